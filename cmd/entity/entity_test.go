@@ -179,7 +179,6 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 		want string
 	}{
 		{[]string{"letter", "--plural=inbox", "--fields=title:string"}, "db/queries/inbox.sql exists: choose another name than letter"},
-		{[]string{"catalog", "--fields=title:string"}, "api/proto/catalog exists: choose another name than catalog"},
 		{[]string{"stamp", "--fields=title:string"}, "internal/domain/command.go has domain.Stamp, which internal/domain/stamp.go would declare"},
 		{[]string{"envoy", "--plural=outboxes", "--fields=field:enum(red,green)"}, "internal/domain/envoy.go has domain.EnvoyField"},
 		{[]string{"code", "--plural=program", "--fields=title:string"}, "has main.program, which cmd/server/program.go would declare"},

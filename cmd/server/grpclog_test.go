@@ -52,7 +52,7 @@ func (p *process) loseWatch(t *testing.T) {
 	if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // Close resets it
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(conn, "GET /v1/catalogEntries:watch HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "GET /v1/catalogEntries:watch HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(conn, make([]byte, 1<<20)); err != nil {

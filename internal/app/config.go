@@ -69,7 +69,7 @@ type config struct {
 	MetricsEndpoint string  `env:"TELEMETRY_METRICS_ENDPOINT" help:"where metrics are sent by OTLP over gRPC; default: nowhere"`
 
 	program  Program
-	emulator string // PUBSUB_EMULATOR_HOST; the library reads it, too
+	emulator string // PUBSUB_EMULATOR_HOST
 
 	databaseWait time.Duration // how long to wait for the database at start
 	outbox       outbox.Config

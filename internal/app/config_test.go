@@ -209,7 +209,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 // Packages run with their defaults, with which they are tested and measured.
 func TestDefaultsAreThoseOfThePackages(t *testing.T) {
 	t.Parallel()
-	cfg, err := empty.readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=off"})
+	cfg, err := empty.readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=iam"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"example.com/videocatalog/api"
 	"example.com/videocatalog/internal/aip"
@@ -218,14 +220,17 @@ func (i *instance) startPubSub(ctx context.Context) (err error) {
 	return nil
 }
 
-// openPubSub makes a client of Pub/Sub. If PUBSUB_EMULATOR_HOST is set, the library
-// connects to that emulator instead.
+// openPubSub makes a client of Pub/Sub, or of the emulator in PUBSUB_EMULATOR_HOST.
 func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 	var options []option.ClientOption
 	for _, dial := range reconnect.DialOptions() {
 		options = append(options, option.WithGRPCDialOption(dial))
 	}
-	if cfg.PubSubEndpoint != "" {
+	switch {
+	case cfg.emulator != "":
+		plain := grpc.WithTransportCredentials(insecure.NewCredentials())
+		options = append(options, option.WithEndpoint(cfg.emulator), option.WithoutAuthentication(), option.WithGRPCDialOption(plain))
+	case cfg.PubSubEndpoint != "":
 		options = append(options, option.WithEndpoint(cfg.PubSubEndpoint))
 	}
 	client, err := pubsub.NewClient(context.WithoutCancel(ctx), cfg.PubSubProject, options...)

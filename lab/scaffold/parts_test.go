@@ -172,7 +172,7 @@ func checkLinks(t *testing.T, dir string) {
 // checkSize checks that a default service is within its budget.
 func checkSize(t *testing.T, dir string) {
 	t.Helper()
-	tree, err := size.Of(dir)
+	tree, err := size.Of(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 
@@ -15,7 +16,7 @@ func main() {
 	if len(os.Args) > 1 {
 		dir = os.Args[1]
 	}
-	tree, err := size.Of(dir)
+	tree, err := size.Of(context.Background(), dir)
 	if err == nil {
 		err = tree.Print(os.Stdout)
 	}

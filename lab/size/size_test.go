@@ -9,7 +9,7 @@ import (
 // This repository is within its budget. The tests of lab/scaffold check the budget of a service.
 func TestRepository(t *testing.T) {
 	t.Parallel()
-	tree, err := size.Of("../..")
+	tree, err := size.Of(t.Context(), "../..")
 	if err != nil {
 		t.Fatal(err)
 	}

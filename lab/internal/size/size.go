@@ -4,6 +4,7 @@ package size
 import (
 	"bufio"
 	"bytes"
+	"context"
 	_ "embed"
 	"fmt"
 	"io"
@@ -47,18 +48,18 @@ type Tree struct {
 const kit = "third_party/kit/"
 
 // Of counts the files that git has or would add, in a folder of a working tree.
-func Of(dir string) (Tree, error) {
+func Of(ctx context.Context, dir string) (Tree, error) {
 	t := Tree{Counts{}, make(map[string]Counts), Counts{}}
-	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	list := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	list.Dir = dir
 	names, err := list.Output()
 	if err != nil {
 		return t, fmt.Errorf("git ls-files: %w", err)
 	}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
-		content, err := os.ReadFile(filepath.Join(dir, name))
-		if os.IsNotExist(err) { // deleted, and not yet committed
-			continue
+		content, err := os.ReadFile(filepath.Join(dir, name)) //nolint:gosec // a file that git lists
+		if os.IsNotExist(err) {
+			continue // deleted, and not yet committed
 		}
 		if err != nil {
 			return t, err

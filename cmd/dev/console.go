@@ -2,7 +2,7 @@ package main
 
 import "context"
 
-// openConsolePort chooses the address of the console. The server sends browsers there.
+// openConsolePort chooses the address of the console.
 func (s *stack) openConsolePort(ctx context.Context) (err error) {
 	s.console, err = freeAddr(ctx)
 	return err

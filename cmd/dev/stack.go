@@ -352,7 +352,6 @@ func (s *stack) environment() []string {
 	})
 	return append(environ,
 		"TELEMETRY_ADDR="+s.private,
-		"CONSOLE_URL="+s.consoleURL(), // only console
 		"PORT="+port,
 		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=", "ALLOWED_HOSTS="+s.allowed,
 		"DATABASE_URL="+s.database,

@@ -125,9 +125,9 @@ func (r *renderer) copyFile(name string, left []string) error {
 		text = r.options.rename(text, spans(name, text))
 		switch name {
 		case "README.md":
-			text = r.introduce(text, "## Two commands", introduction)
+			text = r.introduce(text, "## Run it", introduction)
 		case "README.zh-CN.md":
-			text = r.introduce(text, "## 两条命令", introductionZH)
+			text = r.introduce(text, "## 运行", introductionZH)
 		}
 		if filepath.Ext(name) == ".md" {
 			text = unlink(text, left)

@@ -838,20 +838,6 @@ func TestConsoleReadsMetrics(t *testing.T) {
 	}
 }
 
-// The port of the service sends browsers to the console, if there is one.
-func TestPortLeadsToTheConsole(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	for setting, want := range map[string]string{"CONSOLE_URL=http://localhost:8081/": "http://localhost:8081/", "CONSOLE_URL=": ""} {
-		p := s.start(t, setting)
-		c := &testConsole{url: "http://" + p.addr}
-		status, header, _ := c.do(t, http.MethodGet, "/", nil)
-		if got := header.Get("Location"); got != want || (status == http.StatusFound) != (want != "") {
-			t.Errorf("%s: GET / = %d %q, want %q", setting, status, got, want)
-		}
-	}
-}
-
 // Wrong arguments are named.
 func TestConsoleRefusesWrongArguments(t *testing.T) {
 	t.Parallel()

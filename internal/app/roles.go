@@ -141,7 +141,6 @@ func (i *instance) startPrivatePort(ctx context.Context) error {
 func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 	deps := port.Deps{
 		Sides: i.database.sides(), Live: live(i.checks...), OpenAPI: api.OpenAPI,
-		Home:    i.cfg.ConsoleURL, // only console
 		Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
 	}
 	b, err := i.backend(ctx)

@@ -73,9 +73,6 @@ type Deps struct {
 	// OpenAPI is the description of the REST API. Nil: /openapi.json is not
 	// served.
 	OpenAPI []byte
-	// Home is a URL to which a browser that opens / is sent. Empty: / is like any
-	// other path.
-	Home string
 	// Admit decides whether a call may continue, from its metadata and its
 	// method, /package.Service/Method. It returns the status of a rejected
 	// call, and the name of the caller if it verified one. Nil: every call may
@@ -117,7 +114,6 @@ type Server struct {
 	cfg      Config
 	services []Service
 	openAPI  []byte
-	home     string
 	sides    map[string]func(context.Context) error
 	live     func() error
 	log      *slog.Logger
@@ -153,7 +149,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	cfg = cfg.WithDefaults()
 	s := &Server{
-		cfg: cfg, services: deps.Services, openAPI: deps.OpenAPI, home: deps.Home, sides: deps.Sides, live: deps.Live, log: deps.Log, listener: deps.Listener,
+		cfg: cfg, services: deps.Services, openAPI: deps.OpenAPI, sides: deps.Sides, live: deps.Live, log: deps.Log, listener: deps.Listener,
 		health: health.NewServer(), inProcess: bufconn.Listen(256 << 10),
 		largeBodies: semaphore.NewWeighted(largeBodies),
 		pages:       &budget{bytes: semaphore.NewWeighted(cfg.PagesBudget), wait: cfg.PageWait, read: cfg.PageRead},

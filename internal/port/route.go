@@ -65,8 +65,6 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		onlyRead(s.handleLive)(w, r)
 	case r.URL.Path == "/health/ready":
 		onlyRead(s.handleReady)(w, r)
-	case r.URL.Path == "/" && s.home != "":
-		onlyRead(http.RedirectHandler(s.home, http.StatusFound).ServeHTTP)(w, r)
 	case r.URL.Path == "/openapi.json" && s.openAPI != nil:
 		onlyRead(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")

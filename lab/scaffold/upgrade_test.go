@@ -106,7 +106,7 @@ func editService(t *testing.T, dir string) {
 		validate+"\tif d.ReleaseYear > 2100 {\n\t\treturn problem.InvalidField(\"video.release_year\", \"must not be a year of the far future\")\n\t}\n")
 	edit(t, path("internal/app/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\" envDefault:\"EUR\" help:\"of all prices\"`\n\n\tOutboxRetention time.Duration")
 	edit(t, path("internal/app/config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 2}")
-	edit(t, path("README.md"), "## Dependencies", "## Our own section\n\nOrders.\n\n## Dependencies")
+	edit(t, path("README.md"), "## Read next", "## Our own section\n\nOrders.\n\n## Read next")
 	topics := path("internal/names/topics/video.yaml")
 	if _, err := os.Stat(topics); err != nil {
 		topics = path("internal/names/names.yaml") // of earlier states

@@ -407,15 +407,12 @@ END $$;
 CREATE TABLE video_catalog.known_database (
 	one bool PRIMARY KEY DEFAULT true CHECK (one),
 	identity text NOT NULL,
-	token_key bytea NOT NULL,
 	updated_at timestamptz NOT NULL DEFAULT now()
 );
 
 COMMENT ON TABLE video_catalog.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server projection repair --all.';
-COMMENT ON COLUMN video_catalog.known_database.token_key IS 'The key that seals page tokens and resume tokens of both services: 244 random bits from two random UUIDs.';
 
-INSERT INTO video_catalog.known_database (identity, token_key)
-SELECT video_catalog.database_identity(), decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex');
+INSERT INTO video_catalog.known_database (identity) SELECT video_catalog.database_identity();
 
 GRANT USAGE ON SCHEMA video_catalog TO video_catalog_rw, support_ro;
 GRANT SELECT, INSERT, DELETE ON video_catalog.requests TO video_catalog_rw;

@@ -19,9 +19,6 @@ WITH was AS (
 )
 SELECT count(*)::bigint FROM known;
 
--- name: GetTokenKey :one
-SELECT token_key FROM video_catalog.known_database;
-
 -- name: GetQueryDatabase :one
 -- Returns the same for the query side.
 SELECT video_catalog_read.database_identity() AS live, identity AS known FROM video_catalog_read.known_database;

@@ -209,11 +209,11 @@ func TestRulesApplyToChangedFields(t *testing.T) {
 func TestPageSize(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int32]int{0: 50, 1: 1, 1000: 1000, 1001: 1000, math.MaxInt32: 1000} {
-		if p, err := NewPager[int](nil, &pubsubpb.ListTopicsRequest{PageSize: size}); err != nil || p.Size != want {
+		if p, err := NewPager[int](&pubsubpb.ListTopicsRequest{PageSize: size}); err != nil || p.Size != want {
 			t.Errorf("size of page_size %d = %d, %v, want %d", size, p.Size, err, want)
 		}
 	}
-	if _, err := NewPager[int](nil, &pubsubpb.ListTopicsRequest{PageSize: -1}); !isInvalid(err, "page_size") {
+	if _, err := NewPager[int](&pubsubpb.ListTopicsRequest{PageSize: -1}); !isInvalid(err, "page_size") {
 		t.Errorf("NewPager() of -1 = %v, want Invalid about page_size", err)
 	}
 }
@@ -221,4 +221,36 @@ func TestPageSize(t *testing.T) {
 func isInvalid(err error, field string) bool {
 	known, ok := errors.AsType[*problem.Error](err)
 	return ok && known.Kind == problem.Invalid && known.Field == field
+}
+
+// A token is of one request, whole, and has nothing that PostgreSQL cannot store.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	request := &pubsubpb.ListTopicsRequest{Project: "one"}
+	tokens, err := NewTokens(request, "page_token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := NewTokens(&pubsubpb.ListTopicsRequest{Project: "two"}, "page_token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for title, isValid := range map[string]bool{"Ran": true, `\u0000`: true, "愛": true, "a\x00b": false, "\\\x00": false} {
+		token, err := tokens.Encode(title)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if err := tokens.Decode(token, &got); (err == nil) != isValid || isValid && got != title {
+			t.Errorf("the token of %q has %q, %v, want valid: %t", title, got, err, isValid)
+		}
+		for name, wrong := range map[string]string{"cut": token[:len(token)-4], "short": "AAAA", "changed": "B" + token[1:], "no base64": token + "!"} {
+			if err := tokens.Decode(wrong, &got); !isInvalid(err, "page_token") {
+				t.Errorf("a token that is %s: %v, want Invalid about page_token", name, err)
+			}
+		}
+		if err := other.Decode(token, &got); !isInvalid(err, "page_token") {
+			t.Errorf("a token of another request: %v, want Invalid about page_token", err)
+		}
+	}
 }

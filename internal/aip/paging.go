@@ -1,8 +1,6 @@
 package aip
 
 import (
-	"crypto/cipher"
-
 	"google.golang.org/protobuf/proto"
 
 	"example.com/videocatalog/internal/problem"
@@ -34,7 +32,7 @@ type Pager[C any] struct {
 
 // NewPager returns the pager of a request. A negative page size, and a page token
 // that is not from the same list, are problem.Invalid (AIP-158).
-func NewPager[C any](seal cipher.AEAD, request ListRequest) (Pager[C], error) {
+func NewPager[C any](request ListRequest) (Pager[C], error) {
 	p := Pager[C]{Size: min(int(request.GetPageSize()), maxPageSize)}
 	if p.Size < 0 {
 		return p, problem.InvalidField("page_size", "must not be negative")
@@ -43,7 +41,7 @@ func NewPager[C any](seal cipher.AEAD, request ListRequest) (Pager[C], error) {
 		p.Size = defaultPageSize
 	}
 	var err error
-	if p.tokens, err = NewTokens(seal, request, "page_token"); err != nil {
+	if p.tokens, err = NewTokens(request, "page_token"); err != nil {
 		return p, err
 	}
 	if token := request.GetPageToken(); token != "" {

@@ -12,7 +12,6 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/server"
-	"example.com/videocatalog/internal/store"
 )
 
 // database has the pools of the sides that this process uses. A side that is not used is
@@ -103,18 +102,6 @@ func untilItWorks(ctx context.Context, do func(context.Context) error) error {
 			return err
 		}
 	}
-}
-
-// tokenKey reads the key of page tokens. It waits for the database up to
-// config.databaseWait.
-func tokenKey(ctx context.Context, events *store.Outbox, cfg config) (key []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
-	defer cancel()
-	err = untilItWorks(ctx, func(ctx context.Context) error {
-		key, err = events.TokenKey(ctx)
-		return err
-	})
-	return key, err
 }
 
 // close closes the connections, and waits at most closeTimeout. If the database is

@@ -71,6 +71,7 @@ func TestTextsNameOnlySettings(t *testing.T) {
 	t.Parallel()
 	others := []string{
 		"AUTH_PORT", "OUTBOX_RETENTOIN", // examples of what is no setting
+		"CONSUMER_NAME",                                   // removed
 		"SERVER_STOPPING",                                 // a reason of an error
 		"PUBSUB_PROJECT_ID", "PUBSUB_CONFORMANCE_PROJECT", // of other programs
 	}

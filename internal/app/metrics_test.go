@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/otlptranslator"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
-	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
@@ -90,9 +89,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	check(err)
-	key, err := aip.NewSeal(make([]byte, 32))
-	check(err)
-	served, err := server.Catalog(server.CatalogConfig{}.WithDefaults(), store.NewCatalog(nil), store.NewCatalog(nil), key, provider) // only full
+	served, err := server.Catalog(server.CatalogConfig{}.WithDefaults(), store.NewCatalog(nil), store.NewCatalog(nil), provider) // only full
 	check(err)
 	srv, err := port.New(port.Config{}, port.Deps{Services: []port.Service{served}, Metrics: provider, Listener: listener})
 	check(err)

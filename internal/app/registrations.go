@@ -2,7 +2,6 @@ package app
 
 import (
 	"cmp"
-	"crypto/cipher"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -57,7 +56,6 @@ type Backend struct {
 	Wake              func(envelope.Aggregate) // is called after a commit
 	Purged            func()                   // is called after a purge
 	Port              port.Config              // the limits of the port that serves the handlers
-	Seal              cipher.AEAD              // encrypts page tokens
 	Metrics           metric.MeterProvider     // may be nil
 }
 

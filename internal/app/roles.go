@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"example.com/videocatalog/api"
-	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/names"
@@ -178,17 +177,9 @@ func (i *instance) backend(ctx context.Context) (*Backend, error) {
 	if !i.cfg.has(roleAPI) {
 		return nil, nil //nolint:nilnil // there may be none
 	}
-	key, err := tokenKey(ctx, i.events, i.cfg)
-	if err != nil {
-		return nil, err
-	}
-	seal, err := aip.NewSeal(key)
-	if err != nil {
-		return nil, err
-	}
 	return &Backend{
 		Commands: i.database.commands.calls, Queries: i.database.queries.calls, Wake: i.wake, Purged: i.wakeEraser,
-		Port: i.cfg.port, Seal: seal, Metrics: i.tel.Metrics,
+		Port: i.cfg.port, Metrics: i.tel.Metrics,
 	}, nil
 }
 

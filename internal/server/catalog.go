@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"crypto/cipher"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -71,10 +70,9 @@ func (c CatalogConfig) WithDefaults() CatalogConfig {
 	return c
 }
 
-// Catalog returns CatalogService, the queries. seal encrypts page tokens and resume
-// tokens; metrics may be nil.
-func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (port.Service, error) {
-	handler, err := newCatalogService(cfg, store, changes, seal, metrics)
+// Catalog returns CatalogService, the queries. metrics may be nil.
+func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes, metrics metric.MeterProvider) (port.Service, error) {
+	handler, err := newCatalogService(cfg, store, changes, metrics)
 	if err != nil {
 		return port.Service{}, err
 	}
@@ -91,7 +89,7 @@ func catalogOf(handler *catalogService) port.Service {
 	}
 }
 
-func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (*catalogService, error) {
+func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, metrics metric.MeterProvider) (*catalogService, error) {
 	if err := fields.NotNegative(cfg); err != nil {
 		return nil, err
 	}
@@ -101,7 +99,7 @@ func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, s
 		return nil, err
 	}
 	return &catalogService{
-		cfg: cfg, store: store, changes: changes, seal: seal, metrics: measured, waits: newWaits(cfg.MaxWaiting),
+		cfg: cfg, store: store, changes: changes, metrics: measured, waits: newWaits(cfg.MaxWaiting),
 		callerOf: port.Caller, draining: port.Draining,
 	}, nil
 }
@@ -112,7 +110,6 @@ type catalogService struct {
 	cfg      CatalogConfig
 	store    CatalogStore
 	changes  Changes
-	seal     cipher.AEAD        // encrypts tokens
 	looks    singleflight.Group // shared reads of watches
 	begun    atomic.Int64       // number of watches that have begun to read
 	metrics  *catalogMetrics
@@ -154,7 +151,7 @@ func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, 
 }
 
 func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalogv1.ListCatalogEntriesRequest) (*catalogv1.ListCatalogEntriesResponse, error) {
-	p, err := aip.NewPager[domain.EntryCursor](s.seal, request)
+	p, err := aip.NewPager[domain.EntryCursor](request)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +177,7 @@ func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalo
 }
 
 func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *catalogv1.SearchCatalogEntriesRequest) (*catalogv1.SearchCatalogEntriesResponse, error) {
-	p, err := aip.NewPager[domain.MatchCursor](s.seal, request)
+	p, err := aip.NewPager[domain.MatchCursor](request)
 	if err != nil {
 		return nil, err
 	}

@@ -102,11 +102,11 @@ func start(t testing.TB, cfg port.Config, change ...func(*deps)) *running {
 // newServer makes the server of both services.
 func newServer(cfg port.Config, d deps, changes Changes) (*port.Server, *catalogService, error) {
 	store := d.entries
-	catalog, err := newCatalogService(d.catalogConfig, store, changes, testSeal, d.Metrics)
+	catalog, err := newCatalogService(d.catalogConfig, store, changes, d.Metrics)
 	if err != nil {
 		return nil, nil, err
 	}
-	d.Services = []port.Service{Videos(d.videos, testSeal), catalogOf(catalog)}
+	d.Services = []port.Service{Videos(d.videos), catalogOf(catalog)}
 	for i := range d.Services {
 		if store == nil {
 			d.Services[i].Handler = nil

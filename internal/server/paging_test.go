@@ -1,8 +1,6 @@
 package server
 
 import (
-	"bytes"
-	"crypto/cipher"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -166,46 +164,6 @@ func checkToken(t *testing.T, name string, err error) {
 	}
 }
 
-// testSeal seals the tokens of services that a test makes itself.
-var testSeal = func() cipher.AEAD {
-	seal, err := aip.NewSeal(nil)
-	if err != nil {
-		panic(err)
-	}
-	return seal
-}()
-
-// A token says nothing to a client, and one that another key has sealed is none.
-func TestTokensAreOpaque(t *testing.T) {
-	t.Parallel()
-	service := testCatalogService(newFakeStore())
-	foreign, err := aip.NewSeal(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := &catalogv1.ListCatalogEntriesRequest{OrderBy: "title"}
-	for name, seal := range map[string]cipher.AEAD{"ours": testSeal, "of another key": foreign} {
-		tokens, err := aip.NewTokens(seal, request, "page_token")
-		if err != nil {
-			t.Fatal(err)
-		}
-		token, err := tokens.Encode(domain.EntryCursor{Title: "Ran"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if raw, _ := base64.RawURLEncoding.DecodeString(token); bytes.Contains(raw, []byte("Title")) || bytes.Contains(raw, []byte("Ran")) {
-			t.Errorf("token %s can be read: %q", name, raw)
-		}
-		_, err = service.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{OrderBy: "title", PageToken: token})
-		if isOurs := seal == testSeal; (err == nil) != isOurs {
-			t.Errorf("list with a token %s: %v", name, err)
-		}
-	}
-	if _, err := aip.NewSeal(make([]byte, 31)); err == nil {
-		t.Error("a key of 31 bytes is taken, want an error")
-	}
-}
-
 // No text but a token of ours is one.
 func FuzzToken(f *testing.F) {
 	f.Add("AAAAAAAAAAB7fQ")
@@ -223,7 +181,7 @@ func TestTokensKeepCursors(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse("0191d000-0000-7000-8000-0000000000ff")
 	checkCursor(t, domain.VideoCursor{CreateTime: time.Date(2026, 11, 21, 10, 0, 0, 123_000_000, time.UTC), ID: id})
-	checkCursor(t, domain.EntryCursor{Title: `"<&>\u0000 ` + "\u2028\t愛", VideoID: id})
+	checkCursor(t, domain.EntryCursor{Title: `"<&>\u0000\\u0000 ` + "\u2028\t愛", VideoID: id})
 	checkCursor(t, domain.MatchCursor{Rank: 1.0 / 3, VideoID: id})
 	checkCursor(t, domain.MatchCursor{Rank: math.SmallestNonzeroFloat32, VideoID: id})
 	checkCursor(t, domain.Position{Transaction: math.MaxUint64, VideoID: id})
@@ -231,7 +189,7 @@ func TestTokensKeepCursors(t *testing.T) {
 
 func checkCursor[C any](t *testing.T, want C) {
 	t.Helper()
-	tokens, err := aip.NewTokens(testSeal, &catalogv1.SearchCatalogEntriesRequest{Query: "x"}, "page_token")
+	tokens, err := aip.NewTokens(&catalogv1.SearchCatalogEntriesRequest{Query: "x"}, "page_token")
 	if err != nil {
 		t.Fatal(err)
 	}

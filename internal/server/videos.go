@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/cipher"
 	"fmt"
 	"slices"
 
@@ -33,11 +32,11 @@ type VideoStore interface {
 	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
 }
 
-// Videos returns VideoService, the commands. seal encrypts page tokens.
-func Videos(store VideoStore, seal cipher.AEAD) port.Service {
+// Videos returns VideoService, the commands.
+func Videos(store VideoStore) port.Service {
 	return port.Service{
 		Desc: &videov1.VideoService_ServiceDesc, Side: SideCommands,
-		Handler: &videoService{origin: realOrigin, store: store, seal: seal},
+		Handler: &videoService{origin: realOrigin, store: store},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))
 		},
@@ -50,7 +49,6 @@ type videoService struct {
 	videov1.UnimplementedVideoServiceServer
 	origin
 	store VideoStore
-	seal  cipher.AEAD // encrypts page tokens
 }
 
 func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateVideoRequest) (*videov1.Video, error) {
@@ -90,7 +88,7 @@ func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRe
 }
 
 func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
-	p, err := aip.NewPager[domain.VideoCursor](s.seal, request)
+	p, err := aip.NewPager[domain.VideoCursor](request)
 	if err != nil {
 		return nil, err
 	}

@@ -88,7 +88,7 @@ type resumeToken struct {
 }
 
 func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
-	tokens, err := aip.NewTokens(service.seal, request, "resume_token")
+	tokens, err := aip.NewTokens(request, "resume_token")
 	if err != nil {
 		return nil, err
 	}

@@ -31,13 +31,6 @@ func (o *Outbox) KnowDatabase(ctx context.Context, identity string, e admin.Entr
 	return n > 0, wrap(err, "know database")
 }
 
-// TokenKey returns the 32 bytes that seal the tokens of the API. They are the same in every
-// process and never change.
-func (o *Outbox) TokenKey(ctx context.Context) ([]byte, error) {
-	key, err := o.queries.GetTokenKey(ctx)
-	return key, wrap(err, "get token key")
-}
-
 // Database returns the database of the query side. On a standby it returns
 // problem.Unavailable.
 func (b *Inbox) Database(ctx context.Context) (Database, error) {

@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -77,19 +76,6 @@ func TestDatabaseOfARestoredTableIsAnother(t *testing.T) {
 	}
 	if got, err := inbox.Database(t.Context()); err != nil || got.Live == got.Known {
 		t.Errorf("database = %+v, %v, want another one", got, err)
-	}
-}
-
-// The key of the tokens is the same for all, and nobody can guess it.
-func TestTokenKeyIsOfTheDatabase(t *testing.T) {
-	t.Parallel()
-	events := store.NewOutbox(storetest.Pool(t, 2))
-	first, err := events.TokenKey(t.Context())
-	if err != nil || len(first) != 32 || slices.Max(first) == 0 {
-		t.Errorf("TokenKey() = %d bytes, %v, want 32", len(first), err)
-	}
-	if again, err := events.TokenKey(t.Context()); err != nil || !slices.Equal(first, again) {
-		t.Errorf("TokenKey() again = %v, want the same", err)
 	}
 }
 

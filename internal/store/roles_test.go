@@ -86,8 +86,6 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	check(t, "Database()", err)
 	_, err = events.KnowDatabase(ctx, database.Live+"'", auditOf(admin.ActionAccept))
 	check(t, "KnowDatabase()", err)
-	_, err = events.TokenKey(ctx)
-	check(t, "TokenKey()", err)
 
 	request, e := uuid.New(), created(t, "Ran")
 	for range 2 {

@@ -338,10 +338,6 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := events.KnowDatabase(ctx, "test", auditOf(admin.ActionAccept))
 			return err
 		},
-		"Outbox.TokenKey": func(ctx context.Context) error {
-			_, err := events.TokenKey(ctx)
-			return err
-		},
 		"Inbox.Database": func(ctx context.Context) error {
 			_, err := inbox.Database(ctx)
 			return err

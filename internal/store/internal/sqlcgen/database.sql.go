@@ -45,17 +45,6 @@ func (q *Queries) GetQueryDatabase(ctx context.Context) (GetQueryDatabaseRow, er
 	return i, err
 }
 
-const GetTokenKey = `-- name: GetTokenKey :one
-SELECT token_key FROM video_catalog.known_database
-`
-
-func (q *Queries) GetTokenKey(ctx context.Context) ([]byte, error) {
-	row := q.db.QueryRow(ctx, GetTokenKey)
-	var token_key []byte
-	err := row.Scan(&token_key)
-	return token_key, err
-}
-
 const KnowCommandDatabase = `-- name: KnowCommandDatabase :one
 WITH was AS (
 	SELECT k.identity FROM video_catalog.known_database k WHERE k.identity <> $1 FOR UPDATE

@@ -33,7 +33,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		want    []string
 	}{
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
-		{"origins", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "SERVER_CORS_ORIGINS=https://app.example.com,app.example.com/"}, []string{"SERVER_CORS_ORIGINS: \"app.example.com/\""}},
+		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be off or iam, or the name of an option that this service has: oidc needs the option oidc in cmd/server/parts.go"}},
 		{"hosts", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "ALLOWED_HOSTS=api.internal,*,10.0.0.1,::1,https://api.internal"}, []string{"ALLOWED_HOSTS: \"https://api.internal\""}},
 		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
 			"AUTH is required", "PORT must be a whole number", "OUTBOX_RETENTION must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
@@ -153,7 +153,7 @@ func TestManifestsAreConfigurations(t *testing.T) {
 		if err := empty.Validate(command, append(environ, "K_SERVICE=x")); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
-		if unknown := unknownSettings(environ); len(unknown) > 0 {
+		if unknown := empty.unknownSettings(environ); len(unknown) > 0 {
 			t.Errorf("%s sets %q, which are no settings", path, unknown)
 		}
 	}
@@ -209,7 +209,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 // Packages run with their defaults, with which they are tested and measured.
 func TestDefaultsAreThoseOfThePackages(t *testing.T) {
 	t.Parallel()
-	cfg, err := empty.readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=off"})
+	cfg, err := empty.readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=iam"})
 	if err != nil {
 		t.Fatal(err)
 	}

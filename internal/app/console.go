@@ -108,7 +108,7 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		Projections: projections(cfg, registered, commands, queries),
 		Seek:        seeker(cfg, registered, inbox), Subscriptions: subscriptionIDs(subscriptions(registered)),
 		User: operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Log: log,
-		Guard: func(next http.Handler) http.Handler { return port.RefusePages(cfg.hosts(), nil, next) },
+		Guard: func(next http.Handler) http.Handler { return port.RefusePages(cfg.hosts(), next) },
 	}
 	made.Republish, made.Backfill = repeats(events, registered)
 	for _, s := range subscribed {
@@ -142,7 +142,18 @@ func decodeQuarantined(subscribed []Subscription) func(console.Message) (string,
 
 // settingsInForce returns the settings of this process, without secrets.
 func settingsInForce(cfg config) []console.Setting {
-	values := reflect.ValueOf(cfg)
+	all := valuesOf(&cfg)
+	for _, part := range cfg.program.Parts {
+		if part.Settings != nil {
+			all = append(all, valuesOf(part.Settings)...)
+		}
+	}
+	return all
+}
+
+// valuesOf returns the settings of the struct that of points to, without secrets.
+func valuesOf(of any) []console.Setting {
+	values := reflect.ValueOf(of).Elem()
 	var all []console.Setting
 	for field := range values.Type().Fields() {
 		if !field.IsExported() {

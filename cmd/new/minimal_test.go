@@ -1,8 +1,10 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +53,12 @@ func TestMarks(t *testing.T) {
 		t.Log("these sources are in no git repository, so no marks were checked")
 		return
 	}
+	offered, err := template{root: "../.."}.optionNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := append(slices.Sorted(maps.Keys(parts)), append(offered, full, templateOnly)...)
+	ofOption := regexp.MustCompile(`(?m)(//|#|--) only (` + strings.Join(offered, "|") + `)(: begin|: end)?$`)
 	for _, name := range files {
 		content, err := os.ReadFile(filepath.Join("../..", name))
 		if err != nil || isBelow(name, notCopied) || strings.HasSuffix(name, ".binpb") {
@@ -59,5 +67,57 @@ func TestMarks(t *testing.T) {
 		if _, err := unmark(string(content), nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+		for _, mark := range htmlMark.FindAllSubmatch(content, -1) {
+			if !slices.Contains(known, string(mark[1])) && !isBelow(name, []string{"cmd/new"}) {
+				t.Errorf("%s has the mark %s of no part", name, mark[0])
+			}
+		}
+		if found := ofOption.Find(content); len(offered) > 0 && found != nil {
+			t.Errorf("%s has the mark %q: only pages have marks of an option", name, found)
+		}
+	}
+}
+
+var htmlMark = regexp.MustCompile(`<!-- only ([a-z]+)(?:: begin|: end)? -->`)
+
+// A lean service has the options that it names, and a full one all of them.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, name := range []string{"cors", "oidc", "tides"} {
+		if err := os.MkdirAll(filepath.Join(root, "options", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	offered, err := template{root: root}.optionNames()
+	if err != nil || strings.Join(offered, " ") != "cors oidc tides" {
+		t.Fatalf("optionNames() = %q, %v", offered, err)
+	}
+	if none, err := (template{root: filepath.Join(root, "options", "cors")}).optionNames(); len(none) > 0 || err != nil {
+		t.Errorf("optionNames() without the folder = %q, %v", none, err)
+	}
+	const list = "import (\n\t\"example.com/videocatalog/internal/app\"\n\t\"example.com/videocatalog/options/cors\"\n\t\"example.com/videocatalog/options/oidc\"\n)\n\n\t\tcors.Part(),\n\t\toidc.Part(),\n\t}\n"
+	for _, tt := range []struct {
+		a          options
+		left, want string
+	}{
+		{options{Full: true}, "", list},
+		{options{With: []string{"oidc", "cors", "tides"}}, "", list},
+		{options{With: []string{"oidc"}}, "cors tides", strings.NewReplacer("\t\"example.com/videocatalog/options/cors\"\n", "", "\t\tcors.Part(),\n", "").Replace(list)},
+		{options{}, "cors oidc tides", "import (\n\t\"example.com/videocatalog/internal/app\"\n)\n\n\t}\n"},
+	} {
+		tt.a.offered = offered
+		left := tt.a.withoutOptions()
+		if got := withoutOptions(list, left); got != tt.want || strings.Join(left, " ") != tt.left {
+			t.Errorf("with %q: without %q, the list\n%s\nwant %q and\n%s", tt.a.With, left, got, tt.left, tt.want)
+		}
+		if page, err := unmark("a <!-- only tides -->\nb\n", tt.a.without()); err != nil || strings.HasPrefix(page, "a") != !strings.Contains(tt.left, "tides") {
+			t.Errorf("with %q: the page is %q, %v", tt.a.With, page, err)
+		}
+	}
+	a := options{Module: "github.com/acme/orders", Entity: "order", With: []string{"oidc", "docs"}, dir: filepath.Join(root, "new"), offered: offered}
+	a.setDefaults()
+	if err := a.check(); err == nil || err.Error() != `--with "docs" must be one of console, terraform, cors, oidc, tides` {
+		t.Errorf("check() = %v", err)
 	}
 }

@@ -39,7 +39,8 @@ type options struct {
 	Transitions string `json:"transitions,omitempty"`
 	Timers      string `json:"timers,omitempty"`
 
-	dir string
+	dir     string
+	offered []string // the names of the options of the template
 }
 
 // setDefaults sets the options that are missing.
@@ -77,7 +78,7 @@ var majorVersion = regexp.MustCompile(`[/.]v[0-9]+$`)
 // reserved are names that PostgreSQL, Supabase or this template use for themselves.
 var reserved = []string{"public", "information_schema", "auth", "storage", "realtime", "extensions", "graphql", "vault", "cron", "chaos", "video", "catalog"}
 
-// without returns the parts that the service does not have.
+// without returns the parts and the options that the service does not have.
 func (a *options) without() []string {
 	if a.Full {
 		return []string{templateOnly}
@@ -88,7 +89,15 @@ func (a *options) without() []string {
 			left = append(left, part)
 		}
 	}
-	return left
+	return append(left, a.withoutOptions()...)
+}
+
+// withoutOptions returns the options that the service does not have.
+func (a *options) withoutOptions() []string {
+	if a.Full {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(a.offered), func(name string) bool { return slices.Contains(a.With, name) })
 }
 
 // check returns every option that breaks a rule.
@@ -116,9 +125,10 @@ func (a *options) check() error {
 	if a.Full && len(a.With) > 0 {
 		wrong("--with must not be given with --full, which has every part")
 	}
+	offered := slices.Concat(choices, a.offered)
 	for _, part := range a.With {
-		if !slices.Contains(choices, part) {
-			wrong("--with %q must be one of %s", part, strings.Join(choices, ", "))
+		if !slices.Contains(offered, part) {
+			wrong("--with %q must be one of %s", part, strings.Join(offered, ", "))
 		}
 	}
 	entries, err := os.ReadDir(a.dir)

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,13 +36,49 @@ const (
 	templateOnly = "template"
 )
 
-// choices are the parts that a lean service can have. The others are about the example.
+// choices are the parts that a lean service can have, besides the options. The other parts are
+// about the example.
 var choices = []string{"console", "terraform"}
+
+// The options of the template are the folders of optionsDir. A lean service has the options of
+// With: the others are left out, with their folders and their lines in optionsList. Only pages
+// have marks of options.
+const (
+	optionsDir  = "options"
+	optionsList = "cmd/server/parts.go"
+)
+
+// optionNames returns the names of the options.
+func (t template) optionNames() ([]string, error) {
+	folders, err := os.ReadDir(filepath.Join(t.root, optionsDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []string
+	for _, folder := range folders {
+		all = append(all, folder.Name())
+	}
+	return all, err
+}
+
+// withoutOptions removes options from the list of the program: their imports and their entries.
+func withoutOptions(list string, without []string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(list) {
+		if !slices.ContainsFunc(without, func(name string) bool {
+			return strings.HasSuffix(line, "/"+optionsDir+"/"+name+"\"\n") || strings.HasPrefix(line, "\t\t"+name+".")
+		}) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
 
 // marker matches a mark, with the spaces before it.
 var marker = func() *regexp.Regexp {
-	what := " only (" + strings.Join(append(slices.Sorted(maps.Keys(parts)), full, templateOnly), "|") + ")(: begin|: end)?"
-	return regexp.MustCompile(`[ \t]*(?:<!--` + what + ` -->|(?://|#|--)` + what + `$)`)
+	const place = "(: begin|: end)?"
+	known := strings.Join(append(slices.Sorted(maps.Keys(parts)), full, templateOnly), "|")
+	return regexp.MustCompile(`[ \t]*(?:<!-- only ([a-z]+)` + place + ` -->|(?://|#|--) only (` + known + `)` + place + `$)`)
 }()
 
 // unmark removes the marks from a text, and what they say is only for a part that is left

@@ -73,9 +73,15 @@ func (r *renderer) copy() error {
 	if err != nil {
 		return err
 	}
+	if r.options.offered, err = r.from.optionNames(); err != nil {
+		return err
+	}
 	var left []string // out
 	for _, part := range r.options.without() {
 		left = append(left, parts[part]...)
+	}
+	for _, name := range r.options.withoutOptions() {
+		left = append(left, optionsDir+"/"+name)
 	}
 	if r.options.Entity != "" {
 		left = append(left, notCopiedWithEntity...)
@@ -121,6 +127,9 @@ func (r *renderer) copyFile(name string, left []string) error {
 		}
 		if !r.options.Full && name == registrations {
 			text = withoutExample(text)
+		}
+		if name == optionsList {
+			text = withoutOptions(text, r.options.withoutOptions())
 		}
 		text = r.options.rename(text, spans(name, text))
 		switch name {

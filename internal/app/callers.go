@@ -71,7 +71,7 @@ func (c config) checkCallers() []error {
 	case authIAM:
 	default:
 		if c.program.checker(c.Auth) == nil {
-			wrong("AUTH must be %s, or the name of an option that this service has: oidc needs the option oidc in cmd/server/parts.go", c.program.authValues(authOff, authIAM))
+			wrong("AUTH must be %s: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go", c.program.authValues(authOff, authIAM))
 		}
 	}
 	if c.CallerRate < 0 {

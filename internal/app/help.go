@@ -22,7 +22,10 @@ func (p Program) unknownSettings(environ []string) []string {
 	}
 	var unknown []string
 	for _, variable := range environ {
-		name, _, _ := strings.Cut(variable, "=")
+		name, value, isSet := strings.Cut(variable, "=")
+		if isSet && value == "" { // the same as absent
+			continue
+		}
 		if prefix, _, found := strings.Cut(name, "_"); found && prefixes[prefix] && !known[name] {
 			unknown = append(unknown, name)
 		}

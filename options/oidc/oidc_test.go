@@ -3,6 +3,7 @@ package oidc
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		"nobody says who does":  {nil, []string{"AUTH is required by the role api: off, iam or oidc"}},
 		"another value of AUTH": {[]string{"AUTH=none"}, []string{"AUTH must be off, iam or oidc"}},
 	} {
-		err := bare(Part()).Validate("serve", append(good, tt.environ...))
+		err := bare(Part()).Validate("serve", slices.Concat(good, tt.environ))
 		if len(tt.want) == 0 {
 			if err != nil {
 				t.Errorf("%s: Validate() = %v, want nil", name, err)
@@ -69,7 +70,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	if err := bare(Part()).Validate("migrate", []string{"DATABASE_URL=postgres://x", "K_SERVICE=x", "AUTH_POLICY_FILE=/nowhere"}); err != nil {
 		t.Errorf("Validate(migrate) = %v, want nil: nobody calls a command", err)
 	}
-	if err := bare().Validate("serve", append(good, complete...)); err == nil || !strings.Contains(err.Error(), "AUTH must be off or iam") || !strings.Contains(err.Error(), "the option oidc") {
+	if err := bare().Validate("serve", slices.Concat(good, complete)); err == nil || !strings.Contains(err.Error(), "AUTH must be off or iam: another value is the name of an option, such as oidc") {
 		t.Errorf("Validate() without the option = %v, want a mistake of AUTH that names it", err)
 	}
 }

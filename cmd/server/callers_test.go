@@ -162,7 +162,7 @@ func TestMistakesAboutCallersAreToldAtOnce(t *testing.T) {
 		environ []string
 		want    []string
 	}{
-		"nobody says who checks":     {nil, []string{"AUTH is required by the role api: off, iam"}},
+		"nobody says who checks":     {nil, []string{"AUTH is required by the role api, and must be off"}},
 		"nothing said in words":      {[]string{"AUTH="}, []string{"AUTH is required by the role api"}},
 		"nothing said on Cloud Run":  {[]string{"K_SERVICE=videos"}, []string{"AUTH is required by the role api"}},
 		"a worker that says nothing": {[]string{"ROLES=publisher,projector"}, nil},

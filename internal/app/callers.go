@@ -62,7 +62,7 @@ func (c config) checkCallers() []error {
 	switch c.Auth {
 	case "": // the same as off for the other roles, which serve no calls
 		if c.has(roleAPI) {
-			wrong("AUTH is required by the role api: %s: see docs/security.md", c.program.authValues(authOff, authIAM))
+			wrong("AUTH is required by the role api, and must be %s: see docs/security.md", c.program.authValues(authOff, authIAM))
 		}
 	case authOff:
 		if c.Environment != development && c.has(roleAPI) {

@@ -44,7 +44,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		"no such policy":        {[]string{"AUTH=oidc", "AUTH_AUDIENCE=a", "AUTH_POLICY_FILE=/nowhere"}, []string{"AUTH_POLICY_FILE: open /nowhere"}},
 		"a policy for nobody":   {[]string{"AUTH=iam", "AUTH_POLICY_FILE=" + policy}, []string{"AUTH_POLICY_FILE has no effect"}},
 		"off in production":     {[]string{"K_SERVICE=x", "AUTH=off"}, []string{"AUTH must not be off in production: set it to iam or oidc"}},
-		"nobody says who does":  {nil, []string{"AUTH is required by the role api: off, iam or oidc"}},
+		"nobody says who does":  {nil, []string{"AUTH is required by the role api, and must be off, iam or oidc"}},
 		"another value of AUTH": {[]string{"AUTH=none"}, []string{"AUTH must be off, iam or oidc"}},
 	} {
 		err := bare(Part()).Validate("serve", slices.Concat(good, tt.environ))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -53,12 +52,6 @@ func TestMarks(t *testing.T) {
 		t.Log("these sources are in no git repository, so no marks were checked")
 		return
 	}
-	offered, err := template{root: "../.."}.optionNames()
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := append(slices.Sorted(maps.Keys(parts)), append(offered, full, templateOnly)...)
-	ofOption := regexp.MustCompile(`(?m)(//|#|--) only (` + strings.Join(offered, "|") + `)(: begin|: end)?$`)
 	for _, name := range files {
 		content, err := os.ReadFile(filepath.Join("../..", name))
 		if err != nil || isBelow(name, notCopied) || strings.HasSuffix(name, ".binpb") {
@@ -67,18 +60,32 @@ func TestMarks(t *testing.T) {
 		if _, err := unmark(string(content), nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		for _, mark := range htmlMark.FindAllSubmatch(content, -1) {
-			if !slices.Contains(known, string(mark[1])) && !isBelow(name, []string{"cmd/new"}) {
-				t.Errorf("%s has the mark %s of no part", name, mark[0])
-			}
-		}
-		if found := ofOption.Find(content); len(offered) > 0 && found != nil {
-			t.Errorf("%s has the mark %q: only pages have marks of an option", name, found)
-		}
 	}
 }
 
-var htmlMark = regexp.MustCompile(`<!-- only ([a-z]+)(?:: begin|: end)? -->`)
+// A line of a page that names the folder of an option can be removed: it is a row or a point.
+// What is above the first heading of a README is replaced in every service.
+func TestLinesOfOptions(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("pages: %q, %v", pages, err)
+	}
+	for _, page := range append(pages, "../../README.md", "../../README.zh-CN.md", "../../CONTRIBUTING.md") {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, _ := strings.Cut(string(content), "\n## ")
+		lines := strings.Split(text, "\n")
+		for i, line := range lines {
+			isWhole := (strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "| ")) && !strings.HasPrefix(lines[i+1], "  ")
+			if regexp.MustCompile(optionsDir+"/[a-z]+/").MatchString(line) && !isWhole {
+				t.Errorf("%s: the line %q is no row, and no point of one line", page, line)
+			}
+		}
+	}
+}
 
 // A lean service has the options that it names, and a full one all of them.
 func TestOptions(t *testing.T) {
@@ -111,8 +118,9 @@ func TestOptions(t *testing.T) {
 		if got := withoutOptions(list, left); got != tt.want || strings.Join(left, " ") != tt.left {
 			t.Errorf("with %q: without %q, the list\n%s\nwant %q and\n%s", tt.a.With, left, got, tt.left, tt.want)
 		}
-		if page, err := unmark("a <!-- only tides -->\nb\n", tt.a.without()); err != nil || strings.HasPrefix(page, "a") != !strings.Contains(tt.left, "tides") {
-			t.Errorf("with %q: the page is %q, %v", tt.a.With, page, err)
+		page := withoutOptionLines("| `options/cors/` |\n- [tides](../options/tides/README.md)\n- options\n", left)
+		if strings.Contains(page, "cors") == strings.Contains(tt.left, "cors") || strings.Contains(page, "tides") == strings.Contains(tt.left, "tides") || !strings.HasSuffix(page, "- options\n") {
+			t.Errorf("with %q: the page is %q", tt.a.With, page)
 		}
 	}
 	a := options{Module: "github.com/acme/orders", Entity: "order", With: []string{"oidc", "docs"}, dir: filepath.Join(root, "new"), offered: offered}

@@ -78,7 +78,7 @@ var majorVersion = regexp.MustCompile(`[/.]v[0-9]+$`)
 // reserved are names that PostgreSQL, Supabase or this template use for themselves.
 var reserved = []string{"public", "information_schema", "auth", "storage", "realtime", "extensions", "graphql", "vault", "cron", "chaos", "video", "catalog"}
 
-// without returns the parts and the options that the service does not have.
+// without returns the parts that the service does not have.
 func (a *options) without() []string {
 	if a.Full {
 		return []string{templateOnly}
@@ -89,7 +89,7 @@ func (a *options) without() []string {
 			left = append(left, part)
 		}
 	}
-	return append(left, a.withoutOptions()...)
+	return left
 }
 
 // withoutOptions returns the options that the service does not have.

@@ -41,8 +41,8 @@ const (
 var choices = []string{"console", "terraform"}
 
 // The options of the template are the folders of optionsDir. A lean service has the options of
-// With: the others are left out, with their folders and their lines in optionsList. Only pages
-// have marks of options.
+// With. The others are left out: their folders, their lines in optionsList, and each line of a
+// page, which is a row or a point of a list, with the path of their folder. So they need no marks.
 const (
 	optionsDir  = "options"
 	optionsList = "cmd/server/parts.go"
@@ -74,11 +74,21 @@ func withoutOptions(list string, without []string) string {
 	return kept.String()
 }
 
+// withoutOptionLines removes the lines of a page about options.
+func withoutOptionLines(page string, without []string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(page) {
+		if !slices.ContainsFunc(without, func(name string) bool { return strings.Contains(line, optionsDir+"/"+name+"/") }) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
 // marker matches a mark, with the spaces before it.
 var marker = func() *regexp.Regexp {
-	const place = "(: begin|: end)?"
-	known := strings.Join(append(slices.Sorted(maps.Keys(parts)), full, templateOnly), "|")
-	return regexp.MustCompile(`[ \t]*(?:<!-- only ([a-z]+)` + place + ` -->|(?://|#|--) only (` + known + `)` + place + `$)`)
+	what := " only (" + strings.Join(append(slices.Sorted(maps.Keys(parts)), full, templateOnly), "|") + ")(: begin|: end)?"
+	return regexp.MustCompile(`[ \t]*(?:<!--` + what + ` -->|(?://|#|--)` + what + `$)`)
 }()
 
 // unmark removes the marks from a text, and what they say is only for a part that is left

@@ -139,7 +139,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 			text = r.introduce(text, "## 两条命令", introductionZH)
 		}
 		if filepath.Ext(name) == ".md" {
-			text = unlink(text, left)
+			text = unlink(withoutOptionLines(text, r.options.withoutOptions()), left)
 		}
 		if !isBelow(name, []string{"cmd/upgrade"}) { // runs this command, in a clone of the template
 			text = forget(text, "cmd/new")

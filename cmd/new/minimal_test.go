@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -60,5 +61,72 @@ func TestMarks(t *testing.T) {
 		if _, err := unmark(string(content), nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A line of a page that names the folder of an option can be removed: it is a row or a point.
+// What is above the first heading of a README is replaced in every service.
+func TestLinesOfOptions(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("pages: %q, %v", pages, err)
+	}
+	for _, page := range append(pages, "../../README.md", "../../README.zh-CN.md", "../../CONTRIBUTING.md") {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, _ := strings.Cut(string(content), "\n## ")
+		lines := strings.Split(text, "\n")
+		for i, line := range lines {
+			isWhole := (strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "| ")) && !strings.HasPrefix(lines[i+1], "  ")
+			if regexp.MustCompile(optionsDir+"/[a-z]+/").MatchString(line) && !isWhole {
+				t.Errorf("%s: the line %q is no row, and no point of one line", page, line)
+			}
+		}
+	}
+}
+
+// A lean service has the options that it names, and a full one all of them.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, name := range []string{"cors", "oidc", "tides"} {
+		if err := os.MkdirAll(filepath.Join(root, "options", name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	offered, err := template{root: root}.optionNames()
+	if err != nil || strings.Join(offered, " ") != "cors oidc tides" {
+		t.Fatalf("optionNames() = %q, %v", offered, err)
+	}
+	if none, err := (template{root: filepath.Join(root, "options", "cors")}).optionNames(); len(none) > 0 || err != nil {
+		t.Errorf("optionNames() without the folder = %q, %v", none, err)
+	}
+	const list = "import (\n\t\"example.com/videocatalog/internal/app\"\n\t\"example.com/videocatalog/options/cors\"\n\t\"example.com/videocatalog/options/oidc\"\n)\n\n\t\tcors.Part(),\n\t\toidc.Part(),\n\t}\n"
+	for _, tt := range []struct {
+		a          options
+		left, want string
+	}{
+		{options{Full: true}, "", list},
+		{options{With: []string{"oidc", "cors", "tides"}}, "", list},
+		{options{With: []string{"oidc"}}, "cors tides", strings.NewReplacer("\t\"example.com/videocatalog/options/cors\"\n", "", "\t\tcors.Part(),\n", "").Replace(list)},
+		{options{}, "cors oidc tides", "import (\n\t\"example.com/videocatalog/internal/app\"\n)\n\n\t}\n"},
+	} {
+		tt.a.offered = offered
+		left := tt.a.withoutOptions()
+		if got := withoutOptions(list, left); got != tt.want || strings.Join(left, " ") != tt.left {
+			t.Errorf("with %q: without %q, the list\n%s\nwant %q and\n%s", tt.a.With, left, got, tt.left, tt.want)
+		}
+		page := withoutOptionLines("| `options/cors/` |\n- [tides](../options/tides/README.md)\n- options\n", left)
+		if strings.Contains(page, "cors") == strings.Contains(tt.left, "cors") || strings.Contains(page, "tides") == strings.Contains(tt.left, "tides") || !strings.HasSuffix(page, "- options\n") {
+			t.Errorf("with %q: the page is %q", tt.a.With, page)
+		}
+	}
+	a := options{Module: "github.com/acme/orders", Entity: "order", With: []string{"oidc", "docs"}, dir: filepath.Join(root, "new"), offered: offered}
+	a.setDefaults()
+	if err := a.check(); err == nil || err.Error() != `--with "docs" must be one of console, terraform, cors, oidc, tides` {
+		t.Errorf("check() = %v", err)
 	}
 }

@@ -39,7 +39,8 @@ type options struct {
 	Transitions string `json:"transitions,omitempty"`
 	Timers      string `json:"timers,omitempty"`
 
-	dir string
+	dir     string
+	offered []string // the names of the options of the template
 }
 
 // setDefaults sets the options that are missing.
@@ -91,6 +92,14 @@ func (a *options) without() []string {
 	return left
 }
 
+// withoutOptions returns the options that the service does not have.
+func (a *options) withoutOptions() []string {
+	if a.Full {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(a.offered), func(name string) bool { return slices.Contains(a.With, name) })
+}
+
 // check returns every option that breaks a rule.
 func (a *options) check() error {
 	var errs []error
@@ -116,9 +125,10 @@ func (a *options) check() error {
 	if a.Full && len(a.With) > 0 {
 		wrong("--with must not be given with --full, which has every part")
 	}
+	offered := slices.Concat(choices, a.offered)
 	for _, part := range a.With {
-		if !slices.Contains(choices, part) {
-			wrong("--with %q must be one of %s", part, strings.Join(choices, ", "))
+		if !slices.Contains(offered, part) {
+			wrong("--with %q must be one of %s", part, strings.Join(offered, ", "))
 		}
 	}
 	entries, err := os.ReadDir(a.dir)

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,8 +36,54 @@ const (
 	templateOnly = "template"
 )
 
-// choices are the parts that a lean service can have. The others are about the example.
+// choices are the parts that a lean service can have, besides the options. The other parts are
+// about the example.
 var choices = []string{"console", "terraform"}
+
+// The options of the template are the folders of optionsDir. A lean service has the options of
+// With. The others are left out: their folders, their lines in optionsList, and each line of a
+// page, which is a row or a point of a list, with the path of their folder. So they need no marks.
+const (
+	optionsDir  = "options"
+	optionsList = "cmd/server/parts.go"
+)
+
+// optionNames returns the names of the options.
+func (t template) optionNames() ([]string, error) {
+	folders, err := os.ReadDir(filepath.Join(t.root, optionsDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []string
+	for _, folder := range folders {
+		all = append(all, folder.Name())
+	}
+	return all, err
+}
+
+// withoutOptions removes options from the list of the program: their imports and their entries.
+func withoutOptions(list string, without []string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(list) {
+		if !slices.ContainsFunc(without, func(name string) bool {
+			return strings.HasSuffix(line, "/"+optionsDir+"/"+name+"\"\n") || strings.HasPrefix(line, "\t\t"+name+".")
+		}) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+// withoutOptionLines removes the lines of a page about options.
+func withoutOptionLines(page string, without []string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(page) {
+		if !slices.ContainsFunc(without, func(name string) bool { return strings.Contains(line, optionsDir+"/"+name+"/") }) {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
 
 // marker matches a mark, with the spaces before it.
 var marker = func() *regexp.Regexp {

@@ -73,9 +73,15 @@ func (r *renderer) copy() error {
 	if err != nil {
 		return err
 	}
+	if r.options.offered, err = r.from.optionNames(); err != nil {
+		return err
+	}
 	var left []string // out
 	for _, part := range r.options.without() {
 		left = append(left, parts[part]...)
+	}
+	for _, name := range r.options.withoutOptions() {
+		left = append(left, optionsDir+"/"+name)
 	}
 	if r.options.Entity != "" {
 		left = append(left, notCopiedWithEntity...)
@@ -122,6 +128,9 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if !r.options.Full && name == registrations {
 			text = withoutExample(text)
 		}
+		if name == optionsList {
+			text = withoutOptions(text, r.options.withoutOptions())
+		}
 		text = r.options.rename(text, spans(name, text))
 		switch name {
 		case "README.md":
@@ -130,7 +139,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 			text = r.introduce(text, "## 运行", introductionZH)
 		}
 		if filepath.Ext(name) == ".md" {
-			text = unlink(text, left)
+			text = unlink(withoutOptionLines(text, r.options.withoutOptions()), left)
 		}
 		if !isBelow(name, []string{"cmd/upgrade"}) { // runs this command, in a clone of the template
 			text = forget(text, "cmd/new")

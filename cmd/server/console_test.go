@@ -641,11 +641,9 @@ func TestConsoleShowsWhoAndWhy(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	s.react(t, remind(false, time.Millisecond))
-	issuer := newTokens(t)
-	const audience, editor = "https://videos.example.com", "editor@example.com"
-	p := s.start(t, "AUTH=oidc", "AUTH_ISSUER="+issuer.url, "AUTH_AUDIENCE="+audience, "AUTH_POLICY_FILE="+policyFile(t, somePolicy))
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+issuer.of(t, editor, audience),
-		"x-serverless-authorization", "Bearer "+issuer.of(t, "proxy@example.com", audience)) // which only Cloud Run reads
+	const editor = "editor@example.com"
+	p := s.start(t, "AUTH=iam")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-serverless-authorization", vouched(t, editor))
 	video, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 	if err != nil {
 		t.Fatal(err)

@@ -11,4 +11,6 @@ var version = "dev"
 
 func main() { program().Main() }
 
-func program() app.Program { return app.Program{Version: version, Registrations: registrations} }
+func program() app.Program {
+	return app.Program{Version: version, Registrations: registrations, Parts: parts()}
+}

@@ -2,7 +2,8 @@
 // operators. The settings come from the environment; [Program.Run] lists them with the
 // command help.
 //
-// cmd/server has what differs between services: the aggregate types.
+// cmd/server has what differs between services: the aggregate types, and the list of the
+// options, each of which is a [Part].
 package app
 
 import (
@@ -28,6 +29,9 @@ type Program struct {
 	// Registrations returns the registration of each aggregate type. queries is the pool of
 	// the query side, or nil if the process does not use it.
 	Registrations func(queries *pgxpool.Pool) []Registration
+	// Parts are the options of the service. Their Settings are filled by each command, so a
+	// Program with parts runs one command at a time.
+	Parts []Part
 }
 
 // Main runs the command that the arguments of the process name, and ends the process with
@@ -60,13 +64,13 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 		_, err := fmt.Fprintln(stdout, p.Version)
 		return err
 	case "help", "-h", "--help":
-		return printHelp(stdout)
+		return p.printHelp(stdout)
 	}
 	cfg, err := p.readConfig(command, environ)
 	level := new(slog.LevelVar)
 	level.Set(cfg.LogLevel)
 	log := telemetry.NewLogger(stderr, level, cfg.PubSubProject)
-	if unknown := unknownSettings(environ); len(unknown) > 0 {
+	if unknown := p.unknownSettings(environ); len(unknown) > 0 {
 		log.WarnContext(ctx, "settings: ignored", "err", strings.Join(unknown, ", ")+": try `server help`")
 	}
 	if err != nil {
@@ -97,6 +101,9 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 	case command == "audit":
 		return auditCommand(ctx, cfg, args, stdout)
 	default:
+		if run := p.command(command); run != nil {
+			return run(ctx, &Service{Process: cfg.process(command), Log: log}, args, stdout)
+		}
 		return usageError(fmt.Errorf("unknown command %q: try `server help`", words))
 	}
 }

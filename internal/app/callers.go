@@ -3,25 +3,20 @@ package app
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/port"
 )
 
-// The values of AUTH: who checks callers.
+// The values of AUTH, besides the names of options: who checks callers.
 const (
-	authOff  = "off"
-	authIAM  = "iam"
-	authOIDC = "oidc"
+	authOff = "off"
+	authIAM = "iam"
 )
 
 const (
@@ -67,20 +62,17 @@ func (c config) checkCallers() []error {
 	switch c.Auth {
 	case "": // the same as off for the other roles, which serve no calls
 		if c.has(roleAPI) {
-			wrong("AUTH is required by the role api: iam if Cloud Run's IAM checks callers, oidc for this process to check them, or off for nobody to, which production does not allow")
+			wrong("AUTH is required by the role api, and must be %s: see docs/security.md", c.program.authValues(authOff, authIAM))
 		}
 	case authOff:
 		if c.Environment != development && c.has(roleAPI) {
-			wrong("AUTH must not be off in production: set it to iam if Cloud Run's IAM checks callers, or to oidc for this process to check them")
+			wrong("AUTH must not be off in production: set it to %s: see docs/security.md", c.program.authValues(authIAM))
 		}
 	case authIAM:
-	case authOIDC:
-		errs = append(errs, c.checkOIDC()...)
 	default:
-		wrong("AUTH must be off, iam or oidc")
-	}
-	if c.Auth != authOIDC && c.PolicyFile != "" {
-		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc, because callers are not identified: unset it, or set AUTH=oidc")
+		if c.program.checker(c.Auth) == nil {
+			wrong("AUTH must be %s: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go", c.program.authValues(authOff, authIAM))
+		}
 	}
 	if c.CallerRate < 0 {
 		wrong("SERVER_CALLER_RATE must be 0 (any number) or more")
@@ -88,41 +80,21 @@ func (c config) checkCallers() []error {
 	if c.TrustedProxies < 0 {
 		wrong("SERVER_TRUSTED_PROXIES must be -1 (1 on Cloud Run, else 0) or more")
 	}
-	for _, origin := range c.CORSOrigins {
-		if err := port.CheckOrigin(origin); err != nil {
-			wrong("SERVER_CORS_ORIGINS: %w", err)
-		}
-	}
 	return errs
 }
 
-func (c config) checkOIDC() []error {
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if err := auth.CheckIssuer(c.Issuer); err != nil {
-		wrong("AUTH_ISSUER %w", err)
-	}
-	if len(c.Audiences) == 0 || slices.Contains(c.Audiences, "") {
-		wrong("AUTH_AUDIENCE is required by AUTH=oidc, and none may be empty: the URL of the service, for which callers request their tokens")
-	}
-	if c.PolicyFile == "" {
-		wrong("AUTH_POLICY_FILE is required by AUTH=oidc: without a policy nobody may do anything")
-		return errs
-	}
-	if _, err := c.policy(); err != nil {
-		for line := range strings.Lines(err.Error()) {
-			wrong("AUTH_POLICY_FILE: %s", strings.TrimSpace(line))
+// authValues returns some values of AUTH and the names of the parts that check callers, as
+// "off, iam or oidc".
+func (p Program) authValues(values ...string) string {
+	for _, part := range p.Parts {
+		if part.NewChecker != nil {
+			values = append(values, part.Name)
 		}
 	}
-	return errs
-}
-
-func (c config) policy() (*auth.Policy, error) {
-	text, err := os.ReadFile(c.PolicyFile)
-	if err != nil {
-		return nil, err
+	if last := len(values) - 1; last > 0 {
+		return strings.Join(values[:last], ", ") + " or " + values[last]
 	}
-	return auth.ParsePolicy(text, c.program.Methods())
+	return values[0]
 }
 
 // withCaller returns the context of a call with its caller, whom the outbox keeps with the
@@ -136,21 +108,17 @@ func (c config) withCaller(ctx context.Context, verified string) context.Context
 	return envelope.WithCaller(ctx, verified)
 }
 
-// callers makes the gate that admits calls. If this process checks tokens, it also returns
-// the verifier, whose Run must then be called. Both are nil if no caller is checked.
-func (c config) callers(log *slog.Logger) (*auth.Gate, *auth.Verifier, error) {
-	if c.Auth == authOff || c.Auth == "" {
-		return nil, nil, nil
+// gate makes the gate that admits calls, or nil if no caller is checked.
+func (i *instance) gate() (*auth.Gate, error) {
+	if i.cfg.Auth == authOff || i.cfg.Auth == "" {
+		return nil, nil //nolint:nilnil // there may be none
 	}
-	cfg := auth.GateConfig{CallerRate: c.CallerRate, Proxies: c.TrustedProxies, Log: log}
-	if c.Auth == authOIDC {
-		verifier, verifierErr := auth.NewVerifier(auth.VerifierConfig{Issuer: c.Issuer, Audiences: c.Audiences, Log: log})
-		policy, policyErr := c.policy()
-		if err := errors.Join(verifierErr, policyErr); err != nil {
-			return nil, nil, fmt.Errorf("AUTH: %w", err)
+	cfg := auth.GateConfig{CallerRate: i.cfg.CallerRate, Proxies: i.cfg.TrustedProxies, Log: i.log}
+	if part := i.cfg.program.checker(i.cfg.Auth); part != nil {
+		var err error
+		if cfg.Checker, err = part.NewChecker(i.service()); err != nil {
+			return nil, fmt.Errorf("AUTH: %w", err)
 		}
-		cfg.Verifier, cfg.Policy = verifier, policy
 	}
-	gate, err := auth.NewGate(cfg)
-	return gate, cfg.Verifier, err
+	return auth.NewGate(cfg), nil
 }

@@ -40,10 +40,7 @@ type config struct {
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
 	Environment  string   `env:"ENVIRONMENT" help:"production or development; default: production on Cloud Run, by its K_SERVICE, CLOUD_RUN_JOB or CLOUD_RUN_WORKER_POOL, else development"`
-	Auth         string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), oidc (this process, by ID token and AUTH_POLICY_FILE) or off (nobody; not in production); required by the role api"`
-	Issuer       string   `env:"AUTH_ISSUER" envDefault:"https://accounts.google.com" help:"OpenID Connect issuer whose ID tokens count"`
-	Audiences    []string `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
-	PolicyFile   string   `env:"AUTH_POLICY_FILE" help:"YAML or JSON that says who may call what, see docs/security.md; required by AUTH=oidc"`
+	Auth         string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), off (nobody; not in production) or an option of the service, by its name; required by the role api"`
 	AllowedHosts []string `env:"ALLOWED_HOSTS" help:"host names, separated by commas, by which ports without authentication are called besides localhost and IP addresses: PORT with AUTH=off and TELEMETRY_ADDR; *: any; default: none, and PORT with AUTH=off is open on 127.0.0.1 only"`
 
 	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate as the owner of the schemas; required"`
@@ -53,9 +50,8 @@ type config struct {
 	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher, projector and reactor"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
-	CallerRate     int      `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
-	TrustedProxies int      `env:"SERVER_TRUSTED_PROXIES" envDefault:"-1" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; -1: 1 on Cloud Run, else 0"`
-	CORSOrigins    []string `env:"SERVER_CORS_ORIGINS" help:"origins, separated by commas, whose pages may call over REST from a browser, such as https://app.example.com; *: all; default: none"`
+	CallerRate     int `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
+	TrustedProxies int `env:"SERVER_TRUSTED_PROXIES" envDefault:"-1" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; -1: 1 on Cloud Run, else 0"`
 
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
@@ -83,7 +79,7 @@ func (c *config) configure(variables map[string]string) error {
 	c.databaseWait = 10 * time.Second
 	c.outbox = outbox.Config{}
 	c.consumer = consumer.Config{}
-	c.port = port.Config{CORSOrigins: c.CORSOrigins}
+	c.port = port.Config{}
 	if c.isOpen() {
 		c.port.Hosts = c.hosts()
 	}
@@ -113,8 +109,10 @@ func (p Program) readConfig(command string, environ []string) (config, error) {
 	}
 	cfg := config{program: p}
 	var errs []error
-	if err := env.ParseWithOptions(&cfg, env.Options{Environment: variables}); err != nil {
-		errs = append(errs, parseErrors(err)...)
+	for _, settings := range p.structs(&cfg) {
+		if err := env.ParseWithOptions(settings, env.Options{Environment: variables}); err != nil {
+			errs = append(errs, parseErrors(settings, err)...)
+		}
 	}
 	cfg.ReadDatabaseURL = cmp.Or(cfg.ReadDatabaseURL, cfg.DatabaseURL)
 	cfg.emulator = variables["PUBSUB_EMULATOR_HOST"]
@@ -142,6 +140,18 @@ func (p Program) readConfig(command string, environ []string) (config, error) {
 	return config{}, fmt.Errorf("mistakes in the configuration: %d%s", len(lines), strings.Join(lines, ""))
 }
 
+// structs returns cfg, and the settings of the parts, which are empty.
+func (p Program) structs(cfg *config) []any {
+	all := []any{cfg}
+	for _, part := range p.Parts {
+		if part.Settings != nil {
+			reflect.ValueOf(part.Settings).Elem().SetZero()
+			all = append(all, part.Settings)
+		}
+	}
+	return all
+}
+
 // firstWord returns the first word of an error, which in our errors is the name of the
 // variable.
 func firstWord(err error) string {
@@ -149,9 +159,9 @@ func firstWord(err error) string {
 	return name
 }
 
-// parseErrors turns the errors of the library into ours. The library's errors name Go
-// fields and may show values.
-func parseErrors(err error) []error {
+// parseErrors turns the errors of the library about a struct into ours. The library's errors
+// name Go fields and may show values.
+func parseErrors(settings any, err error) []error {
 	var aggregate env.AggregateError
 	if !errors.As(err, &aggregate) {
 		return []error{err}
@@ -164,7 +174,7 @@ func parseErrors(err error) []error {
 			continue
 		}
 		name := parse.Name
-		if field, ok := reflect.TypeFor[config]().FieldByName(parse.Name); ok {
+		if field, ok := reflect.TypeOf(settings).Elem().FieldByName(parse.Name); ok {
 			name = field.Tag.Get("env")
 		}
 		errs = append(errs, fmt.Errorf("%s must be a %s", name, kindName(parse.Type)))
@@ -228,6 +238,11 @@ func (c config) check(command string) []error {
 	}
 	if command == "serve" {
 		errs = append(errs, c.checkCallers()...)
+	}
+	for _, part := range c.program.Parts {
+		if part.Check != nil {
+			errs = append(errs, part.Check(c.process(command))...)
+		}
 	}
 	errs = append(errs, c.checkTelemetry()...)
 	need := c.ownConnections()

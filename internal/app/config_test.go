@@ -33,7 +33,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		want    []string
 	}{
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
-		{"origins", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "SERVER_CORS_ORIGINS=https://app.example.com,app.example.com/"}, []string{"SERVER_CORS_ORIGINS: \"app.example.com/\""}},
+		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be off or iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go"}},
 		{"hosts", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "ALLOWED_HOSTS=api.internal,*,10.0.0.1,::1,https://api.internal"}, []string{"ALLOWED_HOSTS: \"https://api.internal\""}},
 		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
 			"AUTH is required", "PORT must be a whole number", "OUTBOX_RETENTION must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
@@ -115,17 +115,17 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 	}
 }
 
-// A variable that only looks like a setting does not keep a process from
-// starting; the log has its name, and not its value.
+// A variable that only looks like a setting, or is one of an option that is not there, does
+// not keep a process from starting; the log has its name, and not its value.
 func TestUnknownSettingsAreLogged(t *testing.T) {
 	t.Parallel()
 	var stderr strings.Builder
-	environ := []string{"DATABASE_URL=", "OUTBOX_RETENTOIN=secret", "PUBSUB_EMULATOR_HOST=x", "HOME=/", "LANG=C"}
+	environ := []string{"DATABASE_URL=", "OUTBOX_RETENTOIN=secret", "AUTH_POLICY_FILE=secret", "OUTBOX_EMPTY=", "PUBSUB_EMULATOR_HOST=x", "HOME=/", "LANG=C"}
 	if err := empty.Run(t.Context(), []string{"outbox", "list"}, environ, io.Discard, &stderr); err == nil {
 		t.Error("Run() = nil, want that DATABASE_URL is missing")
 	}
-	if log := stderr.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "OUTBOX_RETENTOIN: try `server help`") || strings.Contains(log, "secret") {
-		t.Errorf("log = %s, want one line with OUTBOX_RETENTOIN", log)
+	if log := stderr.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "AUTH_POLICY_FILE, OUTBOX_RETENTOIN: try `server help`") || strings.Contains(log, "secret") {
+		t.Errorf("log = %s, want one line with AUTH_POLICY_FILE and OUTBOX_RETENTOIN", log)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestManifestsAreConfigurations(t *testing.T) {
 		if err := empty.Validate(command, append(environ, "K_SERVICE=x")); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
-		if unknown := unknownSettings(environ); len(unknown) > 0 {
+		if unknown := empty.unknownSettings(environ); len(unknown) > 0 {
 			t.Errorf("%s sets %q, which are no settings", path, unknown)
 		}
 	}

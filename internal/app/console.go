@@ -109,7 +109,7 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		Seek:        seeker(cfg, registered, inbox), Subscriptions: subscriptionIDs(subscriptions(registered)),
 		Backfill: backfiller(events, registered),
 		User:     operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Log: log,
-		Guard: func(next http.Handler) http.Handler { return port.RefusePages(cfg.hosts(), nil, next) },
+		Guard: func(next http.Handler) http.Handler { return port.RefusePages(cfg.hosts(), next) },
 	}
 	for _, s := range subscribed {
 		made.Consumers = append(made.Consumers, s.Consumer)
@@ -142,7 +142,18 @@ func decodeQuarantined(subscribed []Subscription) func(console.Message) (string,
 
 // settingsInForce returns the settings of this process, without secrets.
 func settingsInForce(cfg config) []console.Setting {
-	values := reflect.ValueOf(cfg)
+	all := valuesOf(&cfg)
+	for _, part := range cfg.program.Parts {
+		if part.Settings != nil {
+			all = append(all, valuesOf(part.Settings)...)
+		}
+	}
+	return all
+}
+
+// valuesOf returns the settings of the struct that of points to, without secrets.
+func valuesOf(of any) []console.Setting {
+	values := reflect.ValueOf(of).Elem()
 	var all []console.Setting
 	for field := range values.Type().Fields() {
 		if !field.IsExported() {

@@ -29,8 +29,8 @@ func TestConsoleHidesSecrets(t *testing.T) {
 		}
 	}
 	var want []string
-	for _, row := range settings() {
-		want = append(want, row[0])
+	for _, row := range empty.settings() {
+		want = append(want, row.Name)
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)

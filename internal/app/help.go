@@ -5,39 +5,27 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"reflect"
 	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
-// settings returns the name, the default and the help of every setting, in the order of
-// config.
-func settings() [][3]string {
-	var rows [][3]string
-	for field := range reflect.TypeFor[config]().Fields() {
-		if !field.IsExported() {
-			continue
-		}
-		rows = append(rows, [3]string{field.Tag.Get("env"), field.Tag.Get("envDefault"), field.Tag.Get("help")})
-	}
-	return rows
-}
-
 // unknownSettings returns the variables, such as OUTBOX_RETENTOIN, that have the prefix of
 // a setting but are no setting. They cause a warning and no error: Kubernetes, for example,
 // sets AUTH_PORT for a service with the name auth.
-func unknownSettings(environ []string) []string {
+func (p Program) unknownSettings(environ []string) []string {
 	known, prefixes := map[string]bool{"PUBSUB_EMULATOR_HOST": true}, map[string]bool{}
-	for _, setting := range settings() {
-		known[setting[0]] = true
-		if prefix, _, found := strings.Cut(setting[0], "_"); found {
-			prefixes[prefix] = true
-		}
+	for _, setting := range p.settings() {
+		known[setting.Name] = true
+		prefix, _, _ := strings.Cut(setting.Name, "_")
+		prefixes[prefix] = true
 	}
 	var unknown []string
 	for _, variable := range environ {
-		name, _, _ := strings.Cut(variable, "=")
+		name, value, isSet := strings.Cut(variable, "=")
+		if isSet && value == "" { // the same as absent
+			continue
+		}
 		if prefix, _, found := strings.Cut(name, "_"); found && prefixes[prefix] && !known[name] {
 			unknown = append(unknown, name)
 		}
@@ -46,7 +34,7 @@ func unknownSettings(environ []string) []string {
 	return unknown
 }
 
-func printHelp(w io.Writer) error {
+func (p Program) printHelp(w io.Writer) error {
 	var out bytes.Buffer
 	out.WriteString("server is the program of the service.\n" + `
   server [serve]                       run until SIGTERM or SIGINT
@@ -54,7 +42,7 @@ func printHelp(w io.Writer) error {
   server drain                         publish everything pending, then exit
 ` +
 		helpConsole + // only console
-		`  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
+		p.helpOfParts() + `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
   server outbox list [FLAGS]           show aggregates whose next event the broker refused
   server outbox causes                 show why, and how many for each cause
   server outbox requeue TYPE ID        try that event again now
@@ -86,12 +74,20 @@ Settings, from the environment:
 
 `)
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	for _, row := range settings() {
-		fmt.Fprintf(table, "  %s\t%s\t%s\n", row[0], cmp.Or(row[1], "-"), row[2])
+	for _, s := range p.settings() {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Name, cmp.Or(s.Default, "-"), s.Help)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print help: %w", err)
 	}
 	_, err := w.Write(out.Bytes())
 	return err
+}
+
+func (p Program) helpOfParts() string {
+	var lines strings.Builder
+	for _, part := range p.Parts {
+		lines.WriteString(part.Help)
+	}
+	return lines.String()
 }

@@ -95,7 +95,7 @@ func (i *instance) servePrivate(ctx context.Context, listener net.Listener) erro
 		private.Backlog = backlog(i.events)
 	}
 	i.log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
-	return telemetry.Serve(ctx, listener, port.RefusePages(i.cfg.hosts(), nil, private.Handler()), i.log)
+	return telemetry.Serve(ctx, listener, port.RefusePages(i.cfg.hosts(), private.Handler()), i.log)
 }
 
 // listenPrivate opens the private port. It returns nil if no port is configured.

@@ -140,7 +140,7 @@ func (i *instance) startPrivatePort(ctx context.Context) error {
 func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 	deps := port.Deps{
 		Sides: i.database.sides(), Live: live(i.checks...), OpenAPI: api.OpenAPI,
-		Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
+		Wrap: i.wrapped, Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
 	}
 	b, err := i.backend(ctx)
 	if err != nil {
@@ -149,15 +149,12 @@ func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 	if deps.Services, err = services(i.registered, b); err != nil {
 		return nil, err
 	}
-	gate, verifier, err := i.cfg.callers(i.log)
+	gate, err := i.gate()
 	if err != nil {
 		return nil, err
 	}
 	if gate != nil {
 		deps.Admit, deps.Address, deps.WithCaller = gate.Admit, gate.Address, i.cfg.withCaller
-	}
-	if verifier != nil {
-		i.loops = append(i.loops, verifier.Run)
 	}
 	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", i.cfg.listenAddr())
 	if err != nil {

@@ -54,7 +54,7 @@ var imports = map[string][]string{
 	"internal/reconnect":          {},
 	"internal/failpoint":          {},
 	"internal/app":                {"."},
-	"cmd/server":                  {"."},
+	"cmd/server":                  {"."}, // and the options, see TestOptionsStandAlone
 	"cmd/dev":                     {"."},
 	"cmd/entity":                  {"internal/names", "internal/naming"},
 	"cmd/new":                     {"internal/naming"},
@@ -85,7 +85,7 @@ func TestImportsFollowTheTable(t *testing.T) {
 	for _, f := range source(t) {
 		user := tableKey(f.dir)
 		exists[user] = true
-		if f.test {
+		if f.test || optionOf(f.dir) != "" {
 			continue
 		}
 		for _, used := range f.ours {
@@ -99,6 +99,33 @@ func TestImportsFollowTheTable(t *testing.T) {
 			t.Errorf("the table has a line for %s, which does not exist", user)
 		}
 	}
+}
+
+// An option can be deleted: only the program, cmd/server, imports it, and only there one line of
+// its list names it. An option may import everything but other options and commands.
+func TestOptionsStandAlone(t *testing.T) {
+	for _, f := range source(t) {
+		from := optionOf(f.dir)
+		for _, used := range f.ours {
+			to := optionOf(used)
+			switch {
+			case to != "" && to != from && f.path != "cmd/server/parts.go":
+				t.Errorf("%s imports the option %s: only cmd/server/parts.go may", f.path, to)
+			case from != "" && within(used, "cmd"):
+				t.Errorf("%s imports %s: an option may not import a command", f.path, used)
+			}
+		}
+	}
+}
+
+// optionOf returns the name of the option to which a package belongs, or "".
+func optionOf(dir string) string {
+	rest, ok := strings.CutPrefix(dir, "options/")
+	if !ok {
+		return ""
+	}
+	name, _, _ := strings.Cut(rest, "/")
+	return name
 }
 
 // tableKey is the line of the table that speaks of a package.

@@ -16,11 +16,13 @@ var rings = map[string][]string{
 		"internal/auth", // last: what follows it would look like a key to the scan for secrets
 	},
 	"workshop": {"pubsublocal"}, // and lab, which may be missing
+	"options":  {"options"},     // may be missing, too
 }
 
 // inwards are the rings that a ring may import besides itself.
 var inwards = map[string][]string{
-	"yours":     {"machinery"},
+	"yours":     {"machinery", "options"}, // only cmd/server/parts.go: see TestOptionsStandAlone
+	"options":   {"machinery", "yours"},
 	"machinery": {},
 	"workshop":  {"machinery", "yours"},
 }

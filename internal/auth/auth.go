@@ -1,29 +1,19 @@
-// Package auth decides whether a call may continue, from its metadata alone:
+// Package auth decides whether a call may continue, from its metadata alone. The
+// server calls [Gate.Admit] once per call, over gRPC or REST.
 //
-//   - [Verifier] identifies the caller by the OpenID Connect ID token of the call
-//     (https://openid.net/specs/openid-connect-core-1_0.html#IDToken);
-//   - [Policy] lists the methods that each caller may call. Its file is checked as
-//     a whole when the process starts;
-//   - [GateConfig].CallerRate limits how often each caller may call.
+// By default Cloud Run's IAM has already checked the caller, and the gate only
+// limits how often each caller may call. With a [Checker], which an option of the
+// service has, the gate also verifies the token of each call, and whether its
+// caller may call the method.
 //
-// [Gate] applies these three in this order. The server calls it once per call,
-// over gRPC or REST.
-//
-// A token is accepted only if the issuer signed it for one of our audiences and it
-// is valid now. A rejected caller does not learn the reason. The log has the
-// reason, at a limited rate.
-//
-// The issuer's keys are read with one request at a time, at most once every few
-// seconds, even if many tokens name an unknown key. While the issuer is
-// unavailable the last keys stay valid for a day. The number of callers in memory
-// is limited.
-//
-// The package has no users and no sessions, and does not ask the issuer whether a
-// token was revoked. A token is valid until it expires, and a stream may outlive
-// its token until the stream's lifetime ends. The package owns no table.
+// A rejected caller does not learn the reason. The log has the reason, at a limited
+// rate. The number of callers in memory is limited.
 package auth
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -47,6 +37,40 @@ func (c Caller) String() string {
 	}
 	return "sub " + c.Subject
 }
+
+// Claims are the claims of an ID token that identify its caller.
+type Claims struct {
+	Subject       string `json:"sub"`
+	Email         string `json:"email"`
+	EmailVerified any    `json:"email_verified"` // true, or "true" from some issuers
+}
+
+// Caller returns the caller that the claims name.
+func (c Claims) Caller() Caller {
+	caller := Caller{Subject: c.Subject}
+	if c.EmailVerified == true || c.EmailVerified == "true" {
+		caller.Email = c.Email
+	}
+	return caller
+}
+
+// Checker checks the callers of this process. It must be safe for concurrent use.
+type Checker interface {
+	// Verify returns the caller that a token identifies. Its error says why the token
+	// is not accepted, for the log only. It is ErrUnavailable if nobody can be
+	// identified at the moment.
+	Verify(ctx context.Context, token string) (Caller, error)
+	// Allows reports whether a caller may call a method, package.Service/Method.
+	Allows(caller Caller, method string) bool
+}
+
+// ErrUnavailable is the error of a Checker that can identify nobody at the moment.
+var ErrUnavailable = errors.New("callers cannot be identified at the moment")
+
+// IsOpen reports whether a method, package.Service/Method, needs no credentials. Only the
+// health service needs none: the platform that starts and balances this process has none.
+// It reveals only whether the process serves.
+func IsOpen(method string) bool { return strings.HasPrefix(method, "grpc.health.v1.Health/") }
 
 // Statuses of rejected callers. Each is the same for every reason, so that an
 // attacker does not learn which part of an attempt was right.

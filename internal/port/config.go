@@ -64,10 +64,6 @@ type Config struct {
 	// (https://cloud.google.com/load-balancing/docs/https/request-distribution).
 	// Default: 620 s.
 	IdleTimeout time.Duration
-	// CORSOrigins are the origins whose pages may call the REST API from a
-	// browser, such as https://app.example.com; "*": all. CheckOrigin validates
-	// one. Default: none.
-	CORSOrigins []string
 	// Hosts protect a port without authentication from pages in a browser. A request must
 	// have one of them as its host, or localhost, or an IP address; "*": any. Otherwise a
 	// page could call by a name of its own that has the address of this port (DNS

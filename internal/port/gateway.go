@@ -39,7 +39,6 @@ func newGateway(services []Service, conn *grpc.ClientConn, maxReceive int64, req
 	g := &gateway{maxReceive: maxReceive, requests: requests}
 	g.mux = runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, asJSON),
-		runtime.WithMarshalerOption(eventStream, &events{asJSON}),
 		runtime.WithIncomingHeaderMatcher(headerToMetadata),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingTrailerMatcher(func(string) (string, bool) { return "", false }),
@@ -70,7 +69,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	makePrintable(r.Header)
 	switch {
 	case isStream(r):
-		r = prepareStream(w, r)
+		prepareStream(w.Header())
 	case r.Method == http.MethodHead:
 		r.Method = http.MethodGet // net/http sends no body for a HEAD request
 	}
@@ -119,6 +118,16 @@ func (j *strictJSON) Marshal(v any) ([]byte, error) {
 		}
 	}
 	return j.JSONPb.Marshal(v) //nolint:wrapcheck // the gateway's own
+}
+
+// StreamContentType returns the content type of a stream: one line of JSON per message.
+func (j *strictJSON) StreamContentType(any) string { return "application/x-ndjson" }
+
+// prepareStream disables the buffering of proxies
+// (https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering).
+func prepareStream(header http.Header) {
+	header.Set("X-Accel-Buffering", "no")
+	header.Set("Cache-Control", "no-store")
 }
 
 func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {

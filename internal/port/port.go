@@ -73,6 +73,9 @@ type Deps struct {
 	// OpenAPI is the description of the REST API. Nil: /openapi.json is not
 	// served.
 	OpenAPI []byte
+	// Wrap returns a handler around all requests of the port, before they are checked, such
+	// as one for browsers. Nil: there is none.
+	Wrap func(http.Handler) http.Handler
 	// Admit decides whether a call may continue, from its metadata and its
 	// method, /package.Service/Method. It returns the status of a rejected
 	// call, and the name of the caller if it verified one. Nil: every call may
@@ -124,7 +127,7 @@ type Server struct {
 	inProcess *bufconn.Listener // gRPC calls of the gateway
 	conn      *grpc.ClientConn  // from the gateway to inProcess
 	gateway   http.Handler
-	admitted  http.Handler // route, behind the CORS check
+	admitted  http.Handler // route, behind Deps.Wrap and RefusePages
 	http      *http.Server // serves the port
 
 	streaming map[string]bool // whether a method is a stream, by full name
@@ -176,7 +179,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := s.makeGateway(requests); err != nil {
 		return nil, err
 	}
-	s.admitted = withCORS(s.cfg.Hosts, s.cfg.CORSOrigins, http.HandlerFunc(s.route))
+	s.admitted = RefusePages(s.cfg.Hosts, http.HandlerFunc(s.route))
+	if deps.Wrap != nil {
+		s.admitted = deps.Wrap(s.admitted)
+	}
 	s.http = s.makeHTTP()
 	return s, nil
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -20,10 +19,7 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-const (
-	ndjson      = "application/x-ndjson"
-	eventStream = "text/event-stream"
-)
+const ndjson = "application/x-ndjson"
 
 // getStream opens a watch over REST, and returns a reader of its lines.
 func getStream(t *testing.T, url string, header ...string) (*http.Response, *bufio.Scanner) {
@@ -51,106 +47,21 @@ func getStreamBy(t *testing.T, client *http.Client, url string, header ...string
 	return response, bufio.NewScanner(response.Body)
 }
 
-// event reads one event in words: its type, its id, and the titles in its data.
-func event(t *testing.T, lines *bufio.Scanner) (kind, id string, data map[string]any) {
-	t.Helper()
-	kind = "message"
-	for lines.Scan() && lines.Text() != "" {
-		name, value, _ := strings.Cut(lines.Text(), ": ")
-		switch name {
-		case "id":
-			id = value
-		case "event":
-			kind = value
-		case "data":
-			if err := json.Unmarshal([]byte(value), &data); err != nil {
-				t.Fatalf("data %q: %v", value, err)
-			}
-		default:
-			t.Errorf("field %q, want id, event or data", lines.Text())
-		}
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return kind, id, data
-}
-
-func titleIn(data map[string]any) any {
-	updated, _ := data["updated"].(map[string]any)
-	return updated["title"]
-}
-
-// A watch is lines of JSON, or events for whom asks for them; no proxy may keep
-// them back.
+// A watch is lines of JSON, and no proxy may keep them back.
 func TestWatchOverRESTHasItsType(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})
 	mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), &videov1.Video{Title: "Ran"}))
-	for accept, want := range map[string]string{"": ndjson, "*/*": ndjson, "application/json": ndjson, eventStream: eventStream} {
+	for _, accept := range []string{"", "*/*", "application/json", "text/event-stream"} {
 		response, lines := getStream(t, "http://"+r.addr+"/v1/catalogEntries:watch", "Accept", accept)
 		got := []string{response.Header.Get("Content-Type"), response.Header.Get("X-Accel-Buffering"), response.Header.Get("Cache-Control")}
-		if diff := cmp.Diff([]string{want, "no", "no-store"}, got); diff != "" {
+		if diff := cmp.Diff([]string{ndjson, "no", "no-store"}, got); diff != "" {
 			t.Errorf("Accept %q: type and headers for proxies (-want +got):\n%s", accept, diff)
 		}
-		if lines.Scan(); want == ndjson && !strings.HasPrefix(lines.Text(), `{"result":`) {
+		if lines.Scan(); !strings.HasPrefix(lines.Text(), `{"result":`) {
 			t.Errorf("Accept %q: first line %q, want a result", accept, lines.Text())
 		}
 	}
-	response, fields := ask(t, r, "GET", "/v1/videos", "", "Accept", eventStream)
-	if response.StatusCode != http.StatusOK || fields["videos"] == nil {
-		t.Errorf("a list with Accept of events: %s, %v, want JSON", response.Status, fields)
-	}
-}
-
-// Each event has its resume token as id, and a client that comes back with the
-// last one goes on behind it, whatever its address says.
-func TestWatchByEventsResumes(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	c := r.grpcClient(t)
-	for _, title := range []string{"a", "b"} {
-		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: title}))
-	}
-	url := "http://" + r.addr + "/v1/catalogEntries:watch"
-	_, lines := getStream(t, url, "Accept", eventStream)
-	kind, first, data := event(t, lines)
-	if kind != "message" || titleIn(data) != "a" || data["resumeToken"] != first {
-		t.Errorf("first event %s %q %v, want a message with entry a and its token as id", kind, first, data)
-	}
-	_, second, _ := event(t, lines)
-	for name, url := range map[string]string{"": url, "with another token": url + "?resume_token=" + second} {
-		_, lines := getStream(t, url, "Accept", eventStream, "Last-Event-ID", first)
-		if _, _, data := event(t, lines); titleIn(data) != "b" {
-			t.Errorf("behind the first event, %s: %v, want entry b", name, data)
-		}
-	}
-}
-
-// An error is an event, before the first one and after it.
-func TestWatchByEventsTellsErrors(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	url := "http://" + r.addr + "/v1/catalogEntries:watch"
-	response, lines := getStream(t, url, "Accept", eventStream, "Last-Event-ID", "nonsense")
-	kind, _, data := event(t, lines)
-	if response.StatusCode != http.StatusBadRequest || response.Header.Get("Content-Type") != eventStream || kind != "error" || codeIn(data) != "INVALID_ARGUMENT" {
-		t.Errorf("with a token that is none: %s, %s %v, want 400 and INVALID_ARGUMENT as event", response.Status, kind, data)
-	}
-	_, lines = getStream(t, url, "Accept", eventStream)
-	if kind, _, data = event(t, lines); kind != "message" || len(data) != 1 {
-		t.Errorf("first event %s %v, want a sign of life", kind, data)
-	}
-	r.stop()
-	if kind, _, data = event(t, lines); kind != "error" || codeIn(data) != "UNAVAILABLE" {
-		t.Errorf("last event %s %v, want UNAVAILABLE as event", kind, data)
-	}
-}
-
-// codeIn returns the name of the code of an error, as every error over REST has it.
-func codeIn(data map[string]any) any {
-	failed, _ := data["error"].(map[string]any)
-	return failed["status"]
 }
 
 // Behind nginx as it comes a message arrives at once.
@@ -205,17 +116,12 @@ http { access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastc
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	for _, accept := range []string{ndjson, eventStream} {
-		_, lines := getStreamBy(t, client, "http://nginx/v1/catalogEntries:watch", "Accept", accept)
-		for range 2 { // a sign of life, and what comes later
-			if !lines.Scan() {
-				t.Fatalf("%s: the stream ended: %v", accept, lines.Err())
-			}
-			if accept == eventStream {
-				event(t, lines)
-			}
-			mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), film()))
+	_, lines := getStreamBy(t, client, "http://nginx/v1/catalogEntries:watch")
+	for range 2 { // a sign of life, and what comes later
+		if !lines.Scan() {
+			t.Fatalf("the stream ended: %v", lines.Err())
 		}
+		mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), film()))
 	}
 }
 
@@ -238,11 +144,11 @@ func TestStreamOutlivesReadHeaderTimeout(t *testing.T) {
 			text, _ = next(t, stream) // fails at the end of the stream
 		}
 	})
-	for name, http2 := range map[string]bool{"events over HTTP1": false, "events over HTTP2": true} {
+	for name, http2 := range map[string]bool{"lines over HTTP1": false, "lines over HTTP2": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, cfg)
-			_, lines := getStreamBy(t, httpClient(t, http2), "http://"+r.addr+"/v1/catalogEntries:watch", "Accept", eventStream)
+			_, lines := getStreamBy(t, httpClient(t, http2), "http://"+r.addr+"/v1/catalogEntries:watch")
 			late(t, r)
 			for lines.Scan() {
 				if strings.Contains(lines.Text(), `"late"`) {

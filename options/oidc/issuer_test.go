@@ -1,4 +1,4 @@
-package auth
+package oidc
 
 import (
 	"crypto"
@@ -167,9 +167,9 @@ func sign(t testing.TB, key jose.JSONWebKey, claims any) string {
 }
 
 // verifier runs a Verifier of an issuer until the test ends.
-func (i *issuer) verifier(t *testing.T, transport http.RoundTripper) *Verifier {
+func (i *issuer) verifier(t *testing.T, transport http.RoundTripper) *verifier {
 	t.Helper()
-	v, err := NewVerifier(VerifierConfig{
+	v, err := newVerifier(verifierConfig{
 		Issuer: i.url, Audiences: []string{"https://other.example.com", audience},
 		Transport: transport, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})

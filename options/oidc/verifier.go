@@ -1,4 +1,4 @@
-package auth
+package oidc
 
 import (
 	"cmp"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+
+	"example.com/videocatalog/internal/auth"
 )
 
 // algorithms are the accepted signature algorithms: asymmetric ones only. With
@@ -23,10 +25,6 @@ var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }
 
-// maxToken is the largest size in bytes of a token. Tokens of Google have about
-// 1 KB.
-const maxToken = 8 << 10
-
 // Google uses both of these as the issuer of its tokens
 // (https://developers.google.com/identity/openid-connect/openid-connect#validatinganidtoken).
 const (
@@ -34,8 +32,8 @@ const (
 	googleOther  = "accounts.google.com"
 )
 
-// VerifierConfig has the settings of a Verifier.
-type VerifierConfig struct {
+// verifierConfig has the settings of a verifier.
+type verifierConfig struct {
 	// Issuer is the URL of the issuer, exactly as in its tokens. Its keys are
 	// found by OpenID Connect discovery. Required.
 	Issuer string
@@ -51,16 +49,16 @@ type VerifierConfig struct {
 	Log *slog.Logger
 }
 
-// Verifier identifies callers by their tokens. Its Run must be running. It is
+// verifier identifies callers by their tokens. Its Run must be running. It is
 // safe for concurrent use.
-type Verifier struct {
-	cfg  VerifierConfig
+type verifier struct {
+	cfg  verifierConfig
 	keys *keys
 }
 
-// NewVerifier returns a Verifier. It sends no request yet.
-func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
-	if err := CheckIssuer(cfg.Issuer); err != nil {
+// newVerifier returns a verifier. It sends no request yet.
+func newVerifier(cfg verifierConfig) (*verifier, error) {
+	if err := checkIssuer(cfg.Issuer); err != nil {
 		return nil, fmt.Errorf("issuer %w", err)
 	}
 	if len(cfg.Audiences) == 0 || slices.Contains(cfg.Audiences, "") {
@@ -70,11 +68,11 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Verifier{cfg: cfg, keys: newKeys(cfg.Issuer, cfg.Transport, cfg.Log)}, nil
+	return &verifier{cfg: cfg, keys: newKeys(cfg.Issuer, cfg.Transport, cfg.Log)}, nil
 }
 
-// CheckIssuer returns an error if the URL of an issuer is not valid.
-func CheckIssuer(issuer string) error {
+// checkIssuer returns an error if the URL of an issuer is not valid.
+func checkIssuer(issuer string) error {
 	if err := checkURL(issuer); err != nil {
 		return err
 	}
@@ -99,35 +97,26 @@ func checkURL(text string) error {
 }
 
 // Run reads the issuer's keys regularly. It returns nil once ctx is done.
-func (v *Verifier) Run(ctx context.Context) error {
+func (v *verifier) Run(ctx context.Context) error {
 	v.keys.run(ctx)
 	return nil
 }
 
-// claims are the claims that we use besides the registered ones.
-type claims struct {
-	Email         string `json:"email"`
-	EmailVerified any    `json:"email_verified"` // true, or "true" from some issuers
-}
-
 // Verify returns the caller that a token identifies. An error says why the
-// token is not accepted, and must not be sent to the caller. The error is
-// errNoKeys if the issuer's keys are unavailable.
-func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
-	if len(token) > maxToken {
-		return Caller{}, fmt.Errorf("the token has %d bytes, at most %d are read", len(token), maxToken)
-	}
+// token is not accepted, and must not be sent to the caller. It is
+// [auth.ErrUnavailable] if the issuer's keys are unavailable.
+func (v *verifier) Verify(ctx context.Context, token string) (auth.Caller, error) {
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
-		return Caller{}, err
+		return auth.Caller{}, err
 	}
 	header := parsed.Headers[0] // the compact form, the only accepted one, has exactly one header
 	candidates, err := v.keys.find(ctx, header.KeyID)
 	if err != nil {
-		return Caller{}, err
+		return auth.Caller{}, err
 	}
 	var registered jwt.Claims
-	var ours claims
+	var ours auth.Claims
 	for _, key := range candidates {
 		if key.Algorithm != "" && key.Algorithm != header.Algorithm {
 			err = fmt.Errorf("the key is for %s, the token is signed with %s", key.Algorithm, header.Algorithm)
@@ -139,25 +128,16 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
 		err = fmt.Errorf("verify with key %q: %w", key.KeyID, err)
 	}
 	if err != nil {
-		return Caller{}, err
+		return auth.Caller{}, err
 	}
 	if err := v.check(registered); err != nil {
-		return Caller{}, err
+		return auth.Caller{}, err
 	}
-	return callerOf(registered, ours), nil
-}
-
-// callerOf returns the caller that claims name.
-func callerOf(registered jwt.Claims, ours claims) Caller {
-	caller := Caller{Subject: registered.Subject}
-	if ours.EmailVerified == true || ours.EmailVerified == "true" {
-		caller.Email = ours.Email
-	}
-	return caller
+	return ours.Caller(), nil
 }
 
 // check validates the claims of a token whose signature is valid.
-func (v *Verifier) check(c jwt.Claims) error {
+func (v *verifier) check(c jwt.Claims) error {
 	if c.Issuer == googleOther && v.cfg.Issuer == googleIssuer {
 		c.Issuer = googleIssuer
 	}

@@ -1,4 +1,4 @@
-package auth
+package oidc
 
 import (
 	"bytes"
@@ -9,14 +9,11 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"example.com/videocatalog/internal/auth"
 )
 
-// open is the prefix of the methods of the health service, which need no
-// credentials: the platform that starts and balances this process has none.
-// They reveal only whether it serves.
-const open = "grpc.health.v1.Health/"
-
-// Policy lists which callers may call which methods. Anything else is denied.
+// policy lists which callers may call which methods. Anything else is denied.
 //
 // Its file is YAML or JSON:
 //
@@ -33,7 +30,7 @@ const open = "grpc.health.v1.Health/"
 // exactly. A method is a full name, all methods of a service (*), or all methods
 // ("*"). Reflection is an ordinary service. The health service is open to
 // everyone and cannot be listed.
-type Policy struct {
+type policy struct {
 	subjects map[string]map[string]bool // methods by subject
 	emails   map[string]map[string]bool // methods by email
 	anyone   map[string]bool            // methods of every authenticated caller
@@ -50,10 +47,10 @@ type policyRule struct {
 	Methods          []string `yaml:"methods"`
 }
 
-// ParsePolicy parses a policy. methods are the names of all methods, as
+// parsePolicy parses a policy. methods are the names of all methods, as
 // package.Service/Method; a rule that names another one is an error. It returns
 // all errors at once, joined.
-func ParsePolicy(text []byte, methods []string) (*Policy, error) {
+func parsePolicy(text []byte, methods []string) (*policy, error) {
 	var file policyFile
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	decoder.KnownFields(true)
@@ -63,7 +60,7 @@ func ParsePolicy(text []byte, methods []string) (*Policy, error) {
 	if err := decoder.Decode(new(policyFile)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("it must be one YAML document")
 	}
-	p := &Policy{subjects: make(map[string]map[string]bool), emails: make(map[string]map[string]bool), anyone: make(map[string]bool)}
+	p := &policy{subjects: make(map[string]map[string]bool), emails: make(map[string]map[string]bool), anyone: make(map[string]bool)}
 	var errs []error
 	if len(file.Rules) == 0 {
 		errs = append(errs, errors.New("rules must have at least one: without one nobody may do anything"))
@@ -91,13 +88,13 @@ func yamlErrors(err error) []error {
 	}
 	var errs []error
 	for _, text := range typed.Errors {
-		text = strings.ReplaceAll(text, " in type auth.policyFile", "")
-		errs = append(errs, errors.New(strings.ReplaceAll(text, " in type auth.policyRule", " in a rule: it may have email, sub, any_authenticated, methods")))
+		text = strings.ReplaceAll(text, " in type oidc.policyFile", "")
+		errs = append(errs, errors.New(strings.ReplaceAll(text, " in type oidc.policyRule", " in a rule: it may have email, sub, any_authenticated, methods")))
 	}
 	return errs
 }
 
-func (p *Policy) add(rule policyRule, methods []string) []error {
+func (p *policy) add(rule policyRule, methods []string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(rule.Email) == 0 && len(rule.Sub) == 0 && !rule.AnyAuthenticated {
@@ -158,13 +155,13 @@ func allow(table map[string]map[string]bool, who, method string) {
 
 // expand returns the methods that match a pattern.
 func expand(pattern string, methods []string) ([]string, error) {
-	if strings.HasPrefix(pattern, open) {
+	if auth.IsOpen(pattern) {
 		return nil, fmt.Errorf("%q is open to everyone: take it out", pattern)
 	}
 	prefix, all := strings.CutSuffix(pattern, "*")
 	var found []string
 	for _, method := range methods {
-		if !strings.HasPrefix(method, open) && (method == pattern || all && strings.HasPrefix(method, prefix)) {
+		if !auth.IsOpen(method) && (method == pattern || all && strings.HasPrefix(method, prefix)) {
 			found = append(found, method)
 		}
 	}
@@ -182,7 +179,7 @@ func services(methods []string) []string {
 	var names []string
 	for _, method := range methods {
 		service, _, _ := strings.Cut(method, "/")
-		if name := service + "/*"; !strings.HasPrefix(method, open) && !slices.Contains(names, name) {
+		if name := service + "/*"; !auth.IsOpen(method) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -191,6 +188,6 @@ func services(methods []string) []string {
 }
 
 // Allows reports whether a caller may call a method, package.Service/Method.
-func (p *Policy) Allows(caller Caller, method string) bool {
+func (p *policy) Allows(caller auth.Caller, method string) bool {
 	return p.anyone[method] || p.subjects[caller.Subject][method] || caller.Email != "" && p.emails[lower(caller.Email)][method]
 }

@@ -1,4 +1,4 @@
-package auth
+package oidc
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"example.com/videocatalog/internal/auth"
 )
 
 // When keys are read. An issuer publishes a key well before it signs with it,
@@ -33,7 +35,7 @@ const (
 
 var (
 	errUnknownKey = errors.New("signed with a key that the issuer does not have")
-	errNoKeys     = errors.New("the issuer's keys could not be read")
+	errNoKeys     = fmt.Errorf("%w: the issuer's keys could not be read", auth.ErrUnavailable)
 )
 
 // keys has the public keys of one issuer.
@@ -78,7 +80,7 @@ func (k *keys) run(ctx context.Context) {
 		if err := k.read(ctx); err == nil {
 			retry = keysPause
 		} else if ctx.Err() == nil {
-			k.log.WarnContext(ctx, "auth: keys of the issuer not read", "issuer", k.issuer, "err", err)
+			k.log.WarnContext(ctx, "oidc: keys of the issuer not read", "issuer", k.issuer, "err", err)
 			pause, retry = retry, min(2*retry, keysRetry)
 		}
 		k.wait(ctx, pause)
@@ -234,7 +236,7 @@ func (k *keys) logShort(ctx context.Context, id string, bits int) {
 		k.short = make(map[string]bool)
 	}
 	k.short[id] = true
-	k.log.WarnContext(ctx, "auth: key of the issuer not used, it is too short", "issuer", k.issuer, "key_id", id, "bits", bits, "least", keysBits)
+	k.log.WarnContext(ctx, "oidc: key of the issuer not used, it is too short", "issuer", k.issuer, "key_id", id, "bits", bits, "least", keysBits)
 }
 
 func (k *keys) get(ctx context.Context, url string, document any) error {

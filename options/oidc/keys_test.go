@@ -1,4 +1,4 @@
-package auth
+package oidc
 
 import (
 	"crypto/rand"
@@ -18,13 +18,13 @@ import (
 )
 
 // ask verifies a token of a key in the bubble of a test.
-func ask(t *testing.T, v *Verifier, i *issuer, key jose.JSONWebKey) error {
+func ask(t *testing.T, v *verifier, i *issuer, key jose.JSONWebKey) error {
 	t.Helper()
 	_, err := v.Verify(t.Context(), sign(t, key, i.goodClaims()))
 	return err
 }
 
-func inBubble(t *testing.T, test func(t *testing.T, i *issuer, v *Verifier, key jose.JSONWebKey)) {
+func inBubble(t *testing.T, test func(t *testing.T, i *issuer, v *verifier, key jose.JSONWebKey)) {
 	t.Helper()
 	key := newKey(t, "old", jose.ES256)
 	synctest.Test(t, func(t *testing.T) {
@@ -39,7 +39,7 @@ func inBubble(t *testing.T, test func(t *testing.T, i *issuer, v *Verifier, key 
 // just now, and one that it has given up is good for an hour at most.
 func TestKeysRotate(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, old jose.JSONWebKey) {
+	inBubble(t, func(t *testing.T, i *issuer, v *verifier, old jose.JSONWebKey) {
 		if err := ask(t, v, i, old); err != nil {
 			t.Fatalf("before: %v", err)
 		}
@@ -67,7 +67,7 @@ func TestKeysRotate(t *testing.T) {
 // the pause between two requests lasts, however many more such tokens there are.
 func TestUnknownKeysPutOffANewOneBriefly(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, old jose.JSONWebKey) {
+	inBubble(t, func(t *testing.T, i *issuer, v *verifier, old jose.JSONWebKey) {
 		time.Sleep(time.Minute)
 		bogus, key := newKey(t, "bogus", jose.ES256), newKey(t, "new", jose.ES256)
 		if err := ask(t, v, i, bogus); !errors.Is(err, errUnknownKey) {
@@ -93,7 +93,7 @@ func TestUnknownKeysPutOffANewOneBriefly(t *testing.T) {
 // more than one in ten seconds, and hold up nobody whose key is known.
 func TestKeysAreReadSeldomWhateverTokensSay(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, known jose.JSONWebKey) {
+	inBubble(t, func(t *testing.T, i *issuer, v *verifier, known jose.JSONWebKey) {
 		i.set(func(i *issuer) {
 			i.answer = func(http.ResponseWriter, string) bool { time.Sleep(time.Second); return false }
 		})
@@ -137,7 +137,7 @@ func TestKeysAreReadSeldomWhateverTokensSay(t *testing.T) {
 // back they are read soon. Whether an unknown key is new nobody can tell then.
 func TestKeysLastWhileTheIssuerIsAway(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, key jose.JSONWebKey) {
+	inBubble(t, func(t *testing.T, i *issuer, v *verifier, key jose.JSONWebKey) {
 		i.set(func(i *issuer) { i.answer = away })
 		time.Sleep(keysRefresh)
 		before := i.requestCount()

@@ -1,10 +1,12 @@
-package auth
+package oidc
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/internal/auth"
 )
 
 var methods = []string{
@@ -13,9 +15,9 @@ var methods = []string{
 	"library.v1.BookService/CreateBook", "library.v1.BookService/GetBook",
 }
 
-func mustParse(t *testing.T, text string) *Policy {
+func mustParse(t *testing.T, text string) *policy {
 	t.Helper()
-	p, err := ParsePolicy([]byte(text), methods)
+	p, err := parsePolicy([]byte(text), methods)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,16 +43,16 @@ rules:
 `)
 	all := "GetLoan ListLoans ServerReflectionInfo CreateBook GetBook"
 	for name, tt := range map[string]struct {
-		caller Caller
+		caller auth.Caller
 		want   string
 	}{
-		"by email":           {Caller{"99", "web@shop.example.com"}, "GetLoan CreateBook GetBook"},
-		"by two rules":       {Caller{"98", "OPS@shop.example.com"}, "GetLoan ServerReflectionInfo CreateBook GetBook"},
-		"by subject":         {Caller{"7", ""}, "GetLoan CreateBook GetBook"},
-		"everything":         {Caller{"1", ""}, all},
-		"anyone":             {Caller{"2", ""}, "GetLoan"},
-		"email as a subject": {Caller{"web@shop.example.com", ""}, "GetLoan"},
-		"subject as email":   {Caller{"97", "7"}, "GetLoan"},
+		"by email":           {auth.Caller{Subject: "99", Email: "web@shop.example.com"}, "GetLoan CreateBook GetBook"},
+		"by two rules":       {auth.Caller{Subject: "98", Email: "OPS@shop.example.com"}, "GetLoan ServerReflectionInfo CreateBook GetBook"},
+		"by subject":         {auth.Caller{Subject: "7"}, "GetLoan CreateBook GetBook"},
+		"everything":         {auth.Caller{Subject: "1"}, all},
+		"anyone":             {auth.Caller{Subject: "2"}, "GetLoan"},
+		"email as a subject": {auth.Caller{Subject: "web@shop.example.com"}, "GetLoan"},
+		"subject as email":   {auth.Caller{Subject: "97", Email: "7"}, "GetLoan"},
 	} {
 		var got []string
 		for _, method := range methods {
@@ -63,7 +65,7 @@ rules:
 			t.Errorf("%s: allowed methods (-want +got):\n%s", name, diff)
 		}
 	}
-	if p.Allows(Caller{"1", ""}, "library.v1.BookService/PurgeBook") {
+	if p.Allows(auth.Caller{Subject: "1"}, "library.v1.BookService/PurgeBook") {
 		t.Error("everything has a method that is not there, want it denied: a new method needs a new start")
 	}
 }
@@ -72,7 +74,7 @@ rules:
 func TestPolicyMayBeJSON(t *testing.T) {
 	t.Parallel()
 	p := mustParse(t, `{"rules": [{"sub": ["1"], "methods": ["library.v1.BookService/GetBook"]}]}`)
-	if !p.Allows(Caller{Subject: "1"}, "library.v1.BookService/GetBook") || p.Allows(Caller{Subject: "2"}, "library.v1.BookService/GetBook") {
+	if !p.Allows(auth.Caller{Subject: "1"}, "library.v1.BookService/GetBook") || p.Allows(auth.Caller{Subject: "2"}, "library.v1.BookService/GetBook") {
 		t.Error("the rule does not say who")
 	}
 }
@@ -112,9 +114,9 @@ rules:
 			},
 		},
 	} {
-		p, err := ParsePolicy([]byte(tt.text), methods)
+		p, err := parsePolicy([]byte(tt.text), methods)
 		if p != nil || err == nil {
-			t.Errorf("%s: ParsePolicy() = %v, %v, want nothing and an error", name, p, err)
+			t.Errorf("%s: parsePolicy() = %v, %v, want nothing and an error", name, p, err)
 			continue
 		}
 		for _, want := range tt.want {
@@ -133,11 +135,11 @@ rules:
 func TestPolicyComparesEmailsWithoutCase(t *testing.T) {
 	t.Parallel()
 	const method = "library.v1.BookService/GetBook"
-	policy, err := ParsePolicy([]byte("rules: [{email: [Kim@Shop.example.com], sub: [Abc], methods: ["+method+"]}]"), []string{method})
+	policy, err := parsePolicy([]byte("rules: [{email: [Kim@Shop.example.com], sub: [Abc], methods: ["+method+"]}]"), []string{method})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for caller, want := range map[Caller]bool{
+	for caller, want := range map[auth.Caller]bool{
 		{Email: "kim@shop.example.com"}:      true,
 		{Email: "KIM@SHOP.EXAMPLE.COM"}:      true,
 		{Email: "\u212aim@shop.example.com"}: false, // the sign of the kelvin, which is a k in lower case

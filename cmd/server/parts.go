@@ -1,0 +1,15 @@
+package main
+
+import (
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/options/cors"
+	"example.com/videocatalog/options/oidc"
+)
+
+// parts returns the options of the service. To remove one, delete its folder and its lines here.
+func parts() []app.Part {
+	return []app.Part{
+		cors.Part(),
+		oidc.Part(),
+	}
+}

@@ -1,0 +1,89 @@
+package port
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// A port without authentication is called by names of this machine, by addresses and by
+// the hosts that are set, and by no page of another origin.
+func TestRefusePages(t *testing.T) {
+	t.Parallel()
+	none, some := []string{"localhost"}, []string{"localhost", "Api.internal"}
+	const evil = "http://evil.example"
+	for _, tt := range []struct {
+		name         string
+		hosts        []string
+		method, host string
+		header       []string
+		refused      string // a part of the message; empty: not refused
+	}{
+		{"localhost", none, "POST", "localhost:8080", nil, ""},
+		{"localhost in capitals, with a dot", none, "POST", "LOCALHOST.:8080", nil, ""},
+		{"a name below localhost", none, "POST", "app.localhost:8080", nil, ""},
+		{"IPv4", none, "POST", "127.0.0.2:8080", nil, ""},
+		{"IPv6", none, "POST", "[::1]:8080", nil, ""},
+		{"IPv6 without a port", none, "POST", "[::1]", nil, ""},
+		{"the address of a pod", none, "GET", "10.1.2.3:9090", nil, ""},
+		{"a host that is set", some, "POST", "api.INTERNAL:8080", nil, ""},
+		{"any host", []string{"localhost", "*"}, "POST", "evil.example", nil, ""},
+		{"callers are authenticated", nil, "POST", "evil.example", nil, ""},
+		{"another name", none, "POST", "evil.example:8080", []string{"Origin", evil + ":8080"}, `"evil.example:8080"`},
+		{"another name reads", none, "GET", "evil.example", []string{"Sec-Fetch-Site", "same-origin"}, "ALLOWED_HOSTS"},
+		{"a name that begins like localhost", none, "GET", "localhost.evil.example", nil, "ALLOWED_HOSTS"},
+		{"a name that ends like localhost", none, "GET", "evillocalhost", nil, "ALLOWED_HOSTS"},
+		{"a name that begins like an address", none, "GET", "127.0.0.1.evil.example", nil, "ALLOWED_HOSTS"},
+		{"a user", none, "GET", "localhost@evil.example", nil, "ALLOWED_HOSTS"},
+		{"no host", none, "GET", "", nil, "ALLOWED_HOSTS"},
+
+		{"a page writes", none, "POST", "localhost", []string{"Origin", evil}, "origin"},
+		{"a page without an origin writes", none, "POST", "localhost", []string{"Origin", "null"}, "origin"},
+		{"a page reads", none, "GET", "localhost", []string{"Origin", evil}, "origin"},
+		{"a page shows an image", none, "GET", "localhost", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}, "origin"},
+		{"a page shows a frame", none, "GET", "localhost", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, "origin"},
+		{"a page has a link", none, "GET", "localhost", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, ""},
+		{"a page has a form", none, "POST", "localhost", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, "origin"},
+		{"an own page", none, "POST", "localhost:8080", []string{"Origin", "http://localhost:8080", "Sec-Fetch-Site", "same-origin"}, ""},
+		{"a page reads where callers are authenticated", nil, "GET", "api.example", []string{"Origin", evil}, ""},
+		{"a page writes where callers are authenticated", nil, "POST", "api.example", []string{"Origin", evil}, "origin"},
+	} {
+		handler := RefusePages(tt.hosts, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+		request := httptest.NewRequestWithContext(t.Context(), tt.method, "/", nil)
+		request.Host = tt.host
+		for i := 0; i < len(tt.header); i += 2 {
+			request.Header.Set(tt.header[i], tt.header[i+1])
+		}
+		response := httptest.NewRecorder()
+		handler.ServeHTTP(response, request)
+		if tt.refused == "" {
+			if response.Code != http.StatusNoContent {
+				t.Errorf("%s: %d %s, want it let through", tt.name, response.Code, response.Body)
+			}
+			continue
+		}
+		var body struct {
+			Error struct{ Status, Message string }
+		}
+		if err := json.Unmarshal(response.Body.Bytes(), &body); err != nil || response.Code != http.StatusForbidden || body.Error.Status != "PERMISSION_DENIED" || !strings.Contains(body.Error.Message, tt.refused) {
+			t.Errorf("%s: %d %s, want 403 with %s", tt.name, response.Code, response.Body, tt.refused)
+		}
+	}
+}
+
+// A host is a name or an address, without a port.
+func TestCheckHost(t *testing.T) {
+	t.Parallel()
+	for _, host := range []string{"*", "api.internal", "server", "10.0.0.1", "::1"} {
+		if err := CheckHost(host); err != nil {
+			t.Errorf("CheckHost(%q) = %v, want nil", host, err)
+		}
+	}
+	for _, host := range []string{"", " api", "api.internal:8080", "https://api.internal", "api.internal/", "*.internal", "u@api", "api.", "api?x", "api#x", "[::1]"} {
+		if err := CheckHost(host); err == nil || !strings.Contains(err.Error(), "is no host") {
+			t.Errorf("CheckHost(%q) = %v, want an error", host, err)
+		}
+	}
+}

@@ -9,15 +9,15 @@ exclude (
 )
 
 replace (
+	example.com/servicekit => ../kit
 	example.com/videocatalog => ../
-	example.com/videocatalog/pubsublocal => ../pubsublocal
 )
 
 require (
 	cloud.google.com/go/iam v1.14.0
 	cloud.google.com/go/pubsub/v2 v2.8.1
+	example.com/servicekit v0.0.0
 	example.com/videocatalog v0.0.0
-	example.com/videocatalog/pubsublocal v0.0.0
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
 	github.com/chromedp/cdproto v0.159.0

@@ -14,8 +14,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"example.com/servicekit/naming"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/naming"
 )
 
 // entity is a description: all that the files of an aggregate type are made of. It is kept

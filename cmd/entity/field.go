@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // field is a field that the owner of an entity sets.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/bufbuild/protocompile"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // checkNames returns an error if what is made of the entity has a name that the service has already,

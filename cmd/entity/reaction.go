@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/servicekit/naming"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/naming"
 )
 
 // reaction is how an entity reacts to the events of another one, or to other events of its own.

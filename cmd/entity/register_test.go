@@ -10,10 +10,10 @@ func TestWithRegistration(t *testing.T) {
 	t.Parallel()
 	const head, tail = "package main\n\nfunc registrations(queries *pgxpool.Pool) []app.Registration {\n", "\t}\n}\n"
 	for before, want := range map[string]string{
-		"\treturn []app.Registration{}\n}\n":                                "\treturn []app.Registration{\n\t\torders(queries),\n" + tail,
+		"\treturn []app.Registration{}\n}\n":                                 "\treturn []app.Registration{\n\t\torders(queries),\n" + tail,
 		"\treturn []app.Registration{\n\t\tcarts(queries), // mine\n" + tail: "\treturn []app.Registration{\n\t\tcarts(queries), // mine\n\t\torders(queries),\n" + tail,
-		"\treturn []app.Registration{\n\t\torders(queries),\n" + tail:         "\treturn []app.Registration{\n\t\torders(queries),\n" + tail,
-		"\treturn []app.Registration{carts(queries)}\n}\n":                 "\treturn []app.Registration{carts(queries),\n\t\torders(queries),\n" + tail,
+		"\treturn []app.Registration{\n\t\torders(queries),\n" + tail:        "\treturn []app.Registration{\n\t\torders(queries),\n" + tail,
+		"\treturn []app.Registration{carts(queries)}\n}\n":                   "\treturn []app.Registration{carts(queries),\n\t\torders(queries),\n" + tail,
 	} {
 		got, err := withRegistration([]byte(head+before), "orders")
 		if err != nil || string(got) != head+want {

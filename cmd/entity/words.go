@@ -4,7 +4,7 @@ import (
 	"strings"
 	"unicode"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // camel returns a lower_snake_case name as Go writes it: OrderID, HomeURL.

@@ -12,7 +12,7 @@ import (
 	"regexp"
 	"strings"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // collisions returns an error if the words of the options mean something else in a file of

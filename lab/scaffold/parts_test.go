@@ -73,7 +73,7 @@ func TestMinimal(t *testing.T) {
 	checkWords(t, service)
 	checkRecord(t, service)
 	checkLinks(t, service)
-	for _, gone := range []string{"pubsublocal/conformance", "docs/decisions", "lab"} {
+	for _, gone := range []string{"kit/pubsublocal/conformance", "docs/decisions", "lab"} {
 		if _, err := os.Stat(filepath.Join(service, gone)); err == nil {
 			t.Errorf("a minimal service has %s", gone)
 		}

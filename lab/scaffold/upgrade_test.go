@@ -49,7 +49,7 @@ func TestUpgrade(t *testing.T) {
 		"README.md":                       "Our own section",
 		"api/proto/video/v1/video.pb.go":  "GetDirector",
 		"api/openapi.json":                "STATE_ARCHIVED",
-		"internal/app/config.go":            "Workers: 2",
+		"internal/app/config.go":          "Workers: 2",
 		"db/migrations/00004_videos.sql":  "A clearer comment.",
 		"db/migrations/00098_later.sql":   "later",
 		"db/migrations/01000_invoice.sql": "invoice",

@@ -4,8 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"example.com/videocatalog/pubsublocal"
-	"example.com/videocatalog/pubsublocal/conformance"
+	"example.com/servicekit/pubsublocal"
+	"example.com/servicekit/pubsublocal/conformance"
 )
 
 // The server passes all cases.

@@ -16,10 +16,22 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/servicekit/localbroker"
 )
 
-const project = "test-project"
+const (
+	project      = "test-project"
+	topic        = "letters"
+	subscription = "letters.reader"
+	deadLetters  = subscription + ".dead"
+)
+
+var letters = localbroker.Topic{Name: topic, Subscriptions: []string{subscription}, Schema: `syntax = "proto3";
+
+message Letter {
+  string text = 1;
+}
+`}
 
 func start(t *testing.T, resources localbroker.Resources) (*localbroker.Server, *pubsub.Client) {
 	t.Helper()
@@ -36,7 +48,7 @@ func start(t *testing.T, resources localbroker.Resources) (*localbroker.Server, 
 			t.Error(err)
 		}
 	})
-	if err := resources.Create(t.Context(), client); err != nil {
+	if err := resources.Create(t.Context(), client, letters); err != nil {
 		t.Fatal(err)
 	}
 	return server, client
@@ -46,35 +58,35 @@ func start(t *testing.T, resources localbroker.Resources) (*localbroker.Server, 
 func TestResourcesCreate(t *testing.T) {
 	t.Parallel()
 	_, client := start(t, localbroker.Resources{})
-	if err := (localbroker.Resources{AckDeadline: 10 * time.Second}).Create(t.Context(), client); err != nil {
+	if err := (localbroker.Resources{AckDeadline: 10 * time.Second}).Create(t.Context(), client, letters); err != nil {
 		t.Errorf("second Create() = %v, want nil", err)
 	}
 	got, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{
-		Subscription: "projects/" + project + "/subscriptions/" + localbroker.Subscription,
+		Subscription: "projects/" + project + "/subscriptions/" + subscription,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &pubsubpb.Subscription{
-		Name:                  "projects/" + project + "/subscriptions/" + localbroker.Subscription,
-		Topic:                 "projects/" + project + "/topics/" + localbroker.Topic,
+		Name:                  "projects/" + project + "/subscriptions/" + subscription,
+		Topic:                 "projects/" + project + "/topics/" + topic,
 		AckDeadlineSeconds:    60,
 		EnableMessageOrdering: true,
 		ExpirationPolicy:      &pubsubpb.ExpirationPolicy{},
 		RetryPolicy:           &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(10 * time.Second), MaximumBackoff: durationpb.New(600 * time.Second)},
-		DeadLetterPolicy:      &pubsubpb.DeadLetterPolicy{DeadLetterTopic: "projects/" + project + "/topics/" + localbroker.DeadLetters, MaxDeliveryAttempts: 20},
+		DeadLetterPolicy:      &pubsubpb.DeadLetterPolicy{DeadLetterTopic: "projects/" + project + "/topics/" + deadLetters, MaxDeliveryAttempts: 20},
 	}
 	ignored := protocmp.IgnoreFields(&pubsubpb.Subscription{}, "message_retention_duration", "push_config", "state")
 	if diff := cmp.Diff(want, got, protocmp.Transform(), ignored); diff != "" {
 		t.Errorf("subscription (-want +got):\n%s", diff)
 	}
 	dead, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{
-		Subscription: "projects/" + project + "/subscriptions/" + localbroker.DeadLetters,
+		Subscription: "projects/" + project + "/subscriptions/" + deadLetters,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "projects/" + project + "/topics/" + localbroker.DeadLetters; dead.GetTopic() != want {
+	if want := "projects/" + project + "/topics/" + deadLetters; dead.GetTopic() != want {
 		t.Errorf("topic of the dead letters' subscription = %q, want %q", dead.GetTopic(), want)
 	}
 }
@@ -84,7 +96,7 @@ func TestPublished(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, localbroker.Resources{Schemaless: true, RetryMin: time.Millisecond})
 	if _, err := client.TopicAdminClient.Publish(t.Context(), &pubsubpb.PublishRequest{
-		Topic:    "projects/" + project + "/topics/" + localbroker.Topic,
+		Topic:    "projects/" + project + "/topics/" + topic,
 		Messages: []*pubsubpb.PubsubMessage{{Data: []byte("data"), OrderingKey: "key"}},
 	}); err != nil {
 		t.Fatal(err)
@@ -92,7 +104,7 @@ func TestPublished(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	nacked := false
-	err := client.Subscriber(localbroker.Subscription).Receive(ctx, func(_ context.Context, m *pubsub.Message) {
+	err := client.Subscriber(subscription).Receive(ctx, func(_ context.Context, m *pubsub.Message) {
 		if !nacked {
 			nacked = true
 			m.Nack()
@@ -106,7 +118,7 @@ func TestPublished(t *testing.T) {
 	}
 	got := server.Published()
 	want := []localbroker.Message{{
-		Topic: "projects/" + project + "/topics/" + localbroker.Topic, OrderingKey: "key", Data: []byte("data"),
+		Topic: "projects/" + project + "/topics/" + topic, OrderingKey: "key", Data: []byte("data"),
 		Deliveries: 2, Acks: 1, Nacks: 1,
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(localbroker.Message{}, "ID", "PublishTime")); diff != "" {
@@ -119,7 +131,7 @@ func TestPublished(t *testing.T) {
 func TestSchemaGetsARevision(t *testing.T) {
 	t.Parallel()
 	_, client := start(t, localbroker.Resources{})
-	name := "projects/" + project + "/schemas/" + localbroker.Topic
+	name := "projects/" + project + "/schemas/" + topic
 	schemas := pubsubpb.NewSchemaServiceClient(client.TopicAdminClient.Connection()) //nolint:staticcheck // as in Create
 	revisions := func() []*pubsubpb.Schema {
 		list, err := schemas.ListSchemaRevisions(t.Context(), &pubsubpb.ListSchemaRevisionsRequest{Name: name, View: pubsubpb.SchemaView_FULL})
@@ -143,7 +155,7 @@ func TestSchemaGetsARevision(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+		if err := (localbroker.Resources{}).Create(t.Context(), client, letters); err != nil {
 			t.Fatalf("Create() = %v", err)
 		}
 		got := revisions()
@@ -162,7 +174,7 @@ func TestTopicHasSchema(t *testing.T) {
 		want codes.Code
 	}{{nil, codes.OK}, {[]byte("no event"), codes.InvalidArgument}} {
 		_, err := client.TopicAdminClient.Publish(t.Context(), &pubsubpb.PublishRequest{
-			Topic:    "projects/" + project + "/topics/" + localbroker.Topic,
+			Topic:    "projects/" + project + "/topics/" + topic,
 			Messages: []*pubsubpb.PubsubMessage{{Data: test.data, Attributes: map[string]string{"name": "value"}}},
 		})
 		if status.Code(err) != test.want {

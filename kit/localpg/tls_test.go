@@ -17,8 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/deep"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // authority signs certificates.
@@ -95,7 +94,7 @@ func freePort(t *testing.T) string {
 // sslmode=verify-full in the URL, as docs/database.md asks for, lets the service talk to its own server, and to nobody
 // who has another name, the certificate of another authority, or none; sslmode=require does not tell them apart.
 func TestVerifyFull(t *testing.T) {
-	deep.Test(t)
+	deep(t)
 	t.Parallel()
 	dir := openDir(t)
 	file := func(name string) string { return filepath.Join(dir, name) }
@@ -122,7 +121,7 @@ func TestVerifyFull(t *testing.T) {
 		if test.ca != "" {
 			target += "&sslrootcert=" + file(test.ca)
 		}
-		pool, err := db.Open(t.Context(), target, 1, nil)
+		pool, err := pgxpool.New(t.Context(), target)
 		if err != nil {
 			t.Fatal(err)
 		}

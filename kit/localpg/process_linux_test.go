@@ -7,13 +7,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"example.com/videocatalog/internal/deep"
 )
 
 // A server ends with its owner, even one that is killed, and the next Start removes what it left.
 func TestServerDiesWithOwner(t *testing.T) {
-	deep.Test(t)
+	deep(t)
 	t.Parallel()
 	owner := exec.Command(os.Args[0])
 	owner.Env = append(os.Environ(), child+"=1")

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"example.com/videocatalog/pubsublocal/conformance"
+	"example.com/servicekit/pubsublocal/conformance"
 )
 
 // Google's emulator passes all cases except the known differences. So the cases

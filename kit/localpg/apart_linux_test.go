@@ -8,14 +8,12 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-
-	"example.com/videocatalog/internal/deep"
 )
 
 // The server, connections that were there and new ones, and this process: all on
 // their own CPUs, and then on all of them again.
 func TestApart(t *testing.T) { // alone, because it moves this process
-	deep.Test(t)
+	deep(t)
 	s := start(t, Config{})
 	backend := func() int {
 		conn, err := pgx.Connect(t.Context(), s.DSN("postgres"))

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"example.com/videocatalog/pubsublocal"
+	"example.com/servicekit/pubsublocal"
 )
 
 // seedVariable matches PUBSUB_PROJECT1=demo,topic1:sub1, as the docker image

@@ -15,8 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-
-	"example.com/videocatalog/internal/deep"
 )
 
 // child makes the test binary start a server, tell about it, and wait to be killed.
@@ -183,7 +181,7 @@ func TestKeptServer(t *testing.T) {
 
 // A kept folder has one server, and the second is told who that is. This holds even if the first one's owner is gone.
 func TestKeptFolderInUse(t *testing.T) {
-	deep.Test(t)
+	deep(t)
 	t.Parallel()
 	dir := openDir(t)
 	first := start(t, Config{Dir: dir})
@@ -207,7 +205,7 @@ func TestKeptFolderInUse(t *testing.T) {
 
 // Data that this PostgreSQL cannot run is left alone, with an error that names the cause and the remedy.
 func TestKeptFolderUnusable(t *testing.T) {
-	deep.Test(t)
+	deep(t)
 	t.Parallel()
 	dir := openDir(t)
 	stop(t, start(t, Config{Dir: dir}))
@@ -244,7 +242,7 @@ func TestKeptFolderUnusable(t *testing.T) {
 
 // A data folder whose initdb did not finish is made again.
 func TestInterruptedInitdb(t *testing.T) {
-	deep.Test(t)
+	deep(t)
 	t.Parallel()
 	dir := openDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -271,7 +269,7 @@ func TestInterruptedInitdb(t *testing.T) {
 
 // A folder that the server's user cannot enter is replaced, always by the same one. Without root there is no such user.
 func TestKeptFolderClosedToServer(t *testing.T) {
-	deep.Test(t)
+	deep(t)
 	t.Parallel()
 	dir := openDir(t)
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -298,7 +296,7 @@ func TestKeptFolderClosedToServer(t *testing.T) {
 
 // A server that cannot run says why, from its log, and leaves nothing. Not parallel: it counts our folders.
 func TestStartError(t *testing.T) {
-	deep.Test(t)
+	deep(t)
 	s, err := Start(t.Context(), Config{Settings: map[string]string{"no_such_setting": "1"}})
 	if err == nil {
 		stop(t, s)
@@ -349,7 +347,7 @@ func TestSweep(t *testing.T) {
 
 // A standby has what its primary has, and takes writes once it is promoted, without what the primary's crash took along.
 func TestStandby(t *testing.T) {
-	deep.Test(t)
+	deep(t)
 	t.Parallel()
 	primary := start(t, Config{})
 	if !exists(filepath.Join(primary.Programs(), "pg_basebackup")) {

@@ -24,7 +24,7 @@ import (
 	"strings"
 	"syscall"
 
-	"example.com/videocatalog/pubsublocal"
+	"example.com/servicekit/pubsublocal"
 )
 
 const usage = `pubsublocal is a Google Cloud Pub/Sub server for one machine: gRPC and HTTP/JSON on one port.

@@ -1,4 +1,4 @@
-// Package localbroker creates the topics and subscriptions of the service in any Pub/Sub.
+// Package localbroker creates the topics and subscriptions of a service in any Pub/Sub.
 // For tests it also has a pubsublocal server that remembers what happened to each message.
 //
 // It is not for production: there, deploy/ creates them.
@@ -11,7 +11,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/protobuf/proto"
 
-	"example.com/videocatalog/pubsublocal"
+	"example.com/servicekit/pubsublocal"
 )
 
 // Server is a running Pub/Sub that remembers every message. Its methods are safe for

@@ -28,7 +28,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/localpg"
+	"example.com/servicekit/localpg"
 )
 
 // ErrNotFound means that PgBouncer is not installed here. The error that wraps it says how

@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/pubsublocal"
+	"example.com/servicekit/pubsublocal"
 )
 
 // With the tracing of the client library, publish and receive of a message are one trace.

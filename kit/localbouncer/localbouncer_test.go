@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"example.com/videocatalog/internal/localpg"
+	"example.com/servicekit/localpg"
 )
 
 // Where PgBouncer is not installed there is nothing to test, unless the pooler lane asks: make test needs only Go.

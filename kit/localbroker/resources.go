@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -12,26 +11,19 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
-
-	"example.com/videocatalog/api"
-	"example.com/videocatalog/internal/names"
 )
 
-// The first topic of internal/names that has consumers, and the first of them, for tests
-// that work with any topic.
-var (
-	Topic        = first.Name
-	Subscription = first.Subscription(first.Consumers[0])
-	DeadLetters  = first.DeadLetters(first.Consumers[0])
-)
+// Topic is a topic with its subscriptions.
+type Topic struct {
+	Name   string
+	Schema string // definition in protobuf; the schema has the name of the topic
+	// Subscriptions are the names of the subscriptions. Each has a topic for its dead letters, and a subscription
+	// to that topic; both are called like it, with ".dead" at the end.
+	Subscriptions []string
+}
 
-var first = func() names.Topic {
-	all := names.Topics()
-	return all[slices.IndexFunc(all, func(t names.Topic) bool { return len(t.Consumers) > 0 })]
-}()
-
-// Resources are the topics and subscriptions that the service needs. The zero value has the
-// settings of production.
+// Resources are the settings of topics and subscriptions. The zero value has the settings of
+// production.
 type Resources struct {
 	// AckDeadline is how long a message is leased, in whole seconds from 10 to 600; default
 	// 60 s.
@@ -52,17 +44,16 @@ type Resources struct {
 	Schemaless bool
 }
 
-// Create creates the topics of internal/names with their schemas and subscriptions, through
-// a client of any server; foreign ones too, which elsewhere their owner creates. It changes
-// nothing that exists, except that a schema gets a new revision. No subscription ever
-// expires.
-func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
-	for _, t := range names.Topics() {
+// Create creates topics with their schemas and subscriptions, through a client of any server.
+// It changes nothing that exists, except that a schema gets a new revision. No subscription
+// ever expires.
+func (r Resources) Create(ctx context.Context, client *pubsub.Client, topics ...Topic) error {
+	for _, t := range topics {
 		if err := r.createTopic(ctx, client, t); err != nil {
 			return err
 		}
-		for _, consumer := range t.Consumers {
-			if err := r.createSubscription(ctx, client, t, consumer); err != nil {
+		for _, name := range t.Subscriptions {
+			if err := r.createSubscription(ctx, client, t.Name, name); err != nil {
 				return err
 			}
 		}
@@ -70,7 +61,7 @@ func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
 	return nil
 }
 
-func (r Resources) createTopic(ctx context.Context, client *pubsub.Client, t names.Topic) error {
+func (r Resources) createTopic(ctx context.Context, client *pubsub.Client, t Topic) error {
 	settings, err := r.createSchema(ctx, client, t)
 	if err != nil {
 		return err
@@ -83,23 +74,19 @@ func (r Resources) createTopic(ctx context.Context, client *pubsub.Client, t nam
 // createSchema creates the schema, and returns the settings by which a topic uses it; nil
 // if it uses none. One that is there gets the definition as a revision, as
 // deploy/provision.sh does it: an earlier build may have made it.
-func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t names.Topic) (*pubsubpb.SchemaSettings, error) {
+func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t Topic) (*pubsubpb.SchemaSettings, error) {
 	if r.Schemaless {
 		return nil, nil //nolint:nilnil // there may be none
-	}
-	definition, err := api.Schemas.ReadFile(strings.TrimPrefix(t.Schema, "api/"))
-	if err != nil {
-		return nil, fmt.Errorf("schema of topic %s: %w", t.Name, err)
 	}
 	project := "projects/" + client.Project()
 	name := project + "/schemas/" + t.Name
 	schemas := pubsubpb.NewSchemaServiceClient(client.TopicAdminClient.Connection()) //nolint:staticcheck // a client of schemas is made of a connection, whichever it is
 	if err := unlessExists(schemas.CreateSchema(ctx, &pubsubpb.CreateSchemaRequest{
-		Parent: project, SchemaId: t.Name, Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: string(definition)},
+		Parent: project, SchemaId: t.Name, Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: t.Schema},
 	})); err != nil {
 		return nil, err
 	}
-	if err := commitRevision(ctx, schemas, name, string(definition)); err != nil {
+	if err := commitRevision(ctx, schemas, name, t.Schema); err != nil {
 		return nil, fmt.Errorf("commit a revision of schema %s: %w", name, err)
 	}
 	return &pubsubpb.SchemaSettings{Schema: name, Encoding: pubsubpb.Encoding_BINARY}, nil
@@ -133,15 +120,15 @@ func commitRevision(ctx context.Context, schemas pubsubpb.SchemaServiceClient, n
 
 // createSubscription creates a subscription, and the topic and subscription of its dead
 // letters. Dead letters need not fit the schema.
-func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client, t names.Topic, consumer string) error {
+func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client, topicName, name string) error {
 	topic, subscription := "projects/"+client.Project()+"/topics/", "projects/"+client.Project()+"/subscriptions/"
-	dead := t.DeadLetters(consumer)
+	dead := name + ".dead"
 	if err := unlessExists(client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: topic + dead})); err != nil {
 		return err
 	}
 	err := unlessExists(client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
-		Name:                      subscription + t.Subscription(consumer),
-		Topic:                     topic + t.Name,
+		Name:                      subscription + name,
+		Topic:                     topic + topicName,
 		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second),
 		EnableMessageOrdering:     true,
 		EnableExactlyOnceDelivery: r.ExactlyOnce,

@@ -241,10 +241,10 @@ func copySource(t *testing.T, to string) {
 			t.Fatalf("copy %s: %v", dir, err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(to, "kit"), 0o700); err != nil {
-		t.Fatalf("make the folder of the kit: %v", err)
-	}
 	for _, file := range []string{"go.mod", "go.sum", "kit/go.mod"} {
+		if err := os.MkdirAll(filepath.Join(to, filepath.Dir(file)), 0o700); err != nil {
+			t.Fatalf("make the folder of %s: %v", file, err)
+		}
 		if err := os.WriteFile(filepath.Join(to, file), read(t, filepath.Join(source, file)), 0o600); err != nil {
 			t.Fatalf("copy %s: %v", file, err)
 		}

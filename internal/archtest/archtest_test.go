@@ -70,7 +70,10 @@ const kit = "example.com/servicekit"
 // outside of tests.
 var (
 	tools     = []string{"internal/store/storetest", "internal/localtopics"}
-	toolUsers = []string{"cmd/dev", "cmd/entity", "cmd/new", "internal/store/storetest", "internal/localtopics"}
+	toolUsers = []string{
+		"cmd/new",
+		"cmd/dev", "cmd/entity", "internal/store/storetest", "internal/localtopics",
+	}
 )
 
 // double is the Pub/Sub of the client library for tests. It is not like the

@@ -75,7 +75,7 @@ func limitMessages(doc *openapi3.T, messages protoreflect.MessageDescriptors) {
 }
 
 // namePaths names the variable behind a collection in a path as the resource
-// does: /v1/videos/{video}. The generator makes the name from the plural.
+// does: /v1/books/{book}. The generator makes the name from the plural.
 func namePaths(doc *openapi3.T, messages protoreflect.MessageDescriptors) {
 	for i := range messages.Len() {
 		resource, _ := proto.GetExtension(messages.Get(i).Options(), annotations.E_Resource).(*annotations.ResourceDescriptor)
@@ -158,7 +158,7 @@ func completeParameters(operation *openapi3.Operation, template string, input pr
 	}
 }
 
-// nameVariable is a field and what it must look like: {video.name=videos/*}.
+// nameVariable is a field and what it must look like: {book.name=books/*}.
 var nameVariable = regexp.MustCompile(`\{([\w.]+)=([\w/]+/)\*\}`)
 
 // completeName limits the last part of a name by the pattern of the whole.

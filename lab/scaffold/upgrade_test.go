@@ -20,7 +20,7 @@ func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, orders := newTemplate(t, dir), filepath.Join(dir, "orders")
-	newService(t, template, orders, "--module", "github.com/acme/orders", "--without", "chinese")
+	newService(t, template, orders, "--module", "github.com/acme/orders", "--full")
 	s := upgrading{t: t, dir: orders, program: filepath.Join(dir, "upgrade")}
 	clone.Run(t, orders, "go", "build", "-o", s.program, "./cmd/upgrade")
 	s.succeeds("up to date")
@@ -107,15 +107,9 @@ func editService(t *testing.T, dir string) {
 	edit(t, path("internal/app/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\" envDefault:\"EUR\" help:\"of all prices\"`\n\n\tOutboxRetention time.Duration")
 	edit(t, path("internal/app/config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 2}")
 	edit(t, path("README.md"), "## Dependencies", "## Our own section\n\nOrders.\n\n## Dependencies")
-	topics := path("internal/names/topics/video.yaml")
-	if _, err := os.Stat(topics); err != nil {
-		topics = path("internal/names/names.yaml") // of earlier states
-	}
-	edit(t, topics, "consumers: [catalog]", "consumers: [catalog, billing]")
+	edit(t, path("internal/names/topics/video.yaml"), "consumers: [catalog]", "consumers: [catalog, billing]")
 	write(t, path("db/migrations/01000_invoice.sql"), "-- +goose Up\nCREATE TABLE orders_db.invoice (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE orders_db.invoice;\n")
-	if _, err := os.Stat(path("cmd/entity")); err == nil { // not in earlier states
-		addEntities(t, dir)
-	}
+	addEntities(t, dir)
 	clone.Run(t, dir, "make", "generate-code") // without the slow rest of make generate, which the upgrade does
 	clone.Run(t, dir, "go", "run", "./internal/names/generate")
 }
@@ -131,14 +125,9 @@ func addEntities(t *testing.T, dir string) {
 	}
 	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions", "open→sent:send sent→open:reopen")
 	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
-	parcel := []string{"parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship"}
-	if _, err := os.Stat(path("cmd/entity/reaction.go")); err != nil { // in earlier states
-		add(parcel...)
-	} else {
-		add(append(parcel, "--timers", "packed:15m:ship")...)
-		clone.Run(t, dir, "go", "run", "./cmd/entity", "react", "parcel", "purchase_order", "--on", "sent:supplier_id:ship")
-		edit(t, path("internal/domain/parcel_purchase_order.go"), "\t\tDecide: func(", "\t\t// A supplier has one parcel.\n\t\tDecide: func(")
-	}
+	add("parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship", "--timers", "packed:15m:ship")
+	clone.Run(t, dir, "go", "run", "./cmd/entity", "react", "parcel", "purchase_order", "--on", "sent:supplier_id:ship")
+	edit(t, path("internal/domain/parcel_purchase_order.go"), "\t\tDecide: func(", "\t\t// A supplier has one parcel.\n\t\tDecide: func(")
 
 	edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
 	edit(t, path("internal/domain/status.go"), "\tcase d.Color == \"\":\n", "\tcase d.Label == \"XXX\":\n\t\treturn problem.InvalidField(\"status.label\", \"must be a word\")\n\tcase d.Color == \"\":\n")

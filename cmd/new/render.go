@@ -17,7 +17,7 @@ import (
 )
 
 // notCopied are what only the template needs.
-var notCopied = []string{"CHANGELOG.md", "cmd/entity/*_test.go", "cmd/entity/testdata", "cmd/new", "examples/saga", "lab/entity", "lab/scaffold"}
+var notCopied = []string{"CHANGELOG.md", "cmd/new", "examples/saga", "lab/entity", "lab/scaffold"}
 
 // notCopiedWithEntity are what only a template with the example needs: the test that the
 // machinery has no word of the example. The words of an entity may be words of the
@@ -138,9 +138,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if filepath.Ext(name) == ".md" {
 			text = unlink(text, left)
 		}
-		if !isBelow(name, []string{"cmd/upgrade"}) { // runs this command, in a clone of the template
-			text = forget(text, "cmd/new")
-		}
+		text = forget(text, "cmd/new")
 		if r.options.Entity != "" {
 			text = forget(text, "testdata/words.txt")
 		}

@@ -55,7 +55,7 @@ var imports = map[string][]string{
 	"internal/app":             {"."},
 	"cmd/server":               {"."},
 	"cmd/dev":                  {"."},
-	"cmd/entity":               {"internal/names"},
+	"cmd/entity":               {},
 	"cmd/new":                  {},
 	"cmd/upgrade":              {},
 	"deploy/smoke":             {"api"},
@@ -72,7 +72,7 @@ var (
 	tools     = []string{"internal/store/storetest", "internal/localtopics"}
 	toolUsers = []string{
 		"cmd/new",
-		"cmd/dev", "cmd/entity", "internal/store/storetest", "internal/localtopics",
+		"cmd/dev", "cmd/entity", "cmd/upgrade", "internal/store/storetest", "internal/localtopics",
 	}
 )
 

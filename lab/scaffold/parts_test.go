@@ -26,7 +26,7 @@ import (
 // partWords match what files say of a part of the template.
 var partWords = map[string]string{
 	"chinese":   `zh-CN`,
-	"console":   `internal/console|CONSOLE_`,
+	"console":   `CONSOLE_`,
 	"decisions": `docs/decisions|\]\([^)]*decisions/`,
 	"examples":  `films\.jsonl|examples/`,
 	"lab":       `make chaos`,

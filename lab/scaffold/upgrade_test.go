@@ -123,7 +123,11 @@ func addEntities(t *testing.T, dir string) {
 	add := func(args ...string) {
 		clone.Run(t, dir, "go", append([]string{"run", "./cmd/entity", "add"}, args...)...)
 	}
-	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions", "open→sent:send sent→open:reopen")
+	order, err := filepath.Abs("../../kit/entity/testdata/purchase_order.proto")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("purchase_order", order, "--transitions", "open→sent:send sent→open:reopen")
 	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
 	add("parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship", "--timers", "packed:15m:ship")
 	clone.Run(t, dir, "go", "run", "./cmd/entity", "react", "parcel", "purchase_order", "--on", "sent:supplier_id:ship")
@@ -181,12 +185,12 @@ func editTemplate(t *testing.T, dir string) {
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	edit(t, path("api/proto/video/v1/video.proto"), "    STATE_PUBLISHED = 2;\n", "    STATE_PUBLISHED = 2;\n    // The video is kept, and not shown.\n    STATE_ARCHIVED = 3;\n")
 	edit(t, path("internal/port/port.go"), "// It knows no service:", "// This is a later version of example.com/videocatalog.\n//\n// It knows no service:")
-	edit(t, path("cmd/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
-	edit(t, path("cmd/entity/templates/domain.go.tmpl"), "Alarm is what", "Alarm, in a later version, is what")
-	edit(t, path("cmd/entity/templates/reaction.go.tmpl"), "Reaction is how", "Reaction, in a later version, is how")
-	edit(t, path("cmd/entity/templates/server.go.tmpl"), "// Prefixes of resource names.", "// The prefixes of resource names, in a later version.")
-	edit(t, path("cmd/entity/templates/service.proto.tmpl"), "// Returns one {{.Words}}, even", "// Returns one {{.Words}} of a later version, even")
-	edit(t, path("cmd/entity/templates/resource.proto.tmpl"), "  // When it was last changed.\n", "  // When it was last changed, in a later version.\n")
+	edit(t, path("kit/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
+	edit(t, path("kit/entity/templates/domain.go.tmpl"), "Alarm is what", "Alarm, in a later version, is what")
+	edit(t, path("kit/entity/templates/reaction.go.tmpl"), "Reaction is how", "Reaction, in a later version, is how")
+	edit(t, path("kit/entity/templates/server.go.tmpl"), "// Prefixes of resource names.", "// The prefixes of resource names, in a later version.")
+	edit(t, path("kit/entity/templates/service.proto.tmpl"), "// Returns one {{.Words}}, even", "// Returns one {{.Words}} of a later version, even")
+	edit(t, path("kit/entity/templates/resource.proto.tmpl"), "  // When it was last changed.\n", "  // When it was last changed, in a later version.\n")
 	edit(t, path("db/migrations/00004_videos.sql"), "-- One index per", "-- A clearer comment. One index per")
 	write(t, path("db/migrations/00098_later.sql"), "-- +goose Up\nCREATE TABLE video_catalog.later (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE video_catalog.later;\n")
 	commit(t, dir)
@@ -205,7 +209,7 @@ func grownEntity(s upgrading, template string) {
 	clone.Run(s.t, s.dir, "go", "run", "./cmd/entity", "render") // makes the golden samples
 	edit(s.t, filepath.Join(s.dir, domain), "func UpdateParcel(", "//\n// It is cheap.\nfunc UpdateParcel(")
 	commit(s.t, s.dir)
-	edit(s.t, filepath.Join(template, "cmd", "entity", "templates", "domain.go.tmpl"), "// Deleted, in a later version,", "// Deleted, in the last version,")
+	edit(s.t, filepath.Join(template, "kit", "entity", "templates", "domain.go.tmpl"), "// Deleted, in a later version,", "// Deleted, in the last version,")
 	commit(s.t, template)
 	s.succeeds("entities, as they were made")
 	for _, text := range []string{"// Deleted, in the last version,", "// It is cheap.", "Height", "WeighParcel"} {

@@ -1,0 +1,68 @@
+package entity
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// names are what the service in the working directory is called, and what it has.
+type names struct {
+	Module      string `yaml:"-"`
+	Schema      string `yaml:"-"`
+	Service     string `yaml:"service"`
+	ErrorDomain string `yaml:"error_domain"`
+	HasConsole  bool   `yaml:"-"`
+}
+
+var (
+	moduleLine    = regexp.MustCompile(`(?m)^module (\S+)`)
+	createsSchema = regexp.MustCompile(`CREATE SCHEMA "?(\w+)`)
+)
+
+// readNames reads go.mod, internal/names/names.yaml and db/migrations. The first schema that they make is
+// that of the commands.
+func readNames() (n names, err error) {
+	module, err := find(moduleLine, "go.mod")
+	migrations, globErr := filepath.Glob("db/migrations/*.sql")
+	schema, schemaErr := find(createsSchema, migrations...)
+	text, namesErr := os.ReadFile("internal/names/names.yaml")
+	if err := errors.Join(err, globErr, schemaErr, namesErr, yaml.Unmarshal(text, &n)); err != nil {
+		return n, fmt.Errorf("read the names of the service: %w", err)
+	}
+	n.Module, n.Schema, n.HasConsole = module, schema, isThere("internal/console")
+	return n, nil
+}
+
+// find returns what a pattern matches first in some files.
+func find(pattern *regexp.Regexp, files ...string) (string, error) {
+	for _, file := range files {
+		text, err := os.ReadFile(file) //nolint:gosec // of this repository
+		if err != nil {
+			return "", err
+		}
+		if found := pattern.FindSubmatch(text); found != nil {
+			return string(found[1]), nil
+		}
+	}
+	return "", fmt.Errorf("no file of %q matches %s", cmp.Or(strings.Join(files, " "), "db/migrations"), pattern)
+}
+
+// javaPackage is the error domain from its end, as packages of Java are called.
+func (n names) javaPackage() string {
+	parts := strings.Split(strings.ReplaceAll(n.ErrorDomain, "-", "_"), ".")
+	slices.Reverse(parts)
+	return strings.Join(parts, ".")
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

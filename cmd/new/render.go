@@ -178,7 +178,7 @@ func (r *renderer) write(name string, content []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // a folder of sources
 		return err
 	}
-	return os.WriteFile(to, content, mode)
+	return os.WriteFile(to, content, mode) //nolint:gosec // a file that git lists, in the new folder
 }
 
 // isBelow reports whether a file is one of the paths, or in one of them. A star in a path

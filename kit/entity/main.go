@@ -78,36 +78,35 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if _, err := os.Stat("sqlc.yaml"); err != nil {
 		return errors.New("this folder is no service: run the command in the root of the repository")
 	}
-	if o.render {
-		all, err := loadAll()
-		if err != nil {
-			return err
-		}
-		for i := range all {
-			all[i].whole, all[i].overwrite = true, o.overwrite
-		}
-		return render(ctx, all, stdout)
-	}
-	if o.to != "" {
-		all, err := react(o.name, o.to, o.on)
-		if err != nil {
-			return err
-		}
-		return render(ctx, all, stdout)
-	}
-	var e entity
-	if o.owner != "" {
-		var dir string
-		if dir, err = ownerDir(ctx, o.owner); err == nil {
-			e, err = replica(o.name, dir, o.project)
-		}
-	} else {
-		e, err = o.entity(ctx)
-	}
+	all, err := o.entities(ctx)
 	if err != nil {
 		return err
 	}
-	return render(ctx, []entity{e}, stdout)
+	return render(ctx, all, stdout)
+}
+
+// entities returns the entities whose files are written.
+func (o options) entities(ctx context.Context) ([]entity, error) {
+	switch {
+	case o.render:
+		all, err := loadAll()
+		for i := range all {
+			all[i].whole, all[i].overwrite = true, o.overwrite
+		}
+		return all, err
+	case o.to != "":
+		return react(o.name, o.to, o.on)
+	case o.owner != "":
+		dir, err := ownerDir(ctx, o.owner)
+		if err != nil {
+			return nil, err
+		}
+		e, err := replica(o.name, dir, o.project)
+		return []entity{e}, err
+	default:
+		e, err := o.entity(ctx)
+		return []entity{e}, err
+	}
 }
 
 // options are the command line.
@@ -249,7 +248,7 @@ func (e entity) checkFree() error {
 		paths = append(paths, f.path)
 	}
 	for _, path := range paths {
-		if _, err := os.Stat(path); err == nil {
+		if isThere(path) {
 			errs = append(errs, fmt.Errorf("%s exists: choose another name than %s", path, e.Name))
 		}
 	}

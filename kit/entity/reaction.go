@@ -177,7 +177,7 @@ func (r *reaction) paths() (paths []string) {
 func (r *reaction) checkFree() error {
 	var errs []error
 	for _, path := range r.paths() {
-		if _, err := os.Stat(path); err == nil {
+		if isThere(path) {
 			errs = append(errs, fmt.Errorf("%s exists: write the reaction of %s to %s by hand", path, r.Entity.Name, r.To))
 		}
 	}

@@ -120,9 +120,7 @@ func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
 		if err := s.do(); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		if _, err := fmt.Fprintf(stdout, "%-36s%.1f s\n", s.name, time.Since(start).Seconds()); err != nil {
-			return err
-		}
+		fmt.Fprintf(stdout, "%-36s%.1f s\n", s.name, time.Since(start).Seconds())
 	}
 	return report(stdout, all, kept, samplesErr)
 }
@@ -304,7 +302,7 @@ func (e entity) execute(name string) ([]byte, error) { return e.names.execute(na
 
 func (n names) execute(name string, data any) ([]byte, error) {
 	t, err := template.New(name+".tmpl").Funcs(template.FuncMap{
-		"upper": strings.ToUpper, "lower": lowerFirst, "words": words, "sentence": sentence, "camel": camel,
+		"upper": strings.ToUpper, "lower": lowerFirst, "words": words, "sentence": capital, "camel": camel,
 		"module": func() string { return n.Module }, "schema": func() string { return n.Schema },
 		"domain": func() string { return n.ErrorDomain }, "java": n.javaPackage, "console": func() bool { return n.HasConsole },
 		"inc": func(i int) int { return i + 1 }, "wrap": wrap, "literal": literal, "comment": comment,

@@ -1,7 +1,6 @@
 package entity
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -30,29 +29,27 @@ var (
 // readNames reads go.mod, internal/names/names.yaml and db/migrations. The first schema that they make is
 // that of the commands.
 func readNames() (n names, err error) {
-	module, err := find(moduleLine, "go.mod")
-	migrations, globErr := filepath.Glob("db/migrations/*.sql")
-	schema, schemaErr := find(createsSchema, migrations...)
-	text, namesErr := os.ReadFile("internal/names/names.yaml")
-	if err := errors.Join(err, globErr, schemaErr, namesErr, yaml.Unmarshal(text, &n)); err != nil {
+	module, moduleErr := find(moduleLine, "go.mod")
+	schema, schemaErr := find(createsSchema, "db/migrations/*.sql")
+	text, err := os.ReadFile("internal/names/names.yaml")
+	if err := errors.Join(moduleErr, schemaErr, err, yaml.Unmarshal(text, &n)); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
 	n.Module, n.Schema, n.HasConsole = module, schema, isThere("internal/console")
 	return n, nil
 }
 
-// find returns what a pattern matches first in some files.
-func find(pattern *regexp.Regexp, files ...string) (string, error) {
+// find returns what a pattern matches first in the files of a glob.
+func find(pattern *regexp.Regexp, glob string) (string, error) {
+	files, err := filepath.Glob(glob)
 	for _, file := range files {
-		text, err := os.ReadFile(file) //nolint:gosec // of this repository
-		if err != nil {
-			return "", err
-		}
+		text, readErr := os.ReadFile(file) //nolint:gosec // of this repository
 		if found := pattern.FindSubmatch(text); found != nil {
 			return string(found[1]), nil
 		}
+		err = errors.Join(err, readErr)
 	}
-	return "", fmt.Errorf("no file of %q matches %s", cmp.Or(strings.Join(files, " "), "db/migrations"), pattern)
+	return "", errors.Join(err, fmt.Errorf("no file %s matches %s", glob, pattern))
 }
 
 // javaPackage is the error domain from its end, as packages of Java are called.

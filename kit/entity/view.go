@@ -74,7 +74,7 @@ func (e entity) Words() string { return words(e.Name) }
 func (e entity) PluralWords() string { return words(e.Plural) }
 
 // A is the name in prose with its article, at the begin of a sentence.
-func (e entity) A() string { return sentence(article(words(e.Name))) }
+func (e entity) A() string { return capital(article(words(e.Name))) }
 
 // AnEvent is the name of the event's message with its article.
 func (e entity) AnEvent() string {
@@ -206,7 +206,7 @@ type State struct{ Name string }
 func (s State) Go() string { return camel(s.Name) }
 
 // Comment says what it means.
-func (s State) Comment() string { return sentence(words(s.Name)) + "." }
+func (s State) Comment() string { return capital(words(s.Name)) + "." }
 
 // States are the states in the order of their first mention. A new entity has the first.
 func (e entity) States() (states []State) {

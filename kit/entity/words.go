@@ -2,25 +2,30 @@ package entity
 
 import (
 	"strings"
-	"unicode"
 
 	"example.com/servicekit/naming"
 )
 
-// camel returns a lower_snake_case name as Go writes it: OrderID, HomeURL.
-func camel(name string) string {
+// inCamel writes the parts of a lower_snake_case name together.
+func inCamel(name string, write func(part string) string) string {
 	var out strings.Builder
 	for part := range strings.SplitSeq(name, "_") {
-		switch part {
-		case "id", "url", "uri", "api", "ip", "html", "http", "json", "sql", "uid", "uuid", "xml":
-			out.WriteString(strings.ToUpper(part))
-		case "ids", "urls", "uuids":
-			out.WriteString(strings.ToUpper(part[:len(part)-1]) + "s")
-		default:
-			out.WriteString(capital(part))
-		}
+		out.WriteString(write(part))
 	}
 	return out.String()
+}
+
+// camel returns a name as Go writes it: OrderID, HomeURL.
+func camel(name string) string {
+	return inCamel(name, func(part string) string {
+		switch part {
+		case "id", "url", "uri", "api", "ip", "html", "http", "json", "sql", "uid", "uuid", "xml":
+			return strings.ToUpper(part)
+		case "ids", "urls", "uuids":
+			return strings.ToUpper(part[:len(part)-1]) + "s"
+		}
+		return capital(part)
+	})
 }
 
 // unexported is camel for a name that is not exported: orderID, urlItem.
@@ -30,32 +35,20 @@ func unexported(name string) string {
 }
 
 // protoCamel returns a name as protoc-gen-go writes it: OrderId.
-func protoCamel(name string) string {
-	var out strings.Builder
-	for part := range strings.SplitSeq(name, "_") {
-		out.WriteString(capital(part))
-	}
-	return out.String()
-}
+func protoCamel(name string) string { return inCamel(name, capital) }
 
 // sqlCamel returns a name as sqlc writes it, for which only id is an abbreviation.
 func sqlCamel(name string) string {
-	var out strings.Builder
-	for part := range strings.SplitSeq(name, "_") {
+	return inCamel(name, func(part string) string {
 		if part == "id" {
-			out.WriteString("ID")
-			continue
+			return "ID"
 		}
-		out.WriteString(capital(part))
-	}
-	return out.String()
+		return capital(part)
+	})
 }
 
 // lowerCamel returns a name as JSON writes it: orderId.
-func lowerCamel(name string) string {
-	whole := protoCamel(name)
-	return strings.ToLower(whole[:1]) + whole[1:]
-}
+func lowerCamel(name string) string { return lowerFirst(protoCamel(name)) }
 
 func capital(part string) string {
 	if part == "" {
@@ -67,9 +60,6 @@ func capital(part string) string {
 // words returns a name as prose.
 func words(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-// sentence begins a text with a capital letter.
-func sentence(text string) string { return capital(text) }
-
 // article returns a text with a or an before it.
 func article(text string) string {
 	if naming.StartsWithVowel(text) {
@@ -79,14 +69,7 @@ func article(text string) string {
 }
 
 // lowerFirst begins a text with a small letter.
-func lowerFirst(text string) string {
-	for i, r := range text {
-		if i == 0 {
-			return string(unicode.ToLower(r)) + text[len(string(r)):]
-		}
-	}
-	return text
-}
+func lowerFirst(text string) string { return strings.ToLower(text[:1]) + text[1:] }
 
 // lineWidth is the length of lines at which lists are broken.
 const lineWidth = 120

@@ -1,6 +1,7 @@
 package localbroker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -49,7 +50,12 @@ type Resources struct {
 // ever expires.
 func (r Resources) Create(ctx context.Context, client *pubsub.Client, topics ...Topic) error {
 	for _, t := range topics {
-		if err := r.createTopic(ctx, client, t); err != nil {
+		settings, err := r.createSchema(ctx, client, t)
+		if err != nil {
+			return err
+		}
+		topic := &pubsubpb.Topic{Name: "projects/" + client.Project() + "/topics/" + t.Name, SchemaSettings: settings}
+		if err := unlessExists(client.TopicAdminClient.CreateTopic(ctx, topic)); err != nil {
 			return err
 		}
 		for _, name := range t.Subscriptions {
@@ -59,16 +65,6 @@ func (r Resources) Create(ctx context.Context, client *pubsub.Client, topics ...
 		}
 	}
 	return nil
-}
-
-func (r Resources) createTopic(ctx context.Context, client *pubsub.Client, t Topic) error {
-	settings, err := r.createSchema(ctx, client, t)
-	if err != nil {
-		return err
-	}
-	return unlessExists(client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{
-		Name: "projects/" + client.Project() + "/topics/" + t.Name, SchemaSettings: settings,
-	}))
 }
 
 // createSchema creates the schema, and returns the settings by which a topic uses it; nil
@@ -129,17 +125,17 @@ func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client
 	err := unlessExists(client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
 		Name:                      subscription + name,
 		Topic:                     topic + topicName,
-		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second),
+		AckDeadlineSeconds:        int32(cmp.Or(r.AckDeadline, time.Minute) / time.Second),
 		EnableMessageOrdering:     true,
 		EnableExactlyOnceDelivery: r.ExactlyOnce,
 		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: it never expires
 		RetryPolicy: &pubsubpb.RetryPolicy{
-			MinimumBackoff: durationpb.New(orDefault(r.RetryMin, 10*time.Second)),
-			MaximumBackoff: durationpb.New(orDefault(r.RetryMax, 600*time.Second)),
+			MinimumBackoff: durationpb.New(cmp.Or(r.RetryMin, 10*time.Second)),
+			MaximumBackoff: durationpb.New(cmp.Or(r.RetryMax, 600*time.Second)),
 		},
 		DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{
 			DeadLetterTopic:     topic + dead,
-			MaxDeliveryAttempts: orDefault(r.MaxDeliveryAttempts, 20),
+			MaxDeliveryAttempts: cmp.Or(r.MaxDeliveryAttempts, 20),
 		},
 	}))
 	if err != nil {
@@ -156,12 +152,4 @@ func unlessExists(_ any, err error) error {
 		return nil
 	}
 	return err
-}
-
-func orDefault[T comparable](value, byDefault T) T {
-	var zero T
-	if value == zero {
-		return byDefault
-	}
-	return value
 }

@@ -82,9 +82,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	template, program := filepath.Join(work, "template"), filepath.Join(work, "new")
-	if _, err := fmt.Fprintf(stdout, "%-40s", "clone the template"); err != nil {
-		return err
-	}
+	fmt.Fprintf(stdout, "%-40s", "clone the template")
 	start := time.Now()
 	if err := prepare(ctx, s, ref, template, program); err != nil {
 		fmt.Fprintln(stdout)
@@ -93,9 +91,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		}
 		return err
 	}
-	if _, err := fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds()); err != nil {
-		return err
-	}
+	fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
 	cmd := exec.CommandContext(ctx, program, s.root, "--upgrade") //nolint:gosec // built above
 	cmd.Dir, cmd.Stdout, cmd.Stderr = template, stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it tidies up
@@ -138,7 +134,7 @@ func findService(ctx context.Context) (s service, err error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return s, errors.New("git is not installed: an upgrade is a merge")
 	}
-	if s.root, err = git(ctx, ".", "rev-parse", "--show-toplevel"); err != nil {
+	if s.root, err = output(ctx, ".", "git", "rev-parse", "--show-toplevel"); err != nil {
 		return s, fmt.Errorf("this folder is in no git repository: an upgrade is a merge: %w", err)
 	}
 	text, err := os.ReadFile(filepath.Join(s.root, "template.json"))
@@ -159,7 +155,7 @@ func findService(ctx context.Context) (s service, err error) {
 
 // prepare clones the template, checks out the version, and builds its command.
 func prepare(ctx context.Context, s service, ref, template, program string) error {
-	if _, err := git(ctx, ".", "clone", "--quiet", "--no-checkout", "--", s.Source, template); err != nil {
+	if _, err := output(ctx, ".", "git", "clone", "--quiet", "--no-checkout", "--", s.Source, template); err != nil {
 		return fmt.Errorf("clone the template from %s, which may have moved: --from PLACE says where it is: %w", s.Source, err)
 	}
 	commit, err := find(ctx, template, ref)
@@ -167,11 +163,11 @@ func prepare(ctx context.Context, s service, ref, template, program string) erro
 		return fmt.Errorf("the template at %s has no tag, branch or commit %q, or it is a shallow clone without it (git fetch --unshallow there): %w", s.Source, ref, err)
 	}
 	if commit != s.Template {
-		if _, err := git(ctx, template, "merge-base", "--is-ancestor", commit, s.Template); err == nil {
+		if _, err := output(ctx, template, "git", "merge-base", "--is-ancestor", commit, s.Template); err == nil {
 			return fmt.Errorf("the service has version %.12s of the template, which is later than %.12s: there is no way back", s.Template, commit)
 		}
 	}
-	if _, err := git(ctx, template, "checkout", "--quiet", "--detach", commit); err != nil {
+	if _, err := output(ctx, template, "git", "checkout", "--quiet", "--detach", commit); err != nil {
 		return err
 	}
 	if !exists(filepath.Join(template, "cmd", "new")) {
@@ -193,23 +189,19 @@ func find(ctx context.Context, template, ref string) (string, error) {
 		names = []string{"refs/remotes/origin/HEAD", "HEAD"} // HEAD: the source has a detached HEAD
 	}
 	for _, name := range names {
-		if commit, err := git(ctx, template, "rev-parse", "--verify", "--quiet", name+"^{commit}"); err == nil {
+		if commit, err := output(ctx, template, "git", "rev-parse", "--verify", "--quiet", name+"^{commit}"); err == nil {
 			return commit, nil
 		}
 	}
-	if _, err := git(ctx, template, "fetch", "--quiet", "origin", ref); err != nil {
+	if _, err := output(ctx, template, "git", "fetch", "--quiet", "origin", ref); err != nil {
 		return "", err
 	}
-	return git(ctx, template, "rev-parse", "--verify", "FETCH_HEAD^{commit}")
+	return output(ctx, template, "git", "rev-parse", "--verify", "FETCH_HEAD^{commit}")
 }
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-func git(ctx context.Context, dir string, args ...string) (string, error) {
-	return output(ctx, dir, "git", args...)
 }
 
 // output runs a program. Its error has what the program printed.

@@ -96,7 +96,7 @@ func checkDecision(t *testing.T, key, decision string) {
 		}
 		return
 	}
-	if _, err := os.Stat(filepath.Join(root, "cmd", "entity", "templates", decision)); err != nil {
+	if _, err := os.Stat(filepath.Join(root, "kit", "entity", "templates", decision)); err != nil {
 		t.Errorf("%s: the template of %s: %v", list, key, err)
 	}
 }

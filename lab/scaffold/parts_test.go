@@ -3,6 +3,7 @@ package scaffold
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -47,7 +48,7 @@ func checkParts(t *testing.T, service string, with ...string) {
 	left := regexp.MustCompile(strings.Join(words, "|"))
 	eachFile(t, service, func(name, content string) {
 		// What only deletes a part, or checks it if it is there, stays.
-		if slices.Contains([]string{"Makefile", ".gitattributes", ".golangci.yml", "template.json"}, name) {
+		if strings.HasPrefix(name, "third_party/kit/") || slices.Contains([]string{"Makefile", ".gitattributes", ".golangci.yml", "template.json"}, name) {
 			return
 		}
 		if found := left.FindString(content); found != "" {
@@ -104,6 +105,7 @@ func TestLean(t *testing.T) {
 		t.Errorf("the tests changed %s", changes)
 	}
 	useOrders(t, service)
+	kitByVersion(t, service)
 }
 
 // useOrders makes an order over REST with cmd/dev of a service, and finds it over gRPC.
@@ -200,6 +202,8 @@ func checkSize(t *testing.T, dir string) {
 	}
 	t.Logf("the size of a service:\n%s", &table)
 	over, err := tree.Over("clone")
+	overKit, kitErr := size.Tree{Total: tree.Kit}.Over("kit")
+	over, err = append(over, overKit...), errors.Join(err, kitErr)
 	if err != nil || len(over) > 0 {
 		t.Errorf("the service is larger than its budget: %q, %v", over, err)
 	}

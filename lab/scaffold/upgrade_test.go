@@ -249,7 +249,7 @@ func refusedMigrations(s upgrading, template string) {
 // often as it is aborted, and that the advice leads to its end.
 func conflicts(s upgrading, template string) {
 	s.t.Helper()
-	edit(s.t, filepath.Join(template, "cmd", "server", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 3}")
+	edit(s.t, filepath.Join(template, "internal", "app", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 3}")
 	commit(s.t, template)
 	for range 2 {
 		s.stops("\n  internal/app/config.go\n", "make generate, git add --all, and git commit", "git merge --abort", "rerere")

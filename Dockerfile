@@ -3,7 +3,7 @@
 FROM golang:1.26.8-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
-COPY pubsublocal/go.mod ./pubsublocal/
+COPY kit/go.mod ./kit/
 RUN go mod download
 COPY . .
 ARG VERSION=dev

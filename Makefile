@@ -21,11 +21,13 @@ run: ## Start the whole thing on this machine: PostgreSQL, Pub/Sub, migrations, 
 .PHONY: test
 test: ## Run the tests. They start what they need.
 	go test ./...
-	cd pubsublocal && go test ./...
+# only template: begin
+	cd kit && go test ./...
+# only template: end
 
 .PHONY: test-pooler
 test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
-	DEEP_TEST=1 STORETEST_POOLER=1 go test -shuffle=on -skip 'TestFailover|TestMove|TestMemory|TestReactorUnderChaos|TestConsoleWithoutDatabase' ./db ./internal/localbouncer ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
+	DEEP_TEST=1 STORETEST_POOLER=1 go test -shuffle=on -skip 'TestFailover|TestMove|TestMemory|TestReactorUnderChaos|TestConsoleWithoutDatabase' ./db ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
 
 .PHONY: check-deep
 check-deep: ## Run the tests that prove more than a change to a clone can break, too: storms, attacks, failovers, plans. Takes minutes.
@@ -34,7 +36,9 @@ check-deep: ## Run the tests that prove more than a change to a clone can break,
 .PHONY: check
 check: drift lint breaking openapi verify build secrets ## Run exactly what CI runs. Changes no file.
 	$(MAKE) --no-print-directory check-deep
-	cd pubsublocal && go test -race -shuffle=on ./...
+# only template: begin
+	cd kit && DEEP_TEST=1 go test -race -shuffle=on ./...
+# only template: end
 # only observe: begin
 	cd tools/promql && go vet ./... && go test -count=1 ./...
 # only observe: end
@@ -66,8 +70,8 @@ drift: ## Check that the generated files are what make generate makes.
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
 	mkdir -p "$$tmp/internal/store/internal" && \
 	cp -R internal/store/internal/sqlcgen "$$tmp/internal/store/internal" && \
-	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party "$$tmp" && \
-	mkdir "$$tmp/tools" "$$tmp/pubsublocal" && cp tools/go.mod tools/go.sum "$$tmp/tools" && cp pubsublocal/go.mod "$$tmp/pubsublocal" && \
+	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party $(wildcard kit) "$$tmp" && \
+	mkdir "$$tmp/tools" && cp tools/go.mod tools/go.sum "$$tmp/tools" && \
 	$(MAKE) --silent -C "$$tmp" generate-code && \
 	{ diff -r api "$$tmp/api" && diff -r internal/store/internal/sqlcgen "$$tmp/internal/store/internal/sqlcgen" || \
 	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
@@ -75,8 +79,8 @@ drift: ## Check that the generated files are what make generate makes.
 .PHONY: lint
 lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and tools/apilint.
 	$(LINT) run
-	cd pubsublocal && $(LINT) run
 # only template: begin
+	cd kit && $(LINT) run
 	cd examples/saga && $(LINT) run
 # only template: end
 	$(BUF) lint
@@ -87,7 +91,9 @@ lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and t
 .PHONY: fmt
 fmt: ## Format Go and proto files.
 	$(LINT) fmt
-	cd pubsublocal && $(LINT) fmt
+# only template: begin
+	cd kit && $(LINT) fmt
+# only template: end
 	$(BUF) format api/proto --write
 
 .PHONY: breaking
@@ -111,13 +117,17 @@ tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
 .PHONY: verify
 verify: ## Check the downloaded modules against go.sum.
 	go mod verify
-	cd pubsublocal && go mod verify
+# only template: begin
+	cd kit && go mod verify
+# only template: end
 
 .PHONY: build
 build: ## Build everything, and vet what only macOS builds.
 	go build ./...
 	GOOS=darwin go vet ./...
-	cd pubsublocal && go build ./... && GOOS=darwin go vet ./...
+# only template: begin
+	cd kit && go build ./... && GOOS=darwin go vet ./...
+# only template: end
 
 .PHONY: bench-go
 bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchstat.

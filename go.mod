@@ -2,8 +2,11 @@ module example.com/videocatalog
 
 go 1.26.7
 
-// The Pub/Sub of development and tests is in this repository.
-replace example.com/videocatalog/pubsublocal => ./pubsublocal
+// The tools of development and tests are in this repository.
+replace example.com/servicekit => ./kit
+
+// Of make generate.
+tool example.com/servicekit/openapi
 
 // Required by others, and not to be had from every proxy; the versions before them do.
 exclude (
@@ -15,7 +18,7 @@ require (
 	buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go v1.36.12-20260825204119-511051f7f437.1
 	buf.build/go/protovalidate v1.4.0
 	cloud.google.com/go/pubsub/v2 v2.8.1
-	example.com/videocatalog/pubsublocal v0.0.0
+	example.com/servicekit v0.0.0
 	github.com/bufbuild/protocompile v0.14.1
 	github.com/caarlos0/env/v11 v11.4.2
 	github.com/exaring/otelpgx v0.13.0
@@ -32,7 +35,6 @@ require (
 	github.com/prometheus/common v0.72.0
 	github.com/prometheus/otlptranslator v1.0.0
 	github.com/rs/cors v1.11.1
-	github.com/wasilibs/go-pgquery v0.0.0-20250409022910-10ac41983c07
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.72.0
 	go.opentelemetry.io/contrib/instrumentation/runtime v0.72.0
 	go.opentelemetry.io/otel v1.47.0
@@ -88,6 +90,7 @@ require (
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
 	github.com/tetratelabs/wazero v1.12.0 // indirect
+	github.com/wasilibs/go-pgquery v0.0.0-20250409022910-10ac41983c07 // indirect
 	github.com/wasilibs/wazero-helpers v0.0.0-20240620070341-3dff1577cd52 // indirect
 	go.opencensus.io v0.24.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect

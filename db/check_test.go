@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"example.com/servicekit/localbouncer"
+	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/localbouncer"
-	"example.com/videocatalog/internal/localpg"
 	"example.com/videocatalog/internal/store/storetest"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
 
-	"example.com/videocatalog/db/migratelint"
+	"example.com/servicekit/migratelint"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/store/storetest"
 )

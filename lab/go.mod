@@ -9,15 +9,15 @@ exclude (
 )
 
 replace (
+	example.com/servicekit => ../kit
 	example.com/videocatalog => ../
-	example.com/videocatalog/pubsublocal => ../pubsublocal
 )
 
 require (
 	cloud.google.com/go/iam v1.14.0
 	cloud.google.com/go/pubsub/v2 v2.8.1
+	example.com/servicekit v0.0.0
 	example.com/videocatalog v0.0.0
-	example.com/videocatalog/pubsublocal v0.0.0
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
 	github.com/chromedp/cdproto v0.159.0
@@ -30,6 +30,7 @@ require (
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
 	go.yaml.in/yaml/v3 v3.0.5
+	golang.org/x/mod v0.42.0
 	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da
 	golang.org/x/sync v0.24.0
 	google.golang.org/api v0.304.0

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // style is a text style, as a parameter of the escape sequence SGR (ECMA-48,

@@ -20,11 +20,12 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/localpg"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/localbroker"
-	"example.com/videocatalog/internal/localpg"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // Time limits, for a machine that is also busy with other work.
@@ -303,7 +304,7 @@ func (s *stack) openPubSub(ctx context.Context) error {
 		return fmt.Errorf("open Pub/Sub: %w", err)
 	}
 	defer client.Close()
-	if err := (localbroker.Resources{}).Create(ctx, client); err != nil {
+	if err := localtopics.Create(ctx, client, localbroker.Resources{}); err != nil {
 		return fmt.Errorf("%s: start the Pub/Sub at %s, or unset PUBSUB_EMULATOR_HOST to have one started here", oneLine(err), s.pubsub)
 	}
 	s.screen.done("Pub/Sub", where)

@@ -12,7 +12,7 @@ import (
 	"regexp"
 	"strings"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // collisions returns an error if the words of the options mean something else in a file of
@@ -25,7 +25,7 @@ func (a options) collisions(files fs.FS, names []string) error {
 	c := checker{options: a, files: token.NewFileSet(), scopes: make(map[string]scope), renamed: make(map[string]string)}
 	paths := scope{}
 	for _, name := range names {
-		if isBelow(name, notCopied) {
+		if isBelow(name, notCopied) || strings.HasPrefix(name, kit) {
 			continue
 		}
 		c.path(paths, name)

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // options say what the new service is called. They are recorded in template.json.

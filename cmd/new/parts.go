@@ -17,8 +17,7 @@ import (
 // of a part is marked there by a comment, "only PART" at the end of a line, or "only PART:
 // begin" and "only PART: end" on lines around it. A new service has no marks.
 var parts = map[string][]string{
-	"chinese":     {"README.zh-CN.md"},
-	"conformance": {"pubsublocal/*_test.go", "pubsublocal/cmd/pubsublocal/*_test.go", "pubsublocal/conformance"},
+	"chinese": {"README.zh-CN.md"},
 	"console": {
 		"cmd/dev/console.go", "cmd/server/console*.go", "internal/app/console*.go", "db/queries/console*.sql",
 		"docs/img/console-*.png", "internal/console", "internal/store/console*.go", "internal/store/internal/sqlcgen/console*.go", "lab/console",

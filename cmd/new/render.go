@@ -93,18 +93,24 @@ func (r *renderer) copy() error {
 		if isBelow(name, notCopied) || isBelow(name, left) {
 			continue
 		}
+		if strings.HasPrefix(name, kit) {
+			if err := r.copyKit(name); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := r.copyFile(name, left); err != nil {
 			return err
 		}
 	}
-	if err := r.write("CHANGELOG.md", changelog); err != nil {
+	if err := r.write("CHANGELOG.md", []byte(changelog), 0o644); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(record{recordForm, r.from.commit, r.from.source, r.options}, "", "  ")
 	if err != nil {
 		return err
 	}
-	return r.write("template.json", string(text)+"\n")
+	return r.write("template.json", append(text, '\n'), 0o644)
 }
 
 func (r *renderer) copyFile(name string, left []string) error {
@@ -131,7 +137,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if name == optionsList {
 			text = withoutOptions(text, r.options.withoutOptions())
 		}
-		text = r.options.rename(text, spans(name, text))
+		text = kitPath.ReplaceAllString(r.options.rename(text, spans(name, text)), "${1}${3}third_party/kit${2}")
 		switch name {
 		case "README.md":
 			text = r.introduce(text, "## Run it", introduction)
@@ -141,23 +147,47 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if filepath.Ext(name) == ".md" {
 			text = unlink(withoutOptionLines(text, r.options.withoutOptions()), left)
 		}
-		if !isBelow(name, []string{"cmd/upgrade"}) { // runs this command, in a clone of the template
-			text = forget(text, "cmd/new")
-		}
+		text = forget(text, "cmd/new")
 		if r.options.Entity != "" {
 			text = forget(text, "testdata/words.txt")
 		}
 		content = []byte(text)
 	}
-	to := filepath.Join(r.dir, filepath.FromSlash(r.options.renamePath(name)))
+	return r.write(r.options.renamePath(name), content, info.Mode().Perm())
+}
+
+// kit is the folder of the module of tools.
+const kit = "kit/"
+
+// kitPath matches that folder in a text, where it begins a path.
+var kitPath = regexp.MustCompile(`(?m)((?:^|[^\w/.-])(?:\.\.?/)*)kit(/)|((?:^|[^\w/.-])(?:\.\.?/)+)kit$`)
+
+// copyKit copies a file of the kit, without new names: a service uses the kit, and changes nothing
+// there. It has no tests of the kit.
+func (r *renderer) copyKit(name string) error {
+	if strings.HasSuffix(name, "_test.go") || strings.Contains(name, "/testdata/") || strings.Contains(name, "/conformance/") {
+		return nil
+	}
+	content, err := os.ReadFile(filepath.Join(r.from.root, name)) //nolint:gosec // a file that git lists
+	if err != nil {
+		return err
+	}
+	if path.Ext(name) == ".md" {
+		text, err := unmark(string(content), []string{templateOnly})
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		content = []byte(text)
+	}
+	return r.write("third_party/"+name, content, 0o644)
+}
+
+func (r *renderer) write(name string, content []byte, mode os.FileMode) error {
+	to := filepath.Join(r.dir, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // a folder of sources
 		return err
 	}
-	return os.WriteFile(to, content, info.Mode().Perm()) //nolint:gosec // the same, in the new folder
-}
-
-func (r *renderer) write(name, text string) error {
-	return os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o644) //nolint:gosec // a source
+	return os.WriteFile(to, content, mode) //nolint:gosec // a file that git lists, in the new folder
 }
 
 // isBelow reports whether a file is one of the paths, or in one of them. A star in a path

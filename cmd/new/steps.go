@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // step is a part of the work that takes seconds.

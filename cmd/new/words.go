@@ -6,7 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // exampleTopic is the topic of the template.

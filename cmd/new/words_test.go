@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/videocatalog/internal/naming"
+	"example.com/servicekit/naming"
 )
 
 // withWords returns options that are right, with an entity.

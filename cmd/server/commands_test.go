@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/servicekit/pubsublocal"
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
@@ -22,7 +23,6 @@ import (
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // publish publishes a message to the topic of the videos, as some other

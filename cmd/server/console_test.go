@@ -21,12 +21,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc/metadata"
 
+	"example.com/servicekit/localbroker"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )

@@ -19,11 +19,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"example.com/servicekit/localpg"
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localpg"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
 )

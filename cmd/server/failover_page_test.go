@@ -15,10 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
+	"example.com/servicekit/localpg"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/deep"
-	"example.com/videocatalog/internal/localpg"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // blocks returns the blocks of code of a language below a heading of a page.

@@ -25,10 +25,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"example.com/servicekit/localbroker"
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1" // only full
 	videov1 "example.com/videocatalog/api/proto/video/v1"     // only full
 	"example.com/videocatalog/internal/app"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -106,7 +107,7 @@ func newBroker(t testing.TB) *localbroker.Server {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
 		t.Fatal(err)
 	}
 	return broker

@@ -20,13 +20,13 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/localpg"
+	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localbroker"
-	"example.com/videocatalog/internal/localpg"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // marker is in all texts that a person writes. It is one word in lower case, as search would keep it.

@@ -27,11 +27,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"example.com/servicekit/localpg"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localpg"
 	"example.com/videocatalog/internal/store/storetest"
 )
 

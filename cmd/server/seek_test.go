@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // retainAcked has Pub/Sub keep the messages that the projector acknowledges, and returns the id

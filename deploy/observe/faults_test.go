@@ -21,11 +21,11 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
+	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // TestMain lets the tests of this package run in parallel on a small machine, too: they mostly wait.

@@ -29,9 +29,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"example.com/servicekit/localbroker"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -121,7 +122,7 @@ func newSystem(t *testing.T, p programs) *system {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.client.Close() })
-	if err := (localbroker.Resources{}).Create(t.Context(), s.client); err != nil {
+	if err := localtopics.Create(t.Context(), s.client, localbroker.Resources{}); err != nil {
 		t.Fatal(err)
 	}
 	database := storetest.URL(t)

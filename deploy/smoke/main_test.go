@@ -14,8 +14,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/deep"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -76,7 +77,7 @@ func startServer(t *testing.T, database, roles string) string {
 		t.Fatalf("open Pub/Sub: %v", err)
 	}
 	defer client.Close()
-	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
 		t.Fatalf("create resources: %v", err)
 	}
 	binary := filepath.Join(t.TempDir(), "server")

@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"example.com/videocatalog/pubsublocal"
+	"example.com/servicekit/pubsublocal"
 )
 
 // breakThings breaks one thing after the other until ctx ends. Then all works again.

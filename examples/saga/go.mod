@@ -9,14 +9,14 @@ exclude (
 )
 
 replace (
+	example.com/servicekit => ../../kit
 	example.com/videocatalog => ../../
-	example.com/videocatalog/pubsublocal => ../../pubsublocal
 )
 
 require (
 	cloud.google.com/go/pubsub/v2 v2.9.0
+	example.com/servicekit v0.0.0
 	example.com/videocatalog v0.0.0-00010101000000-000000000000
-	example.com/videocatalog/pubsublocal v0.0.0
 	github.com/bufbuild/protocompile v0.14.1
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // event is what a service has published.

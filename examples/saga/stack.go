@@ -21,8 +21,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"example.com/videocatalog/internal/localpg"
-	"example.com/videocatalog/pubsublocal"
+	"example.com/servicekit/localpg"
+	"example.com/servicekit/pubsublocal"
 )
 
 const project = "local"

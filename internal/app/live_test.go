@@ -13,9 +13,10 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"google.golang.org/grpc/test/bufconn"
 
+	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
 )
@@ -29,7 +30,7 @@ func newClient(t *testing.T) *pubsub.Client {
 	}
 	client, err := broker.Client(t.Context(), "test-project")
 	if err == nil {
-		err = localbroker.Resources{}.Create(t.Context(), client)
+		err = localtopics.Create(t.Context(), client, localbroker.Resources{})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func TestStuckProjectorIsNotLive(t *testing.T) {
 	client := newClient(t)
 	store := hungQuarantine{release: make(chan struct{})}
 	cfg := consumer.Config{TransactionTimeout: time.Millisecond, RetryMin: time.Millisecond, RetryMax: time.Millisecond}
-	projector, err := consumer.New(cfg, []consumer.Source{{Subscriber: client.Subscriber(localbroker.Subscription), Consumer: "catalog"}}, store, slog.New(slog.DiscardHandler), nil)
+	projector, err := consumer.New(cfg, []consumer.Source{{Subscriber: client.Subscriber(localtopics.Subscription), Consumer: "catalog"}}, store, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +176,7 @@ func TestStuckProjectorIsNotLive(t *testing.T) {
 	if got := ask(); got != http.StatusOK {
 		t.Errorf("/health/live = %d without a message, want 200", got)
 	}
-	publisher := client.Publisher(localbroker.Topic)
+	publisher := client.Publisher(localtopics.Topic)
 	defer publisher.Stop()
 	if _, err := publisher.Publish(t.Context(), &pubsub.Message{Attributes: map[string]string{"name": "no event"}}).Get(t.Context()); err != nil {
 		t.Fatal(err)

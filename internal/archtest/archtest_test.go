@@ -26,53 +26,54 @@ const root = "../.."
 // imports is who may import whom, of ours: the packages below each of the
 // named paths. A package that is not here may import none of ours.
 var imports = map[string][]string{
-	"api":                         {"api"},
-	"internal/problem":            {},
-	"internal/deep":               {},
-	"internal/domain":             {"internal/problem"},
-	"internal/fields":             {},
-	"internal/names":              {},
-	"internal/naming":             {},
-	"internal/names/generate":     {"internal/names"},
-	"deploy/observe":              {"internal/names"}, // only observe
-	"deploy/observe/generate":     {"deploy/observe"}, // only observe
-	"internal/auth":               {},
-	"internal/envelope":           {},
-	"internal/event":              {"internal/domain", "internal/envelope", "internal/problem", "api"},
-	"internal/admin":              {"internal/envelope", "internal/problem", "internal/reconcile"},
-	"internal/console":            {"internal/admin", "internal/envelope", "internal/problem"}, // only console
-	"internal/store":              {"internal/admin", "internal/console", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen", "internal/timer"},
-	"internal/search":             {}, // only full
-	"internal/aip":                {"internal/problem"},
-	"internal/port":               {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
-	"internal/server":             {"internal/aip", "internal/domain", "internal/fields", "internal/port", "internal/problem", "api"},
-	"internal/outbox":             {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
-	"internal/consumer":           {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
-	"internal/telemetry":          {"internal/telemetry/connlog", "internal/reconnect"},
-	"internal/reconcile":          {"internal/fields", "internal/telemetry/heartbeat"},
-	"internal/timer":              {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
-	"internal/reconnect":          {},
-	"internal/failpoint":          {},
-	"internal/app":                {"."},
-	"cmd/server":                  {"."}, // and the options, see TestOptionsStandAlone
-	"cmd/dev":                     {"."},
-	"cmd/entity":                  {"internal/names", "internal/naming"},
-	"cmd/new":                     {"internal/naming"},
-	"cmd/upgrade":                 {},
-	"deploy/smoke":                {"api"},
-	"internal/store/storetest":    {"db", "internal/envelope", "internal/localbouncer", "internal/localpg", "internal/store/internal/sqlcgen"},
-	"internal/localbouncer":       {"internal/localpg"},
-	"internal/localbroker":        {"api", "internal/names", "pubsublocal"},
-	"pubsublocal":                 {},
-	"pubsublocal/conformance":     {}, // only conformance
-	"pubsublocal/cmd/pubsublocal": {"pubsublocal"},
+	"api":                      {"api"},
+	"internal/problem":         {},
+	"internal/deep":            {},
+	"internal/domain":          {"internal/problem"},
+	"internal/fields":          {},
+	"internal/names":           {},
+	"internal/names/generate":  {"internal/names"},
+	"deploy/observe":           {"internal/names"}, // only observe
+	"deploy/observe/generate":  {"deploy/observe"}, // only observe
+	"internal/auth":            {},
+	"internal/envelope":        {},
+	"internal/event":           {"internal/domain", "internal/envelope", "internal/problem", "api"},
+	"internal/admin":           {"internal/envelope", "internal/problem", "internal/reconcile"},
+	"internal/console":         {"internal/admin", "internal/envelope", "internal/problem"}, // only console
+	"internal/store":           {"internal/admin", "internal/console", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen", "internal/timer"},
+	"internal/search":          {}, // only full
+	"internal/aip":             {"internal/problem"},
+	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
+	"internal/server":          {"internal/aip", "internal/domain", "internal/fields", "internal/port", "internal/problem", "api"},
+	"internal/outbox":          {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
+	"internal/consumer":        {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
+	"internal/telemetry":       {"internal/telemetry/connlog", "internal/reconnect"},
+	"internal/reconcile":       {"internal/fields", "internal/telemetry/heartbeat"},
+	"internal/timer":           {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
+	"internal/reconnect":       {},
+	"internal/failpoint":       {},
+	"internal/app":             {"."},
+	"cmd/server":               {"."}, // and the options, see TestOptionsStandAlone
+	"cmd/dev":                  {"."},
+	"cmd/entity":               {},
+	"cmd/new":                  {},
+	"cmd/upgrade":              {},
+	"deploy/smoke":             {"api"},
+	"internal/store/storetest": {"db", "internal/envelope", "internal/store/internal/sqlcgen"},
+	"internal/localtopics":     {"api", "internal/names"},
 }
 
-// localStack is what stands in for the platform, and who may import it outside
-// of tests.
+// kit is the module of the tools.
+const kit = "example.com/servicekit"
+
+// tools is what is for tests and commands of development beside the kit, and who may import both
+// outside of tests.
 var (
-	localStack      = []string{"internal/localbouncer", "internal/localpg", "internal/localbroker", "internal/store/storetest", "pubsublocal"}
-	localStackUsers = []string{"cmd/dev", "pubsublocal/cmd/pubsublocal", "internal/localbouncer", "internal/localbroker", "internal/store/storetest"}
+	tools     = []string{"internal/store/storetest", "internal/localtopics"}
+	toolUsers = []string{
+		"cmd/new",
+		"cmd/dev", "cmd/entity", "cmd/upgrade", "internal/store/storetest", "internal/localtopics",
+	}
 )
 
 // double is the Pub/Sub of the client library for tests. It is not like the
@@ -136,22 +137,43 @@ func tableKey(dir string) string {
 	return dir
 }
 
-// Only tests and cmd/dev use the local stack, and nobody looks behind it.
-func TestLocalStackStaysLocal(t *testing.T) {
+// Only tests and commands of development use the kit, and nobody looks behind it.
+func TestKitStaysOutOfTheServer(t *testing.T) {
 	for _, f := range source(t) {
 		for _, spec := range f.tree.Imports {
-			if importPath(spec) == double {
+			used := importPath(spec)
+			if used == double {
 				t.Errorf("%s imports %s: use pubsublocal", f.position(spec), double)
 			}
-		}
-		if f.test || slices.Contains(localStackUsers, f.dir) {
-			continue
-		}
-		for _, used := range f.ours {
-			if slices.ContainsFunc(localStack, func(dir string) bool { return within(used, dir) }) {
+			if within(used, kit) && !f.test && !slices.Contains(toolUsers, f.dir) {
 				t.Errorf("%s imports %s, which is for tests and cmd/dev", f.path, used)
 			}
 		}
+		if f.test || slices.Contains(toolUsers, f.dir) {
+			continue
+		}
+		for _, used := range f.ours {
+			if slices.ContainsFunc(tools, func(dir string) bool { return within(used, dir) }) {
+				t.Errorf("%s imports %s, which is for tests and cmd/dev", f.path, used)
+			}
+		}
+	}
+}
+
+// The kit imports nothing of ours: its go.mod does not require this module.
+func TestKitStandsAlone(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.GoMod}}", kit)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("find the kit: %v", err)
+	}
+	requirements, err := os.ReadFile(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(requirements), module(t)) {
+		t.Errorf("%s requires %s", kit, module(t))
 	}
 }
 
@@ -170,11 +192,11 @@ func TestServerLinksNothingForTests(t *testing.T) {
 		t.Fatalf("%s is not among its own %d dependencies", main, len(deps))
 	}
 	unwanted := []string{"testing", "net/http/httptest", double}
-	for _, dir := range localStack {
+	for _, dir := range tools {
 		unwanted = append(unwanted, module(t)+"/"+dir)
 	}
 	for _, dep := range deps {
-		if slices.Contains(unwanted, dep) {
+		if slices.Contains(unwanted, dep) || within(dep, kit) {
 			t.Errorf("cmd/server links %s: find the way with go mod why, or go list -deps -json ./cmd/server", dep)
 		}
 	}
@@ -482,10 +504,6 @@ var readSource = sync.OnceValues(func() ([]file, error) {
 	return files, err
 })
 
-// modules are the nested modules that are ours like the service, and held to the
-// same table.
-var modules = []string{"pubsublocal"}
-
 // skipFolder skips what the Go command skips, other modules, and this package.
 func skipFolder(name, base string) error {
 	if name == root {
@@ -494,7 +512,7 @@ func skipFolder(name, base string) error {
 	if strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata" || base == "archtest" {
 		return filepath.SkipDir
 	}
-	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil && !slices.Contains(modules, base) {
+	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
 		return filepath.SkipDir
 	}
 	return nil

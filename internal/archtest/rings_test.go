@@ -11,12 +11,11 @@ var rings = map[string][]string{
 	"yours": {"api", "cmd/server", "db", "internal/app", "internal/domain", "internal/event", "internal/names/topics", "internal/search", "internal/server", "internal/store"},
 	"machinery": {
 		"cmd/new",
-		"cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/console", "internal/consumer", "internal/deep", "internal/envelope", "internal/failpoint", "internal/fields", "internal/localbouncer", "internal/localbroker",
-		"internal/admin", "internal/aip", "internal/localpg", "internal/names", "internal/naming", "internal/outbox", "internal/port", "internal/problem", "internal/reconcile", "internal/reconnect", "internal/store/storetest", "internal/telemetry", "internal/timer",
+		"cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/console", "internal/consumer", "internal/deep", "internal/envelope", "internal/failpoint", "internal/fields", "internal/localtopics",
+		"internal/admin", "internal/aip", "internal/names", "internal/outbox", "internal/port", "internal/problem", "internal/reconcile", "internal/reconnect", "internal/store/storetest", "internal/telemetry", "internal/timer",
 		"internal/auth", // last: what follows it would look like a key to the scan for secrets
 	},
-	"workshop": {"pubsublocal"}, // and lab, which may be missing
-	"options":  {"options"},     // may be missing, too
+	"options": {"options"}, // may be missing
 }
 
 // inwards are the rings that a ring may import besides itself.
@@ -24,7 +23,6 @@ var inwards = map[string][]string{
 	"yours":     {"machinery", "options"}, // only cmd/server/parts.go: see TestOptionsStandAlone
 	"options":   {"machinery", "yours"},
 	"machinery": {},
-	"workshop":  {"machinery", "yours"},
 }
 
 // outwards are the imports that still go outwards, with the reason. Remove an
@@ -33,12 +31,10 @@ var outwards = map[string]string{
 	"cmd/dev imports api":                             "the loader calls the contract", // only full
 	"cmd/dev imports db":                              "the stack migrates",
 	"cmd/dev imports internal/domain":                 "until the loader reads the contract only", // only full
-	"cmd/dev imports pubsublocal":                     "the stack runs it",
-	"deploy/smoke imports api":                        "the smoke test calls the contract", // only full
-	"internal/localbroker imports pubsublocal":        "tests and cmd/dev run on it",
+	"deploy/smoke imports api":                        "the smoke test calls the contract",        // only full
 	"internal/store/storetest imports db":             "a database of a test has the schema",
 	"internal/store/storetest imports internal/store": "an event of a test is appended by the query of the service",
-	"internal/localbroker imports api":                "topics have the schemas of the contract",
+	"internal/localtopics imports api":                "topics have the schemas of the contract",
 }
 
 // A ring imports only inwards, and every package has a ring.

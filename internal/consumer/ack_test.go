@@ -18,9 +18,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/localbroker"
-	"example.com/videocatalog/pubsublocal"
+	"example.com/videocatalog/internal/localtopics"
 )
 
 // busy is what a machine that does much else may add to a time. When Run returns
@@ -207,7 +208,7 @@ func TestProjectorWaitsForSubscription(t *testing.T) {
 	t.Parallel()
 	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
 	allow := b.server.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
-	name := "projects/test-project/subscriptions/" + localbroker.Subscription
+	name := "projects/test-project/subscriptions/" + localtopics.Subscription
 	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +217,7 @@ func TestProjectorWaitsForSubscription(t *testing.T) {
 	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = PermissionDenied") })
 	allow()
 	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = NotFound") })
-	if err := (localbroker.Resources{Schemaless: true}).Create(t.Context(), b.client); err != nil {
+	if err := localtopics.Create(t.Context(), b.client, localbroker.Resources{Schemaless: true}); err != nil {
 		t.Fatal(err)
 	}
 	b.publish(messages(1)...)

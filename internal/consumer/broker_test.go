@@ -14,8 +14,9 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 
+	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 )
 
 // broker is a Pub/Sub server with the topic and the subscription.
@@ -41,7 +42,7 @@ func newBroker(t *testing.T, resources localbroker.Resources) *broker {
 			t.Error(err)
 		}
 	})
-	if err := resources.Create(t.Context(), client); err != nil {
+	if err := localtopics.Create(t.Context(), client, resources); err != nil {
 		t.Fatal(err)
 	}
 	return &broker{t, server, client}
@@ -53,7 +54,7 @@ func (b *broker) publish(messages ...*pubsub.Message) []string {
 	var ids []string
 	for _, m := range messages {
 		response, err := b.client.TopicAdminClient.Publish(b.t.Context(), &pubsubpb.PublishRequest{
-			Topic:    "projects/test-project/topics/" + localbroker.Topic,
+			Topic:    "projects/test-project/topics/" + localtopics.Topic,
 			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.OrderingKey}},
 		})
 		if err != nil {
@@ -97,7 +98,7 @@ func (b *broker) start(cfg consumer.Config, store *memStore) (read readings, sto
 func (b *broker) startLogging(cfg consumer.Config, store *memStore, log *slog.Logger) (read readings, stop func()) {
 	b.t.Helper()
 	meter, read := newMeter(b.t)
-	projector, err := consumer.New(cfg, []consumer.Source{{Subscriber: b.client.Subscriber(localbroker.Subscription), Consumer: "test", Handlers: store.handlers()}}, store, log, meter)
+	projector, err := consumer.New(cfg, []consumer.Source{{Subscriber: b.client.Subscriber(localtopics.Subscription), Consumer: "test", Handlers: store.handlers()}}, store, log, meter)
 	if err != nil {
 		b.t.Fatal(err)
 	}

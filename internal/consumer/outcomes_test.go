@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localbroker"
 )
 
 // Two events of one version, as an owner makes that lost one in a failover, are

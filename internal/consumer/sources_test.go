@@ -14,9 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 )
 
 // A message of an aggregate type without a handler is acknowledged and counted,
@@ -78,7 +79,7 @@ func TestProjectorHasSeveralSources(t *testing.T) {
 	const second = "second"
 	if _, err := b.client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
 		Name:  "projects/test-project/subscriptions/" + second,
-		Topic: "projects/test-project/topics/" + localbroker.Topic, EnableMessageOrdering: true, AckDeadlineSeconds: 60,
+		Topic: "projects/test-project/topics/" + localtopics.Topic, EnableMessageOrdering: true, AckDeadlineSeconds: 60,
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func TestProjectorHasSeveralSources(t *testing.T) {
 		})
 	}
 	sources := []consumer.Source{
-		{Subscriber: b.client.Subscriber(localbroker.Subscription), Consumer: "first", Handlers: consumer.Handlers{"note": handle("note"), "letter": handle("letter")}},
+		{Subscriber: b.client.Subscriber(localtopics.Subscription), Consumer: "first", Handlers: consumer.Handlers{"note": handle("note"), "letter": handle("letter")}},
 		{Subscriber: b.client.Subscriber(second), Consumer: second, Handlers: consumer.Handlers{"letter": handle("letter")}},
 	}
 	meter, read := newMeter(t)
@@ -170,7 +171,7 @@ func TestSourcesHaveNamesOfTheirOwn(t *testing.T) {
 	}{{[]string{"a", "b"}, true}, {[]string{"a", "a"}, false}, {[]string{""}, false}} {
 		var sources []consumer.Source
 		for _, name := range test.names {
-			sources = append(sources, consumer.Source{Subscriber: b.client.Subscriber(localbroker.Subscription), Consumer: name})
+			sources = append(sources, consumer.Source{Subscriber: b.client.Subscriber(localtopics.Subscription), Consumer: name})
 		}
 		if _, err := consumer.New(consumer.Config{}, sources, &memStore{}, discard, nil); (err == nil) != test.good {
 			t.Errorf("New() of consumers %q = %v, want an error: %t", test.names, err, !test.good)

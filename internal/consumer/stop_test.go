@@ -12,9 +12,10 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
 
+	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 )
 
 // A stop while the database is unavailable does not wait for it: everything is given
@@ -123,7 +124,7 @@ func TestProjectorReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	<-refused
 	<-refused
 	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{
-		Subscription: "projects/test-project/subscriptions/" + localbroker.Subscription,
+		Subscription: "projects/test-project/subscriptions/" + localtopics.Subscription,
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestProjectorReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	if got := read.counter("consumer.nacks")[""]; got != 1 {
 		t.Errorf("consumer.nacks = %d, want the message that nobody takes", got)
 	}
-	if err := resources.Create(t.Context(), b.client); err != nil {
+	if err := localtopics.Create(t.Context(), b.client, resources); err != nil {
 		t.Fatal(err)
 	}
 	id := uuid.NewString()

@@ -13,13 +13,13 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // pipe is a whole publisher: PostgreSQL, the client, and a Pub/Sub server.

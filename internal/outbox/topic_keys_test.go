@@ -10,9 +10,10 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"google.golang.org/grpc/codes"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localbroker"
-	"example.com/videocatalog/pubsublocal"
+	"example.com/videocatalog/internal/localtopics"
 )
 
 // A process lives long, and so do outages: of a key whose answers have all been
@@ -29,10 +30,10 @@ func TestTopicForgetsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	if err := (localbroker.Resources{Schemaless: true}).Create(t.Context(), client); err != nil {
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true}); err != nil {
 		t.Fatal(err)
 	}
-	topic := NewTopic(client.Publisher(localbroker.Topic), 30*time.Second, 10)
+	topic := NewTopic(client.Publisher(localtopics.Topic), 30*time.Second, 10)
 	t.Cleanup(topic.Stop)
 	reader := sdkmetric.NewManualReader()
 	topics := Topics{"order": topic, "cart": topic}

@@ -17,11 +17,12 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // newTopic makes a topic on a server of its own. The client tries a request
@@ -29,7 +30,7 @@ import (
 func newTopic(t testing.TB, timeout time.Duration, inFlight int) (*outbox.Topic, *localbroker.Server) {
 	t.Helper()
 	client, server := newClient(t)
-	topic := outbox.NewTopic(client.Publisher(localbroker.Topic), timeout, inFlight)
+	topic := outbox.NewTopic(client.Publisher(localtopics.Topic), timeout, inFlight)
 	t.Cleanup(topic.Stop)
 	return topic, server
 }
@@ -45,7 +46,7 @@ func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (localbroker.Resources{Schemaless: true}).Create(t.Context(), client); err != nil {
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true}); err != nil {
 		t.Fatal(err)
 	}
 	outbox.RetrySoon(client)
@@ -133,7 +134,7 @@ func TestTopicPublishes(t *testing.T) {
 func TestTopicWaitsForNoMoreThanThePass(t *testing.T) {
 	t.Parallel()
 	client, _ := newClient(t)
-	publisher := client.Publisher(localbroker.Topic)
+	publisher := client.Publisher(localtopics.Topic)
 	publisher.PublishSettings.DelayThreshold = 30 * time.Second
 	topic := outbox.NewTopic(publisher, 5*time.Second, 10)
 	t.Cleanup(topic.Stop)
@@ -394,7 +395,7 @@ func size(m envelope.Message) int {
 func TestTopicStopLeavesNothing(t *testing.T) {
 	t.Parallel()
 	client, server := newClient(t)
-	publisher := client.Publisher(localbroker.Topic)
+	publisher := client.Publisher(localtopics.Topic)
 	topic := outbox.NewTopic(publisher, 5*time.Second, 10)
 	server.Inject(pubsublocal.Fault{Method: "Publish", Delay: 3 * time.Second})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

@@ -19,14 +19,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc/codes"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
-	"example.com/videocatalog/pubsublocal"
 )
 
 // The tests of this file show why there is an outbox. Each first lets a service write to its
@@ -326,7 +327,7 @@ func dieAt(moment string) {
 	if err != nil {
 		panic(err)
 	}
-	w := writer{pool: pool, topic: client.Publisher(localbroker.Topic)}
+	w := writer{pool: pool, topic: client.Publisher(localtopics.Topic)}
 	e := newLetter(uuid.MustParse(os.Getenv(letterVariable)), os.Getenv(subjectVariable))
 	panic(fmt.Errorf("%s: %w", moment, moments[moment](ctx, w, e)))
 }
@@ -355,7 +356,7 @@ func newScene(t *testing.T) *scene {
 		t.Fatal(err)
 	}
 	s.client, s.server = newClient(t)
-	s.topic = s.client.Publisher(localbroker.Topic)
+	s.topic = s.client.Publisher(localtopics.Topic)
 	t.Cleanup(s.topic.Stop)
 	return s
 }
@@ -402,7 +403,7 @@ func (s *scene) locked(e envelope.Message) bool {
 // many events it published.
 func (s *scene) drain() int {
 	s.t.Helper()
-	topic := outbox.NewTopic(s.client.Publisher(localbroker.Topic), requestTimeout, 100)
+	topic := outbox.NewTopic(s.client.Publisher(localtopics.Topic), requestTimeout, 100)
 	defer topic.Stop()
 	published, err := mustNew(s.t, store.NewOutbox(s.pool), topic, outbox.Config{}).Drain(s.t.Context())
 	if err != nil {
@@ -432,7 +433,7 @@ func (s *scene) receive(run func(context.Context) error) int {
 
 // countMessages is a consumer that counts a letter for each message.
 func (s *scene) countMessages(ctx context.Context) error {
-	return s.client.Subscriber(localbroker.Subscription).Receive(ctx, func(ctx context.Context, m *pubsub.Message) {
+	return s.client.Subscriber(localtopics.Subscription).Receive(ctx, func(ctx context.Context, m *pubsub.Message) {
 		if err := countLetter(ctx, s.pool); err != nil {
 			s.t.Errorf("count: %v", err)
 		}
@@ -467,7 +468,7 @@ func (s *scene) countEvents(ctx context.Context) error {
 			return outcomes, err
 		})
 	projector, err := consumer.New(consumer.Config{}, []consumer.Source{{
-		Subscriber: s.client.Subscriber(localbroker.Subscription), Consumer: "counter", Handlers: consumer.Handlers{"letter": handler},
+		Subscriber: s.client.Subscriber(localtopics.Subscription), Consumer: "counter", Handlers: consumer.Handlers{"letter": handler},
 	}}, store.NewInbox(s.pool), discard, nil)
 	if err != nil {
 		return err

@@ -7,14 +7,15 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/pubsublocal"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -48,7 +49,7 @@ func (m *machine) startWay(ctx context.Context, connections int32, t *times) (_ 
 		return nil, err
 	}
 	outbox.RetrySoon(w.client)
-	return w, (localbroker.Resources{}).Create(ctx, w.client)
+	return w, localtopics.Create(ctx, w.client, localbroker.Resources{})
 }
 
 func (w *way) close(ctx context.Context, m *machine) (err error) {

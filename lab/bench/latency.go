@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
@@ -17,7 +18,6 @@ import (
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/pubsublocal"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/proto"

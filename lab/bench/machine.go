@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/localpg"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )

@@ -9,10 +9,10 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/pubsublocal"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 

@@ -20,7 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/servicekit/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 )
 
@@ -211,7 +212,7 @@ func (s *stand) checkPubSub(t *testing.T) {
 		t.Fatalf("open Pub/Sub: %v", err)
 	}
 	defer client.Close()
-	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
 		t.Fatalf("create local resources: %v", err)
 	}
 	for _, name := range []string{subscriptionName, deadName} {

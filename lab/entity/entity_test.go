@@ -47,7 +47,7 @@ func TestEntities(t *testing.T) {
 	interrupt(t, dir, program)
 	add := func(args ...string) string { return clone.Run(t, dir, program, append([]string{"add"}, args...)...) }
 	add("order", "--fields", orderFields, "--transitions", orderTransitions, "--timers", orderTimers)
-	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions",
+	add("purchase_order", "kit/entity/testdata/purchase_order.proto", "--transitions",
 		"open→sent:send sent→open:reopen sent→received:receive open→cancelled:cancel sent→cancelled:cancel")
 	add("status", "--fields", fmt.Sprintf(statusFields, "red,green"))
 	add("receipt", "--fields", "weight:int64? attachment:bytes delivery:duration due_time:time labels:strings item_ids:uuids title:string! lines:int32")

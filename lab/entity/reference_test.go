@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "renew the hashes in testdata/reference.txt")
 
-// references are the files that the templates of cmd/entity follow.
+// references are the files that the templates of kit/entity follow.
 var references = []string{
 	"internal/domain/video.go", "internal/domain/event.go", "internal/domain/reason.go", "internal/domain/query.go",
 	"internal/event/video.go",
@@ -72,9 +72,9 @@ func TestReference(t *testing.T) {
 		delete(recorded, p.key())
 		switch {
 		case !ok:
-			t.Errorf("%s is new: follow it in cmd/entity/templates, and add a line to %s:\n%s %s | the template, or none: and why", p.key(), list, p.hash, p.key())
+			t.Errorf("%s is new: follow it in kit/entity/templates, and add a line to %s:\n%s %s | the template, or none: and why", p.key(), list, p.hash, p.key())
 		case hash != p.hash && !*update:
-			t.Errorf("%s has changed: follow the change in cmd/entity/templates, or record that there is nothing to follow, with\n\tgo test ./entity -run TestReference -update", p.key())
+			t.Errorf("%s has changed: follow the change in kit/entity/templates, or record that there is nothing to follow, with\n\tgo test ./entity -run TestReference -update", p.key())
 		}
 	}
 	for key := range recorded {
@@ -96,7 +96,7 @@ func checkDecision(t *testing.T, key, decision string) {
 		}
 		return
 	}
-	if _, err := os.Stat(filepath.Join(root, "cmd", "entity", "templates", decision)); err != nil {
+	if _, err := os.Stat(filepath.Join(root, "kit", "entity", "templates", decision)); err != nil {
 		t.Errorf("%s: the template of %s: %v", list, key, err)
 	}
 }

@@ -3,6 +3,7 @@ package scaffold
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -23,69 +24,87 @@ import (
 	"example.com/videocatalog/lab/internal/size"
 )
 
-// A service without one of the parts builds, has no mark and no word of what it does not
-// have, and no link that leads nowhere.
-func TestWithout(t *testing.T) {
+// partWords match what files say of a part of the template.
+var partWords = map[string]string{
+	"chinese":   `zh-CN`,
+	"console":   `CONSOLE_`,
+	"decisions": `docs/decisions|\]\([^)]*decisions/`,
+	"examples":  `films\.jsonl|examples/`,
+	"lab":       `make chaos`,
+	"observe":   `deploy/observe|--observe|alerts\.md|runbooks\.md|tools/promql`,
+	"terraform": `deploy/terraform/`,
+}
+
+// checkParts checks that a service has no word of the parts that it does not have, no mark of a
+// part, and no link that leads nowhere.
+func checkParts(t *testing.T, service string, with ...string) {
+	t.Helper()
+	words := []string{`only [a-z]+: (begin|end)`}
+	for part, w := range partWords {
+		if !slices.Contains(with, part) {
+			words = append(words, w)
+		}
+	}
+	left := regexp.MustCompile(strings.Join(words, "|"))
+	eachFile(t, service, func(name, content string) {
+		// What only deletes a part, or checks it if it is there, stays.
+		if strings.HasPrefix(name, "third_party/kit/") || slices.Contains([]string{"Makefile", ".gitattributes", ".golangci.yml", "template.json"}, name) {
+			return
+		}
+		if found := left.FindString(content); found != "" {
+			t.Errorf("%s has %q", name, found)
+		}
+	})
+	checkLinks(t, service)
+}
+
+// order is the entity of the services of tests.
+var order = []string{
+	"--entity", "order", "--fields", "customer:string! total_cents:int64 note:string", "--transitions", "draft→placed:place placed→canceled:cancel",
+}
+
+// A service with the parts that it can choose builds, and has nothing of the others.
+func TestWith(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "service")
-	for part, words := range map[string]string{
-		"chinese":     `zh-CN`,
-		"conformance": `pubsublocal/conformance|conformance\.Run`,
-		"decisions":   `docs/decisions|\]\([^)]*decisions/`,
-		"examples":    `films\.jsonl|examples/`,
-		"lab":         `make chaos`,
-		"observe":     `deploy/observe|--observe|alerts\.md|runbooks\.md|tools/promql`,
-		"terraform":   `deploy/terraform/`,
-	} {
-		if err := os.RemoveAll(service); err != nil {
-			t.Fatal(err)
+	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", "console,terraform")...)
+	clone.Run(t, service, "go", "vet", "./...")
+	checkParts(t, service, "console", "terraform")
+	for _, there := range []string{"internal/console", "deploy/terraform"} {
+		if _, err := os.Stat(filepath.Join(service, there)); err != nil {
+			t.Error(err)
 		}
-		clone.Run(t, template, "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--without", part)
-		clone.Run(t, service, "go", "vet", "./...")
-		checkLinks(t, service)
-		left := regexp.MustCompile(words + `|only [a-z]+: (begin|end)`)
-		eachFile(t, service, func(name, content string) {
-			// What only deletes a part, or checks it if it is there, stays.
-			if slices.Contains([]string{"Makefile", ".gitattributes", ".golangci.yml", "template.json"}, name) || strings.HasPrefix(name, "lab/") || strings.HasPrefix(name, "deploy/terraform/") {
-				return
-			}
-			if found := left.FindString(content); found != "" {
-				t.Errorf("--without %s: %s has %q", part, name, found)
-			}
-		})
 	}
 }
 
-// A minimal service has no word of the example, passes its checks and tests, and answers calls.
-func TestMinimal(t *testing.T) {
+// A service has no word of the example, passes its checks and tests without a module proxy, answers
+// calls.
+func TestLean(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "orders")
-	out := clone.Run(t, template, "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--minimal", "--entity", "order",
-		"--fields", "customer:string! total_cents:int64 note:string", "--transitions", "draft→placed:place placed→canceled:cancel")
-	if !strings.Contains(out, "go test ./...") {
-		t.Errorf("it does not print the next commands: %s", out)
-	}
+	newService(t, template, service, append(order, "--module", "github.com/acme/orders")...)
 	checkSize(t, service)
 	checkNames(t, service)
 	checkWords(t, service)
 	checkRecord(t, service)
-	checkLinks(t, service)
-	for _, gone := range []string{"pubsublocal/conformance", "docs/decisions", "lab"} {
+	checkParts(t, service)
+	for _, gone := range []string{"kit", "third_party/kit/pubsublocal/conformance", "docs/decisions", "lab"} {
 		if _, err := os.Stat(filepath.Join(service, gone)); err == nil {
-			t.Errorf("a minimal service has %s", gone)
+			t.Errorf("a service has %s", gone)
 		}
 	}
 	if unformatted := clone.Run(t, service, "gofmt", "-l", "."); unformatted != "" {
 		t.Errorf("gofmt would change %s", unformatted)
 	}
 	clone.Run(t, service, "make", "--silent", "drift", "breaking", "lint")
-	clone.Run(t, service, "go", "test", "./...")
+	clone.Run(t, service, "env", "GOPROXY=off", "go", "test", "./...")
 	if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
 		t.Errorf("the tests changed %s", changes)
 	}
 	useOrders(t, service)
+	kitByVersion(t, service)
 }
 
 // useOrders makes an order over REST with cmd/dev of a service, and finds it over gRPC.
@@ -126,7 +145,7 @@ func startDev(t *testing.T, service string) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
 	cmd := exec.CommandContext(ctx, program, "--state", filepath.Join(service, ".local"))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.Dir, cmd.Env = service, append(os.Environ(), "PORT=0", "NO_COLOR=1")
+	cmd.Dir, cmd.Env = service, append(os.Environ(), "PORT=0", "NO_COLOR=1", "GOPROXY=off")
 	screen, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -182,6 +201,8 @@ func checkSize(t *testing.T, dir string) {
 	}
 	t.Logf("the size of a service:\n%s", &table)
 	over, err := tree.Over("clone")
+	overKit, kitErr := size.Tree{Total: tree.Kit}.Over("kit")
+	over, err = append(over, overKit...), errors.Join(err, kitErr)
 	if err != nil || len(over) > 0 {
 		t.Errorf("the service is larger than its budget: %q, %v", over, err)
 	}

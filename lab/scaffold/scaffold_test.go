@@ -25,8 +25,8 @@ func TestTwoServices(t *testing.T) {
 	dir := t.TempDir()
 	template := newTemplate(t, dir)
 	one, two := filepath.Join(dir, "orders"), filepath.Join(dir, "procurement")
-	newService(t, template, one, "--module", "github.com/acme/orders", "--entity", "order", "--without", "lab,terraform,decisions")
-	newService(t, template, two, "--module", "gitlab.example.org/group/procurement", "--domain", "procurement.acme.example", "--schema", "buying", "--entity", "purchase_order", "--view", "ledger")
+	newService(t, template, one, "--module", "github.com/acme/orders", "--full", "--entity", "order")
+	newService(t, template, two, "--module", "gitlab.example.org/group/procurement", "--domain", "procurement.acme.example", "--schema", "buying", "--full", "--entity", "purchase_order", "--view", "ledger")
 	for _, service := range []string{one, two} {
 		checkNames(t, service)
 		checkWords(t, service)

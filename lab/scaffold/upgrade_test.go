@@ -20,7 +20,7 @@ func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, orders := newTemplate(t, dir), filepath.Join(dir, "orders")
-	newService(t, template, orders, "--module", "github.com/acme/orders", "--without", "chinese")
+	newService(t, template, orders, "--module", "github.com/acme/orders", "--full")
 	s := upgrading{t: t, dir: orders, program: filepath.Join(dir, "upgrade")}
 	clone.Run(t, orders, "go", "build", "-o", s.program, "./cmd/upgrade")
 	s.succeeds("up to date")
@@ -107,15 +107,9 @@ func editService(t *testing.T, dir string) {
 	edit(t, path("internal/app/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\" envDefault:\"EUR\" help:\"of all prices\"`\n\n\tOutboxRetention time.Duration")
 	edit(t, path("internal/app/config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 2}")
 	edit(t, path("README.md"), "## Read next", "## Our own section\n\nOrders.\n\n## Read next")
-	topics := path("internal/names/topics/video.yaml")
-	if _, err := os.Stat(topics); err != nil {
-		topics = path("internal/names/names.yaml") // of earlier states
-	}
-	edit(t, topics, "consumers: [catalog]", "consumers: [catalog, billing]")
+	edit(t, path("internal/names/topics/video.yaml"), "consumers: [catalog]", "consumers: [catalog, billing]")
 	write(t, path("db/migrations/01000_invoice.sql"), "-- +goose Up\nCREATE TABLE orders_db.invoice (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE orders_db.invoice;\n")
-	if _, err := os.Stat(path("cmd/entity")); err == nil { // not in earlier states
-		addEntities(t, dir)
-	}
+	addEntities(t, dir)
 	clone.Run(t, dir, "make", "generate-code") // without the slow rest of make generate, which the upgrade does
 	clone.Run(t, dir, "go", "run", "./internal/names/generate")
 }
@@ -129,16 +123,15 @@ func addEntities(t *testing.T, dir string) {
 	add := func(args ...string) {
 		clone.Run(t, dir, "go", append([]string{"run", "./cmd/entity", "add"}, args...)...)
 	}
-	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions", "open→sent:send sent→open:reopen")
-	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
-	parcel := []string{"parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship"}
-	if _, err := os.Stat(path("cmd/entity/reaction.go")); err != nil { // in earlier states
-		add(parcel...)
-	} else {
-		add(append(parcel, "--timers", "packed:15m:ship")...)
-		clone.Run(t, dir, "go", "run", "./cmd/entity", "react", "parcel", "purchase_order", "--on", "sent:supplier_id:ship")
-		edit(t, path("internal/domain/parcel_purchase_order.go"), "\t\tDecide: func(", "\t\t// A supplier has one parcel.\n\t\tDecide: func(")
+	order, err := filepath.Abs("../../kit/entity/testdata/purchase_order.proto")
+	if err != nil {
+		t.Fatal(err)
 	}
+	add("purchase_order", order, "--transitions", "open→sent:send sent→open:reopen")
+	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
+	add("parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship", "--timers", "packed:15m:ship")
+	clone.Run(t, dir, "go", "run", "./cmd/entity", "react", "parcel", "purchase_order", "--on", "sent:supplier_id:ship")
+	edit(t, path("internal/domain/parcel_purchase_order.go"), "\t\tDecide: func(", "\t\t// A supplier has one parcel.\n\t\tDecide: func(")
 
 	edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
 	edit(t, path("internal/domain/status.go"), "\tcase d.Color == \"\":\n", "\tcase d.Label == \"XXX\":\n\t\treturn problem.InvalidField(\"status.label\", \"must be a word\")\n\tcase d.Color == \"\":\n")
@@ -192,12 +185,12 @@ func editTemplate(t *testing.T, dir string) {
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	edit(t, path("api/proto/video/v1/video.proto"), "    STATE_PUBLISHED = 2;\n", "    STATE_PUBLISHED = 2;\n    // The video is kept, and not shown.\n    STATE_ARCHIVED = 3;\n")
 	edit(t, path("internal/port/port.go"), "// It knows no service:", "// This is a later version of example.com/videocatalog.\n//\n// It knows no service:")
-	edit(t, path("cmd/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
-	edit(t, path("cmd/entity/templates/domain.go.tmpl"), "Alarm is what", "Alarm, in a later version, is what")
-	edit(t, path("cmd/entity/templates/reaction.go.tmpl"), "Reaction is how", "Reaction, in a later version, is how")
-	edit(t, path("cmd/entity/templates/server.go.tmpl"), "// Prefixes of resource names.", "// The prefixes of resource names, in a later version.")
-	edit(t, path("cmd/entity/templates/service.proto.tmpl"), "// Returns one {{.Words}}, even", "// Returns one {{.Words}} of a later version, even")
-	edit(t, path("cmd/entity/templates/resource.proto.tmpl"), "  // When it was last changed.\n", "  // When it was last changed, in a later version.\n")
+	edit(t, path("kit/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
+	edit(t, path("kit/entity/templates/domain.go.tmpl"), "Alarm is what", "Alarm, in a later version, is what")
+	edit(t, path("kit/entity/templates/reaction.go.tmpl"), "Reaction is how", "Reaction, in a later version, is how")
+	edit(t, path("kit/entity/templates/server.go.tmpl"), "// Prefixes of resource names.", "// The prefixes of resource names, in a later version.")
+	edit(t, path("kit/entity/templates/service.proto.tmpl"), "// Returns one {{.Words}}, even", "// Returns one {{.Words}} of a later version, even")
+	edit(t, path("kit/entity/templates/resource.proto.tmpl"), "  // When it was last changed.\n", "  // When it was last changed, in a later version.\n")
 	edit(t, path("db/migrations/00004_videos.sql"), "-- One index per", "-- A clearer comment. One index per")
 	write(t, path("db/migrations/00098_later.sql"), "-- +goose Up\nCREATE TABLE video_catalog.later (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE video_catalog.later;\n")
 	commit(t, dir)
@@ -216,7 +209,7 @@ func grownEntity(s upgrading, template string) {
 	clone.Run(s.t, s.dir, "go", "run", "./cmd/entity", "render") // makes the golden samples
 	edit(s.t, filepath.Join(s.dir, domain), "func UpdateParcel(", "//\n// It is cheap.\nfunc UpdateParcel(")
 	commit(s.t, s.dir)
-	edit(s.t, filepath.Join(template, "cmd", "entity", "templates", "domain.go.tmpl"), "// Deleted, in a later version,", "// Deleted, in the last version,")
+	edit(s.t, filepath.Join(template, "kit", "entity", "templates", "domain.go.tmpl"), "// Deleted, in a later version,", "// Deleted, in the last version,")
 	commit(s.t, template)
 	s.succeeds("entities, as they were made")
 	for _, text := range []string{"// Deleted, in the last version,", "// It is cheap.", "Height", "WeighParcel"} {
@@ -256,7 +249,7 @@ func refusedMigrations(s upgrading, template string) {
 // often as it is aborted, and that the advice leads to its end.
 func conflicts(s upgrading, template string) {
 	s.t.Helper()
-	edit(s.t, filepath.Join(template, "cmd", "server", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 3}")
+	edit(s.t, filepath.Join(template, "internal", "app", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 3}")
 	commit(s.t, template)
 	for range 2 {
 		s.stops("\n  internal/app/config.go\n", "make generate, git add --all, and git commit", "git merge --abort", "rerere")

@@ -24,9 +24,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/servicekit/localbouncer"
+	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/localbouncer"
-	"example.com/videocatalog/internal/localpg"
 )
 
 const (

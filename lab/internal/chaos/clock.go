@@ -16,7 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/localpg"
+	"example.com/servicekit/localpg"
 )
 
 // wallClock is the source of a library that changes the time of a program. The

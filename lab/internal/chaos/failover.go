@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/localpg"
+	"example.com/servicekit/localpg"
 )
 
 // baseBackup is the program of PostgreSQL that copies a running server.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/localpg"
+	"example.com/servicekit/localpg"
 )
 
 const databaseName = "chaos"

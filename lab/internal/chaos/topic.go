@@ -16,11 +16,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/pubsublocal"
 )
 
 const project = "chaos"
@@ -64,7 +65,7 @@ func startBroker(ctx context.Context) (*broker, error) {
 	// When the lab kills a projector, its messages count as failed, although they are good. So the broker allows many
 	// attempts before they become dead letters. The retry delay is short.
 	resources := localbroker.Resources{RetryMin: 100 * time.Millisecond, RetryMax: time.Second, MaxDeliveryAttempts: 100}
-	if err := resources.Create(ctx, b.client); err != nil {
+	if err := localtopics.Create(ctx, b.client, resources); err != nil {
 		b.stop()
 		return nil, err
 	}

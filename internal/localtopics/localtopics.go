@@ -1,0 +1,47 @@
+// Package localtopics creates the topics and subscriptions of the service in any Pub/Sub, for
+// tests and cmd/dev. It is not for production: there, deploy/ creates them.
+package localtopics
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/pubsub/v2"
+
+	"example.com/servicekit/localbroker"
+	"example.com/videocatalog/api"
+	"example.com/videocatalog/internal/names"
+)
+
+// The first topic of internal/names that has consumers, and the first of them, for tests
+// that work with any topic.
+var (
+	Topic        = first.Name
+	Subscription = first.Subscription(first.Consumers[0])
+	DeadLetters  = first.DeadLetters(first.Consumers[0])
+)
+
+var first = func() names.Topic {
+	all := names.Topics()
+	return all[slices.IndexFunc(all, func(t names.Topic) bool { return len(t.Consumers) > 0 })]
+}()
+
+// Create creates the topics of internal/names with their schemas and subscriptions; foreign
+// ones too, which elsewhere their owner creates.
+func Create(ctx context.Context, client *pubsub.Client, settings localbroker.Resources) error {
+	var topics []localbroker.Topic
+	for _, t := range names.Topics() {
+		schema, err := api.Schemas.ReadFile(strings.TrimPrefix(t.Schema, "api/"))
+		if err != nil {
+			return fmt.Errorf("schema of topic %s: %w", t.Name, err)
+		}
+		topic := localbroker.Topic{Name: t.Name, Schema: string(schema)}
+		for _, consumer := range t.Consumers {
+			topic.Subscriptions = append(topic.Subscriptions, t.Subscription(consumer))
+		}
+		topics = append(topics, topic)
+	}
+	return settings.Create(ctx, client, topics...)
+}

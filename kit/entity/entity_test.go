@@ -1,0 +1,365 @@
+package entity
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"example.com/servicekit/naming"
+)
+
+const root = "../.." // of the repository
+
+// described returns what a command line describes, and writes nothing.
+func described(t *testing.T, args ...string) (entity, error) {
+	t.Helper()
+	o, err := parse(append([]string{"add"}, args...))
+	if err != nil {
+		return entity{}, err
+	}
+	return o.entity(t.Context())
+}
+
+// The fields of a command line have their types, rules, values and parts.
+func TestParseFields(t *testing.T) {
+	got, err := parseFields("customer_id:uuid! note:string?\n\tcolor:enum(red,green)! place:{street:string,floor:int32} tags:strings")
+	want := []field{
+		{Name: "customer_id", Type: typeUUID, Required: true},
+		{Name: "note", Type: typeString, Optional: true},
+		{Name: "color", Type: typeEnum, Values: []string{"red", "green"}, Required: true},
+		{Name: "place", Type: typeMessage, Parts: []field{{Name: "street", Type: typeString}, {Name: "floor", Type: typeInt32}}},
+		{Name: "tags", Type: "strings"},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(field{})); diff != "" || err != nil {
+		t.Errorf("parseFields() = %v (-want +got):\n%s", err, diff)
+	}
+	for _, text := range []string{"title", "title:", "place:{street}"} {
+		if got, err := parseFields(text); err == nil {
+			t.Errorf("parseFields(%q) = %v, want an error", text, got)
+		}
+	}
+}
+
+// Transitions are read with either arrow, and what is none is refused.
+func TestParseTransitions(t *testing.T) {
+	got, err := parseTransitions(" draft→placed:place\n placed->canceled:cancel ")
+	want := []transition{{From: "draft", To: "placed", Command: "place"}, {From: "placed", To: "canceled", Command: "cancel"}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("parseTransitions() = %v (-want +got):\n%s", err, diff)
+	}
+	for _, text := range []string{"draft", "draft→placed", "draft:place"} {
+		if got, err := parseTransitions(text); err == nil {
+			t.Errorf("parseTransitions(%q) = %v, want an error", text, got)
+		}
+	}
+}
+
+// Each mistake in a description has an error of one sentence that names the place and the
+// rule.
+func TestDescriptionsAreChecked(t *testing.T) {
+	t.Chdir(root)
+	const title = "--fields=title:string"
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		// Names.
+		{[]string{"Order", title}, `entity "Order": the name must be lower_snake_case`},
+		{[]string{"order__item", title}, `entity "order__item": the name must be lower_snake_case`},
+		{[]string{strings.Repeat("a", 25), title}, `at most 24 characters`},
+		{[]string{"func", title}, `entity "func": the name is a word of Go`},
+		{[]string{"string", title}, `entity "string": the name is a word of Go`},
+		{[]string{"event", title}, `entity "event": the name is a word of Go, or of a package`},
+		{[]string{"vendor", title}, `entity "vendor": the name is that of a folder that the go command treats differently`},
+		{[]string{"internal", title}, `entity "internal": the name is that of a folder`},
+		{[]string{"testdata", title}, `entity "testdata": the name is that of a folder`},
+		{[]string{"_order", title}, `entity "_order": the name must be lower_snake_case`},
+		{[]string{".order", title}, `entity ".order": the name must be lower_snake_case`},
+		{[]string{"main", title}, `entity "main": the name is a word of Go`},
+		{[]string{"descriptor", title}, `entity "descriptor": the name would be that of a field, and is a method of messages`},
+		{[]string{"class", title}, `entity "class": the API linter refuses a word of Java`},
+		{[]string{"bill_of_lading", title}, `entity "bill_of_lading": the API linter refuses a preposition`},
+		{[]string{"turnip", "--plural=private", title}, `plural "private": the API linter refuses a word of Java`},
+		{[]string{"turnip", title, "--transitions=draft→void:cancel"}, `state "void": the API linter refuses a word of Java`},
+		{[]string{"turnip", title, "--transitions=draft→sent:send_to"}, `command "send_to": the API linter refuses a preposition`},
+		{[]string{"turnip", title, "--transitions=draft→ready:get_ready"}, `command "get_ready": the API linter refuses the verb of a standard method`},
+		{[]string{"turnip", "--plural=reset", title}, `plural "reset" would be the name of a field`},
+		{[]string{"order_test", title}, `"order_test" ends in _test, which in the name of a Go file says where it is built`},
+		{[]string{"order_linux", title}, `"order_linux" ends in _linux`},
+		{[]string{"news", "--plural=news", title}, `plural "news" is equal to the singular`},
+		{[]string{"turnip", "--plural=Orders", title}, `plural "Orders" must be lower_snake_case`},
+		{[]string{"turnip", "--plural=table", title}, `plural "table" is a word of SQL`},
+		{[]string{"turnip", "--plural=order_arm64", title}, `"order_arm64" ends in _arm64`},
+		// Fields.
+		{[]string{"turnip"}, `want the fields from a file, or from --fields`},
+		{[]string{"turnip", "turnip.proto", title}, `and not both`},
+		{[]string{"turnip", "--fields= "}, `an entity needs at least one field`},
+		{[]string{"turnip", "--fields=Title:string"}, `field "Title": the name must be lower_snake_case`},
+		{[]string{"turnip", "--fields=version:int64"}, `field "version": every entity has this name`},
+		{[]string{"turnip", "--fields=proto_reflect:string"}, `field "proto_reflect": every entity has this name, or needs it`},
+		{[]string{"turnip", "--fields=xmin:double"}, `field "xmin": every entity has this name, or needs it`},
+		{[]string{"turnip", "--fields=user:string"}, `field "user": the name is a keyword of SQL`},
+		{[]string{"turnip", "--fields=private:bool"}, `field "private": the name is a word of Java`},
+		{[]string{"turnip", "--fields=turnip_id:uuid"}, `field "turnip_id": the entity itself has this name`},
+		{[]string{"turnip", "--fields=turnip_details:string"}, `field "turnip_details": the entity itself has this name`},
+		{[]string{"turnip", "--fields=title:string title:int64"}, `field "title": the field "title" has this name`},
+		{[]string{"turnip", "--fields=delay:duration delay_ms:int64"}, `field "delay_ms": the field "delay" has this name`},
+		{[]string{"turnip", "--fields=note:string get_note:string"}, `field "get_note": the field "note" has this name`},
+		{[]string{"turnip", "--fields=due_ms:time"}, `field "due_ms": the suffix _ms is added in events`},
+		{[]string{"turnip", "--fields=total:money"}, `field "total": unknown type "money", want one of string, bool`},
+		{[]string{"turnip", "--fields=due:time?"}, `field "due": time cannot be optional`},
+		{[]string{"turnip", "--fields=tags:strings?"}, `field "tags": strings cannot be optional`},
+		{[]string{"turnip", "--fields=total:int64!"}, `field "total": int64 cannot be required`},
+		{[]string{"turnip", "--fields=delay:duration!"}, `field "delay": duration cannot be required`},
+		{[]string{"turnip", "--fields=color:enum()"}, `field "color": an enum has two values or more`},
+		{[]string{"turnip", "--fields=color:enum(red)"}, `field "color": an enum has two values or more`},
+		{[]string{"turnip", "--fields=color:enum"}, `field "color": an enum has two values or more`},
+		{[]string{"turnip", "--fields=color:enum(red,red)"}, `field "color": the value "red" must be lower_snake_case, other than unspecified, and listed once`},
+		{[]string{"turnip", "--fields=color:enum(red,Green)"}, `field "color": the value "Green" must be lower_snake_case`},
+		{[]string{"turnip", "--fields=color:enum(red,unspecified)"}, `field "color": the value "unspecified"`},
+		{[]string{"turnip", "--fields=snapshot:enum(red,green)"}, `field "snapshot": the event has a message of this name`},
+		{[]string{"turnip", "--fields=place:{}"}, `field "place": a message has parts`},
+		{[]string{"turnip", "--fields=place:{Street:string}"}, `field "place": the name of the part "Street"`},
+		{[]string{"turnip", "--fields=place:{street:time}"}, `field "place": the part "street" must be one of string`},
+		{[]string{"turnip", "--fields=place:{street:string!}"}, `field "place": the part "street" must be one of string, bool, int32, int64, double, without ! and ?`},
+		{[]string{"turnip", "--fields=place:{a:string,a:bool}"}, `field "place": the part "a" is listed twice`},
+		{[]string{"turnip", "--fields=place:{reset:string}"}, `field "place": the part "reset" has the name of a method`},
+		{[]string{"turnip", "--fields=place:{class:string}"}, `field "place": the part "class" is a word of Java`},
+		{[]string{"turnip", "--fields=title"}, `field "title": want NAME:TYPE`},
+		// Transitions.
+		{[]string{"turnip", title, "--transitions=draft:place"}, `transition "draft:place": want FROM→TO:COMMAND`},
+		{[]string{"turnip", title, "--transitions=draft→Placed:place"}, `"Placed" must be lower_snake_case`},
+		{[]string{"turnip", title, "--transitions=draft→draft:place"}, `transition draft→draft:place: it changes nothing`},
+		{[]string{"turnip", title, "--transitions=draft→deleted:drop"}, `the state "deleted" is no state`},
+		{[]string{"turnip", title, "--transitions=draft→placed:update"}, `the command "update" is one that every entity has`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place draft→placed:place"}, `it is listed twice`},
+		{[]string{"turnip", title, "--transitions=draft→placed:go draft→canceled:go"}, `the command "go" leads to placed too: a command has one target`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place sent→done:finish"}, `transition sent→done:finish: no transition leads from draft to sent`},
+		{[]string{"turnip", title, "--transitions=draft→reopened:x reopened→draft:reopen"}, `its event would be TurnipReopened, as that of the command "x"`},
+		{[]string{"turnip", title, "--transitions=draft→reset:clear"}, `the field "reset" of its event has the name of a method of messages`},
+		{[]string{"turnip", title, "--transitions=draft→snapshot:take"}, `the event has a message or an enum for "snapshot" already`},
+		{[]string{"turnip", "--fields=ripe:enum(yes,no)", "--transitions=draft→ripe:ripen"}, `the event has a message or an enum for "ripe" already`},
+		{[]string{"turnip", title, "--transitions=draft→version:freeze"}, `symbol "turnip.v1.TurnipEvent.version" already defined`},
+		{[]string{"turnip", title, "--transitions=draft→type:classify"}, `symbol "turnip.v1.TurnipEvent.type" already defined`},
+		// Timers.
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:15m"}, `timer "draft:15m": want STATE:DURATION:COMMAND`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:soon:place"}, `"soon" must be a duration`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:0s:place"}, `"0s" must be a duration of a millisecond or more`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=placed:15m:place"}, `no command "place" leads from placed to another state`},
+		{[]string{"turnip", title, "--timers=draft:15m:place"}, `no command "place" leads from draft`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:15m:place draft:16m:place"}, `the state draft has a timer already`},
+	} {
+		e, err := described(t, c.args...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q = %v, %v, want an error with %q", c.args, e.Name, err, c.want)
+			continue
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: more than one error: %v", c.args, err)
+		}
+	}
+}
+
+// All mistakes are told at once, one in a line.
+func TestMistakesAreToldTogether(t *testing.T) {
+	t.Chdir(root)
+	_, err := described(t, "Order", "--fields=Title:string user:money", "--plural=table")
+	if err == nil || strings.Count(err.Error(), "\n") < 3 {
+		t.Errorf("four mistakes = %v, want four lines", err)
+	}
+}
+
+// Names that the service has are refused, with the place: of a package, a file, a table or a query.
+func TestNamesThatExistAreRefused(t *testing.T) {
+	t.Chdir(root)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"letter", "--plural=inbox", "--fields=title:string"}, "db/queries/inbox.sql exists: choose another name than letter"},
+		{[]string{"stamp", "--fields=title:string"}, "internal/domain/command.go has domain.Stamp, which internal/domain/stamp.go would declare"},
+		{[]string{"envoy", "--plural=outboxes", "--fields=field:enum(red,green)"}, "internal/domain/envoy.go has domain.EnvoyField"},
+		{[]string{"code", "--plural=program", "--fields=title:string"}, "has main.program, which cmd/server/program.go would declare"},
+		{[]string{"outbox_lane", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_lanes, which is a name of outbox_lane, too"},
+		{[]string{"lane", "--plural=outbox_pending", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_pending"},
+		{[]string{"inbox", "--fields=title:string"}, "db/queries/inbox.sql has InsertInbox, which is a name of inbox, too"},
+		{[]string{"quarantine", "--fields=title:string"}, "db/queries/quarantine.sql has InsertQuarantine"},
+		{[]string{"audit", "--fields=title:string"}, "db/migrations/00007_audit.sql has video_catalog.audit, which is a name of audit, too"},
+	} {
+		if _, err := described(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q = %v, want an error with %q", c.args, err, c.want)
+		}
+	}
+}
+
+// Names that only look like those of the tools or the machinery are accepted.
+func TestNamesAreAccepted(t *testing.T) {
+	t.Chdir(root)
+	for _, name := range []string{"linux", "test", "syntax", "rpc", "vendor_turnip", "outbox_turnip", "turnip_confirmation_abc"} {
+		if _, err := described(t, name, "--fields=type:string value:int64 lines:int32 internal:bool",
+			"--transitions=draft→placed:place placed→canceled:cancel placed→draft:reopen draft→paid:mark_paid", "--timers=placed:15m:cancel"); err != nil {
+			t.Errorf("%s = %v, want no error", name, err)
+		}
+	}
+}
+
+// A name that the API linter wants in another form has an exception beside it.
+func TestLintExceptions(t *testing.T) {
+	t.Chdir(root)
+	e, err := described(t, "turnip", "--fields=due_date:string", "--transitions=draft→paid:mark_paid paid→sent:send")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"resource.proto": "core::0142::time-field-type=disabled", "service.proto": "core::0136::http-uri-suffix=disabled"} {
+		if text, err := e.execute(name); err != nil || strings.Count(string(text), want) != 1 {
+			t.Errorf("%s = %s, %v, want %s once", name, text, err, want)
+		}
+	}
+}
+
+// A file of messages gives the fields with their types, comments and rules, and without
+// those that every entity has.
+func TestReadProto(t *testing.T) {
+	t.Chdir(root)
+	got, err := readProto(t.Context(), "kit/entity/testdata/purchase_order.proto", "purchase_order")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []field{
+		{Name: "supplier_id", Type: typeUUID, Comment: "Who delivers, one of our suppliers."},
+		{Name: "payment", Type: typeEnum, Values: []string{"invoice", "credit_card"}},
+		{Name: "address", Type: typeMessage, Parts: []field{
+			{Name: "street", Type: typeString, Comment: "The street and the number."}, {Name: "city", Type: typeString}, {Name: "home_url", Type: typeString},
+			{Name: "floor", Type: typeInt32}, {Name: "code", Type: typeInt64}, {Name: "latitude", Type: typeDouble}, {Name: "verified", Type: typeBool},
+		}},
+		{Name: "note", Type: typeString, Optional: true},
+		{Name: "floor", Type: typeInt32, Optional: true},
+		{Name: "weight", Type: typeInt64, Optional: true},
+		{Name: "discount", Type: typeDouble, Optional: true},
+		{Name: "urgent", Type: typeBool, Optional: true},
+		{Name: "attachment", Type: typeBytes},
+		{Name: "delivery", Type: typeDuration},
+		{Name: "due_time", Type: typeTime},
+		{Name: "labels", Type: "strings"},
+		{Name: "flags", Type: "bools"},
+		{Name: "counts", Type: "int32s"},
+		{Name: "totals", Type: "int64s"},
+		{Name: "prices", Type: "doubles"},
+		{Name: "item_ids", Type: "uuids"},
+		{Name: "title", Type: typeString, Required: true},
+		{Name: "open", Type: typeBool},
+		{Name: "lines", Type: typeInt32},
+		{Name: "total_cents", Type: typeInt64},
+		{Name: "rate", Type: typeDouble},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(field{})); diff != "" {
+		t.Errorf("readProto() (-want +got):\n%s", diff)
+	}
+	if err := (entity{Name: "purchase_order", Plural: "purchase_orders", Fields: got}).check(); err != nil {
+		t.Errorf("check() = %v", err)
+	}
+}
+
+// Messages with something that no field can have are refused, and the error names the field.
+func TestUnsupportedMessagesAreRefused(t *testing.T) {
+	t.Chdir(root)
+	for _, c := range []struct{ name, file, want string }{
+		{"map_order", "unsupported", `field "labels": maps and oneofs are not supported`},
+		{"oneof_order", "unsupported", `field "card": maps and oneofs are not supported`},
+		{"unsigned_order", "unsupported", `field "total": uint32 is not supported`},
+		{"tree_order", "unsupported", `field "parent": its part "parent" must be a string`},
+		{"deep_order", "unsupported", `field "address": its part "lines" must be a string`},
+		{"list_order", "unsupported", `field "lines": a list of message is not supported`},
+		{"wrapped_order", "unsupported", `field "note": google.protobuf.StringValue is not supported`},
+		{"zero_order", "unsupported", `field "color": the first value of the enum Color must end in UNSPECIFIED`},
+		{"optional_order", "unsupported", `field "picture": bytes cannot be optional`},
+		{"named_order", "unsupported", `field "name": every entity has a field of this name with another meaning`},
+		{"state_order", "unsupported", `field "state": every entity has a field of this name with another meaning`},
+		{"ruled_order", "unsupported", `field "total_cents": rules of buf.validate other than string.uuid are not taken over`},
+		{"other_order", "unsupported", `has no message OtherOrder`},
+		{"broken_order", "broken", `compile: `},
+		{"order", "missing", `no such file`},
+	} {
+		if _, err := described(t, c.name, "kit/entity/testdata/"+c.file+".proto"); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s = %v, want an error with %q", c.name, err, c.want)
+		}
+	}
+}
+
+// Names have the forms of Go, of protoc-gen-go, of sqlc, of JSON and of prose.
+func TestWords(t *testing.T) {
+	for _, c := range []struct{ name, camel, unexported, proto, sql, json string }{
+		{"order", "Order", "order", "Order", "Order", "order"},
+		{"customer_id", "CustomerID", "customerID", "CustomerId", "CustomerID", "customerId"},
+		{"home_url", "HomeURL", "homeURL", "HomeUrl", "HomeUrl", "homeUrl"},
+		{"item_ids", "ItemIDs", "itemIDs", "ItemIds", "ItemIds", "itemIds"},
+		{"url_item", "URLItem", "urlItem", "UrlItem", "UrlItem", "urlItem"},
+		{"line_2", "Line2", "line2", "Line2", "Line2", "line2"},
+	} {
+		got := [...]string{camel(c.name), unexported(c.name), protoCamel(c.name), sqlCamel(c.name), lowerCamel(c.name)}
+		if want := [...]string{c.camel, c.unexported, c.proto, c.sql, c.json}; got != want {
+			t.Errorf("%s = %q, want %q", c.name, got, want)
+		}
+	}
+	for name, want := range map[string]string{
+		"order": "an order", "view": "a view", "unit": "a unit", "user": "a user", "hour": "an hour", "uninstall": "an uninstall", "invoice": "an invoice", "euro_price": "a euro price",
+	} {
+		if got := article(words(name)); got != want {
+			t.Errorf("article of %s = %q, want %q", name, got, want)
+		}
+	}
+	for name, want := range map[string]string{
+		"order": "orders", "category": "categories", "day": "days", "box": "boxes", "status": "statuses", "batch": "batches", "wish": "wishes", "purchase_order": "purchase_orders",
+	} {
+		if got := naming.Plural(name); got != want {
+			t.Errorf("naming.Plural(%s) = %q, want %q", name, got, want)
+		}
+	}
+	for command, want := range map[string]string{"reopen": "reopened", "release": "released"} {
+		if got := participle(command); got != want {
+			t.Errorf("participle(%s) = %q, want %q", command, got, want)
+		}
+	}
+}
+
+// A field without a comment has one that says what its name says.
+func TestComments(t *testing.T) {
+	for _, c := range []struct {
+		field      field
+		api, event string
+	}{
+		{field{Name: "total_cents", Type: typeInt64}, "The total cents.", "The total cents."},
+		{field{Name: "note", Type: typeString}, "The note, at most 200 characters.", "The note."},
+		{field{Name: "note", Type: typeString, Required: true}, "The note; required.", "The note."},
+		{field{Name: "note", Type: typeString, Comment: "For the cook."}, "For the cook.", "The note."},
+		{field{Name: "open", Type: typeBool}, "Whether it is open.", "Whether it is open."},
+		{field{Name: "is_open", Type: typeBool}, "Whether it is open.", "Whether it is open."},
+		{field{Name: "has_lines", Type: typeBool}, "Whether it has lines.", "Whether it has lines."},
+		{field{Name: "placed_at", Type: typeTime}, "When it was placed.", "When it was placed, in milliseconds since 1970-01-01 UTC; 0: not set."},
+		{field{Name: "due_time", Type: typeTime}, "The due time.", "The due time, in milliseconds since 1970-01-01 UTC; 0: not set."},
+		{field{Name: "delay", Type: typeDuration}, "The delay.", "The delay, in milliseconds."},
+	} {
+		if got, want := [...]string{c.field.Doc(), c.field.EventDoc()}, [...]string{c.api, c.event}; got != want {
+			t.Errorf("comments of %s = %q, want %q", c.field.Name, got, want)
+		}
+	}
+}
+
+// Lists are broken before a line gets too long.
+func TestListsAreWrapped(t *testing.T) {
+	items := slices.Repeat([]string{"abcdefgh"}, 30)
+	for line := range strings.SplitSeq("\t"+wrap("\t", ", ", items), "\n") {
+		if width(line) > lineWidth || !strings.HasPrefix(line, "\t") || strings.HasSuffix(line, " ") {
+			t.Errorf("line %q", line)
+		}
+	}
+	if got := literal("\t", "[]string", items[:2]); got != "[]string{abcdefgh, abcdefgh}" {
+		t.Errorf("literal() = %q", got)
+	}
+	if got := literal("\t", "[]string", items); strings.Count(got, "\n") != 31 {
+		t.Errorf("literal() of a long list = %q, want a line per item", got)
+	}
+}

@@ -1,0 +1,291 @@
+package entity
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"example.com/servicekit/naming"
+)
+
+// field is a field that the owner of an entity sets.
+type field struct {
+	Name     string   `yaml:"name"`
+	Type     string   `yaml:"type"` // as usage describes it, without ! and ?
+	Required bool     `yaml:"required,omitempty"`
+	Optional bool     `yaml:"optional,omitempty"` // of a scalar: "not set" differs from its zero value
+	Comment  string   `yaml:"comment,omitempty"`
+	Values   []string `yaml:"values,omitempty"` // of an enum
+	Parts    []field  `yaml:"parts,omitempty"`  // of a message
+	// Number is the number in the messages. It never changes.
+	Number int `yaml:"number,omitempty"`
+	// Migration is the number of the migration that adds the column.
+	Migration int `yaml:"migration,omitempty"`
+
+	entity string // its name
+}
+
+// The types by their names on the command line. A list has the letter s behind the type of
+// its items.
+const (
+	typeString   = "string"
+	typeBool     = "bool"
+	typeInt32    = "int32"
+	typeInt64    = "int64"
+	typeDouble   = "double"
+	typeBytes    = "bytes"
+	typeTime     = "time"
+	typeDuration = "duration"
+	typeUUID     = "uuid"
+	typeEnum     = "enum"
+	typeMessage  = "message"
+)
+
+var (
+	scalars = []string{typeString, typeBool, typeInt32, typeInt64, typeDouble}
+	single  = append(slices.Clone(scalars), typeBytes, typeTime, typeDuration, typeUUID, typeEnum, typeMessage)
+	lists   = []string{"strings", "bools", "int32s", "int64s", "doubles", "uuids"}
+)
+
+// kind returns the type, or that of the items of a list.
+func (f field) kind() string {
+	if f.isList() {
+		return strings.TrimSuffix(f.Type, "s")
+	}
+	return f.Type
+}
+
+func (f field) isList() bool { return slices.Contains(lists, f.Type) }
+
+var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
+
+// given are the fields that every entity has.
+var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}
+
+// taken are those names, and others that generated code needs.
+var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, systemColumns, methods)
+
+// systemColumns are columns that every table of PostgreSQL has.
+var systemColumns = []string{"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+
+// methods are names that protoc-gen-go changes, because messages have methods of these names.
+var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
+
+// check returns the mistakes in a field.
+func (f field) check() (errs []error) {
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("field %q: "+format, append([]any{f.Name}, args...)...))
+	}
+	switch {
+	case !snake.MatchString(f.Name) || len(f.Name) > 40:
+		wrong("the name must be lower_snake_case with at most 40 characters")
+	case slices.Contains(taken, f.Name):
+		wrong("every entity has this name, or needs it: choose another")
+	case naming.IsClientKeyword(f.Name):
+		wrong("the name is a word of Java, JavaScript or Python: choose another")
+	case naming.IsSQLKeyword(f.Name):
+		wrong("the name is a keyword of SQL: choose another")
+	case f.Type == typeTime && strings.HasSuffix(f.Name, "_ms"), f.Type == typeDuration && strings.HasSuffix(f.Name, "_ms"):
+		wrong("the suffix _ms is added in events: leave it out")
+	}
+	if !slices.Contains(single, f.Type) && !f.isList() {
+		wrong("unknown type %q, want one of %s, or a list of them: %s", f.Type, strings.Join(single, ", "), strings.Join(lists, ", "))
+	}
+	if f.Optional && !slices.Contains(scalars, f.Type) {
+		wrong("%s cannot be optional: it is empty if it is not set", f.Type)
+	}
+	if f.Required && (f.Optional || slices.Contains(append([]string{typeDuration, typeMessage}, scalars[1:]...), f.Type)) {
+		wrong("%s cannot be required: required is for string, bytes, time, uuid, enum and lists", f.Type)
+	}
+	switch {
+	case f.Type == typeEnum && len(f.Values) < 2:
+		wrong("an enum has two values or more, as in color:enum(red,green)")
+	case f.Type == typeMessage && len(f.Parts) == 0:
+		wrong("a message has parts, as in address:{street:string,city:string}")
+	case f.Type != typeEnum && len(f.Values) > 0, f.Type != typeMessage && len(f.Parts) > 0:
+		wrong("%s has neither values nor parts", f.Type)
+	case (f.Type == typeEnum || f.Type == typeMessage) && slices.Contains([]string{"snapshot", "created", "updated", "undeleted"}, f.Name):
+		wrong("the event has a message of this name: choose another")
+	}
+	return append(errs, f.checkInner()...)
+}
+
+// checkInner checks the values of an enum and the parts of a message.
+func (f field) checkInner() (errs []error) {
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("field %q: "+format, append([]any{f.Name}, args...)...))
+	}
+	for i, value := range f.Values {
+		if !snake.MatchString(value) || value == "unspecified" || slices.Contains(f.Values[:i], value) {
+			wrong("the value %q must be lower_snake_case, other than unspecified, and listed once", value)
+		}
+	}
+	for i, part := range f.Parts {
+		switch {
+		case !snake.MatchString(part.Name) || len(part.Name) > 40:
+			wrong("the name of the part %q must be lower_snake_case with at most 40 characters", part.Name)
+		case slices.Contains(methods, part.Name):
+			wrong("the part %q has the name of a method of messages: choose another", part.Name)
+		case naming.IsClientKeyword(part.Name):
+			wrong("the part %q is a word of Java, JavaScript or Python: choose another", part.Name)
+		case !slices.Contains(scalars, part.Type) || part.Optional || part.Required:
+			wrong("the part %q must be one of %s, without ! and ?", part.Name, strings.Join(scalars, ", "))
+		case slices.ContainsFunc(f.Parts[:i], part.sharesName):
+			wrong("the part %q is listed twice", part.Name)
+		}
+	}
+	return errs
+}
+
+// sharesName reports whether two fields would have one name in a layer.
+func (f field) sharesName(other field) bool {
+	return f.Go() == other.Go() || f.EventName() == other.EventName() || f.Column() == other.Column() ||
+		f.Name == "get_"+other.Name || other.Name == "get_"+f.Name // the method that reads a field
+}
+
+// Names.
+
+// Go is the name in the domain.
+func (f field) Go() string { return camel(f.Name) }
+
+// ProtoGo is the name in the Go code of protoc-gen-go.
+func (f field) ProtoGo() string { return protoCamel(f.Name) }
+
+// Row is the name in the Go code of sqlc.
+func (f field) Row() string { return sqlCamel(f.Column()) }
+
+// Var is the name of a variable.
+func (f field) Var() string { return lowerCamel(f.Name) + "JSON" }
+
+// Proto is the name of the nested enum or message.
+func (f field) Proto() string { return protoCamel(f.Name) }
+
+// DomainType is the name of the type of an enum or a message in the domain.
+func (f field) DomainType() string { return camel(f.entity + "_" + f.Name) }
+
+// MapName begins the names of the functions that convert an enum or a message.
+func (f field) MapName() string { return unexported(f.entity + "_" + f.Name) }
+
+// Column is the name of the column.
+func (f field) Column() string {
+	if f.Type == typeDuration {
+		return f.Name + "_ms"
+	}
+	return f.Name
+}
+
+// Param is the name of the parameter of a query.
+func (f field) Param() string { return "@" + f.Column() }
+
+// EventName is the name in the event.
+func (f field) EventName() string {
+	if f.Type == typeTime || f.Type == typeDuration {
+		return f.Name + "_ms"
+	}
+	return f.Name
+}
+
+// EventGo is that name in Go.
+func (f field) EventGo() string { return protoCamel(f.EventName()) }
+
+// Comments.
+
+// subject is what the field has, as the begin of a sentence.
+func (f field) subject() string {
+	if past, ok := strings.CutSuffix(f.Name, "ed_at"); ok && f.Type == typeTime {
+		return "When it was " + words(past) + "ed"
+	}
+	if f.Type == typeBool {
+		if has, ok := strings.CutPrefix(f.Name, "has_"); ok {
+			return "Whether it has " + words(has)
+		}
+		return "Whether it is " + words(strings.TrimPrefix(f.Name, "is_"))
+	}
+	return "The " + words(f.Name)
+}
+
+// Doc is the comment in the API.
+func (f field) Doc() string {
+	switch {
+	case f.Comment != "":
+		return f.Comment
+	case f.Required:
+		return f.subject() + "; required."
+	case f.Type == typeString:
+		return f.subject() + ", at most 200 characters."
+	}
+	return f.subject() + "."
+}
+
+// EventDoc is the comment in the event.
+func (f field) EventDoc() string {
+	switch f.Type {
+	case typeTime:
+		return f.subject() + ", in milliseconds since 1970-01-01 UTC; 0: not set."
+	case typeDuration:
+		return f.subject() + ", in milliseconds."
+	default:
+		return f.subject() + "."
+	}
+}
+
+// GoComment is the comment in the domain.
+func (f field) GoComment() string {
+	switch f.Type {
+	case typeTime:
+		return " // in UTC and whole milliseconds; zero if it is not set"
+	case typeUUID:
+		return " // uuid.Nil if it is not set"
+	case typeDuration:
+		return " // in whole milliseconds"
+	}
+	if f.Optional {
+		return " // nil if it is not set"
+	}
+	return ""
+}
+
+// pastWords are those in whose place the API linter wants the imperative: expire_time.
+var pastWords = []string{"created", "creation", "expired", "modified", "updated", "purged"}
+
+// timeSuffixes are the ends of names that the API linter wants for times alone.
+var timeSuffixes = strings.Fields("date datetime ms msec msecs millis nanos ns nsec nsecs sec secs seconds time timestamp us usec usecs")
+
+// LintExceptions are the rules of the API linter that the name breaks.
+func (f field) LintExceptions() (rules []string) {
+	if naming.HasPreposition(f.Name) {
+		rules = append(rules, "core::0140::prepositions")
+	}
+	past := func(word string) bool { return strings.Contains(f.Name, word) }
+	if f.Type == typeTime && (!strings.HasSuffix(f.Name, "_time") || slices.ContainsFunc(pastWords, past)) {
+		rules = append(rules, "core::0142::time-field-names")
+	}
+	if f.Type != typeTime && slices.Contains(timeSuffixes, f.Name[strings.LastIndexByte(f.Name, '_')+1:]) {
+		rules = append(rules, "core::0142::time-field-type")
+	}
+	return append(rules, f.EventLintExceptions()...)
+}
+
+// allowedNames are names that end in _name, which the API linter knows.
+var allowedNames = []string{"display_name", "family_name", "given_name"}
+
+// EventLintExceptions are the rules of the API linter that the name breaks in the event.
+func (f field) EventLintExceptions() (rules []string) {
+	if strings.HasSuffix(f.Name, "_name") && !strings.HasSuffix(f.Name, "_display_name") && !slices.Contains(allowedNames, f.Name) {
+		rules = append(rules, "core::0122::name-suffix")
+	}
+	if strings.HasPrefix(f.Name, "num_") {
+		rules = append(rules, "core::0141::count-suffix")
+	}
+	if slices.Contains(codes, f.Name) {
+		rules = append(rules, "core::0143::standardized-codes")
+	}
+	if slices.Contains([]string{"first_name", "last_name"}, f.Name) {
+		rules = append(rules, "core::0148::human-names")
+	}
+	return rules
+}
+
+// codes are names for which the API linter wants others.
+var codes = []string{"content_type", "country", "country_code", "currency", "lang", "language", "mime", "mimetype", "timezone", "tz"}

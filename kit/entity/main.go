@@ -1,0 +1,256 @@
+// Package entity is a command of a service that makes the files of an aggregate type: messages, migration, queries,
+// decisions, events, store, handlers, projection, registration and tests.
+//
+//	go run ./cmd/entity add order --fields 'customer_id:uuid! total_cents:int64' --transitions 'draft→placed:place'
+//
+// It changes no hand-written file but the list of registrations, to which it adds a line. The description stays in internal/entities. When it has
+// grown, run the command again: it adds a migration, writes the files again that you have not
+// edited, and lists the others.
+package entity
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"example.com/servicekit/naming"
+)
+
+const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an aggregate type, such as order or purchase_order.
+
+  FILE.proto          takes the fields from the message with the name of the entity, or:
+  --fields LIST       fields as NAME:TYPE, separated by spaces. TYPE is
+                        string bool int32 int64 double bytes time duration uuid   one value
+                        strings bools int32s int64s doubles uuids                 a list
+                        enum(red,green)                                           one of some values
+                        {street:string,city:string}                               a message of scalars
+                      ? behind string, bool, int32, int64 or double: optional
+                      ! behind string, bytes, time, uuid, enum and lists: required
+  --transitions LIST  commands that change the state, as FROM→TO:COMMAND, such as 'draft→placed:place placed→canceled:cancel'.
+                      -> is the same as →. A new entity has the first state.
+  --timers LIST       limits of the time in a state, as STATE:DURATION:COMMAND, such as placed:15m:cancel
+  --plural NAME       default: the regular plural
+
+For an entity that exists it adds the fields, values, states and transitions that are new. Its other commands:
+
+go run ./cmd/entity replicate NAME OWNER   keeps a copy of an entity of another service, made of its events
+
+  OWNER               folder of that service, or its Go module with a version, such as github.com/acme/orders@v1.2.0
+
+  --project PROJECT   Google Cloud project of that service, if it is another one
+
+go run ./cmd/entity react NAME OTHER   has an entity react to the events of another one, or of a replica; run again, it adds more
+
+  --on LIST           reactions as EVENT:FIELD:COMMAND, such as captured:order_id:confirm: when OTHERCaptured comes, the command confirm
+                      is run on the entity whose id is in the uuid field order_id of OTHER. A field that is not set concerns none.
+                      FIELD is id if both have the same id. COMMAND is create, as in placed:id:create, if the event makes the
+                      entity: it gets the fields of OTHER with the same name and type.
+
+go run ./cmd/entity render   writes the files of all entities again, except those that you edited
+`
+
+// Main runs the command in the root of a service.
+func Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "entity:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err := io.WriteString(stdout, usage)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat("sqlc.yaml"); err != nil {
+		return errors.New("this folder is no service: run the command in the root of the repository")
+	}
+	all, err := o.entities(ctx)
+	if err != nil {
+		return err
+	}
+	return render(ctx, all, stdout)
+}
+
+// entities returns the entities whose files are written.
+func (o options) entities(ctx context.Context) ([]entity, error) {
+	switch {
+	case o.render:
+		all, err := loadAll()
+		for i := range all {
+			all[i].whole, all[i].overwrite = true, o.overwrite
+		}
+		return all, err
+	case o.to != "":
+		return react(o.name, o.to, o.on)
+	case o.owner != "":
+		dir, err := ownerDir(ctx, o.owner)
+		if err != nil {
+			return nil, err
+		}
+		e, err := replica(o.name, dir, o.project)
+		return []entity{e}, err
+	default:
+		e, err := o.entity(ctx)
+		return []entity{e}, err
+	}
+}
+
+// options are the command line.
+type options struct {
+	render, overwrite                         bool
+	name, file, fields, moves, timers, plural string
+	owner, project                            string // of a replica: its service, and the project of its topic
+	to, on                                    string // of a reaction: the other entity, and the rules
+}
+
+func parse(args []string) (o options, err error) {
+	flags := flag.NewFlagSet("entity", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says enough
+	flags.StringVar(&o.fields, "fields", "", "")
+	flags.StringVar(&o.moves, "transitions", "", "")
+	flags.StringVar(&o.timers, "timers", "", "")
+	flags.StringVar(&o.plural, "plural", "", "")
+	flags.StringVar(&o.project, "project", "", "")
+	flags.StringVar(&o.on, "on", "", "")
+	flags.BoolVar(&o.overwrite, "overwrite", false, "") // for cmd/upgrade: write edited files, too, and no samples
+	var words []string
+	for { // the flag package stops at the first argument that is not a flag
+		if err := flags.Parse(args); err != nil {
+			return o, fmt.Errorf("%w: try go run ./cmd/entity --help", err)
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
+	}
+	isReplica := len(words) > 0 && words[0] == "replicate"
+	isReaction := len(words) > 0 && words[0] == "react"
+	switch {
+	case !isReplica && o.project != "":
+		return o, errors.New("--project is for replicate: this service has its own topics in its own project")
+	case !isReaction && o.on != "":
+		return o, errors.New("--on is for react")
+	case isReaction && (len(words) != 3 || o.on == "" || flags.NFlag() != 1):
+		return o, errors.New("want react NAME OTHER --on LIST: try go run ./cmd/entity --help")
+	case isReaction:
+		o.name, o.to = words[1], words[2]
+		return o, nil
+	case len(words) == 1 && words[0] == "render" && (flags.NFlag() == 0 || o.overwrite && flags.NFlag() == 1):
+		o.render = true
+	case len(words) == 2 && words[0] == "add":
+		o.name = words[1]
+	case len(words) == 3 && words[0] == "add":
+		o.name, o.file = words[1], words[2]
+	case len(words) == 3 && isReplica && (flags.NFlag() == 0 || o.project != "" && flags.NFlag() == 1):
+		o.name, o.owner = words[1], words[2]
+		return o, nil
+	default:
+		return o, errors.New("want add NAME [FILE.proto], replicate NAME OWNER, react NAME OTHER, or render: try go run ./cmd/entity --help")
+	}
+	if !o.render && (o.file == "") == (o.fields == "") {
+		return o, errors.New("want the fields from a file, or from --fields, and not both")
+	}
+	return o, nil
+}
+
+// entity returns what the options describe. If the entity exists, they may only add to it.
+func (o options) entity(ctx context.Context) (entity, error) {
+	before, err := load(pathOf(o.name))
+	exists := err == nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return entity{}, err
+	}
+	if before.names, err = readNames(); err != nil {
+		return entity{}, err
+	}
+	if before.Replica() {
+		return entity{}, fmt.Errorf("%s is a replica: its owner adds fields, and then replicate takes them", o.name)
+	}
+	next := entity{Name: o.name, Plural: o.plural}
+	if next.Plural == "" && exists {
+		next.Plural = before.Plural
+	} else if next.Plural == "" && snake.MatchString(o.name) {
+		next.Plural = naming.Plural(o.name)
+	}
+	var fieldErr error
+	if o.file != "" {
+		next.Fields, fieldErr = readProto(ctx, o.file, o.name)
+	} else {
+		next.Fields, fieldErr = parseFields(o.fields)
+	}
+	var moveErr error
+	if next.Transitions, moveErr = parseTransitions(o.moves); o.moves == "" && exists {
+		next.Transitions = before.Transitions
+	}
+	var timerErr error
+	if next.Timers, timerErr = parseTimers(o.timers); o.timers == "" && exists {
+		next.Timers = before.Timers
+	}
+	if err := errors.Join(fieldErr, moveErr, timerErr); err != nil {
+		return entity{}, err
+	}
+	if exists && next.Plural != before.Plural {
+		return entity{}, fmt.Errorf("the plural of %s is %s, and cannot change", before.Name, before.Plural)
+	}
+	number, err := nextMigration()
+	if err != nil {
+		return entity{}, err
+	}
+	grown, err := before.grow(next, number)
+	if err != nil {
+		return entity{}, err
+	}
+	if !exists {
+		err = grown.checkFree()
+	}
+	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
+}
+
+// firstOwn is the number of the first migration of a service. Those of the template are
+// smaller.
+const firstOwn = 1000
+
+// nextMigration returns the number of the next migration of this service.
+func nextMigration() (int, error) {
+	files, err := filepath.Glob("db/migrations/*.sql")
+	if err != nil {
+		return 0, err
+	}
+	number := firstOwn
+	for _, file := range files {
+		var n int
+		if _, err := fmt.Sscanf(filepath.Base(file), "%d_", &n); err == nil && n >= number {
+			number = n + 1
+		}
+	}
+	return number, nil
+}
+
+// checkFree returns an error if something of the entity exists already.
+func (e entity) checkFree() error {
+	var errs []error
+	paths := []string{"api/proto/" + e.Name} // two entities must not share a package
+	for _, f := range e.files() {
+		paths = append(paths, f.path)
+	}
+	for _, path := range paths {
+		if isThere(path) {
+			errs = append(errs, fmt.Errorf("%s exists: choose another name than %s", path, e.Name))
+		}
+	}
+	return errors.Join(errs...)
+}

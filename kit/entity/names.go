@@ -1,0 +1,239 @@
+package entity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/bufbuild/protocompile"
+
+	"example.com/servicekit/naming"
+)
+
+// checkNames returns an error if what is made of the entity has a name that the service has already,
+// or that a tool would refuse. Every run checks this before it writes a file.
+func (e entity) checkNames() error {
+	e.Model = "Model" // does not matter here
+	return errors.Join(e.checkGo(), e.checkSQL(), e.checkProto())
+}
+
+// checkGo returns an error if a package declares or imports a name that the code of the entity
+// declares too.
+func (e entity) checkGo() error {
+	var errs []error
+	places := make(map[string]string) // of the identifiers, by folder and name
+	add := func(path string, content []byte, fail func(place, name string)) error {
+		declared, err := declarations(path, content)
+		if err != nil {
+			return err
+		}
+		for _, name := range declared {
+			key := filepath.Join(filepath.Dir(path), name)
+			if place, ok := places[key]; ok {
+				fail(place, name)
+			}
+			places[key] = path
+		}
+		return nil
+	}
+	var files, folders []string
+	for _, f := range e.files() {
+		if filepath.Ext(f.path) == ".go" {
+			files = append(files, f.path)
+			if dir := filepath.Dir(f.path); !slices.Contains(folders, dir) {
+				folders = append(folders, dir)
+			}
+		}
+	}
+	for _, dir := range folders {
+		others, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			return err
+		}
+		for _, other := range others {
+			if slices.Contains(files, other) {
+				continue
+			}
+			// Two files may declare one name for two platforms.
+			if err := add(other, nil, func(string, string) {}); err != nil {
+				return err
+			}
+		}
+	}
+	for _, f := range e.files() {
+		if !slices.Contains(files, f.path) {
+			continue
+		}
+		content, err := e.content(f)
+		if err != nil {
+			return err
+		}
+		if err := add(f.path, content, func(place, name string) {
+			errs = append(errs, fmt.Errorf("%s has %s, which %s would declare: %s", place, name, f.path, choose))
+		}); err != nil {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// choose is the advice of the errors about names.
+const choose = "choose another name for the entity, or for its field, state or command"
+
+var (
+	queryName = regexp.MustCompile(`(?m)^-- name: (\w+)`)
+	relation  = regexp.MustCompile(`(?m)^CREATE (?:UNIQUE )?(?:TABLE|VIEW|INDEX)(?: CONCURRENTLY)? (?:(\w+)\.)?(\w+)(?: ON (\w+)\.)?`)
+)
+
+// checkSQL returns an error if a query, a table or an index has the name of one of the entity.
+func (e entity) checkSQL() error {
+	queries, err := e.execute("queries.sql")
+	own := "db/queries/" + e.Plural + ".sql"
+	err = errors.Join(err, e.checkIn("db/queries/*.sql", own, string(queries), queryName, func(found []string) string { return found[1] }))
+	if !slices.Contains(e.made, e.Migration) {
+		return err // it has its tables
+	}
+	made, migrationErr := e.names.execute("migration.sql", columns{entity: e, Number: e.Migration})
+	tables := string(made)
+	if !e.Replica() { // sqlc names the type of a row after the singular, also of another table
+		tables += "\nCREATE TABLE " + e.names.Schema + "." + naming.Plural(e.Plural)
+		if e.Plural == naming.Plural(e.Name) {
+			tables += "\nCREATE TABLE " + e.names.Schema + "." + e.Name
+		}
+	}
+	return errors.Join(err, migrationErr, e.checkIn("db/migrations/*.sql", "", tables, relation, func(found []string) string {
+		return found[1] + found[3] + "." + found[2]
+	}))
+}
+
+// checkIn returns an error for each name in what is made that another file has already.
+func (e entity) checkIn(pattern, own, made string, named *regexp.Regexp, name func(found []string) string) error {
+	paths, err := filepath.Glob(pattern)
+	errs := []error{err}
+	places := make(map[string]string)
+	for _, path := range paths {
+		content, err := os.ReadFile(path) //nolint:gosec // a file of this repository
+		errs = append(errs, err)
+		for _, found := range named.FindAllStringSubmatch(string(content), -1) {
+			if path != own {
+				places[name(found)] = path
+			}
+		}
+	}
+	for _, found := range named.FindAllStringSubmatch(made, -1) {
+		if place, ok := places[name(found)]; ok {
+			errs = append(errs, fmt.Errorf("%s has %s, which is a name of %s, too: %s", place, name(found), e.Name, choose))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// standardVerbs begin the names of methods for which the API linter has rules of their own.
+var standardVerbs = strings.Fields("get list create update set delete undelete purge search")
+
+// checkLint returns an error for each new word that the API linter would refuse later, in make lint. A
+// word that was there before stays: its owner may have switched off a rule.
+func (e entity) checkLint(before entity) error {
+	var errs []error
+	refuse := func(kind, word, rule string) {
+		errs = append(errs, fmt.Errorf("%s %q: the API linter refuses %s: choose another", kind, word, rule))
+	}
+	const language, preposition = "a word of Java, JavaScript or Python", "a preposition, such as of, here"
+	switch {
+	case before.Name != "":
+	case naming.IsClientKeyword(e.Name):
+		refuse("entity", e.Name, language)
+	case naming.HasPreposition(e.Name):
+		refuse("entity", e.Name, preposition)
+	case naming.IsClientKeyword(e.Plural):
+		refuse("plural", e.Plural, language)
+	}
+	for _, t := range e.Transitions {
+		verb, _, _ := strings.Cut(t.Command, "_")
+		switch {
+		case slices.Contains(before.Transitions, t):
+		case naming.IsClientKeyword(e.eventField(t)):
+			refuse("state", e.eventField(t), language)
+		case naming.HasPreposition(t.Command):
+			refuse("command", t.Command, preposition)
+		case slices.Contains(standardVerbs, verb):
+			refuse("command", t.Command, "the verb of a standard method for a command")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// version matches the end of the path of a Go package that is no part of its name.
+var version = regexp.MustCompile(`[/.]v[0-9]+$`)
+
+// checkProto compiles the message of the events, where the entity, its states and its fields meet.
+func (e entity) checkProto() error {
+	if e.Replica() {
+		return nil // its owner compiles it
+	}
+	content, err := e.execute("event.proto")
+	if err != nil {
+		return err
+	}
+	path := e.ProtoDir() + "/" + e.Name + "_event.proto"
+	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{Accessor: protocompile.SourceAccessorFromMap(map[string]string{path: string(content)})}}
+	if _, err := compiler.Compile(context.Background(), path); err != nil {
+		return fmt.Errorf("%w: %s", err, choose)
+	}
+	return nil
+}
+
+// declarations returns the identifiers that a Go file declares for its package. Files of
+// tests outside of the package get other names, so that they cannot be mistaken. Those of a file that
+// exists are also the packages that it imports: no file of its package may declare their names.
+func declarations(name string, content []byte) (declared []string, err error) {
+	var source any
+	if content != nil {
+		source = content
+	}
+	tree, err := parser.ParseFile(token.NewFileSet(), name, source, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	add := func(name string) {
+		if name != "_" && name != "init" {
+			declared = append(declared, tree.Name.Name+"."+name)
+		}
+	}
+	for _, spec := range tree.Imports {
+		if content == nil && spec.Name != nil {
+			add(spec.Name.Name)
+		} else if content == nil {
+			add(path.Base(version.ReplaceAllString(strings.Trim(spec.Path.Value, `"`), "")))
+		}
+	}
+	for _, decl := range tree.Decls {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			if decl.Recv == nil {
+				add(decl.Name.Name)
+			}
+		case *ast.GenDecl:
+			for _, spec := range decl.Specs {
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					add(spec.Name.Name)
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						add(name.Name)
+					}
+				}
+			}
+		}
+	}
+	return declared, nil
+}

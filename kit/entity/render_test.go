@@ -1,0 +1,374 @@
+package entity
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// slowGo is the environment variable with the file that tells that slow has begun to write.
+const slowGo = "ENTITY_TEST_STARTED"
+
+// TestMain runs this program as a slow Go command, if a test wants that: its child writes for ten
+// seconds, as a slow buf would.
+func TestMain(m *testing.M) {
+	started := os.Getenv(slowGo)
+	switch {
+	case started == "":
+		os.Exit(m.Run())
+	case len(os.Args) > 1 && os.Args[1] == "child":
+		for range 1000 {
+			for _, path := range []string{"api/proto/parcel/v1/parcel.pb.go", "api/openapi.json", started} {
+				if err := writeFile(path, []byte(time.Now().String())); err != nil {
+					panic(err)
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	default:
+		if out, err := exec.Command(os.Args[0], "child").CombinedOutput(); err != nil {
+			panic(fmt.Sprint(err, string(out)))
+		}
+	}
+}
+
+// service makes a folder with a description of orders, which is the working directory of
+// the test.
+func service(t *testing.T) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	e := entity{
+		Name: "order", Plural: "orders", Migration: 1000,
+		Fields:      []field{{Name: "title", Type: typeString, Number: 10, Migration: 1000}, {Name: "color", Type: typeEnum, Values: []string{"red", "green"}, Number: 11, Migration: 1000}},
+		Transitions: []transition{{From: "draft", To: "placed", Command: "place"}},
+	}
+	for path, content := range map[string]string{
+		"go.mod": "module example.com/shop\n", "internal/names/names.yaml": "service: shop\nerror_domain: shop.example.com\n",
+		"db/migrations/00001_roles.sql": "CREATE SCHEMA shop_db;\n", "sqlc.yaml": "", "db/migrations/01000_orders.sql": "-- as it was\n", "api/openapi.json": "{}",
+	} {
+		if err := writeFile(path, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// all returns the files of the working directory.
+func all(t *testing.T) map[string][]byte {
+	t.Helper()
+	files, err := read([]string{"."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// A description grows at its end only, whatever the order in the command line: numbers of
+// fields and of events never change.
+func TestDescriptionGrowsAtItsEnd(t *testing.T) {
+	service(t)
+	if err := writeFile("db/migrations/01007_other.sql", nil); err != nil {
+		t.Fatal(err)
+	}
+	e, err := described(t, "order", "--fields=note:string? color:enum(red,green) title:string", "--transitions=placed→draft:reopen draft→placed:place")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range e.Fields {
+		got = append(got, fmt.Sprint(f.Name, " ", f.Number, " ", f.Migration))
+	}
+	if diff := cmp.Diff([]string{"title 10 1000", "color 11 1000", "note 12 1008"}, got); diff != "" {
+		t.Errorf("fields (-want +got):\n%s", diff)
+	}
+	last := e.Events()[len(e.Events())-1]
+	if e.States()[0].Name != "draft" || last.Go != "OrderReopened" || last.Number != 21 {
+		t.Errorf("the first state is %s, and the last event %+v, want draft and OrderReopened with the next number", e.States()[0].Name, last)
+	}
+}
+
+// What databases and events have cannot be taken back.
+func TestDescriptionsOnlyGrow(t *testing.T) {
+	service(t)
+	const fields, transitions = "--fields=title:string color:enum(red,green)", "--transitions=draft→placed:place"
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--fields=color:enum(red,green)"}, `field "title" is gone`},
+		{[]string{"--fields=title:int64 color:enum(red,green)"}, `field "title" had another type, or other rules`},
+		{[]string{"--fields=title:string! color:enum(red,green)"}, `field "title" had another type, or other rules`},
+		{[]string{"--fields=title:string color:enum(red,blue)"}, `field "color": the value "green" is gone`},
+		{[]string{"--fields=title:string color:enum(red,green)!"}, `field "color" had another type, or other rules`},
+		{[]string{fields, "--transitions=draft→placed:submit"}, `transition draft→placed:place is gone`},
+		{[]string{fields, "--transitions=placed→sent:send draft→sent:place"}, `transition draft→placed:place is gone`},
+		{[]string{fields, transitions + " placed→sent:place"}, `the command "place" leads to placed too`},
+		{[]string{fields, "--transitions=placed→draft:reopen draft→placed:place placed→reopened:drop"}, `its event would be OrderReopened`},
+		{[]string{"--fields=title:string color:enum(red,green) note:string!"}, `field "note" cannot be required`},
+		{[]string{fields, "--plural=orderings"}, `the plural of order is orders, and cannot change`},
+	} {
+		if _, err := described(t, append([]string{"order"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q = %v, want an error with %q", c.args, err, c.want)
+		}
+	}
+	if e, err := described(t, "order", fields); err != nil || len(e.Transitions) != 1 {
+		t.Errorf("without --transitions = %v, %v, want those of before", e.Transitions, err)
+	}
+}
+
+// New states and new values of enums come last, so that numbers stay. A migration replaces the
+// constraints of their columns, and the next one validates them. A column that came later has
+// no constraint.
+func TestStatesAndValuesGrow(t *testing.T) {
+	service(t)
+	const transitions = "--transitions=placed→sent:send draft→placed:place"
+	e, err := described(t, "order", "--fields=note:string? color:enum(blue,green,red) title:string", transitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"draft", "placed", "sent"}, e.stateNames()); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"red", "green", "blue"}, e.Fields[1].Values); diff != "" {
+		t.Errorf("values (-want +got):\n%s", diff)
+	}
+	if err := e.writeMigrations(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string][]string{
+		"db/migrations/01001_orders_note.sql": {
+			"ADD COLUMN note text;", "DROP CONSTRAINT orders_state_check;", "\tCHECK (state IN ('draft', 'placed', 'sent')) NOT VALID;",
+			"\tCHECK (color IN ('', 'red', 'green', 'blue')) NOT VALID;", "\tCHECK (color IN ('', 'red', 'green'));",
+		},
+		"db/migrations/01002_orders_color_valid.sql": {"VALIDATE CONSTRAINT orders_state_check;", "VALIDATE CONSTRAINT orders_color_check;", "'sent')) NOT VALID;"},
+	} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, part := range want {
+			if !strings.Contains(string(text), part) {
+				t.Errorf("%s has no %q:\n%s", path, part, text)
+			}
+		}
+	}
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+
+	again, err := load(pathOf("order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := all(t)
+	if err := again.writeMigrations(new(undo)); err != nil || cmp.Diff(before, all(t)) != "" {
+		t.Errorf("writeMigrations() of the same description = %v, and it wrote files", err)
+	}
+	if e, err = described(t, "order", "--fields=note:string? color:enum(red,green,blue) title:string", transitions+" sent→lost:lose"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.writeMigrations(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"db/migrations/01003_orders_state_values.sql", "db/migrations/01004_orders_state_valid.sql"} {
+		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "orders_state_check") || strings.Contains(string(text), "color") {
+			t.Errorf("%s = %s, %v, want the states alone", path, text, err)
+		}
+	}
+	if text, err := os.ReadFile(pathOf("order")); err != nil || !strings.Contains(string(text), "\n    migration: 1002\n") {
+		t.Errorf("the description = %s, %v, want the migrations in lines of their own, as an upgrade reads them", text, err)
+	}
+}
+
+// A type that was made without states has no column for them.
+func TestFirstStatesAreRefused(t *testing.T) {
+	service(t)
+	e, err := load(pathOf("order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Transitions = nil
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := described(t, "order", "--fields=title:string color:enum(red,green)", "--transitions=draft→placed:place"); err == nil || !strings.Contains(err.Error(), "order was made without states") {
+		t.Errorf("the first states of a type = %v", err)
+	}
+}
+
+// The names of constraints are those that PostgreSQL chooses.
+func TestConstraintNames(t *testing.T) {
+	long := strings.Repeat("a", 32)
+	for _, c := range []struct{ plural, column, want string }{
+		{"orders", "state", "orders_state_check"},
+		{long, strings.Repeat("b", 40), strings.Repeat("a", 28) + "_" + strings.Repeat("b", 28) + "_check"},
+		{long, strings.Repeat("b", 25), strings.Repeat("a", 31) + "_" + strings.Repeat("b", 25) + "_check"},
+	} {
+		if got := (columns{entity: entity{Plural: c.plural}}).Constraint(c.column); got != c.want || len(got) > 63 {
+			t.Errorf("Constraint(%s, %s) = %s, want %s", c.plural, c.column, got, c.want)
+		}
+	}
+}
+
+// The number of a field that somebody removed from the description is never used again, even if it
+// was the highest. The messages reserve it.
+func TestNumbersAreNotReused(t *testing.T) {
+	service(t)
+	e, err := load(pathOf("order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if e, err = described(t, "order", "--fields=title:string color:enum(red,green) note:string weight:int32"); err != nil {
+		t.Fatal(err)
+	}
+	e.Fields = append(e.Fields[:1], e.Fields[2]) // without color, 11, and weight, 13
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if e, err = described(t, "order", "--fields=title:string note:string height:int32"); err != nil {
+		t.Fatal(err)
+	}
+	if last := e.Fields[len(e.Fields)-1]; last.Name != "height" || last.Number != 14 {
+		t.Errorf("the new field is %+v, want the number 14", last)
+	}
+	for _, name := range []string{"resource.proto", "event.proto"} {
+		if text, err := e.execute(name); err != nil || !strings.Contains(string(text), "reserved 11, 13;") {
+			t.Errorf("%s = %s, %v, want it to reserve 11 and 13", name, text, err)
+		}
+	}
+}
+
+// A migration of an earlier run is never written again: it may have another number now.
+func TestMissingMigrationIsNotMadeAgain(t *testing.T) {
+	service(t)
+	e, err := described(t, "order", "--fields=title:string color:enum(red,green) note:string")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename("db/migrations/01000_orders.sql", "db/migrations/01009_orders.sql"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.writeMigrations(new(undo)); err == nil || !strings.Contains(err.Error(), "no file with the number 01000 of order") {
+		t.Errorf("writeMigrations() = %v, want an error that names the migration", err)
+	}
+}
+
+// A run that fails leaves every file as it was.
+func TestFailureLeavesNothing(t *testing.T) {
+	service(t)
+	before := all(t)
+	for _, args := range [][]string{
+		{"add", "parcel", "--fields=title:string"}, // a new one
+		{"add", "order", "--fields=title:string color:enum(red,green) note:string"},
+		{"render"},
+	} {
+		var out bytes.Buffer
+		if err := run(t.Context(), args, &out); err == nil || !strings.Contains(err.Error(), "generate Go from them") {
+			t.Fatalf("%q = %v, want it to fail because the folder has no tools", args, err)
+		}
+		if !strings.Contains(out.String(), "messages, migration, queries") {
+			t.Errorf("%q failed before it wrote a file:\n%s", args, &out)
+		}
+		if diff := cmp.Diff(before, all(t)); diff != "" {
+			t.Errorf("%q left (-before +after):\n%s", args, diff)
+		}
+		if _, err := os.Stat("api/proto"); err == nil {
+			t.Errorf("%q left folders", args)
+		}
+	}
+}
+
+// An interrupted run leaves every file as it was, and no program that it started is running.
+func TestInterruptLeavesNothing(t *testing.T) {
+	service(t)
+	before := all(t)
+	// This program stands for the Go command: see TestMain.
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(program, filepath.Join(dir, "go")); err != nil {
+		t.Fatal(err)
+	}
+	started := filepath.Join(dir, "started")
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	t.Setenv(slowGo, started)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, []string{"add", "parcel", "--fields=title:string"}, io.Discard) }()
+	for waiting := true; waiting; {
+		select {
+		case err := <-ended:
+			t.Fatalf("the run ended before it was interrupted: %v", err)
+		case <-time.After(time.Millisecond):
+			_, err := os.Stat(started)
+			waiting = err != nil
+		}
+	}
+	cancel()
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), context.Canceled.Error()) {
+		t.Errorf("interrupted run = %v, want %v", err, context.Canceled)
+	}
+	time.Sleep(50 * time.Millisecond) // for what still runs
+	if diff := cmp.Diff(before, all(t)); diff != "" {
+		t.Errorf("an interrupted run left (-before +after):\n%s", diff)
+	}
+}
+
+// A file that somebody edited or removed is not written; one that has the new content
+// already counts as made.
+func TestEditedFilesAreKept(t *testing.T) {
+	service(t)
+	e, err := load(pathOf("order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := e.write(false, new(undo)); err != nil || kept != nil {
+		t.Fatalf("first write = %q, %v", kept, err)
+	}
+	const edited, removed, taken = "db/queries/orders.sql", "internal/domain/order.go", "internal/domain/order_test.go"
+	if err := os.Remove(removed); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{edited, taken} {
+		if err := writeFile(path, []byte("mine\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := e.write(false, new(undo))
+	if diff := cmp.Diff([]string{edited, removed, taken}, kept); diff != "" || err != nil {
+		t.Fatalf("kept, %v (-want +got):\n%s", err, diff)
+	}
+	if content, err := os.ReadFile(edited); err != nil || string(content) != "mine\n" {
+		t.Errorf("%s = %q, %v, want it as it was edited", edited, content, err)
+	}
+	made, err := os.ReadFile(filepath.Join(newFiles, taken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFile(taken, made); err != nil {
+		t.Fatal(err)
+	}
+	kept, err = e.write(false, new(undo))
+	if diff := cmp.Diff([]string{edited, removed}, kept); diff != "" || err != nil {
+		t.Errorf("kept after one was taken, %v (-want +got):\n%s", err, diff)
+	}
+	if _, err := os.Stat(filepath.Join(newFiles, taken)); err == nil {
+		t.Errorf("%s still has %s", newFiles, taken)
+	}
+}

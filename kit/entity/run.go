@@ -1,0 +1,181 @@
+package entity
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// generate runs tools of tools/go.mod.
+func generate(ctx context.Context, tools [][]string) error {
+	for _, tool := range tools {
+		if err := command(ctx, append([]string{"tool", "-modfile=tools/go.mod"}, tool...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// generateNames generates what follows from the topics.
+func generateNames(ctx context.Context) error {
+	if err := command(ctx, "run", "./internal/names/generate"); err != nil || !isThere("deploy/observe/generate") {
+		return err
+	}
+	return command(ctx, "run", "./deploy/observe/generate")
+}
+
+// samples writes the golden samples of events, which are then never written again.
+func samples(ctx context.Context, all []entity) error {
+	for _, e := range all {
+		if e.Replica() || e.overwrite || len(e.only) > 0 {
+			continue // the samples are the owner's, or those that the service has
+		}
+		if err := command(ctx, "test", "./internal/event", "-run", "^Test"+e.Go()+"Samples$", "-update"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// command runs the Go command. Its error has what the command printed. When it returns, no
+// program that it started writes any more.
+func command(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // of this file
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and what it runs
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go %s: %w:\n%s", strings.Join(args, " "), errors.Join(context.Cause(ctx), err), indent(string(out)))
+	}
+	return nil
+}
+
+// generated returns the paths of what is generated from the files of entities.
+func generated(all []entity) []string {
+	paths := []string{"api", "internal/store/internal/sqlcgen", "deploy/names.sh", "cloudbuild.yaml", "deploy/observe"}
+	for _, e := range all {
+		paths = append(paths, "internal/event/testdata/"+e.Name)
+	}
+	return paths
+}
+
+// undo remembers files, to bring them back.
+type undo struct{ steps []func() error }
+
+// write writes a file.
+func (u *undo) write(path string, content []byte) error {
+	before, err := os.ReadFile(path) //nolint:gosec // a file of this repository
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		u.steps = append(u.steps, func() error { return removeFile(path) })
+	case err != nil:
+		return err
+	default:
+		u.steps = append(u.steps, func() error { return writeFile(path, before) })
+	}
+	return writeFile(path, content)
+}
+
+// remove removes a file, if it is there.
+func (u *undo) remove(path string) error {
+	before, err := os.ReadFile(path) //nolint:gosec // a file of this repository
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	u.steps = append(u.steps, func() error { return writeFile(path, before) })
+	return removeFile(path)
+}
+
+// remember is for files and folders that other programs will write.
+func (u *undo) remember(paths []string) error {
+	before, err := read(paths)
+	if err != nil {
+		return err
+	}
+	u.steps = append(u.steps, func() error {
+		now, err := read(paths)
+		errs := []error{err}
+		for path, content := range now {
+			if was, ok := before[path]; !ok {
+				errs = append(errs, removeFile(path))
+			} else if !bytes.Equal(was, content) {
+				errs = append(errs, writeFile(path, was))
+			}
+		}
+		for path, content := range before {
+			if _, ok := now[path]; !ok {
+				errs = append(errs, writeFile(path, content))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	return nil
+}
+
+// restore brings all files back.
+func (u *undo) restore() error {
+	var errs []error
+	for _, step := range slices.Backward(u.steps) {
+		errs = append(errs, step())
+	}
+	return errors.Join(errs...)
+}
+
+// read returns the content of files, and of all files below folders.
+func read(paths []string) (map[string][]byte, error) {
+	files := make(map[string][]byte)
+	for _, root := range paths {
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil || !entry.Type().IsRegular() {
+				return err
+			}
+			files[path], err = os.ReadFile(path) //nolint:gosec // a file of this repository
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+func writeFile(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // a folder of sources
+		return err
+	}
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, content) { //nolint:gosec // a file of this repository
+		return nil // the Go command rebuilds less
+	}
+	return os.WriteFile(path, content, 0o644) //nolint:gosec // a source
+}
+
+// removeFile removes a file, and the folders that are empty then. It may be gone.
+func removeFile(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) && err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	for dir != "." && os.Remove(dir) == nil { // Remove refuses a folder with files
+		dir = filepath.Dir(dir)
+	}
+	return nil
+}
+
+// indent begins each line of a text with two spaces.
+func indent(text string) string {
+	return "  " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
+}

@@ -1,0 +1,406 @@
+package entity
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// types has what each type is in the layers. The conversions are expressions of Go, with %s
+// for the value.
+var types = map[string]struct {
+	proto, rules       string // in the API
+	event              string // in the event
+	sql, empty         string // in the database; the default of a column that is added later
+	domain             string
+	toRow, fromRow     string
+	toEvent, fromEvent string // fromEvent: %[1]s is the value, %[2]q the name of the field
+	toProto, fromProto string
+	sample             [3]string // valid values as Go, of which two neighbors differ
+}{
+	typeString: {
+		proto: "string", rules: "string.max_len = 200", event: "string", sql: "text", empty: "''", domain: "string",
+		sample: [3]string{`"alpha"`, `"beta"`, `"gamma"`},
+	},
+	typeBool: {proto: "bool", event: "bool", sql: "bool", empty: "false", domain: "bool", sample: [3]string{"true", "false", "true"}},
+	typeInt32: {
+		proto: "int32", event: "int32", sql: "int", empty: "0", domain: "int32", sample: [3]string{"7", "-8", "9"},
+	},
+	typeInt64: {
+		proto: "int64", event: "int64", sql: "bigint", empty: "0", domain: "int64", sample: [3]string{"7_000_000_000", "-8", "9"},
+	},
+	typeDouble: {
+		proto: "double", rules: "double.finite = true", event: "double", sql: "double precision", empty: "0", domain: "float64",
+		sample: [3]string{"1.5", "-2.25", "3"},
+	},
+	typeBytes: {
+		proto: "bytes", rules: "bytes.max_len = 65536", event: "bytes", sql: "bytea", empty: `''`, domain: "[]byte", toRow: "notNil(%s)",
+		sample: [3]string{`[]byte("alpha")`, `[]byte{0, 255}`, `[]byte("gamma")`},
+	},
+	typeTime: {
+		proto: "google.protobuf.Timestamp", rules: "timestamp = {\n  gt: {seconds: -62135596800}\n  lte: {seconds: 253402300799}\n}",
+		event: "int64", sql: "timestamptz", domain: "time.Time", toRow: "optional(%s)", fromRow: "timeOf(%s)",
+		toEvent: "unixMilli(%s)", fromEvent: "r.Time(%[2]q, %[1]s)", toProto: "aip.Timestamp(%s)", fromProto: "aip.Time(%s)",
+		sample: [3]string{"time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)", "time.Date(2027, 2, 3, 0, 0, 0, 0, time.UTC)", "time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)"},
+	},
+	typeDuration: {
+		proto: "google.protobuf.Duration", rules: "duration = {\n  gte: {}\n  lte: {seconds: 3600000}\n}", event: "int64", sql: "bigint", empty: "0",
+		domain: "time.Duration", toRow: "%s.Milliseconds()", fromRow: "time.Duration(%s) * time.Millisecond",
+		toEvent: "%s.Milliseconds()", fromEvent: "r.Duration(%[2]q, %[1]s)", toProto: "aip.Duration(%s)", fromProto: "%s.AsDuration()",
+		sample: [3]string{"90*time.Minute", "1500*time.Millisecond", "time.Second"},
+	},
+	typeUUID: {
+		proto: "string", rules: "string.uuid = true", event: "string", sql: "uuid", domain: "uuid.UUID",
+		toRow: "optional(%s)", fromRow: "valueOf(%s)", toEvent: "envelope.IDText(%s)", fromEvent: "r.OptionalID(%[2]q, %[1]s)", toProto: "aip.IDText(%s)", fromProto: "aip.ID(%s)",
+		sample: [3]string{
+			`uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2001")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2002")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2003")`,
+		},
+	},
+	typeEnum:    {rules: "enum.defined_only = true", sql: "text"},
+	typeMessage: {sql: "jsonb", empty: "'{}'"},
+}
+
+// API.
+
+// ProtoType is the type in the API.
+func (f field) ProtoType() string { return f.messageType(types[f.kind()].proto) }
+
+// EventType is the type in the event.
+func (f field) EventType() string { return f.messageType(types[f.kind()].event) }
+
+// messageType is the type in a message, whose items or single values have the type of.
+func (f field) messageType(of string) string {
+	switch {
+	case f.Type == typeEnum || f.Type == typeMessage:
+		return f.Proto()
+	case f.isList():
+		return "repeated " + of
+	case f.Optional:
+		return "optional " + of
+	}
+	return of
+}
+
+// ProtoOptions are the options of the field in the API, as buf formats them.
+func (f field) ProtoOptions() string {
+	behavior, rules := "OPTIONAL", types[f.kind()].rules
+	if f.Required {
+		behavior = "REQUIRED"
+	}
+	options := []string{"(google.api.field_behavior) = " + behavior}
+	switch {
+	case f.isList() && rules != "":
+		of, rule, _ := strings.Cut(rules, ".")
+		name, value, _ := strings.Cut(rule, " = ")
+		list := fmt.Sprintf("  max_items: 100\n  items: {\n    %s: {%s: %s}\n  }", of, name, value)
+		options = append(options, "(buf.validate.field).repeated = {\n"+list+"\n}")
+	case f.isList():
+		options = append(options, "(buf.validate.field).repeated = {max_items: 100}")
+	case f.Type == typeUUID:
+		options = append(options, "(buf.validate.field).ignore = IGNORE_IF_ZERO_VALUE", "(buf.validate.field)."+rules)
+	case rules != "":
+		options = append(options, "(buf.validate.field)."+rules)
+	}
+	if f.Type == typeTime {
+		options = append(options, fmt.Sprintf(notEpoch, f.Name))
+	}
+	return bracketed("  ", options)
+}
+
+// notEpoch is the rule for a time: in events its millisecond 0 stands for a time that is not
+// set.
+const notEpoch = `(buf.validate.field).cel = {
+  id: "%s.not_epoch"
+  message: "must not be 1970-01-01T00:00:00Z, which stands for a time that is not set"
+  expression: "this < timestamp('1970-01-01T00:00:00Z') || this >= timestamp('1970-01-01T00:00:00.001Z')"
+}`
+
+// PartOptions are the options of a part of a message.
+func (f field) PartOptions() string {
+	options := []string{"(google.api.field_behavior) = OPTIONAL"}
+	if rules := types[f.Type].rules; rules != "" {
+		options = append(options, "(buf.validate.field)."+rules)
+	}
+	return bracketed("    ", options)
+}
+
+// bracketed writes one option behind its field, and more in lines of their own.
+func bracketed(indent string, options []string) string {
+	if len(options) == 1 {
+		return " [" + options[0] + "]"
+	}
+	lines := "\n" + strings.Join(options, ",\n")
+	return " [" + strings.ReplaceAll(lines, "\n", "\n"+indent+"  ") + "\n" + indent + "]"
+}
+
+// ToProto converts a value of the domain to one of the API.
+func (f field) ToProto(x string) string {
+	switch {
+	case f.Type == typeEnum:
+		return f.MapName() + "[" + x + "]"
+	case f.Type == typeMessage:
+		return f.MapName() + "ToProto(" + x + ")"
+	case f.Type == "uuids":
+		return "aip.IDTexts(" + x + ")"
+	}
+	return convert(types[f.Type].toProto, x)
+}
+
+// FromProto reads a value of the domain from a message of the API.
+func (f field) FromProto(message string) string {
+	get := message + ".Get" + f.ProtoGo() + "()"
+	switch {
+	case f.Optional:
+		return message + "." + f.ProtoGo()
+	case f.Type == typeEnum || f.Type == typeMessage:
+		return f.MapName() + "Of(" + get + ")"
+	case f.Type == "uuids":
+		return "aip.IDs(" + get + ")"
+	}
+	return convert(types[f.Type].fromProto, get)
+}
+
+// ToEvent converts a value of the domain to one of the event.
+func (f field) ToEvent(x string) string {
+	switch {
+	case f.Type == typeEnum:
+		return f.MapName() + "[" + x + "]"
+	case f.Type == typeMessage:
+		return f.MapName() + "ToEvent(" + x + ")"
+	case f.Type == "uuids":
+		return "envelope.IDTexts(" + x + ")"
+	}
+	return convert(types[f.Type].toEvent, x)
+}
+
+// FromEvent reads a value of the domain from the snapshot of an event.
+func (f field) FromEvent(snapshot string) string {
+	get := snapshot + ".Get" + f.EventGo() + "()"
+	switch {
+	case f.Optional:
+		return snapshot + "." + f.EventGo()
+	case f.Type == typeEnum:
+		return fmt.Sprintf("envelope.ValueOf(&r, %q, %s, %s)", f.Name, get, f.MapName())
+	case f.Type == typeMessage:
+		return f.MapName() + "OfEvent(" + get + ")"
+	case f.Type == "uuids":
+		return fmt.Sprintf("r.IDs(%q, %s)", f.Name, get)
+	}
+	if from := types[f.Type].fromEvent; from != "" {
+		return fmt.Sprintf(from, get, f.EventName())
+	}
+	return get
+}
+
+// Database.
+
+// SQL is the type of the column.
+func (f field) SQL() string {
+	if f.isList() {
+		return types[f.kind()].sql + "[]"
+	}
+	return types[f.Type].sql
+}
+
+// isNullable reports whether NULL stands for a value that is not set.
+func (f field) isNullable() bool { return f.Optional || f.Type == typeTime || f.Type == typeUUID }
+
+// Null is the rule about NULL.
+func (f field) Null() string {
+	if f.isNullable() {
+		return ""
+	}
+	return " NOT NULL"
+}
+
+// ColumnRule is all that the column of the owner must follow.
+func (f field) ColumnRule() string {
+	if f.Type != typeEnum {
+		return f.Null()
+	}
+	return f.Null() + fmt.Sprintf(" CHECK (%s IN ('', %s))", f.Name, texts(f.Values))
+}
+
+// NullWithDefault is Null for a column that is added to rows that exist.
+func (f field) NullWithDefault() string {
+	if f.isNullable() {
+		return ""
+	}
+	empty := types[f.Type].empty
+	if f.isList() {
+		empty = "'{}'"
+	} else if f.Type == typeEnum {
+		empty = "''"
+	}
+	return f.Null() + " DEFAULT " + empty
+}
+
+// Bytes is an expression of SQL: how large the value is. Empty: it has a fixed size.
+func (f field) Bytes() string {
+	switch {
+	case f.isList():
+		return "octet_length(array_to_string(" + f.Column() + ", ''))"
+	case f.Type == typeMessage:
+		return "octet_length(" + f.Column() + "::text)"
+	case f.Type == typeString && f.Optional:
+		return "coalesce(octet_length(" + f.Column() + "), 0)"
+	case f.Type == typeString || f.Type == typeBytes:
+		return "octet_length(" + f.Column() + ")"
+	}
+	return ""
+}
+
+// ToRow converts a value of the domain to one of a row.
+func (f field) ToRow(x string) string {
+	switch {
+	case f.isList():
+		return "notNil(" + x + ")"
+	case f.Type == typeEnum:
+		return "string(" + x + ")"
+	case f.Type == typeMessage:
+		return f.Var()
+	}
+	return convert(types[f.Type].toRow, x)
+}
+
+// FromRow converts a value of a row to one of the domain.
+func (f field) FromRow(x string) string {
+	switch f.Type {
+	case typeEnum:
+		return "domain." + f.DomainType() + "(" + x + ")"
+	case typeMessage:
+		return f.Var()
+	}
+	return convert(types[f.Type].fromRow, x)
+}
+
+// Domain.
+
+// GoType is the type in the domain.
+func (f field) GoType() string {
+	t := types[f.kind()].domain
+	switch {
+	case f.Type == typeEnum || f.Type == typeMessage:
+		return f.DomainType()
+	case f.isList():
+		return "[]" + t
+	case f.Optional:
+		return "*" + t
+	}
+	return t
+}
+
+// Differs is an expression: whether two values differ.
+func (f field) Differs(a, b string) string {
+	switch {
+	case f.isList():
+		return fmt.Sprintf("!slices.Equal(%s, %s)", a, b)
+	case f.Type == typeBytes:
+		return fmt.Sprintf("!bytes.Equal(%s, %s)", a, b)
+	case f.Type == typeTime:
+		return fmt.Sprintf("!%s.Equal(%s)", a, b)
+	case f.Optional:
+		return fmt.Sprintf("(%[1]s == nil) != (%[2]s == nil) || %[1]s != nil && *%[1]s != *%[2]s", a, b)
+	}
+	return a + " != " + b
+}
+
+// IsEmpty is an expression: whether a required value is missing.
+func (f field) IsEmpty(x string) string {
+	switch {
+	case f.Type == typeString:
+		return "blank(" + x + ")"
+	case f.Type == typeTime:
+		return x + ".IsZero()"
+	case f.Type == typeUUID:
+		return x + " == uuid.Nil"
+	case f.Type == typeEnum:
+		return x + ` == ""`
+	}
+	return "len(" + x + ") == 0"
+}
+
+// EmptyRule says what is wrong then.
+func (f field) EmptyRule() string {
+	if f.Type == typeString {
+		return "must not be empty: at least one character must be visible"
+	}
+	return "must be set"
+}
+
+// isShared reports whether a copy of the value shares memory with it.
+func (f field) isShared() bool { return f.isList() || f.Type == typeBytes }
+
+// Clone is an expression: a copy that shares nothing.
+func (f field) Clone(x string) string {
+	if f.Type == typeBytes {
+		return "bytes.Clone(" + x + ")"
+	}
+	return "slices.Clone(" + x + ")"
+}
+
+// isTruncated reports whether the precision is limited to that of events.
+func (f field) isTruncated() bool { return f.Type == typeTime || f.Type == typeDuration }
+
+// Sample is the n-th of three different valid values, as Go outside of package domain.
+func (f field) Sample(n int) string {
+	t := types[f.kind()]
+	switch {
+	case f.Type == typeEnum:
+		return "domain." + f.DomainType() + camel(f.Values[n%len(f.Values)])
+	case f.Type == typeMessage:
+		var parts []string
+		for _, p := range f.Parts {
+			parts = append(parts, p.Go()+": "+p.Sample(n))
+		}
+		return literal("\t\t\t", "domain."+f.DomainType(), parts)
+	case f.isList():
+		return literal("\t\t\t", "[]"+t.domain, slices.Concat(t.sample[n:], t.sample[:n]))
+	case f.Optional:
+		return "new(" + t.domain + "(" + t.sample[n] + "))"
+	}
+	return t.sample[n]
+}
+
+// EventSample is Sample as a value of the event.
+func (f field) EventSample(n int) string {
+	if f.Type == typeTime {
+		return f.Sample(n) + ".UnixMilli()"
+	}
+	return f.ToEvent(f.Sample(n))
+}
+
+func convert(format, x string) string {
+	if format == "" {
+		return x
+	}
+	return fmt.Sprintf(format, x)
+}
+
+// ProtoSample is Sample as a value of the API.
+func (f field) ProtoSample(n int) string {
+	t := types[f.kind()]
+	text := strings.NewReplacer(`uuid.MustParse(`, "", `)`, "")
+	switch {
+	case f.Type == typeEnum:
+		return fmt.Sprintf("%s.%s_%s_%s", f.messages(), camel(f.entity), strings.ToUpper(f.Name), strings.ToUpper(f.Values[n%len(f.Values)]))
+	case f.Type == typeMessage:
+		var parts []string
+		for _, p := range f.Parts {
+			parts = append(parts, p.ProtoGo()+": "+p.Sample(n))
+		}
+		return literal("\t\t", "&"+f.messages()+"."+camel(f.entity)+"_"+f.Proto(), parts)
+	case f.Type == "uuids":
+		return text.Replace(literal("\t\t", "[]string", slices.Concat(t.sample[n:], t.sample[:n])))
+	case f.Type == typeUUID:
+		return text.Replace(t.sample[n])
+	case f.Type == typeTime:
+		return "timestamppb.New(" + t.sample[n] + ")"
+	case f.Type == typeDuration:
+		return "durationpb.New(" + t.sample[n] + ")"
+	}
+	return f.Sample(n)
+}
+
+// messages is the Go package of the messages.
+func (f field) messages() string { return strings.ReplaceAll(f.entity, "_", "") + "v1" }

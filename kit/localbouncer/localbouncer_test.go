@@ -1,0 +1,173 @@
+package localbouncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"example.com/servicekit/localpg"
+)
+
+// Where PgBouncer is not installed there is nothing to test, unless the pooler lane asks: make test needs only Go.
+func TestMain(m *testing.M) {
+	if _, err := find(); errors.Is(err, ErrNotFound) && os.Getenv("STORETEST_POOLER") == "" {
+		fmt.Fprintln(os.Stderr, "localbouncer: nothing is tested:", err)
+		return
+	}
+	m.Run()
+}
+
+// start starts a server with a pooler, and returns the server and a URL through the pooler.
+func start(t *testing.T) (server *localpg.Server, pooled string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	server, err := localpg.Start(ctx, localpg.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	bouncer, err := Start(ctx, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(bouncer.Stop)
+	if pooled, err = URL(server.DSN("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	return server, pooled
+}
+
+func connect(t *testing.T, target string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// text is the one answer of a query.
+func text(t *testing.T, conn *pgx.Conn, sql string) (answer string) {
+	t.Helper()
+	if err := conn.QueryRow(t.Context(), sql).Scan(&answer); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return answer
+}
+
+// The pooler keeps no session: if it did, the tests that go through it would show nothing.
+func TestNoSessionSurvives(t *testing.T) {
+	t.Parallel()
+	_, pooled := start(t)
+	a, b := connect(t, pooled), connect(t, pooled)
+
+	// Both share one server connection, as long as no two transactions overlap.
+	if pid, other := text(t, a, "SELECT pg_backend_pid()::text"), text(t, b, "SELECT pg_backend_pid()::text"); pid != other {
+		t.Errorf("server connections = %s and %s, want one", pid, other)
+	}
+	if _, err := a.Exec(t.Context(), "SET statement_timeout = '12345'"); err != nil {
+		t.Fatal(err)
+	}
+	if got := text(t, b, "SHOW statement_timeout"); got != "12345ms" {
+		t.Errorf("statement_timeout that another client has set = %s, want it to leak", got)
+	}
+	if _, err := a.Prepare(t.Context(), "mine", "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	const duplicate = "42P05"
+	var pgErr *pgconn.PgError
+	if _, err := b.Prepare(t.Context(), "mine", "SELECT 2"); !errors.As(err, &pgErr) || pgErr.Code != duplicate {
+		t.Errorf("Prepare() of a name that another client has used = %v, want %s", err, duplicate)
+	}
+
+	// With a second one, the next transaction of the same client is not where the last one was.
+	tx, err := a.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := text(t, b, "SELECT pg_backend_pid()::text")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	moved := false
+	for range 4 {
+		moved = moved || text(t, b, "SELECT pg_backend_pid()::text") != pid
+	}
+	if !moved {
+		t.Errorf("five transactions of one client ran on server connection %s, want them on both", pid)
+	}
+
+	u, err := url.Parse(pooled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("statement_timeout", "1000")
+	u.RawQuery = query.Encode()
+	if _, err := pgx.Connect(t.Context(), u.String()); err == nil || !strings.Contains(err.Error(), "unsupported startup parameter") {
+		t.Errorf("Connect() with a start-up parameter = %v, want it refused", err)
+	}
+}
+
+// A user that is made later, and what ALTER ROLE sets for it, come through: that is how time limits reach a pooled
+// connection.
+func TestRoleSettingsReachThePooledConnection(t *testing.T) {
+	t.Parallel()
+	server, pooled := start(t)
+	admin := connect(t, server.DSN("postgres"))
+	for _, sql := range []string{"CREATE USER somebody", "ALTER ROLE somebody SET statement_timeout = '7s'"} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u, err := url.Parse(pooled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("somebody")
+	conn := connect(t, u.String())
+	got := fmt.Sprint(text(t, conn, "SELECT current_user::text"), " ", text(t, conn, "SHOW statement_timeout"))
+	if want := "somebody 7s"; got != want {
+		t.Errorf("user and statement_timeout = %s, want %s", got, want)
+	}
+}
+
+// What is wrong is in the error: there is no pooler, or why it did not start.
+func TestStartErrors(t *testing.T) {
+	server, err := localpg.Start(t.Context(), localpg.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/pgbouncer", []byte("#!/bin/sh\necho cannot work here\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for folder := dir; folder != "/tmp" && folder != "/"; folder = folder[:strings.LastIndex(folder, "/")] {
+		if err := os.Chmod(folder, 0o755); err != nil { // the server's user has to get there
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir)
+	if _, err := Start(t.Context(), server); err == nil || !strings.Contains(err.Error(), "cannot work here") {
+		t.Errorf("Start() of a pooler that ends at once = %v, want the end of its log", err)
+	}
+}

@@ -1,0 +1,222 @@
+// Package upgrade is a command that brings a service to a later version of the template that it was made
+// from.
+//
+//	go run ./cmd/upgrade           to the newest version
+//	go run ./cmd/upgrade v1.2.0    to a tag, a branch or a commit of the template
+//
+// It clones the template into a temporary folder, and runs the command of that version that
+// renders a service again: so the newer version decides how. That command commits the new
+// rendering to the branch template, and merges the branch into the current one. Your
+// changes stay. If both sides changed the same lines, or generating fails after the merge, git's merge
+// waits for you.
+//
+// It refuses a service with changes that are not committed. If it fails or is interrupted
+// before the merge, the service is as it was. It never rewrites history.
+package upgrade
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const usage = `go run ./cmd/upgrade [REF] brings this service to a later version of its template.
+
+  REF             tag, branch or commit of the template; default: its default branch
+  --from PLACE    path or URL of the template; default: "source" in template.json. The upgrade records PLACE there
+`
+
+// errTold means that the command of the template has already said why it failed.
+var errTold = errors.New("the upgrade failed")
+
+// Main runs the command in the root of a service.
+func Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		if !errors.Is(err, errTold) {
+			fmt.Fprintln(os.Stderr, "upgrade:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
+	from, ref, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err := io.WriteString(stdout, usage)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	s, err := findService(ctx)
+	if err != nil {
+		return err
+	}
+	if from != "" {
+		s.Source = from
+		if path, err := filepath.Abs(from); err == nil && exists(path) {
+			s.Source = path // the next rendering records it
+		}
+	}
+	if s.Source == "" {
+		return errors.New("template.json does not say where the template is: say it with --from PLACE, a path or a URL")
+	}
+	work, err := os.MkdirTemp("", "upgrade-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	template, program := filepath.Join(work, "template"), filepath.Join(work, "new")
+	fmt.Fprintf(stdout, "%-40s", "clone the template")
+	start := time.Now()
+	if err := prepare(ctx, s, ref, template, program); err != nil {
+		fmt.Fprintln(stdout)
+		if ctx.Err() != nil {
+			return errors.New("interrupted: the service is as it was")
+		}
+		return err
+	}
+	fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
+	cmd := exec.CommandContext(ctx, program, s.root, "--upgrade") //nolint:gosec // built above
+	cmd.Dir, cmd.Stdout, cmd.Stderr = template, stdout, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it tidies up
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w: %w", errTold, err)
+	}
+	return nil
+}
+
+// parse reads the command line.
+func parse(args []string) (from, ref string, err error) {
+	flags := flag.NewFlagSet("upgrade", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says enough
+	flags.StringVar(&from, "from", "", "")
+	var refs []string // REF may come before the flags, where the flag package stops
+	for {
+		if err := flags.Parse(args); err != nil {
+			return "", "", fmt.Errorf("%w: try go run ./cmd/upgrade --help", err)
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		refs, args = append(refs, flags.Arg(0)), flags.Args()[1:]
+	}
+	if len(refs) > 1 {
+		return "", "", fmt.Errorf("%d versions, want one: try go run ./cmd/upgrade --help", len(refs))
+	}
+	return from, strings.Join(refs, ""), nil
+}
+
+// service is what template.json says of this service.
+type service struct {
+	Template string // the commit of the template that it has
+	Source   string // where the template is
+	root     string
+}
+
+// findService reads template.json at the top of the current repository.
+func findService(ctx context.Context) (s service, err error) {
+	if _, err := exec.LookPath("git"); err != nil {
+		return s, errors.New("git is not installed: an upgrade is a merge")
+	}
+	if s.root, err = output(ctx, ".", "git", "rev-parse", "--show-toplevel"); err != nil {
+		return s, fmt.Errorf("this folder is in no git repository: an upgrade is a merge: %w", err)
+	}
+	text, err := os.ReadFile(filepath.Join(s.root, "template.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		if exists(filepath.Join(s.root, "cmd", "new")) {
+			return s, errors.New("this is the template itself: run the command in a service that was made from it")
+		}
+		return s, fmt.Errorf("%s has no template.json, so it was not made from a template", s.root)
+	}
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, fmt.Errorf("template.json: %w", err)
+	}
+	return s, nil
+}
+
+// prepare clones the template, checks out the version, and builds its command.
+func prepare(ctx context.Context, s service, ref, template, program string) error {
+	if _, err := output(ctx, ".", "git", "clone", "--quiet", "--no-checkout", "--", s.Source, template); err != nil {
+		return fmt.Errorf("clone the template from %s, which may have moved: --from PLACE says where it is: %w", s.Source, err)
+	}
+	commit, err := find(ctx, template, ref)
+	if err != nil {
+		return fmt.Errorf("the template at %s has no tag, branch or commit %q, or it is a shallow clone without it (git fetch --unshallow there): %w", s.Source, ref, err)
+	}
+	if commit != s.Template {
+		if _, err := output(ctx, template, "git", "merge-base", "--is-ancestor", commit, s.Template); err == nil {
+			return fmt.Errorf("the service has version %.12s of the template, which is later than %.12s: there is no way back", s.Template, commit)
+		}
+	}
+	if _, err := output(ctx, template, "git", "checkout", "--quiet", "--detach", commit); err != nil {
+		return err
+	}
+	if !exists(filepath.Join(template, "cmd", "new")) {
+		return fmt.Errorf("version %.12s of %s cannot upgrade a service: it has no cmd/new", commit, s.Source)
+	}
+	// The program itself, not go run, gets the signals and prints the error.
+	_, err = output(ctx, template, "go", "build", "-o", program, "./cmd/new")
+	return err
+}
+
+// find returns the commit of a version. A branch name means the branch of the source, not of
+// the clone. If no branch contains the commit, it is fetched.
+func find(ctx context.Context, template, ref string) (string, error) {
+	if strings.HasPrefix(ref, "-") {
+		return "", errors.New("it looks like a flag")
+	}
+	names := []string{"refs/tags/" + ref, "refs/remotes/origin/" + ref, ref}
+	if ref == "" {
+		names = []string{"refs/remotes/origin/HEAD", "HEAD"} // HEAD: the source has a detached HEAD
+	}
+	for _, name := range names {
+		if commit, err := output(ctx, template, "git", "rev-parse", "--verify", "--quiet", name+"^{commit}"); err == nil {
+			return commit, nil
+		}
+	}
+	if _, err := output(ctx, template, "git", "fetch", "--quiet", "origin", ref); err != nil {
+		return "", err
+	}
+	return output(ctx, template, "git", "rev-parse", "--verify", "FETCH_HEAD^{commit}")
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// output runs a program. Its error has what the program printed.
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
+	cmd.Dir = dir
+	// A hook of git that runs this command has variables that name its repository.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
+	})
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}

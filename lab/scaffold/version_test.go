@@ -1,0 +1,52 @@
+package scaffold
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/module"
+	"golang.org/x/mod/zip"
+
+	"example.com/videocatalog/lab/internal/clone"
+)
+
+// kitByVersion requires the kit of a service by a version instead of its copy, as after a release,
+// and builds the service. The proxy is a folder with a zip of the kit.
+func kitByVersion(t *testing.T, service string) {
+	t.Helper()
+	kit := module.Version{Path: "example.com/servicekit", Version: "v1.0.0"}
+	proxy := t.TempDir()
+	versions := filepath.Join(proxy, kit.Path, "@v")
+	if err := os.MkdirAll(versions, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	archive, err := os.Create(filepath.Join(versions, kit.Version+".zip"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	if err := zip.CreateFromDir(archive, kit, "../../kit"); err != nil {
+		t.Fatal(err)
+	}
+	requirements, err := os.ReadFile("../../kit/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(versions, kit.Version+".mod"), string(requirements))
+	write(t, filepath.Join(versions, kit.Version+".info"), `{"Version": "`+kit.Version+`"}`)
+
+	clone.Run(t, service, "go", "mod", "edit", "-dropreplace="+kit.Path, "-require="+kit.String())
+	clone.Run(t, service, "rm", "-r", "third_party/kit")
+	downloads := strings.TrimSpace(clone.Run(t, service, "go", "env", "GOMODCACHE")) + "/cache/download"
+	run := func(args ...string) {
+		t.Helper()
+		clone.Run(t, service, "env", append([]string{
+			"GOPROXY=file://" + proxy + ",file://" + downloads, "GOSUMDB=off", "GOMODCACHE=" + filepath.Join(proxy, "cache"),
+			"GOFLAGS=-trimpath -mod=mod -modcacherw", "go",
+		}, args...)...)
+	}
+	run("build", "./...")
+	run("test", "./internal/archtest", "-run", "Kit|Links")
+}

@@ -64,6 +64,7 @@ func (a *options) oldTopic() string { return write(cmp.Or(a.Entity, "video"), ke
 
 var (
 	modulePath  = regexp.MustCompile(`^[a-z0-9]+([.-][a-z0-9]+)*\.[a-z]{2,}(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
+	refusedPath = regexp.MustCompile(`/vendor(/|$)|/v(0[0-9]*|1)$`)
 	serviceName = regexp.MustCompile(`^[a-z][a-z0-9-]{4,18}[a-z0-9]$`)
 	schemaName  = regexp.MustCompile(`^[a-z][a-z0-9_]{1,39}$`)
 	entityName  = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
@@ -109,6 +110,8 @@ func (a *options) check() error {
 		wrong("--module is required: a Go module path, such as github.com/acme/orders")
 	case !modulePath.MatchString(a.Module):
 		wrong("--module %q must be a host and a path, such as github.com/acme/orders", a.Module)
+	case refusedPath.MatchString(a.Module):
+		wrong("--module %q must not have the part vendor, nor end in /v1 or a version that begins with 0: the go command refuses it", a.Module)
 	}
 	if a.Module != "" || a.Service != "" && a.Service != "." {
 		a.checkNames(wrong)

@@ -71,11 +71,8 @@ func problemStatus(err *problem.Error) *status.Status {
 	if !ok {
 		return newStatus(reasonInternal, "internal error")
 	}
-	if err.Field == "" {
+	if err.Kind != problem.Invalid || err.Field == "" {
 		return status.New(code, err.Message)
-	}
-	if code != codes.InvalidArgument {
-		return status.New(code, err.Field+": "+err.Message)
 	}
 	return badRequest(&errdetails.BadRequest_FieldViolation{Field: err.Field, Description: err.Message})
 }

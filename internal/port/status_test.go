@@ -27,7 +27,6 @@ func TestToStatusMapsKinds(t *testing.T) {
 		{problem.InvalidField("a.b", "bad"), codes.InvalidArgument, "a.b: bad"},
 		{problem.Errorf(problem.NotFound, "gone"), codes.NotFound, "gone"},
 		{problem.Errorf(problem.Exists, "there"), codes.AlreadyExists, "there"},
-		{&problem.Error{Kind: problem.Exists, Field: "request_id", Message: "was used"}, codes.AlreadyExists, "request_id: was used"},
 		{problem.Errorf(problem.Conflict, "late"), codes.Aborted, "late"},
 		{problem.Errorf(problem.Precondition, "first"), codes.FailedPrecondition, "first"},
 		{problem.Errorf(problem.Unavailable, "down"), codes.Unavailable, "down"},

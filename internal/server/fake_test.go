@@ -71,7 +71,7 @@ func (s *fakeStore) CreateVideo(ctx context.Context, requestID uuid.UUID, finger
 	defer s.mu.Unlock()
 	if first, ok := s.requests[requestID]; ok && requestID != uuid.Nil {
 		if !bytes.Equal(first.fingerprint, fingerprint) {
-			return domain.Video{}, &problem.Error{Kind: problem.Exists, Field: "request_id", Message: "was used to create another video"}
+			return domain.Video{}, problem.Errorf(problem.Exists, "the request id was used to create another video")
 		}
 		return s.videos[first.video], nil
 	}

@@ -457,8 +457,8 @@ func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 			other := proto.CloneOf(request)
 			change(other.Video)
 			_, err := c.videos.CreateVideo(t.Context(), other)
-			if status.Code(err) != codes.AlreadyExists || !strings.Contains(err.Error(), "request_id") {
-				t.Errorf("same id, another %s: %v, want AlreadyExists about request_id", name, err)
+			if status.Code(err) != codes.AlreadyExists || !strings.Contains(err.Error(), "the request id was used") {
+				t.Errorf("same id, another %s: %v, want AlreadyExists about the request id", name, err)
 			}
 		}
 		if got := len(r.store.allEvents()); got != 2 {

@@ -33,13 +33,13 @@ func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, made e
 func madeBy(ctx context.Context, q *sqlcgen.Queries, aggregateType string, requestID uuid.UUID, fingerprint []byte) (aggregateID string, err error) {
 	request, err := q.GetRequest(ctx, aggregateType, requestID)
 	if errors.Is(err, pgx.ErrNoRows) { // just pruned
-		return "", problem.Errorf(problem.Unavailable, "request_id %q has just expired: try again", requestID)
+		return "", problem.Errorf(problem.Unavailable, "the request id %q has just expired: try again", requestID)
 	}
 	if err != nil {
 		return "", wrap(err, "get request %s", requestID)
 	}
 	if !bytes.Equal(request.Fingerprint, fingerprint) {
-		return "", &problem.Error{Kind: problem.Exists, Reason: problem.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another " + aggregateType}
+		return "", problem.Errorf(problem.Exists, "the request id was used to create another %s", aggregateType).Because(problem.ReasonRequestIDReused)
 	}
 	return request.AggregateID, nil
 }

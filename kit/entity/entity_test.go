@@ -1,6 +1,9 @@
 package entity
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -192,6 +195,23 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 		if _, err := described(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q = %v, want an error with %q", c.args, err, c.want)
 		}
+	}
+}
+
+// A REST path that another service has is refused.
+func TestPathThatExistsIsRefused(t *testing.T) {
+	t.Chdir(root)
+	e, err := described(t, "turnip", "--fields=title:string")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	const other = "api/proto/root/v1/root_service.proto"
+	if err := errors.Join(os.MkdirAll(filepath.Dir(other), 0o750), os.WriteFile(other, []byte(`{get: "/v1/turnips"}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.checkProto(); err == nil || !strings.Contains(err.Error(), other+" has /v1/turnips, which is a name of turnip, too") {
+		t.Errorf("checkProto() = %v, want an error with the path", err)
 	}
 }
 

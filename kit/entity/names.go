@@ -90,8 +90,9 @@ func (e entity) checkGo() error {
 const choose = "choose another name for the entity, or for its field, state or command"
 
 var (
-	queryName = regexp.MustCompile(`(?m)^-- name: (\w+)`)
-	relation  = regexp.MustCompile(`(?m)^CREATE (?:UNIQUE )?(?:TABLE|VIEW|INDEX)(?: CONCURRENTLY)? (?:(\w+)\.)?(\w+)(?: ON (\w+)\.)?`)
+	queryName  = regexp.MustCompile(`(?m)^-- name: (\w+)`)
+	relation   = regexp.MustCompile(`(?m)^CREATE (?:UNIQUE )?(?:TABLE|VIEW|INDEX)(?: CONCURRENTLY)? (?:(\w+)\.)?(\w+)(?: ON (\w+)\.)?`)
+	collection = regexp.MustCompile(`: "(/v1/\w+)"`)
 )
 
 // checkSQL returns an error if a query, a table or an index has the name of one of the entity.
@@ -175,7 +176,8 @@ func (e entity) checkLint(before entity) error {
 // version matches the end of the path of a Go package that is no part of its name.
 var version = regexp.MustCompile(`[/.]v[0-9]+$`)
 
-// checkProto compiles the message of the events, where the entity, its states and its fields meet.
+// checkProto compiles the message of the events, where the entity, its states and its fields meet. It
+// also returns an error if the service has the REST path of the entity already.
 func (e entity) checkProto() error {
 	if e.Replica() {
 		return nil // its owner compiles it
@@ -189,7 +191,9 @@ func (e entity) checkProto() error {
 	if _, err := compiler.Compile(context.Background(), path); err != nil {
 		return fmt.Errorf("%w: %s", err, choose)
 	}
-	return nil
+	service, err := e.execute("service.proto")
+	own := "api/proto/" + e.ProtoDir() + "/" + e.Name + "_service.proto"
+	return errors.Join(err, e.checkIn("api/proto/*/*/*_service.proto", own, string(service), collection, func(found []string) string { return found[1] }))
 }
 
 // declarations returns the identifiers that a Go file declares for its package. Files of

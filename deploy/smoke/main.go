@@ -91,7 +91,7 @@ func dial(address, token string) (*grpc.ClientConn, error) {
 }
 
 // bearer is an identity token, sent in two headers. Cloud Run reads the second one and removes its signature. A service
-// that checks tokens itself (AUTH=oidc) reads the first: docs/security.md.
+// that checks tokens itself (AUTH=oidc) reads the first.
 type bearer string
 
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {

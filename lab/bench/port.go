@@ -79,7 +79,7 @@ func servePort(ctx context.Context, kind string, stdout io.Writer) error {
 	switch kind {
 	case portOurs:
 		s, err := port.New(port.Config{}, port.Deps{
-			Services: []port.Service{server.Videos(oneVideo{}, nil)}, Listener: listener, Log: discard,
+			Services: []port.Service{server.Videos(oneVideo{})}, Listener: listener, Log: discard,
 		})
 		if err != nil {
 			return err

@@ -142,11 +142,8 @@ func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 		Sides: i.database.sides(), Live: live(i.checks...), OpenAPI: api.OpenAPI,
 		Wrap: i.wrapped, Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
 	}
-	b, err := i.backend(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if deps.Services, err = services(i.registered, b); err != nil {
+	var err error
+	if deps.Services, err = services(i.registered, i.backend()); err != nil {
 		return nil, err
 	}
 	gate, err := i.gate()
@@ -170,14 +167,14 @@ func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 
 // backend returns what handlers are made of, or nil if the process does not have the role
 // api.
-func (i *instance) backend(ctx context.Context) (*Backend, error) {
+func (i *instance) backend() *Backend {
 	if !i.cfg.has(roleAPI) {
-		return nil, nil //nolint:nilnil // there may be none
+		return nil
 	}
 	return &Backend{
 		Commands: i.database.commands.calls, Queries: i.database.queries.calls, Wake: i.wake, Purged: i.wakeEraser,
 		Port: i.cfg.port, Metrics: i.tel.Metrics,
-	}, nil
+	}
 }
 
 // wake wakes the publisher of this process, if it has one.

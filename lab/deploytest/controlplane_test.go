@@ -89,7 +89,8 @@ func (c *controlPlane) start(t *testing.T) string {
 
 // withPubSub passes requests for pubsub.example.com to a server, and records those that change something.
 func (c *controlPlane) withPubSub(addr string) {
-	c.pubsub = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
+	to := &url.URL{Scheme: "http", Host: addr}
+	c.pubsub = &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }} // with its host, too
 }
 
 // changed returns the requests since the last call that changed something.

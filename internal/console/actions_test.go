@@ -41,7 +41,7 @@ func (f *filling) RequeueBlocked(context.Context, admin.Filter, envelope.Aggrega
 // A person who has confirmed that nothing matches changes nothing, whatever matches later.
 func TestConfirmedNothingChangesNothing(t *testing.T) {
 	outbox, s := new(filling), writable{new(sides)}
-	server, err := New(Config{Service: "test", Commands: s, Queries: s, Outbox: outbox, Log: slog.New(slog.DiscardHandler)})
+	server, err := New(Config{Service: "test", Guard: unguarded, Commands: s, Queries: s, Outbox: outbox, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -277,12 +277,6 @@ func TestConsoleInABrowser(t *testing.T) {
 	if *update {
 		takeScreenshots(t, s, b)
 	}
-	t.Run("the dev port leads to it", func(t *testing.T) {
-		b.look(t, s.api, 1280, 900, "light")
-		if at := eval[string](t, b, "location.href"); at != s.console {
-			t.Errorf("/ of the dev port leads to %s, want %s", at, s.console)
-		}
-	})
 	t.Run("the charts move", func(t *testing.T) { chartsMove(t, s, b) })
 	t.Run("it pauses for good", func(t *testing.T) { pauses(t, s, b) })
 	s.exec(t, trouble)

@@ -38,7 +38,7 @@ type Program struct {
 // its exit code. SIGTERM and SIGINT end the command.
 func (p Program) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := p.Run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	err := p.run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, logGRPC)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "server:", err)
@@ -53,8 +53,18 @@ func (p Program) Validate(command string, environ []string) error {
 }
 
 // Run runs a command until it or ctx ends. The default command is serve. environ has the
-// settings. The log goes to stderr.
+// settings. The log goes to stderr. Several programs may run in one process at a time.
 func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	return p.run(ctx, args, environ, stdout, stderr, func(*slog.Logger) {})
+}
+
+// logGRPC takes the log of gRPC, of which a process has one. By default gRPC and its gateway
+// write plain text to stderr, for example when a client of a watch disconnects.
+func logGRPC(log *slog.Logger) {
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(connlog.New(log, "grpc: failed"), slog.LevelDebug).Writer()))
+}
+
+func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, takeLog func(*slog.Logger)) error {
 	command := "serve"
 	if len(args) > 0 {
 		command, args = args[0], args[1:]
@@ -76,9 +86,7 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 	if err != nil {
 		return usageError(err)
 	}
-	// By default, gRPC and its gateway write plain text to stderr, for example when a
-	// client of a watch disconnects.
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(connlog.New(log, "grpc: failed"), slog.LevelDebug).Writer()))
+	takeLog(log)
 	switch words := strings.Join(append([]string{command}, args...), " "); {
 	case words == "serve":
 		return serve(ctx, cfg, level, log)

@@ -56,11 +56,11 @@ func TestGatewayIsStrict(t *testing.T) {
 		status             int
 		text               string
 	}{
-		"unknown field":         {"POST", "/v1/videos", `{"title": "x", "titel": "y"}`, 400, `video.titel: unknown field`},
-		"unknown field, PATCH":  {"PATCH", path, `{"titel": "y"}`, 400, `video.titel: unknown field`},
+		"unknown field":         {"POST", "/v1/videos", `{"title": "x", "titel": "y"}`, 400, `.titel: unknown field`},
+		"unknown field, PATCH":  {"PATCH", path, `{"titel": "y"}`, 400, `.titel: unknown field`},
 		"unknown field, custom": {"POST", path + ":publish", `{"tag": "y"}`, 400, `tag: unknown field`},
 		"twice":                 {"POST", "/v1/videos", `{"title": "x", "title": "y"}`, 400, `duplicate field "title"`},
-		"wrong type":            {"POST", "/v1/videos", `{"title": 1}`, 400, "video.title: must be a string"},
+		"wrong type":            {"POST", "/v1/videos", `{"title": 1}`, 400, ".title: must be a string"},
 		"not JSON":              {"POST", "/v1/videos", `title`, 400, "body:"},
 		"cut off":               {"POST", "/v1/videos", `{"title": "x`, 400, "body: unexpected end of JSON input"},
 		"more than one":         {"POST", "/v1/videos", `{"title": "x"} {}`, 400, "body: invalid character '{' after top-level value"},
@@ -69,7 +69,7 @@ func TestGatewayIsStrict(t *testing.T) {
 		"nothing":               {"POST", "/v1/videos", "", 400, "title"},
 		"unknown parameter":     {"DELETE", path + "?etga=1", "", 400, "etga: unknown parameter"},
 		"parameter of the path": {"DELETE", path + "?name=x", "", 400, "name: unknown parameter"},
-		"nested parameter":      {"POST", "/v1/videos?video.title=x", `{}`, 400, "video.title: unknown parameter"},
+		"nested parameter":      {"POST", "/v1/videos?video.title=x", `{}`, 400, ".title: unknown parameter"},
 		"odd parameter":         {"GET", "/v1/videos?pageSize=x", "", 400, "pageSize: must be a whole number from 0 to 2147483647"},
 		"parameter twice":       {"GET", "/v1/videos?pageSize=1&page_size=2", "", 400, "must be given once"},
 		"mask of unknown":       {"PATCH", path + "?updateMask=titel", `{"title": "x"}`, 400, `"titel"`},

@@ -369,7 +369,7 @@ func (e entity) Imports(layer string) []string {
 			"", ours + "internal/domain", ours + "internal/envelope",
 		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/store/internal/sqlcgen"}, list(!e.Replica(), ours+"internal/timer"))...)
 	default: // server
-		return quoted(slices.Concat([]string{"context", "crypto/cipher"}, list(!e.Replica(), "fmt"), list(len(e.States()) > 0 && !e.Replica(), "text/scanner"), []string{
+		return quoted(slices.Concat([]string{"context"}, list(!e.Replica(), "fmt"), list(len(e.States()) > 0 && !e.Replica(), "text/scanner"), []string{
 			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",
 			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/port",
 		})...)

@@ -3,7 +3,6 @@ package app
 import (
 	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -25,8 +24,6 @@ import (
 	"example.com/videocatalog/internal/telemetry"
 	"example.com/videocatalog/internal/timer"
 )
-
-var update = flag.Bool("update", false, "write docs/metrics.md again")
 
 const metricsFile = "../../docs/metrics.md"
 

@@ -8,6 +8,7 @@ import (
 	"go/format"
 	"go/parser"
 	"go/token"
+	gotypes "go/types"
 	"os"
 	"slices"
 )
@@ -54,14 +55,8 @@ func withRegistration(source []byte, name string) ([]byte, error) {
 	if list == nil {
 		return nil, errors.New("no function returns a list of registrations")
 	}
-	if slices.ContainsFunc(list.Elts, func(element ast.Expr) bool {
-		call, ok := element.(*ast.CallExpr)
-		if !ok {
-			return false
-		}
-		called, ok := call.Fun.(*ast.Ident)
-		return ok && called.Name == name
-	}) {
+	call := name + "(queries)"
+	if slices.ContainsFunc(list.Elts, func(element ast.Expr) bool { return gotypes.ExprString(element) == call }) {
 		return source, nil
 	}
 	end, comma := set.Position(list.Rbrace).Offset, ""
@@ -71,5 +66,5 @@ func withRegistration(source []byte, name string) ([]byte, error) {
 			comma = ","
 		}
 	}
-	return format.Source(slices.Concat(bytes.TrimRight(source[:end], " \t\n"), []byte(comma+"\n"+name+"(queries),\n"), source[end:]))
+	return format.Source(slices.Concat(bytes.TrimRight(source[:end], " \t\n"), []byte(comma+"\n"+call+",\n"), source[end:]))
 }

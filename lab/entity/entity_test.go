@@ -56,14 +56,14 @@ func TestEntities(t *testing.T) {
 	changesOnlyGenerated(t, dir)
 	check(t, dir)
 
-	api, stop := startStack(t, dir)
-	order := useOrders(t, api)
+	api, console, stop := startStack(t, dir)
+	order := useOrders(t, api, console)
 	useOthers(t, api)
 	callGRPC(t, dir, api, order)
 	stop()
 
 	grow(t, dir, add)
-	api, _ = startStack(t, dir)
+	api, _, _ = startStack(t, dir)
 	useGrownOrders(t, api, order)
 	breakLayers(t, dir)
 }
@@ -140,7 +140,7 @@ func check(t *testing.T, dir string) {
 const customer = "01890a5d-ac96-7f00-8b02-0c0d0e0f1003"
 
 // useOrders takes an order its whole way, and returns the name of one that stays.
-func useOrders(t *testing.T, api string) string {
+func useOrders(t *testing.T, api, console string) string {
 	t.Helper()
 	created := call(t, http.StatusOK, "POST", api+"orders", fmt.Sprintf(`{"customerId": %q, "currency": "EUR", "totalCents": "1200", "tags": ["a", "b"]}`, customer))
 	name, _ := created["name"].(string)
@@ -181,20 +181,18 @@ func useOrders(t *testing.T, api string) string {
 		}
 		return ""
 	})
-	onConsole(t, api, name, "deleted, so the view does not show it", "DeleteTime")
+	onConsole(t, console, name, "deleted, so the view does not show it", "DeleteTime")
 	call(t, http.StatusOK, "POST", api+name+":undelete", "{}")
-	onConsole(t, api, name, ">equal<", "Currency", "USD", "OrderUndeleted")
+	onConsole(t, console, name, ">equal<", "Currency", "USD", "OrderUndeleted")
 	return name
 }
 
 // onConsole waits until the console finds an order by its id, and shows texts of both sides.
-func onConsole(t *testing.T, api, order string, texts ...string) {
+func onConsole(t *testing.T, console, order string, texts ...string) {
 	t.Helper()
-	response, _ := send(t, "GET", strings.TrimSuffix(api, "v1/"), "") // leads to the console
-	page := response.Request.URL.JoinPath("aggregates")
-	page.RawQuery = "q=" + strings.TrimPrefix(order, "orders/")
+	page := console + "aggregates?q=" + strings.TrimPrefix(order, "orders/")
 	await(t, func() string {
-		response, body := send(t, "GET", page.String(), "")
+		response, body := send(t, "GET", page, "")
 		for _, text := range texts {
 			if !strings.Contains(string(body), text) {
 				return fmt.Sprintf("%s lacks %q:\n%s", response.Request.URL, text, body)

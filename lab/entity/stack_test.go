@@ -18,8 +18,8 @@ import (
 )
 
 // startStack starts cmd/dev of the clone, with the database that an earlier stack left. It
-// returns the address of the API, and what stops the stack.
-func startStack(t *testing.T, dir string) (api string, stop func()) {
+// returns the addresses of the API and of the console, and what stops the stack.
+func startStack(t *testing.T, dir string) (api, console string, stop func()) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "dev")
 	clone.Run(t, dir, "go", "build", "-o", program, "./cmd/dev")
@@ -45,14 +45,14 @@ func startStack(t *testing.T, dir string) (api string, stop func()) {
 		<-ended
 	}
 	t.Cleanup(stop)
-	address := regexp.MustCompile(`http://localhost:\d+`)
+	addresses := regexp.MustCompile(`(?s)(http://localhost:\d+/v1),.*console +(http://\S+/)\s`)
 	for {
 		text, err := os.ReadFile(screen.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found := address.Find(text); found != nil {
-			return string(found) + "/v1/", stop
+		if found := addresses.FindSubmatch(text); found != nil {
+			return string(found[1]) + "/", string(found[2]), stop
 		}
 		select {
 		case <-ended:

@@ -243,7 +243,7 @@ func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 // numbers.
 func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
 	t.Parallel()
-	const conns = 8 // so that one number is above those of the server
+	const conns = 8 // so that one number is above every number of the server
 	server, pooled := pooler(t)
 	network := storetest.NewNetworkTo(t, pooled)
 	pool := openThrough(t, network, conns, "&default_query_exec_mode=cache_describe")

@@ -200,7 +200,7 @@ func TestRepairMemoryIsBounded(t *testing.T) {
 }
 
 // peakUntil returns the peak, in MiB, of the resident memory of a process until it ends, on Linux. It is
-// not that of getrusage, which begins with the memory of the process that has started it.
+// not the peak of getrusage, which begins with the memory of the process that has started it.
 func peakUntil(pid int, ended <-chan error) (mib int, err error) {
 	for {
 		select {

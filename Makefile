@@ -5,6 +5,8 @@ BUF  := go tool -modfile=tools/go.mod buf
 SQLC := go tool -modfile=tools/go.mod sqlc
 LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 API_LINT := go tool -modfile=tools/apilint/go.mod api-linter
+SQLC_FILES = sqlc.yaml $(wildcard options/*/sqlc.yaml)
+SQLC_OUT   = internal/store/internal/sqlcgen $(patsubst %/sqlc.yaml,%/internal/sqlcgen,$(wildcard options/*/sqlc.yaml))
 NPM  := $(shell command -v npm 2>/dev/null)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -51,12 +53,12 @@ generate: generate-code generate-names ## Generate Go and OpenAPI from api/proto
 .PHONY: generate-code
 generate-code:
 	$(BUF) build -o /dev/null
-	$(SQLC) compile
-	@# Both compile, so what is removed here comes back, except what has lost its source.
-	find api/proto internal/store/internal/sqlcgen -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.sql.go' | xargs rm -f
+	for file in $(SQLC_FILES); do $(SQLC) compile -f $$file || exit; done
+	@# All compile, so what is removed here comes back, except what has lost its source.
+	find api/proto $(SQLC_OUT) -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.sql.go' | xargs rm -f
 	$(BUF) generate
-	$(SQLC) generate
-	gofmt -l -w api/proto internal/store/internal/sqlcgen
+	for file in $(SQLC_FILES); do $(SQLC) generate -f $$file || exit; done
+	gofmt -l -w api/proto $(SQLC_OUT)
 
 .PHONY: generate-names
 generate-names:
@@ -68,12 +70,11 @@ generate-names:
 .PHONY: drift
 drift: ## Check that the generated files are what make generate makes.
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
-	mkdir -p "$$tmp/internal/store/internal" && \
-	cp -R internal/store/internal/sqlcgen "$$tmp/internal/store/internal" && \
+	tar -c $(SQLC_OUT) $(filter options/%,$(SQLC_FILES)) $(wildcard options/*/queries) | tar -x -C "$$tmp" && \
 	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party $(wildcard kit) "$$tmp" && \
 	mkdir "$$tmp/tools" && cp tools/go.mod tools/go.sum "$$tmp/tools" && \
 	$(MAKE) --silent -C "$$tmp" generate-code && \
-	{ diff -r api "$$tmp/api" && diff -r internal/store/internal/sqlcgen "$$tmp/internal/store/internal/sqlcgen" || \
+	{ stale=; for dir in api $(SQLC_OUT); do diff -r $$dir "$$tmp/$$dir" || stale=1; done; test -z "$$stale" || \
 	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
 
 .PHONY: lint

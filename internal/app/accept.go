@@ -35,19 +35,19 @@ func databasesCommand(ctx context.Context, cfg config, args []string, stdout io.
 		return err
 	}
 	defer database.close()
-	p := newPrinter(stdout, o.json)
+	p := NewPrinter(stdout, o.json)
 	for _, side := range identities(database) {
 		if err := side.find(ctx); err != nil {
-			return errors.Join(p.end(), err)
+			return errors.Join(p.End(), err)
 		}
 		if !o.DryRun {
 			if err := side.accept(ctx, entry); err != nil {
-				return errors.Join(p.end(), err)
+				return errors.Join(p.End(), err)
 			}
 		}
 		side.print(p)
 	}
-	return p.end()
+	return p.End()
 }
 
 // identity is the database of a side, and what a command made of it.
@@ -81,9 +81,9 @@ func (i *identity) accept(ctx context.Context, entry admin.Entry) (err error) {
 	return err
 }
 
-func (i *identity) print(p *printer) {
-	p.line("%s", i.text())
-	p.row(i.accepted)
+func (i *identity) print(p *Printer) {
+	p.Line("%s", i.text())
+	p.Row(i.accepted)
 }
 
 // accepted is what a command has made of the database of a side.

@@ -110,7 +110,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return auditCommand(ctx, cfg, args, stdout)
 	default:
 		if run := p.command(command); run != nil {
-			return run(ctx, &Service{Process: cfg.process(command), Log: log}, args, stdout)
+			return cfg.runCommand(ctx, command, run, args, stdout, log)
 		}
 		return usageError(fmt.Errorf("unknown command %q: try `server help`", words))
 	}

@@ -74,15 +74,15 @@ func (o *operation) reportBackfill(stdout io.Writer, r admin.BackfillResult, fai
 	if failure != nil && r.Done == 0 {
 		return failure
 	}
-	p := newPrinter(stdout, o.json)
+	p := NewPrinter(stdout, o.json)
 	if o.DryRun {
-		p.line("%d aggregates match; nothing was changed", r.Matched)
+		p.Line("%d aggregates match; nothing was changed", r.Matched)
 	} else {
-		p.line("published %d of %d aggregates; action %s", r.Done, r.Matched, r.ActionID)
+		p.Line("published %d of %d aggregates; action %s", r.Done, r.Matched, r.ActionID)
 	}
 	if failure != nil {
-		p.line("to continue, run it again with --after %s", r.Last)
+		p.Line("to continue, run it again with --after %s", r.Last)
 	}
-	p.row(r)
-	return errors.Join(p.end(), failure)
+	p.Row(r)
+	return errors.Join(p.End(), failure)
 }

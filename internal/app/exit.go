@@ -23,13 +23,16 @@ type usage struct{ error }
 
 func usageError(err error) error { return usage{err} }
 
+// UsageError makes err a mistake in the arguments of a command.
+func UsageError(err error) error { return usageError(err) }
+
 func (u usage) Unwrap() error { return u.error }
 
-// errPartly means that an action could not change some items.
-var errPartly = errors.New("some items are unchanged")
+// ErrPartly means that an action could not change some items.
+var ErrPartly = errors.New("some items are unchanged")
 
-// errDiffers means that a comparison has found differences.
-var errDiffers = errors.New("a projection differs from its owner")
+// ErrDiffers means that a comparison has found differences.
+var ErrDiffers = errors.New("a projection differs from its owner")
 
 // ExitCode returns the exit code for an error of [Program.Run]; 0 for none.
 func ExitCode(err error) int {
@@ -43,9 +46,9 @@ func ExitCode(err error) int {
 		return ExitUsage
 	case ok && known.Kind == problem.NotFound:
 		return ExitNothing
-	case errors.Is(err, errPartly):
+	case errors.Is(err, ErrPartly):
 		return ExitPartly
-	case errors.Is(err, errDiffers):
+	case errors.Is(err, ErrDiffers):
 		return ExitDiffers
 	}
 	return ExitFailed

@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,9 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/google/uuid"
 
@@ -196,7 +193,7 @@ func (o *operation) takeAggregate(events int) bool {
 }
 
 func listBlocked(ctx context.Context, events *store.Outbox, o operation, stdout io.Writer) error {
-	p := newPrinter(stdout, o.json, "TYPE", "ID", "VERSION", "EVENT_ID", "ATTEMPTS", "NEXT", "CAUSE", "LAST_ERROR")
+	p := NewPrinter(stdout, o.json, "TYPE", "ID", "VERSION", "EVENT_ID", "ATTEMPTS", "NEXT", "CAUSE", "LAST_ERROR")
 	var after envelope.Aggregate
 	for {
 		blocked, err := events.ListBlocked(ctx, o.Filter, after, listRows)
@@ -208,11 +205,11 @@ func listBlocked(ctx context.Context, events *store.Outbox, o operation, stdout 
 			if b.ParkedAt.IsZero() {
 				next = b.NextRetry.Format(time.RFC3339)
 			}
-			p.row(b, b.Type, b.ID, strconv.FormatInt(b.Version, 10), b.EventID.String(), strconv.Itoa(b.Attempts), next, b.Cause, b.LastError)
+			p.Row(b, b.Type, b.ID, strconv.FormatInt(b.Version, 10), b.EventID.String(), strconv.Itoa(b.Attempts), next, b.Cause, b.LastError)
 			after = b.Aggregate
 		}
 		if len(blocked) < listRows {
-			return p.end()
+			return p.End()
 		}
 	}
 }
@@ -221,11 +218,11 @@ func printGroups(groups []admin.Group, o operation, stdout io.Writer, err error)
 	if err != nil {
 		return err
 	}
-	p := newPrinter(stdout, o.json, "CAUSE", "ITEMS", "WAITING", "FIRST", "LAST", "SAMPLE")
+	p := NewPrinter(stdout, o.json, "CAUSE", "ITEMS", "WAITING", "FIRST", "LAST", "SAMPLE")
 	for _, g := range groups {
-		p.row(g, g.Cause, strconv.FormatInt(g.Items, 10), strconv.FormatInt(g.Waiting, 10), timeText(g.First), timeText(g.Last), g.Sample)
+		p.Row(g, g.Cause, strconv.FormatInt(g.Items, 10), strconv.FormatInt(g.Waiting, 10), timeText(g.First), timeText(g.Last), g.Sample)
 	}
-	return p.end()
+	return p.End()
 }
 
 func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
@@ -280,7 +277,7 @@ func replayer(subscribed []Subscription) admin.Apply {
 }
 
 func listQuarantine(ctx context.Context, inbox *store.Inbox, o operation, stdout io.Writer) error {
-	p := newPrinter(stdout, o.json, "ID", "CONSUMER", "MESSAGE_ID", "ORDERING_KEY", "RECEIVED", "PAYLOAD", "CAUSE", "REASON")
+	p := NewPrinter(stdout, o.json, "ID", "CONSUMER", "MESSAGE_ID", "ORDERING_KEY", "RECEIVED", "PAYLOAD", "CAUSE", "REASON")
 	for after := int64(0); ; {
 		messages, err := inbox.ListQuarantine(ctx, o.Filter, after, listRows)
 		if err != nil {
@@ -291,11 +288,11 @@ func listQuarantine(ctx context.Context, inbox *store.Inbox, o operation, stdout
 			if m.PayloadSHA256 != "" {
 				payload = fmt.Sprintf("not kept, %d bytes, SHA-256 %s", m.PayloadSize, m.PayloadSHA256)
 			}
-			p.row(m, strconv.FormatInt(m.ID, 10), m.Consumer, m.MessageID, m.OrderingKey, timeText(m.ReceivedAt), payload, m.Cause, m.Reason)
+			p.Row(m, strconv.FormatInt(m.ID, 10), m.Consumer, m.MessageID, m.OrderingKey, timeText(m.ReceivedAt), payload, m.Cause, m.Reason)
 			after = m.ID
 		}
 		if len(messages) < listRows {
-			return p.end()
+			return p.End()
 		}
 	}
 }
@@ -314,89 +311,34 @@ func auditCommand(ctx context.Context, cfg config, args []string, stdout io.Writ
 	if err != nil {
 		return err
 	}
-	p := newPrinter(stdout, o.json, "TIME", "ACTION", "ITEMS", "ACTOR", "VIA", "DATABASE_USER", "FILTER", "ACTION_ID", "REASON")
+	p := NewPrinter(stdout, o.json, "TIME", "ACTION", "ITEMS", "ACTOR", "VIA", "DATABASE_USER", "FILTER", "ACTION_ID", "REASON")
 	for _, e := range entries {
-		p.row(e, timeText(e.CreateTime), e.Action, strconv.FormatInt(e.Items, 10), e.Name, e.Via, e.DatabaseUser, string(e.Filter), e.ActionID.String(), e.Reason)
+		p.Row(e, timeText(e.CreateTime), e.Action, strconv.FormatInt(e.Items, 10), e.Name, e.Via, e.DatabaseUser, string(e.Filter), e.ActionID.String(), e.Reason)
 	}
-	return p.end()
+	return p.End()
 }
 
 // report prints what an action did, also if it failed in the middle.
 func (o *operation) report(stdout io.Writer, verb, items string, r admin.Result, failure error) error {
-	return o.reportTo(newPrinter(stdout, o.json), verb, items, r, r, failure)
+	return o.reportTo(NewPrinter(stdout, o.json), verb, items, r, r, failure)
 }
 
 // reportTo prints a result, which row is in JSON.
-func (o *operation) reportTo(p *printer, verb, items string, r admin.Result, row any, failure error) error {
+func (o *operation) reportTo(p *Printer, verb, items string, r admin.Result, row any, failure error) error {
 	if failure != nil && r.Done == 0 {
 		return failure
 	}
 	for _, f := range r.Failed {
-		p.line("%s is unchanged: %s", f.ID, strings.Map(onOneLine, f.Cause))
+		p.Line("%s is unchanged: %s", f.ID, strings.Map(onOneLine, f.Cause))
 	}
 	if o.DryRun {
-		p.line("%d %s match; nothing was changed", r.Matched, items)
+		p.Line("%d %s match; nothing was changed", r.Matched, items)
 	} else {
-		p.line("%s %d of %d %s; action %s", verb, r.Done, r.Matched, items, r.ActionID)
+		p.Line("%s %d of %d %s; action %s", verb, r.Done, r.Matched, items, r.ActionID)
 	}
-	p.row(row)
+	p.Row(row)
 	if r.Failures > 0 {
-		failure = errors.Join(failure, errPartly)
+		failure = errors.Join(failure, ErrPartly)
 	}
-	return errors.Join(p.end(), failure)
-}
-
-// printer prints rows as a table, or as JSON, one object per line.
-type printer struct {
-	table *tabwriter.Writer
-	json  *json.Encoder // nil: as a table
-	err   error         // the first one
-}
-
-func newPrinter(w io.Writer, asJSON bool, columns ...string) *printer {
-	p := &printer{table: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
-	if asJSON {
-		p.json = json.NewEncoder(w)
-	} else if len(columns) > 0 {
-		p.line("%s", strings.Join(columns, "\t"))
-	}
-	return p
-}
-
-// row prints a value as JSON, or the cells that a table has of it, if any.
-func (p *printer) row(value any, cells ...string) {
-	if p.json != nil {
-		p.err = cmp.Or(p.err, p.json.Encode(value))
-	} else if len(cells) > 0 {
-		for i := range cells {
-			cells[i] = strings.Map(onOneLine, cells[i])
-		}
-		p.line("%s", strings.Join(cells, "\t"))
-	}
-}
-
-// onOneLine makes a space of a control character, which a message from elsewhere may have:
-// it would break the table, or command the terminal.
-func onOneLine(r rune) rune {
-	if unicode.IsControl(r) {
-		return ' '
-	}
-	return r
-}
-
-// line prints a line of text, unless the output is JSON.
-func (p *printer) line(format string, args ...any) {
-	if p.json == nil {
-		_, err := fmt.Fprintf(p.table, format+"\n", args...)
-		p.err = cmp.Or(p.err, err)
-	}
-}
-
-func (p *printer) end() error { return cmp.Or(p.err, p.table.Flush()) }
-
-func timeText(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
+	return errors.Join(p.End(), failure)
 }

@@ -6,8 +6,14 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/auth"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // Part is an option of a service: a folder of options, whose line in cmd/server/parts.go adds
@@ -31,14 +37,15 @@ type Part struct {
 	Help     string
 }
 
-// Command runs until it or ctx ends. It gets the arguments behind its name. For a command a
-// Service has no methods to call.
+// Command runs until it or ctx ends. It gets the arguments behind its name. Of the methods of
+// the Service it may call Open and PubSub.
 type Command func(ctx context.Context, s *Service, args []string, stdout io.Writer) error
 
 // Process is what the settings of a part may depend on.
 type Process struct {
 	Command string          // serve, migrate, ...
 	Auth    string          // the value of AUTH
+	Roles   []string        // the value of ROLES
 	Methods func() []string // names of all methods of the API, as package.Service/Method
 }
 
@@ -46,8 +53,16 @@ type Process struct {
 type Service struct {
 	Process
 	Log *slog.Logger
+	// Commands and Queries are the connections to the two sides that loops share. One is nil
+	// if the process does not use that side, and in a command until Open.
+	Commands, Queries *pgxpool.Pool
+	Registered        []Registration           // in a command those of Open
+	Meter             metric.Meter             // nil: nothing measures
+	Wake              func(envelope.Aggregate) // is called after a commit of the command side
 
+	cfg      config
 	instance *instance
+	closers  []func() // of a command, run in reverse order
 }
 
 // Go runs a loop until the last request of the process is answered. An error ends the process.
@@ -55,15 +70,72 @@ func (s *Service) Go(loop func(context.Context) error) {
 	s.instance.loops = append(s.instance.loops, loop)
 }
 
+// Task runs a loop until the stop of the process begins. An error ends the process.
+func (s *Service) Task(loop func(context.Context) error) {
+	s.instance.tasks = append(s.instance.tasks, loop)
+}
+
+// Live adds a check of liveness. While it returns an error, for example because a loop is stuck,
+// the platform restarts the process.
+func (s *Service) Live(check func() error) { s.instance.checks = append(s.instance.checks, check) }
+
+// Maintain adds steps to the maintenance of the command side. They run only in processes that use
+// that side.
+func (s *Service) Maintain(steps ...Step) { s.instance.steps = append(s.instance.steps, steps...) }
+
 // Wrap puts a middleware around all requests of the port, before they are checked. The last one
 // that is added gets a request first.
 func (s *Service) Wrap(middleware func(http.Handler) http.Handler) {
 	s.instance.wrap = append(s.instance.wrap, middleware)
 }
 
+// PubSub returns the client of Pub/Sub that the process shares. The process closes it.
+func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
+	if s.instance != nil {
+		err := s.instance.startPubSub(ctx)
+		return s.instance.client, err
+	}
+	client, err := openPubSub(ctx, s.cfg)
+	if err == nil {
+		s.closers = append(s.closers, func() { _ = client.Close() })
+	}
+	return client, err
+}
+
+// Open connects a command to the sides that it uses, and checks their schema. The connections are
+// closed when the command ends.
+func (s *Service) Open(ctx context.Context, commands, queries bool) error {
+	database, err := openDatabase(ctx, s.cfg, sides{commands: commands, queries: queries}, 0, nil)
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, database.close)
+	s.take(database)
+	s.Registered = s.cfg.program.Registrations(s.Queries)
+	return nil
+}
+
+func (s *Service) take(database database) {
+	s.Commands = database.commandPool()
+	if database.queries != nil {
+		s.Queries = database.queries.own
+	}
+}
+
+// runCommand runs a command of a part.
+func (c config) runCommand(ctx context.Context, name string, run Command, args []string, stdout io.Writer, log *slog.Logger) error {
+	s := &Service{Process: c.process(name), Log: log, cfg: c}
+	defer func() {
+		for _, end := range slices.Backward(s.closers) {
+			end()
+		}
+	}()
+	return run(ctx, s, args, stdout)
+}
+
 // process returns what the parts may know of a process with this config.
 func (c config) process(command string) Process {
-	return Process{Command: command, Auth: c.Auth, Methods: c.program.Methods}
+	return Process{Command: command, Auth: c.Auth, Roles: c.Roles, Methods: c.program.Methods}
 }
 
 // startParts starts the parts of a process that serves.
@@ -80,7 +152,12 @@ func (i *instance) startParts(ctx context.Context) error {
 }
 
 func (i *instance) service() *Service {
-	return &Service{Process: i.cfg.process("serve"), Log: i.log, instance: i}
+	s := &Service{
+		Process: i.cfg.process("serve"), Log: i.log, Registered: i.registered, Meter: i.tel.Meter(scope), Wake: i.wake,
+		cfg: i.cfg, instance: i,
+	}
+	s.take(i.database)
+	return s
 }
 
 // wrapped returns a handler behind the middlewares of the parts.

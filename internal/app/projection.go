@@ -144,7 +144,7 @@ type summary struct {
 
 // compareEntries shows the differences of some types, or of some ids of one type.
 func compareEntries(ctx context.Context, p admin.Projections, types []string, ids []uuid.UUID, o operation, stdout io.Writer) error {
-	out := newPrinter(stdout, o.json, "TYPE", "ID", "KIND", "OWNER_VERSION", "VERSION", "FIELDS")
+	out := NewPrinter(stdout, o.json, "TYPE", "ID", "KIND", "OWNER_VERSION", "VERSION", "FIELDS")
 	sums := make([]summary, 0, len(types))
 	var found int64
 	for _, name := range types {
@@ -156,7 +156,7 @@ func compareEntries(ctx context.Context, p admin.Projections, types []string, id
 			}
 			result.Differences = admin.OfKind(result.Differences, o.Kind)
 			for _, d := range result.Differences {
-				out.row(d, d.Type, d.ID.String(), string(d.Kind), strconv.FormatInt(d.OwnerVersion, 10), strconv.FormatInt(d.Version, 10),
+				out.Row(d, d.Type, d.ID.String(), string(d.Kind), strconv.FormatInt(d.OwnerVersion, 10), strconv.FormatInt(d.Version, 10),
 					cmp.Or(strings.Join(d.Fields, ","), "-"))
 			}
 			sum.Compared += result.Rows
@@ -171,17 +171,17 @@ func compareEntries(ctx context.Context, p admin.Projections, types []string, id
 		found += sum.Differences
 	}
 	for _, sum := range sums {
-		out.line("%s: compared %d rows; %d differ, %d wait for their event in the outbox", sum.Type, sum.Compared, sum.Differences, sum.Pending)
+		out.Line("%s: compared %d rows; %d differ, %d wait for their event in the outbox", sum.Type, sum.Compared, sum.Differences, sum.Pending)
 		if sum.Stopped != nil {
-			out.line("stopped at %s, because so many differ: run `server projection repair --all`", sum.Stopped)
+			out.Line("stopped at %s, because so many differ: run `server projection repair --all`", sum.Stopped)
 		}
-		out.row(sum)
+		out.Row(sum)
 	}
-	if err := out.end(); err != nil {
+	if err := out.End(); err != nil {
 		return err
 	}
 	if found > 0 {
-		return errDiffers
+		return ErrDiffers
 	}
 	return nil
 }
@@ -200,9 +200,9 @@ func repairEntries(ctx context.Context, p admin.Projections, types []string, ids
 			items += " of " + name
 		}
 		result, failure := p.Repair(ctx, o.Request)
-		out := newPrinter(stdout, o.json)
+		out := NewPrinter(stdout, o.json)
 		if len(ids) == 0 && failure == nil {
-			out.line("%s: compared %d rows: %s", name, result.Compared, kindsText(result.Kinds))
+			out.Line("%s: compared %d rows: %s", name, result.Compared, kindsText(result.Kinds))
 		}
 		if err := o.reportTo(out, "repaired", items, result.Result, result, failure); err != nil {
 			return err
@@ -241,10 +241,10 @@ func repairEverything(ctx context.Context, p admin.Projections, registered []Reg
 			return err
 		}
 	}
-	out := newPrinter(stdout, o.json)
+	out := NewPrinter(stdout, o.json)
 	if slices.ContainsFunc(registered, func(r Registration) bool { return len(r.Subscriptions) > 0 && r.Comparison == nil }) {
-		out.line("a projection of this service cannot be compared with its owner: see docs/failover.md about `server databases accept`")
-		return out.end()
+		out.Line("a projection of this service cannot be compared with its owner: see docs/failover.md about `server databases accept`")
+		return out.End()
 	}
 	entry, err := o.entry(admin.ActionAccept, struct{}{})
 	for _, side := range both {
@@ -255,5 +255,5 @@ func repairEverything(ctx context.Context, p admin.Projections, registered []Reg
 			side.print(out)
 		}
 	}
-	return errors.Join(out.end(), err)
+	return errors.Join(out.End(), err)
 }

@@ -54,23 +54,27 @@ func (i *instance) startStores(ctx context.Context) error {
 	if i.events == nil {
 		return nil
 	}
-	loop := maintenanceLoop("outbox")
-	i.checks = append(i.checks, loop.Check)
-	i.tasks = append(i.tasks, func(ctx context.Context) error {
-		return maintainOutbox(ctx, i.events, i.cfg, i.purged, i.log, loop, append(i.pruneReactions(), i.maintenance()...)...)
-	})
+	i.steps = append(i.steps, i.pruneReactions()...)
+	for _, r := range i.registered {
+		if r.Maintain != nil {
+			i.steps = append(i.steps, r.Maintain(i.events, tombstoneRetention(i.cfg))...)
+		}
+	}
 	return prepareOutbox(ctx, i.events, i.cfg)
 }
 
-// maintenance returns the steps of the aggregate types for the maintenance of the outbox.
-func (i *instance) maintenance() []Step {
-	var steps []Step
-	for _, r := range i.registered {
-		if r.Maintain != nil {
-			steps = append(steps, r.Maintain(i.events, tombstoneRetention(i.cfg))...)
-		}
+// startMaintenance starts the maintenance of the command side, with the steps of the aggregate
+// types and of the parts.
+func (i *instance) startMaintenance(context.Context) error {
+	if i.events == nil {
+		return nil
 	}
-	return steps
+	loop := maintenanceLoop("outbox")
+	i.checks = append(i.checks, loop.Check)
+	i.tasks = append(i.tasks, func(ctx context.Context) error {
+		return maintainOutbox(ctx, i.events, i.cfg, i.purged, i.log, loop, i.steps...)
+	})
+	return nil
 }
 
 // startPublisher starts the publisher, if the process has that role.

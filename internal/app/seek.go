@@ -35,14 +35,14 @@ func seek(ctx context.Context, cfg config, args []string, stdout io.Writer) erro
 	if err != nil {
 		return err
 	}
-	p := newPrinter(stdout, o.json)
+	p := NewPrinter(stdout, o.json)
 	if o.DryRun {
-		p.line("the inbox has %d events; nothing was changed", result.Matched)
+		p.Line("the inbox has %d events; nothing was changed", result.Matched)
 	} else {
-		p.line("%s delivers the messages since %s again, and the inbox has forgotten %d events; action %s", o.args[0], since.Format(time.RFC3339), result.Done, result.ActionID)
+		p.Line("%s delivers the messages since %s again, and the inbox has forgotten %d events; action %s", o.args[0], since.Format(time.RFC3339), result.Done, result.ActionID)
 	}
-	p.row(result)
-	return p.end()
+	p.Row(result)
+	return p.End()
 }
 
 // parseSeek reads the flags, and SUBSCRIPTION and TIME.

@@ -33,7 +33,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if i.database, err = openDatabase(ctx, cfg, cfg.sides(), cfg.callConnections(), tel.QueryTracer()); err != nil {
 		return err
 	}
-	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startReactor, i.startComparison, i.startPrivatePort, i.startParts} {
+	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startReactor, i.startComparison, i.startPrivatePort, i.startParts, i.startMaintenance} {
 		if err := start(ctx); err != nil {
 			return err
 		}
@@ -61,6 +61,7 @@ type instance struct {
 	publisher *outbox.Publisher // nil if the process does not have this role
 
 	wrap    []func(http.Handler) http.Handler
+	steps   []Step                        // of the maintenance of the command side
 	tasks   []func(context.Context) error // run until the stop begins
 	loops   []func(context.Context) error // run until the last request is answered
 	checks  []func() error                // return an error for a loop that is stuck

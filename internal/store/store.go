@@ -40,6 +40,9 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
+// Wrap adds context to an error of the database, for the queries of an option: see wrap.
+func Wrap(err error, format string, args ...any) error { return wrap(err, format, args...) }
+
 // wrap adds context to an error of the database and, if a caller can act on it, makes it a
 // *problem.Error with a kind.
 func wrap(err error, format string, args ...any) error {

@@ -14,7 +14,7 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// inTx runs fn in one transaction. It commits unless fn fails.
+// InTx runs fn in one transaction. It commits unless fn fails.
 //
 // A statement without a result (:exec) is not sent immediately. It waits for the next
 // statement with a result, or for the COMMIT. BEGIN waits for the first statement. So
@@ -24,7 +24,7 @@ import (
 // update cannot miss.
 //
 // In a recorded trace the transaction is a span, and its statements are under it.
-func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, q *sqlcgen.Queries) error) (err error) {
+func InTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, tx Tx) error) (err error) {
 	if parent := trace.SpanFromContext(ctx); parent.IsRecording() {
 		var span trace.Span
 		ctx, span = parent.TracerProvider().Tracer(scope).Start(ctx, name)
@@ -39,7 +39,7 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 	defer conn.Release()
 	t := &tx{conn: conn.Conn(), waiting: &pgx.Batch{}}
 	t.waiting.Queue("BEGIN")
-	err = fn(ctx, sqlcgen.New(t))
+	err = fn(ctx, t)
 	if err == nil {
 		t.waiting.Queue("COMMIT")
 		err = t.send(ctx).Close()
@@ -48,6 +48,15 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 		t.rollback(ctx)
 	}
 	return err
+}
+
+// Tx is what the queries of sqlc run on: a transaction or a pool. The packages of sqlc in options
+// have it as DBTX.
+type Tx = sqlcgen.DBTX
+
+// inTx is [InTx] with the queries of this package.
+func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, q *sqlcgen.Queries) error) error {
+	return InTx(ctx, pool, name, func(ctx context.Context, tx Tx) error { return fn(ctx, sqlcgen.New(tx)) })
 }
 
 // scope is the name of this package's tracer.

@@ -44,5 +44,5 @@ size: ## Print the size of this repository by folder and kind of file. lab/inter
 	go run -C lab ./size
 
 .PHONY: licenses
-licenses: ## Renew the list of modules and their licenses, docs/licenses.md.
-	go run -C lab ./licenses --source=$(CURDIR) > docs/licenses.md.new && mv docs/licenses.md.new docs/licenses.md
+licenses: ## Renew the list of modules and their licenses, lab/licenses/licenses.md.
+	go run -C lab ./licenses --source=$(CURDIR) > lab/licenses/licenses.md.new && mv lab/licenses/licenses.md.new lab/licenses/licenses.md

@@ -32,7 +32,7 @@ import (
 
 // The tests of this file show why there is an outbox. Each first lets a service write to its
 // database and to its broker, one after the other, and shows what goes wrong. Then it shows
-// the same with the outbox. docs/why-outbox.md explains them.
+// the same with the outbox. lab/why-outbox.md explains them.
 
 // writer is a process that writes letters.
 type writer struct {
@@ -252,7 +252,7 @@ func TestTwoPhaseCommitLeavesLocks(t *testing.T) {
 // The page for teachers names every test and benchmark of these files, and no other.
 func TestWhyPageNamesItsTests(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/why-outbox.md")
+	page, err := os.ReadFile("../../lab/why-outbox.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestWhyPageNamesItsTests(t *testing.T) {
 	}
 	want := slices.DeleteFunc(names(code, `(?m)^func ((?:Test|Benchmark)\w+)\(`), func(name string) bool { return name == t.Name() })
 	if got := names(page, `\b((?:Test|Benchmark)[A-Z]\w+)`); !slices.Equal(got, want) {
-		t.Errorf("docs/why-outbox.md names %q, want %q", got, want)
+		t.Errorf("lab/why-outbox.md names %q, want %q", got, want)
 	}
 }
 

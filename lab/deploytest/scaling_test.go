@@ -24,7 +24,7 @@ func TestScalingFitsThePool(t *testing.T) {
 	trigger := list(at(object, "spec", "triggers"))[0]
 	query, _ := at(trigger, "metadata", "query").(string)
 	if !strings.Contains(query, `subscription_id=~"${SUBSCRIPTIONS}"`) {
-		t.Errorf("query %q, want one of the subscriptions, which docs/scaling.md sets", query)
+		t.Errorf("query %q, want one of the subscriptions, which its first comment sets", query)
 	}
 	if got, want := at(trigger, "authenticationRef", "name"), at(list(at(config, "spec", "triggerAuthentications"))[0], "metadata", "name"); got != want {
 		t.Errorf("the trigger authenticates as %v, want %v", got, want)

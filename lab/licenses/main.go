@@ -1,4 +1,4 @@
-// Command licenses prints docs/licenses.md, the list of the modules in the server with their licenses. It fails if a
+// Command licenses prints licenses.md, the list of the modules in the server with their licenses. It fails if a
 // license is unknown, or requires the source with the binary.
 //
 //	licenses [--source FOLDER]   prints the list

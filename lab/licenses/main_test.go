@@ -10,18 +10,18 @@ import (
 
 const source = "../.."
 
-// docs/licenses.md is up to date with go.mod, and all licenses are allowed.
+// licenses.md is up to date with go.mod, and all licenses are allowed.
 func TestListIsUpToDate(t *testing.T) {
 	var got bytes.Buffer
 	if err := run(t.Context(), []string{"--source", source}, &got, t.Output()); err != nil {
 		t.Fatal(err)
 	}
-	want, err := os.ReadFile(filepath.Join(source, "docs", "licenses.md"))
+	want, err := os.ReadFile(filepath.Join(source, "lab", "licenses", "licenses.md"))
 	if err != nil {
 		t.Fatalf("read the list: %v", err)
 	}
 	if got.String() != string(want) {
-		t.Errorf("docs/licenses.md is stale: run make licenses; want\n%s", got.String())
+		t.Errorf("licenses.md is stale: run make licenses; want\n%s", got.String())
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"example.com/videocatalog/lab/internal/clone"
 	"example.com/videocatalog/lab/internal/size"
+	"example.com/videocatalog/lab/internal/truth"
 )
 
 // partWords match what files say of a part of the template.
@@ -90,6 +91,7 @@ func TestLean(t *testing.T) {
 	checkWords(t, service)
 	checkRecord(t, service)
 	checkParts(t, service)
+	checkTruth(t, service)
 	for _, gone := range []string{"kit", "third_party/kit/pubsublocal/conformance", "docs/decisions", "lab"} {
 		if _, err := os.Stat(filepath.Join(service, gone)); err == nil {
 			t.Errorf("a service has %s", gone)
@@ -186,6 +188,18 @@ func checkLinks(t *testing.T, dir string) {
 			}
 		}
 	})
+}
+
+// checkTruth looks for names in pages and comments of what a service does not have.
+func checkTruth(t *testing.T, dir string) {
+	t.Helper()
+	lies, err := truth.Lies(t.Context(), dir, clone.Run(t, dir, "go", "run", "./cmd/server", "help"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lie := range lies {
+		t.Error(lie)
+	}
 }
 
 // checkSize checks that a default service is within its budget.

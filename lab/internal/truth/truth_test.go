@@ -1,0 +1,38 @@
+package truth
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A name that does not exist is found, in pages and in comments. Names that exist, words of a sentence and
+// names of PostgreSQL are not.
+func TestLies(t *testing.T) {
+	t.Parallel()
+	const help = "Commands:\n  server status     what is pending\n"
+	files := map[string]string{
+		"Makefile":                    "check: lint\n",
+		"internal/app/app.go":         "package app\n\n// Run runs.\nfunc Run() { consume(\"order-views\", \"outbox.backlog\") }\n",
+		"internal/domain/order.go":    "package domain\n\n// machineryFiles in internal/app/app.go, or server pools.\nfunc Decide() {}\n",
+		"db/migrations/00002_out.sql": "-- See docs/gone.md.\nCREATE TABLE orders.outbox (id uuid);\n",
+		"docs/true.md": "`server status`, `make check`, `outbox.backlog`, `order-views`, `Run`, [x](a.md), `orders.outbox`, `internal/domain`,\n" +
+			"`internal/app/app.go`, `db/migrations/*`, `pg_rewind`, `ORDER`; make slim things; a server rebuilds.\n",
+		"docs/lies.md": "`server rebuild`\n`overview`\n`outbox_erase`\n`make slim` and `lab/prove`\nA[domain<br/>fold(entry)]\n`outbox.lost`\ngo run ./cmd/gone\n",
+	}
+	want := []string{
+		`db/migrations/00002_out.sql:1: there is no file "docs/gone.md"`,
+		`docs/lies.md:1: there is no command of the server "rebuild"`,
+		`docs/lies.md:2: there is no name "overview"`,
+		`docs/lies.md:3: there is no name "outbox_erase"`,
+		`docs/lies.md:4: there is no file "lab/prove"`,
+		`docs/lies.md:4: there is no target of make "slim"`,
+		`docs/lies.md:5: there is no function "fold"`,
+		`docs/lies.md:6: there is no metric or field "outbox.lost"`,
+		`docs/lies.md:7: there is no package that go runs "cmd/gone"`,
+		`internal/domain/order.go:3: there is no "machineryFiles" in internal/app/app.go`,
+	}
+	if diff := cmp.Diff(want, newTree(files, help).lies()); diff != "" {
+		t.Errorf("lies (-want +got):\n%s", diff)
+	}
+}

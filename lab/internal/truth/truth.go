@@ -41,7 +41,7 @@ func Lies(ctx context.Context, dir, help string) ([]string, error) {
 	}
 	files := make(map[string]string)
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		content, err := os.ReadFile(filepath.Join(dir, name))
+		content, err := os.ReadFile(filepath.Join(dir, name)) //nolint:gosec // a path of git
 		if err != nil {
 			return nil, err
 		}

@@ -32,7 +32,6 @@ var imports = map[string][]string{
 	"internal/domain":          {"internal/problem"},
 	"internal/fields":          {},
 	"internal/names":           {},
-	"internal/names/generate":  {"internal/names"},
 	"deploy/observe":           {"internal/names"}, // only observe
 	"deploy/observe/generate":  {"deploy/observe"}, // only observe
 	"internal/auth":            {},

@@ -48,7 +48,11 @@ check: drift lint breaking openapi verify build secrets ## Run exactly what CI r
 	@echo 'make check: OK'
 
 .PHONY: generate
-generate: generate-code generate-names ## Generate Go and OpenAPI from api/proto, Go from db, and what has names of internal/names.
+generate: generate-code ## Generate Go and OpenAPI from api/proto, Go from db, and what has names of internal/names.
+	go test ./internal/names -run '^TestScript$$' -update
+# only observe: begin
+	go run ./deploy/observe/generate
+# only observe: end
 
 .PHONY: generate-code
 generate-code:
@@ -59,13 +63,6 @@ generate-code:
 	$(BUF) generate
 	for file in $(SQLC_FILES); do $(SQLC) generate -f $$file || exit; done
 	gofmt -l -w api/proto $(SQLC_OUT)
-
-.PHONY: generate-names
-generate-names:
-	go run ./internal/names/generate
-# only observe: begin
-	go run ./deploy/observe/generate
-# only observe: end
 
 .PHONY: drift
 drift: ## Check that the generated files are what make generate makes.

@@ -39,7 +39,7 @@ func (s *stack) startPrometheus(ctx context.Context) error {
 	config := filepath.Join(s.state, "prometheus.yml")
 	text := fmt.Sprintf("global: {scrape_interval: 2s, evaluation_interval: 2s}\nrule_files: [%q]\n"+
 		"scrape_configs: [{job_name: %s, static_configs: [{targets: [%q]}]}]\n",
-		filepath.Join(s.root, "deploy", "observe", "alerts.yaml"), names.Service(), s.private)
+		filepath.Join(s.root, "deploy", "observe", "alerts.yaml"), names.Service, s.private)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil { //nolint:gosec // no secrets
 		return err
 	}

@@ -66,7 +66,7 @@ type stack struct {
 // server ends, with the reason as its cause. The caller must call stop, even
 // after an error.
 func (s *stack) start(ctx context.Context) (context.Context, error) {
-	s.screen.print(s.screen.paint(bold, names.Service()) + " starts on this machine.")
+	s.screen.print(s.screen.paint(bold, names.Service) + " starts on this machine.")
 	running := ctx
 	for _, step := range []func(context.Context) error{
 		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build, s.openPrivatePort,
@@ -110,7 +110,7 @@ func (s *stack) findModule(ctx context.Context) error {
 	}
 	s.root = filepath.Dir(out)
 	if _, err := os.Stat(filepath.Join(s.root, "cmd", "server")); err != nil {
-		return errors.New("there is no cmd/server in the module of this folder: change into a clone of " + names.Service())
+		return errors.New("there is no cmd/server in the module of this folder: change into a clone of " + names.Service)
 	}
 	if s.state == "" {
 		s.state = filepath.Join(s.root, ".local")

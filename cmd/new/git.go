@@ -78,14 +78,13 @@ func (t template) check(ctx context.Context, a options) error {
 }
 
 // generate generates what depends on the names: Go and OpenAPI from api/proto, Go from db,
-// the released contract, and the files with names of internal/names.
+// the released contract, and alerts.
 func (r *renderer) generate() error {
 	tool := []string{"go", "tool", "-modfile=tools/go.mod"}
 	steps := [][]string{
 		append(tool, "buf", "generate"),
 		append(tool, "sqlc", "generate"),
 		append(tool, "buf", "build", "api/proto", "--exclude-source-info", "-o", "api/baseline.binpb"),
-		{"go", "run", "./internal/names/generate"},
 		{"gofmt", "-w", "."}, // all modules
 	}
 	if !slices.Contains(r.options.without(), "observe") {

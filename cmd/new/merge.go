@@ -142,7 +142,7 @@ func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 	if err := command(ctx, tree, "git", "rev-parse", "--verify", "--quiet", "MERGE_HEAD"); err != nil {
 		return m, errors.Join(failure, err)
 	}
-	if err := errors.Join(take(ctx, tree, "HEAD", "api/baseline.binpb"), take(ctx, tree, "MERGE_HEAD", "template.json"), takeOwnMigrations(ctx, tree), takeDescriptions(ctx, tree), moveTopics(ctx, tree)); err != nil {
+	if err := errors.Join(take(ctx, tree, "HEAD", "api/baseline.binpb"), take(ctx, tree, "MERGE_HEAD", "template.json"), takeOwnMigrations(ctx, tree), takeDescriptions(ctx, tree)); err != nil {
 		return m, err
 	}
 	list, err := output(ctx, tree, "git", "diff", "--name-only", "--diff-filter=U", "-z")

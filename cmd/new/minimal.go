@@ -22,7 +22,7 @@ var exampleFiles = []string{
 	"docs/erasure.md", "docs/performance.md",
 	"internal/domain/catalog.go", "internal/domain/event.go", "internal/domain/query.go", "internal/domain/reason.go", "internal/domain/video.go",
 	"internal/event/testdata", "internal/event/video.go",
-	"internal/names/topics/video.yaml",
+	"internal/names/video.go",
 	"internal/search",
 	"internal/server/await.go", "internal/server/catalog.go", "internal/server/convert.go", "internal/server/filter.go",
 	"internal/server/metrics.go", "internal/server/videos.go", "internal/server/watch.go",

@@ -152,9 +152,10 @@ func TestTopics(t *testing.T) {
 		return a.rename("TOPICS=(video.events video.events.catalog)", []span{{100, code}})
 	}
 	for text, want := range map[string]string{
-		`{}`: "TOPICS=(video.events video.events.catalog)",
-		`{"entity": "purchase_order", "plural": "purchase_orders", "view": "ledger"}`:               "TOPICS=(purchase-order.events purchase-order.events.ledger)",
-		`{"entity": "order", "plural": "orders", "view": "overview", "topic": "changes.of-orders"}`: "TOPICS=(changes.of-orders changes.of-orders.overview)",
+		`{"full": true}`:               "TOPICS=(video.events video.events.catalog)",
+		`{"entity": "purchase_order"}`: "TOPICS=(purchase-order.events purchase-order.events.purchase-order-views)",
+		`{"full": true, "entity": "purchase_order", "plural": "purchase_orders", "view": "ledger"}`:               "TOPICS=(purchase-order.events purchase-order.events.ledger)",
+		`{"full": true, "entity": "order", "plural": "orders", "view": "overview", "topic": "changes.of-orders"}`: "TOPICS=(changes.of-orders changes.of-orders.overview)",
 	} {
 		if got := of(text); got != want {
 			t.Errorf("with the record %s = %q, want %q", text, got, want)

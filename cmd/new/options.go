@@ -62,6 +62,14 @@ func (a *options) setDefaults() {
 // share its topics, so new services have another one.
 func (a *options) oldTopic() string { return write(cmp.Or(a.Entity, "video"), kebab) + ".events" }
 
+// consumer returns the name of the consumer that builds the query side.
+func (a *options) consumer() string {
+	if a.Full {
+		return cmp.Or(a.View, "catalog")
+	}
+	return write(a.Entity, kebab) + "-views" // as cmd/entity names it
+}
+
 var (
 	modulePath  = regexp.MustCompile(`^[a-z0-9]+([.-][a-z0-9]+)*\.[a-z]{2,}(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 	refusedPath = regexp.MustCompile(`/vendor(/|$)|/v(0[0-9]*|1)$`)
@@ -154,7 +162,7 @@ func (a *options) checkNames(wrong func(string, ...any)) {
 	case strings.HasPrefix(a.Schema, "pg_") || slices.Contains(reserved, a.Schema):
 		wrong("--schema %q is a name that PostgreSQL or its platforms use: choose another", a.Schema)
 	case a.Schema == a.Service:
-		wrong("--schema %q must differ from the service: make generate renames the service in all pages, and must not rename the schema", a.Schema)
+		wrong("--schema %q must differ from the service: a later change of one must not change the other", a.Schema)
 	case naming.IsSQLKeyword(a.Schema):
 		wrong("--schema %q is a keyword of SQL: choose another", a.Schema)
 	}

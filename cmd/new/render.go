@@ -45,7 +45,7 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 	if !a.Full {
 		steps = append(steps, step{"make the entity", r.addEntity})
 	}
-	err = inSteps(stdout, append(steps, step{"generate Go, OpenAPI and names", r.generate}, step{"commit", r.commit}))
+	err = inSteps(stdout, append(steps, step{"generate Go and OpenAPI", r.generate}, step{"commit", r.commit}))
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ const given = `example\.com/videocatalog|videocatalog\.example\.com|com\.example
 
 // What is replaced, or left as it is: the untouched words in the first group, then the
 // names, then the words of the example.
-var replaced = regexp.MustCompile(`(` + untouched + `)|(` + regexp.QuoteMeta(exampleTopic) + `|` + given + `)|` + example)
+var replaced = regexp.MustCompile(`(` + untouched + `)|(` + regexp.QuoteMeta(exampleSubscription) + `|` + regexp.QuoteMeta(exampleTopic) + `|` + given + `)|` + example)
 
 // rename replaces the names of the template in a text, and the words of the example if the
 // options have an entity. It replaces no part of a longer word. The spans say how the parts
@@ -277,6 +277,8 @@ func (a options) newName(old string) string {
 		return camel.String()
 	case exampleTopic:
 		return cmp.Or(a.Topic, a.oldTopic())
+	case exampleSubscription:
+		return cmp.Or(a.Topic, a.oldTopic()) + "." + a.consumer()
 	case "VIDEOCATALOG":
 		return strings.ToUpper(a.Schema)
 	case "video_catalog":

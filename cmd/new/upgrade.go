@@ -200,7 +200,7 @@ func (s *service) render(ctx context.Context, from template, stdout io.Writer) (
 			{"copy and rename", r.copy},
 			{"entities of the service", func() error { return s.keep(ctx, tree) }},
 			{"check the migrations", func() error { return s.checkRendered(ctx, tree) }},
-			{"generate Go, OpenAPI and names", r.generate},
+			{"generate Go and OpenAPI", r.generate},
 			{"commit to the branch template", func() error {
 				if err := command(ctx, tree, "git", "-c", "core.excludesFile=/dev/null", "add", "--all"); err != nil {
 					return err

@@ -324,54 +324,6 @@ func TestMergeKeepsOwnMigrations(t *testing.T) {
 	}
 }
 
-// A version in which topics have files of their own takes what the owner has changed in them where
-// they were before.
-func TestTopicsAreMoved(t *testing.T) {
-	t.Parallel()
-	const before = "topics:\n  - name: parcel.events\n    aggregate_types: [parcel] # whose events\n    schema: parcel.proto\n    consumers: [views]\n"
-	const moved = "# A topic.\nname: parcel.events\naggregate_types: [parcel] # whose events\nschema: parcel.proto\nconsumers: [views]\n"
-	const names, topic = "internal/names/names.yaml", "internal/names/topics/parcel.yaml"
-	const head = "# Names.\nservice: orders\nerror_domain: orders.example.com\n"
-	for name, test := range map[string]struct {
-		ours, theirs string
-		want         map[string]string
-		open         int
-	}{
-		"another consumer": {
-			head + "# The topics.\n" + strings.ReplaceAll(before, "[views]", "[views, billing]"), "# With topics.\n" + head,
-			map[string]string{names: "# With topics.\n" + head, topic: strings.ReplaceAll(moved, "[views]", "[views, billing]")}, 0,
-		},
-		"other names, and a topic more": {
-			strings.ReplaceAll(head+before, "orders", "selling") + "  - name: own.events\n    aggregate_types: [own]\n    schema: own.proto\n    consumers: [x]\n", head,
-			map[string]string{
-				names: strings.ReplaceAll(head, "orders", "selling"), topic: moved,
-				"internal/names/topics/own.yaml": "name: own.events\naggregate_types: [own]\nschema: own.proto\nconsumers: [x]\n",
-			}, 0,
-		},
-		"no change":           {head + "# The topics.\n" + before, head, map[string]string{names: head, topic: moved}, 0},
-		"no topics any more":  {strings.ReplaceAll(head, "orders", "selling"), strings.ReplaceAll(head, "orders", "buying"), map[string]string{topic: moved}, 1},
-		"broken by its owner": {head + "topics: [", head, map[string]string{topic: moved}, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := newService(t)
-			commitOn(t, dir, "template", map[string]string{names: head + "# The topics.\n" + before})
-			git(t, dir, "merge", "--quiet", "template")
-			commitOn(t, dir, "main", map[string]string{names: test.ours, "x": "x"})
-			commitOn(t, dir, "template", map[string]string{names: test.theirs, topic: moved})
-			m, err := mergeInto(t.Context(), dir, "template")
-			if err != nil || len(m.open) != test.open {
-				t.Errorf("mergeInto() = %+v, %v, want %d conflicts", m, err, test.open)
-			}
-			for path, want := range test.want {
-				if got, err := os.ReadFile(filepath.Join(dir, path)); err != nil || string(got) != want {
-					t.Errorf("%s = %q, %v, want %q", path, got, err, want)
-				}
-			}
-		})
-	}
-}
-
 // An upgrade does not move a branch that has changed meanwhile.
 func TestChangedBranchIsLeft(t *testing.T) {
 	t.Parallel()

@@ -9,8 +9,11 @@ import (
 	"example.com/servicekit/naming"
 )
 
-// exampleTopic is the topic of the template.
-const exampleTopic = "video.events"
+// The topic of the template, and the subscription of its catalog.
+const (
+	exampleTopic        = "video.events"
+	exampleSubscription = exampleTopic + ".catalog"
+)
 
 // words are what the new service says for the words of the example. They must not be empty.
 type words struct {

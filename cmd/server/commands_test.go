@@ -34,7 +34,7 @@ func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	publisher := client.Publisher(names.TopicOf(event.AggregateVideo).Name)
+	publisher := client.Publisher(names.VideoTopic.Name)
 	publisher.EnableMessageOrdering = true
 	defer publisher.Stop()
 	if _, err := publisher.Publish(t.Context(), message).Get(t.Context()); err != nil {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
 )
 
@@ -16,7 +15,7 @@ func TestConsoleSeeks(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	c := startConsole(t, s, s.url)
-	id := names.TopicOf(event.AggregateVideo).Subscription("catalog")
+	id := names.VideoTopic.Subscription("catalog")
 	form := url.Values{"action": {"inbox.seek"}, "id": {id}}
 	for want, change := range map[string]url.Values{
 		"from: must be a time":                   {},

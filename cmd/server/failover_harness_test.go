@@ -44,9 +44,9 @@ func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
 		t.Skipf("the PostgreSQL here has no programs but its server: %v", err)
 	}
 	if cfg.StandbyOf == nil {
-		ask[int](t, server.DSN("postgres"), "CREATE DATABASE "+names.Service())
+		ask[int](t, server.DSN("postgres"), "CREATE DATABASE "+names.Service)
 	}
-	return server, server.DSN(names.Service())
+	return server, server.DSN(names.Service)
 }
 
 // ask runs a statement on a connection of its own, and returns the only column of its rows.

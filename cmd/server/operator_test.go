@@ -15,7 +15,6 @@ import (
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
 )
 
@@ -182,7 +181,7 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		{[]string{"quarantine", "replay", "--all"}, app.ExitPartly}, // it may not read the payload of each
 		{[]string{"projection", "repair", "video", id}, app.ExitFailed},
 		{[]string{"projection", "repair", "--all"}, app.ExitFailed},
-		{[]string{"seek", names.TopicOf(event.AggregateVideo).Subscription("catalog"), "2026-01-01T00:00:00Z"}, app.ExitFailed},
+		{[]string{"seek", names.VideoTopic.Subscription("catalog"), "2026-01-01T00:00:00Z"}, app.ExitFailed},
 		{[]string{"databases", "accept"}, app.ExitFailed},
 	} {
 		command := strings.Join(test.args, " ")

@@ -70,7 +70,7 @@ func subscribe(t testing.TB, client *pubsub.Client, name string) {
 	t.Helper()
 	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
 		Name:                  "projects/" + project + "/subscriptions/" + name,
-		Topic:                 "projects/" + project + "/topics/" + names.TopicOf(event.AggregateVideo).Name,
+		Topic:                 "projects/" + project + "/topics/" + names.VideoTopic.Name,
 		EnableMessageOrdering: true,
 	}); err != nil {
 		t.Fatal(err)
@@ -264,7 +264,7 @@ func TestTimersSurviveARestore(t *testing.T) {
 	target := pg.DSN("restored")
 	s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}
 	read := newReader(t, s, pg.Programs(), source, target)
-	read.run(t, "pg_dump --format=custom --file="+names.Service()+`.dump "$SOURCE_URL"`)
+	read.run(t, "pg_dump --format=custom --file="+names.Service+`.dump "$SOURCE_URL"`)
 	publish := app.Registration{AggregateType: event.AggregateVideo, Timers: remind(false, 0).Timers}
 	if fired, err := publish.Timers(app.Backend{Commands: pool}).Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 {
 		t.Fatalf("Fire() = %+v, %v, want the timer that is due", fired, err)

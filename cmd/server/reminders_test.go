@@ -22,7 +22,7 @@ import (
 
 // This file is compiled into the tests, and by buildReminded into a program: the service with a reaction and a timer.
 
-var reminders = names.TopicOf(event.AggregateVideo).Subscription("reminders")
+var reminders = names.VideoTopic.Subscription("reminders")
 
 // The marks that reactions leave.
 const (

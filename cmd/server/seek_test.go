@@ -13,7 +13,6 @@ import (
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
 )
 
@@ -26,7 +25,7 @@ func (s *stack) retainAcked(t testing.TB) (id string) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	id = names.TopicOf(event.AggregateVideo).Subscription("catalog")
+	id = names.VideoTopic.Subscription("catalog")
 	if _, err := client.SubscriptionAdminClient.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
 		Subscription: &pubsubpb.Subscription{Name: fmt.Sprintf("projects/%s/subscriptions/%s", project, id), RetainAckedMessages: true},
 		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"retain_acked_messages"}},
@@ -73,7 +72,7 @@ func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
 func TestSeekRefusesBadArguments(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	id := names.TopicOf(event.AggregateVideo).Subscription("catalog")
+	id := names.VideoTopic.Subscription("catalog")
 	const since = "2026-01-01T00:00:00Z"
 	for _, tt := range []struct {
 		args []string
@@ -104,7 +103,7 @@ func TestSeekRefusesBadArguments(t *testing.T) {
 func TestSeekThatFailsRunsAgain(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	id, since := names.TopicOf(event.AggregateVideo).Subscription("catalog"), time.Now().Add(-time.Minute).Format(time.RFC3339)
+	id, since := names.VideoTopic.Subscription("catalog"), time.Now().Add(-time.Minute).Format(time.RFC3339)
 	accept := s.pubsub.Inject(pubsublocal.Fault{Method: "Seek", Code: codes.PermissionDenied})
 	if out, err := s.command(t, "seek", id, since, "--reason", "x"); exitOf(err) != app.ExitFailed || !strings.Contains(err.Error(), "seek again") {
 		t.Errorf("seek = %q, %v, want exit code %d and what to do", out, err, app.ExitFailed)

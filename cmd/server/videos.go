@@ -37,7 +37,7 @@ func videos(queries *pgxpool.Pool) app.Registration {
 			return []port.Service{server.Videos(commands), reads}, err
 		},
 		Subscriptions: []app.Subscription{{
-			ID: names.TopicOf(event.AggregateVideo).Subscription(catalogConsumer), Consumer: catalogConsumer,
+			ID: names.VideoTopic.Subscription(catalogConsumer), Consumer: catalogConsumer,
 			Handlers: consumer.Handlers{
 				event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
 			},

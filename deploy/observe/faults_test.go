@@ -230,7 +230,7 @@ func slowCatalogAndDuplicates(s *system) {
 	sent := s.broker.Published()[0]
 	maps.DeleteFunc(sent.Attributes, func(name, _ string) bool { return strings.HasPrefix(name, "goog") }) // Pub/Sub sets these attributes
 	again := func(ctx context.Context) {
-		topic := s.client.Publisher(names.TopicOf("video").Name)
+		topic := s.client.Publisher(names.VideoTopic.Name)
 		defer topic.Stop()
 		for range 10 {
 			topic.Publish(ctx, &pubsub.Message{Data: sent.Data, Attributes: sent.Attributes})
@@ -261,7 +261,7 @@ func smallPoolAndQuarantine(s *system) {
 	s.resolve()
 
 	// It fits the schema of the topic, because all fields are optional, but it has no envelope.
-	result := s.client.Publisher(names.TopicOf("video").Name).Publish(s.Context(), &pubsub.Message{Attributes: map[string]string{"name": "not an event"}})
+	result := s.client.Publisher(names.VideoTopic.Name).Publish(s.Context(), &pubsub.Message{Attributes: map[string]string{"name": "not an event"}})
 	if _, err := result.Get(s.Context()); err != nil {
 		s.Fatal(err)
 	}

@@ -145,7 +145,7 @@ func readSource(path string) (string, error) {
 			dead = append(dead, t.DeadLetters(c))
 		}
 	}
-	return strings.NewReplacer("${SERVICE}", names.Service(), "${SUBSCRIPTION}", subscriptions[0],
+	return strings.NewReplacer("${SERVICE}", names.Service, "${SUBSCRIPTION}", subscriptions[0],
 		"${SUBSCRIPTIONS}", strings.Join(subscriptions, "|"), "${DEAD_LETTERS}", strings.Join(dead, "|")).Replace(string(content)), nil
 }
 
@@ -180,7 +180,7 @@ func policy(group string, r rule, m metrics) (*monitoring.AlertPolicy, error) {
 	return &monitoring.AlertPolicy{
 		DisplayName: r.Alert,
 		Severity:    severity,
-		UserLabels:  map[string]string{"service": names.Service(), "severity": r.Labels["severity"]},
+		UserLabels:  map[string]string{"service": names.Service, "severity": r.Labels["severity"]},
 		Documentation: &monitoring.Documentation{
 			MimeType: "text/markdown",
 			Content:  summary + "\n\nWhat to do: `" + runbook + "` of the service's repository.",

@@ -4,10 +4,13 @@
 #   terraform apply -var project=my-project -var region=europe-west1 -var image=…@sha256:…
 
 locals {
-  names   = "${path.module}/../../internal/names"
-  service = yamldecode(file("${local.names}/names.yaml")).service
-  topics  = [for name in fileset("${local.names}/topics", "*.yaml") : yamldecode(file("${local.names}/topics/${name}"))]
-  apis    = ["artifactregistry", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
+  # The lists of names.sh, by variable.
+  names         = { for line in regexall("(?m)^(\\w+)=\\(?([^)\n]*)", file("${path.module}/../names.sh")) : line[0] => compact(split(" ", line[1])) }
+  service       = local.names.SERVICE[0]
+  schemas       = zipmap(local.names.TOPICS, local.names.SCHEMA_FILES)
+  consumers     = { for name in local.names.SUBSCRIPTIONS : regex("^(.*)\\.", name)[0] => regex("[^.]*$", name)... }
+  topic_project = { for topic in local.names.REMOTE_TOPICS : split("/", topic)[3] => split("/", topic)[1] }
+  apis          = ["artifactregistry", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
 }
 
 data "google_project" "this" {
@@ -41,14 +44,14 @@ module "iam" {
 
 module "pubsub" {
   source        = "./modules/pubsub"
-  for_each      = { for topic in local.topics : topic.name => topic }
+  for_each      = toset(concat(local.names.TOPICS, keys(local.consumers)))
   project       = var.project
   region        = var.region
   topic         = each.key
-  schema        = file("${path.module}/../../${each.value.schema}")
-  consumers     = try(each.value.consumers, [])
-  foreign       = try(each.value.foreign, false)
-  topic_project = try(each.value.project, var.project)
+  schema        = contains(local.names.TOPICS, each.key) ? file("${path.module}/../../${local.schemas[each.key]}") : ""
+  consumers     = lookup(local.consumers, each.key, [])
+  foreign       = !contains(local.names.TOPICS, each.key)
+  topic_project = lookup(local.topic_project, each.key, var.project)
   exactly_once  = var.exactly_once
   publishers    = [module.iam.members["all"], module.iam.members["publisher"]]
   subscribers   = [module.iam.members["all"], module.iam.members["projector"]]

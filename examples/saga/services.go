@@ -95,7 +95,7 @@ func makeServices(ctx context.Context, dir string, out io.Writer) error {
 	}
 	for _, name := range services {
 		for _, args := range [][]string{
-			{"run", "./internal/names/generate"},
+			{"test", "./internal/names", "-run", "^TestScript$", "-update"},
 			{"test", "./internal/domain"},
 			{"build", "-buildvcs=false", "-o", "server", "./cmd/server"},
 		} {

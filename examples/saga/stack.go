@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,7 +20,6 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/jackc/pgx/v5"
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/servicekit/localpg"
@@ -186,65 +187,51 @@ func (s *stack) createTopics(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
-	for _, foreign := range []bool{false, true} { // the owner creates the topic
-		for _, name := range services {
-			files, err := filepath.Glob(filepath.Join(s.dir, name, "internal", "names", "topics", "*.yaml"))
-			if err != nil {
-				return err
+	var subscriptions []string
+	for _, name := range services {
+		script, err := os.ReadFile(filepath.Join(s.dir, name, "deploy", "names.sh")) //nolint:gosec // of a service
+		if err != nil {
+			return err
+		}
+		for _, topic := range list(script, "TOPICS") {
+			if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", topic)}); err != nil {
+				return fmt.Errorf("create topic %s: %w", topic, err)
 			}
-			for _, file := range files {
-				topic, err := readTopic(file)
-				if err == nil && topic.Foreign == foreign {
-					err = s.createTopic(ctx, client, topic)
-				}
-				if err != nil {
-					return err
-				}
-			}
+		}
+		subscriptions = append(subscriptions, list(script, "SUBSCRIPTIONS")...)
+	}
+	for _, name := range subscriptions { // another service may own the topic
+		if err := s.subscribe(ctx, client, name); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// topic is a file of internal/names/topics.
-type topic struct {
-	Name      string
-	Consumers []string
-	Foreign   bool // another service owns it
+// list returns a list of a service's deploy/names.sh.
+func list(script []byte, variable string) []string {
+	found := regexp.MustCompile(`(?m)^` + variable + `=\((.*?)\)`).FindSubmatch(script)
+	if found == nil {
+		return nil
+	}
+	return strings.Fields(string(found[1]))
 }
 
-func readTopic(file string) (t topic, err error) {
-	content, err := os.ReadFile(file) //nolint:gosec // of a service
-	if err != nil {
-		return t, err
-	}
-	if err := yaml.Unmarshal(content, &t); err != nil {
-		return t, fmt.Errorf("%s: %w", file, err)
-	}
-	return t, nil
-}
+func of(kind, name string) string { return "projects/" + project + "/" + kind + "/" + name }
 
-func (s *stack) createTopic(ctx context.Context, client *pubsub.Client, t topic) error {
-	of := func(kind, name string) string { return "projects/" + project + "/" + kind + "/" + name }
-	if !t.Foreign {
-		if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", t.Name)}); err != nil {
-			return fmt.Errorf("create topic %s: %w", t.Name, err)
-		}
+// subscribe creates a subscription, which is called TOPIC.CONSUMER, and its dead letters.
+func (s *stack) subscribe(ctx context.Context, client *pubsub.Client, name string) error {
+	if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", name+".dead")}); err != nil {
+		return fmt.Errorf("create topic %s.dead: %w", name, err)
 	}
-	for _, consumer := range t.Consumers {
-		name := t.Name + "." + consumer
-		if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", name+".dead")}); err != nil {
-			return fmt.Errorf("create topic %s.dead: %w", name, err)
-		}
-		if _, err := client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
-			Name: of("subscriptions", name), Topic: of("topics", t.Name), EnableMessageOrdering: true, AckDeadlineSeconds: 10,
-			RetryPolicy:      &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(100 * time.Millisecond), MaximumBackoff: durationpb.New(time.Second)},
-			DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: of("topics", name+".dead"), MaxDeliveryAttempts: 100},
-		}); err != nil {
-			return fmt.Errorf("create subscription %s: %w", name, err)
-		}
-		s.subscriptions = append(s.subscriptions, of("subscriptions", name))
+	if _, err := client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
+		Name: of("subscriptions", name), Topic: of("topics", name[:strings.LastIndexByte(name, '.')]), EnableMessageOrdering: true, AckDeadlineSeconds: 10,
+		RetryPolicy:      &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(100 * time.Millisecond), MaximumBackoff: durationpb.New(time.Second)},
+		DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: of("topics", name+".dead"), MaxDeliveryAttempts: 100},
+	}); err != nil {
+		return fmt.Errorf("create subscription %s: %w", name, err)
 	}
+	s.subscriptions = append(s.subscriptions, of("subscriptions", name))
 	return nil
 }
 

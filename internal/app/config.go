@@ -328,7 +328,7 @@ func (c config) inFlight() int { return 2 * c.outbox.Workers * c.outbox.Batch }
 
 func (c config) telemetry() telemetry.Config {
 	return telemetry.Config{
-		Service: names.Service(), Version: c.program.Version, Project: c.PubSubProject,
+		Service: names.Service, Version: c.program.Version, Project: c.PubSubProject,
 		TracesEndpoint: c.TracesEndpoint, TraceRatio: c.TraceRatio,
 		MetricsEndpoint: c.MetricsEndpoint, Prometheus: c.TelemetryAddr != "",
 	}

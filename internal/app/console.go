@@ -100,7 +100,7 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 	registered := cfg.program.Registrations(queries)
 	subscribed := replayed(registered, commands)
 	made := console.Config{
-		Service: names.Service(), Version: cfg.program.Version, Commands: events, Queries: inbox, Outbox: events, Quarantine: inbox,
+		Service: names.Service, Version: cfg.program.Version, Commands: events, Queries: inbox, Outbox: events, Quarantine: inbox,
 		Apply: replayer(subscribed), Decode: decodeQuarantined(subscribed),
 		Settings: settingsInForce(cfg), Facts: func(ctx context.Context) ([]console.Setting, error) {
 			return facts(ctx, cfg.program.Version, commands, events)
@@ -190,7 +190,7 @@ func withoutSecrets(text string) string {
 
 // facts returns what this deployment is.
 func facts(ctx context.Context, version string, pool *pgxpool.Pool, events *store.Outbox) ([]console.Setting, error) {
-	all := []console.Setting{{Name: "service", Value: names.Service()}, {Name: "build", Value: version, Help: runtime.Version()}}
+	all := []console.Setting{{Name: "service", Value: names.Service}, {Name: "build", Value: version, Help: runtime.Version()}}
 	server, err := events.ServerVersion(ctx)
 	if err != nil {
 		return all, err

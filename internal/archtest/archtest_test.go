@@ -32,7 +32,6 @@ var imports = map[string][]string{
 	"internal/domain":          {"internal/problem"},
 	"internal/fields":          {},
 	"internal/names":           {},
-	"internal/names/generate":  {"internal/names"},
 	"deploy/observe":           {"internal/names"}, // only observe
 	"deploy/observe/generate":  {"deploy/observe"}, // only observe
 	"internal/auth":            {},
@@ -45,13 +44,12 @@ var imports = map[string][]string{
 	"internal/aip":             {"internal/problem"},
 	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
 	"internal/server":          {"internal/aip", "internal/domain", "internal/fields", "internal/port", "internal/problem", "api"},
-	"internal/outbox":          {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
-	"internal/consumer":        {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
+	"internal/outbox":          {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
+	"internal/consumer":        {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/telemetry":       {"internal/telemetry/connlog", "internal/reconnect"},
 	"internal/reconcile":       {"internal/fields", "internal/telemetry/heartbeat"},
 	"internal/timer":           {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/reconnect":       {},
-	"internal/failpoint":       {},
 	"internal/app":             {"."},
 	"cmd/server":               {"."}, // and the options, see TestOptionsStandAlone
 	"cmd/dev":                  {"."},

@@ -74,7 +74,7 @@ func filesWithWords(t *testing.T, dir string) []string {
 			schemas = append(schemas, m[1])
 		}
 	}
-	named := namesOfService(names.Service(), schemas, names.Topics())
+	named := namesOfService(names.Service, schemas, names.Topics())
 	err := fs.WalkDir(os.DirFS(root), dir, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err

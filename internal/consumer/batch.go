@@ -11,7 +11,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/failpoint"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
@@ -133,7 +132,6 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	}
 	// After a crash here, the broker delivers the whole batch again. The inbox finds the
 	// duplicates.
-	failpoint.Hit(failpoint.ConsumerCommitted)
 	r.metrics.projected(r.work, to, deliveries, outcomes)
 	for i, d := range deliveries {
 		switch outcomes[i] {

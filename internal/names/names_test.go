@@ -1,86 +1,113 @@
 package names_test
 
 import (
+	"flag"
+	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"example.com/videocatalog/internal/names"
 )
 
-// There are topics, and their schemas are files.
+// Every name keeps the rules of Google Cloud, and is there once. Every schema is a file.
 func TestNames(t *testing.T) {
 	t.Parallel()
-	if len(names.Topics()) == 0 {
-		t.Error("topics has no file, want one per topic")
+	seen := make(map[string]bool)
+	check := func(field, value, rule string) {
+		if !regexp.MustCompile(rule).MatchString(value) {
+			t.Errorf("%s is %q, want %s", field, value, rule)
+		}
+		if seen[field+value] {
+			t.Errorf("%s %q is there twice", field, value)
+		}
+		seen[field+value] = true
 	}
+	check("Service", names.Service, `^[a-z][a-z0-9-]{4,18}[a-z0-9]$`) // the name of an account has 30, with -publisher
+	check("ErrorDomain", names.ErrorDomain, `.`)
 	for _, topic := range names.Topics() {
-		if _, err := os.Stat("../../" + topic.Schema); err != nil {
-			t.Errorf("schema of topic %s: %v", topic.Name, err)
+		check("Name", topic.Name, `^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`)
+		if strings.HasPrefix(topic.Name, "goog") {
+			t.Errorf("Name %q begins with goog, which Pub/Sub keeps for itself", topic.Name)
+		}
+		check("AggregateTypes of "+topic.Name, strings.Join(topic.AggregateTypes, " "), `.`)
+		for _, aggregateType := range topic.AggregateTypes {
+			check("AggregateTypes", aggregateType, `.`)
+		}
+		for _, consumer := range topic.Consumers {
+			check("Consumers of "+topic.Name, consumer, `^[a-z][a-z0-9_-]{0,29}$`)
+		}
+		if topic.Foreign && len(topic.Consumers) == 0 {
+			t.Errorf("Consumers of %s is empty, and this service does not publish to a foreign topic: remove it", topic.Name)
+		}
+		if topic.Project != "" {
+			check("Project of "+topic.Name, topic.Project, `^[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
+		}
+		if topic.Project != "" && !topic.Foreign {
+			t.Errorf("Project of %s is set, and the topic is not foreign: this service has its own topics in its own project", topic.Name)
+		}
+		if _, err := os.Stat("../../" + topic.Schema); err != nil || topic.Schema == "" {
+			t.Errorf("Schema of %s is %q, want a file: %v", topic.Name, topic.Schema, err)
 		}
 	}
 }
 
-// A mistake is an error that names the file and the field; all mistakes are reported at
-// once. Topics are in the order of their files.
-func TestParse(t *testing.T) {
+var update = flag.Bool("update", false, "write deploy/names.sh, as make generate does")
+
+// deploy/names.sh and cloudbuild.yaml have the names of this package.
+func TestScript(t *testing.T) {
 	t.Parallel()
-	good := map[string]string{
-		"names.yaml":        "service: shopping\nerror_domain: shopping.example.com\n",
-		"topics/order.yaml": "name: order.events\naggregate_types: [order]\nschema: order.proto\nconsumers: [billing, search]\n",
-		"topics/cart.yaml":  "name: cart.events\naggregate_types: [cart]\nschema: cart.proto\n",
-		"topics/README.md":  "no topic",
-	}
-	parse := func(from, to string) (names.Names, error) {
-		files := make(fstest.MapFS)
-		for name, content := range good {
-			files[name] = &fstest.MapFile{Data: []byte(strings.ReplaceAll(content, from, to))}
-		}
-		return names.Parse(files)
-	}
-	n, err := parse("", "")
-	if err != nil || len(n.Topics) != 2 || n.Topics[0].Name != "cart.events" {
-		t.Fatalf("Parse() = %+v, %v, want two topics, cart.events first", n, err)
-	}
-	if got, want := n.Topics[1].DeadLetters(n.Topics[1].Consumers[1]), "order.events.search.dead"; got != want {
-		t.Errorf("dead letters = %q, want %q", got, want)
-	}
-	if n, err := parse("schema: order.proto", "schema: order.proto\nforeign: true"); err != nil || n.Topics[0].Foreign || !n.Topics[1].Foreign {
-		t.Errorf("Parse() = %+v, %v, want order.events to be foreign", n, err)
-	}
-	if n, err := parse("schema: order.proto", "schema: order.proto\nforeign: true\nproject: other-project"); err != nil || n.Topics[1].Project != "other-project" {
-		t.Errorf("Parse() = %+v, %v, want order.events to be of other-project", n, err)
-	}
-	const cart, order = "topics/cart.yaml: ", "topics/order.yaml: "
-	for _, tt := range []struct{ name, from, to, want string }{
-		{"unknown field", "service:", "servise:", "names.yaml: "},
-		{"topic in names.yaml", "service:", "topics: []\nservice:", "names.yaml: "},
-		{"short service", "shopping", "shop", "names.yaml: service"},
-		{"long service", "shopping", "a-name-of-21-character", "names.yaml: service"},
-		{"upper case", "shopping", "Shopping", "names.yaml: service"},
-		{"unknown field of a topic", "consumers:", "consumer:", order},
-		{"a list of topics", "name: cart.events", "- name: cart.events", cart},
-		{"two topics in a file", "schema: cart.proto\n", "schema: cart.proto\n---\nname: more.events\n", cart + "there is a second document"},
-		{"topic's name", "order.events", "1.events", order + "name"},
-		{"topic of Google", "order.events", "google.events", order + "name"},
-		{"topic twice", "cart.events", "order.events", order + `topic "order.events" is also in topics/cart.yaml`},
-		{"aggregate type twice", "[cart]", "[order]", order + `aggregate type "order" is also in topics/cart.yaml`},
-		{"no aggregate type", "[cart]", "[]", cart + "aggregate_types"},
-		{"consumer's name", "billing", "bill.ing", order + "consumers"},
-		{"consumer twice", "billing", "search", order + `subscription "order.events.search"`},
-		{"foreign without consumers", "schema: cart.proto", "schema: cart.proto\nforeign: true", cart + "consumers is empty"},
-		{"a project of our own topic", "schema: cart.proto", "schema: cart.proto\nproject: other-project", cart + "project is set"},
-		{"project's name", "schema: order.proto", "schema: order.proto\nforeign: true\nproject: projects/other", order + `project is "projects/other"`},
-		{"no schema", "schema: cart.proto", `schema: ""`, cart + "schema"},
-	} {
-		_, err := parse(tt.from, tt.to)
-		if err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: error %v, want %q in it", tt.name, err, tt.want)
+	const path = "../../deploy/names.sh"
+	want := script(names.Topics())
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
-	_, err = names.Parse(fstest.MapFS{"names.yaml": {Data: []byte("service: x\n")}})
-	if err == nil || strings.Count(err.Error(), ".yaml: ") != 2 {
-		t.Errorf("error = %v, want the service and the domain in it", err)
+	if got, err := os.ReadFile(path); err != nil || string(got) != want {
+		t.Errorf("deploy/names.sh is stale (%v): run make generate", err)
 	}
+	build := "\n  _SERVICE: " + names.Service + " "
+	if got, err := os.ReadFile("../../cloudbuild.yaml"); err != nil || !strings.Contains(string(got), build) {
+		t.Errorf("cloudbuild.yaml has no %q (%v)", build, err)
+	}
+}
+
+// The topics and schemas of other services are not created, only subscribed to.
+func TestForeignTopics(t *testing.T) {
+	t.Parallel()
+	got := script([]names.Topic{
+		{Name: "letter.events", Schema: "letter.proto", Consumers: []string{"post"}, Foreign: true, Project: "other-project"},
+		{Name: "order.events", Schema: "order.proto", Consumers: []string{"search"}}, {Name: "cart.events", Schema: "cart.proto", Consumers: []string{"billing"}, Foreign: true},
+	})
+	for _, want := range []string{"TOPICS=(order.events)", "SUBSCRIPTIONS=(letter.events.post order.events.search cart.events.billing)", "SCHEMA_FILES=(order.proto)", "REMOTE_TOPICS=(projects/other-project/topics/letter.events)"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the script has no %s:\n%s", want, got)
+		}
+	}
+}
+
+// script returns the content of deploy/names.sh.
+func script(all []names.Topic) string {
+	var topics, schemas, subscriptions, remote []string
+	for _, t := range all {
+		if !t.Foreign {
+			topics, schemas = append(topics, t.Name), append(schemas, t.Schema)
+		}
+		if t.Project != "" {
+			remote = append(remote, "projects/"+t.Project+"/topics/"+t.Name)
+		}
+		for _, c := range t.Consumers {
+			subscriptions = append(subscriptions, t.Subscription(c))
+		}
+	}
+	return fmt.Sprintf(`# Generated from internal/names by make generate; do not edit.
+# shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
+SERVICE=%s
+TOPICS=(%s)
+SUBSCRIPTIONS=(%s) # TOPIC.CONSUMER, with dead letters in TOPIC.CONSUMER.dead
+SCHEMA_FILES=(%s) # of the topics, in their order
+REMOTE_TOPICS=(%s) # in other projects: the subscriptions to them name them so
+`, names.Service, strings.Join(topics, " "), strings.Join(subscriptions, " "), strings.Join(schemas, " "), strings.Join(remote, " "))
 }

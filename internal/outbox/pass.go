@@ -10,7 +10,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/failpoint"
 )
 
 // Result is the outcome of a pass.
@@ -64,16 +63,13 @@ func (p *passes) run(ctx context.Context, batch int, of envelope.Aggregate) (Res
 	if p.isFull(claim, batch) {
 		p.full()
 	}
-	failpoint.Hit(failpoint.OutboxClaimed)
 	spans := passTrace{tracer: p.tracer}
 	spans.claimed(ctx, claim, start)
 	receipts := p.publish(ctx, claim, deadline, &spans)
-	failpoint.Hit(failpoint.OutboxHanded)
 	// After a crash here, or anywhere before the settlement is committed, published events
 	// are still pending. They are published a second time.
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
 	result.left = result.Published < len(claim.Events) || len(settlement.Recovered) > 0
-	failpoint.Hit(failpoint.OutboxPublished)
 	held, err := p.settle(ctx, settlement, deadline)
 	p.metrics.pass(ctx, claim, result, held)
 	return result, err

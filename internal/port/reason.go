@@ -112,7 +112,7 @@ func explain(st *status.Status, reason problem.Reason) *status.Status {
 	if reason == "" {
 		reason = reasonInternal
 	}
-	details := []proto.Message{&errdetails.ErrorInfo{Reason: string(reason), Domain: names.ErrorDomain()}}
+	details := []proto.Message{&errdetails.ErrorInfo{Reason: string(reason), Domain: names.ErrorDomain}}
 	if st.Code() == codes.Unavailable && detail[*errdetails.RetryInfo](st) == nil {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryDelay)})
 	}

@@ -33,7 +33,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 	for reason := range causes {
 		st := newStatus(reason, "x")
 		want[string(reason)] = fmt.Sprintf("%s %d", statusName(st), httpStatus(st))
-		if diff := cmp.Diff([]string{names.ErrorDomain() + " " + string(reason)}, reasonsOf(st)); diff != "" {
+		if diff := cmp.Diff([]string{names.ErrorDomain + " " + string(reason)}, reasonsOf(st)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", reason, diff)
 		}
 	}

@@ -138,7 +138,7 @@ func TestGatewayAnswersJSON(t *testing.T) {
 	failed, _ := errorOf(t, got)
 	wantError := map[string]any{
 		"code": 409.0, "status": "ABORTED", "message": failed["message"],
-		"details": []any{map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "ETAG_MISMATCH", "domain": names.ErrorDomain()}},
+		"details": []any{map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "ETAG_MISMATCH", "domain": names.ErrorDomain}},
 	}
 	if diff := cmp.Diff(wantError, failed); response.StatusCode != http.StatusConflict || diff != "" {
 		t.Errorf("stale etag: status %d, want 409 (-want +got):\n%s", response.StatusCode, diff)

@@ -247,7 +247,7 @@ func TestServerBoundsCallsAtATime(t *testing.T) {
 		for range 2 {
 			next(t, watchFrom(t, c, ""))
 		}
-		full := names.ErrorDomain() + " TOO_MANY_CALLS"
+		full := names.ErrorDomain + " TOO_MANY_CALLS"
 		if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unavailable || strings.Join(reasonsOf(status.Convert(err)), ",") != full {
 			t.Errorf("a third stream = %v, want Unavailable because of %s", err, full)
 		}

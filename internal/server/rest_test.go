@@ -147,7 +147,7 @@ func TestServerRefusesMessagesThatAreNone(t *testing.T) {
 	noText := wrapperspb.Bytes([]byte{0xff}) // on the wire a message whose first field is this text
 	for _, method := range []string{"/video.v1.VideoService/GetVideo", "/grpc.health.v1.Health/Check"} {
 		st := status.Convert(conn.Invoke(t.Context(), method, noText, new(videov1.Video)))
-		if st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "UTF-8") || strings.Join(reasonsOf(st), ",") != names.ErrorDomain()+" INVALID_REQUEST" {
+		if st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "UTF-8") || strings.Join(reasonsOf(st), ",") != names.ErrorDomain+" INVALID_REQUEST" {
 			t.Errorf("%s = %v with %v, want InvalidArgument", method, st, st.Details())
 		}
 	}
@@ -416,7 +416,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 	want := map[string]any{"error": map[string]any{
 		"code": 503.0, "status": "UNAVAILABLE", "message": "the server is stopping: call again",
 		"details": []any{
-			map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVER_STOPPING", "domain": names.ErrorDomain()},
+			map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVER_STOPPING", "domain": names.ErrorDomain},
 			map[string]any{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1s"},
 		},
 	}}

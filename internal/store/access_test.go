@@ -111,7 +111,7 @@ func TestDocumentedUsers(t *testing.T) {
 	admin := emptyDatabase(t)
 	database := admin.Config().ConnConfig.Database
 	// Users belong to the server, and another test run may have the same names.
-	rename := strings.NewReplacer("DATABASE "+names.Service(), "DATABASE "+database, "migrator", "migrator_"+database,
+	rename := strings.NewReplacer("DATABASE "+names.Service, "DATABASE "+database, "migrator", "migrator_"+database,
 		"video_catalog_app", "video_catalog_app_"+database, "video_catalog_read_app", "video_catalog_read_app_"+database, "support_person", "support_person_"+database)
 	want, got := make(map[string][]string), make(map[string][]string)
 	for _, statement := range documented(t, "database.md") {

@@ -153,7 +153,7 @@ func reactionConsumer(e, of entity) string {
 	return consumer
 }
 
-func topicFile(name string) string { return "internal/names/topics/" + name + ".yaml" }
+func topicFile(name string) string { return "internal/names/" + name + ".go" }
 
 // files are the files of a reaction.
 func (r *reaction) files() []file {

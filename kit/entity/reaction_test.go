@@ -81,8 +81,8 @@ func TestReact(t *testing.T) {
 	if kept := reacted(t, "order", "payment", "captured:order_id:place refunded:order_id:cancel"); kept != nil {
 		t.Errorf("kept %q, want all files written", kept)
 	}
-	const decision, topic = "internal/domain/order_payment.go", "internal/names/topics/payment.yaml"
-	contains(t, topic, "consumers: [payment-views, order-payment]\n")
+	const decision, topic = "internal/domain/order_payment.go", "internal/names/payment.go"
+	contains(t, topic, "{\"payment-views\", \"order-payment\"},\n")
 	contains(t, decision, "case PaymentCaptured, PaymentRefunded:", "return PlaceOrder(AnyVersion, stamp)(o)", "return CancelOrder(AnyVersion, stamp)(o)")
 	var written []string
 	for path := range all(t) {
@@ -97,7 +97,7 @@ func TestReact(t *testing.T) {
 	reacted(t, "order", "payment", "captured:order_id:place created:payer_id:reopen")
 	contains(t, decision, "case PaymentCaptured, PaymentRefunded:", "case PaymentCreated:\n", "e.Type == PaymentCreated && e.Payment.PayerID == o.ID:\n\t\t\t\treturn ReopenOrder(")
 	reacted(t, "order", "order", "placed:parent_id:cancel")
-	contains(t, "internal/names/topics/order.yaml", "consumers: [order-views, order-order]\n")
+	contains(t, "internal/names/order.go", "{\"order-views\", \"order-order\"},\n")
 
 	files := all(t)
 	entities, err := loadAll()
@@ -184,15 +184,15 @@ func TestReactionsStayWhenEntitiesGrow(t *testing.T) {
 // A topic file that somebody has edited stays as it is, and is listed.
 func TestEditedTopicIsKept(t *testing.T) {
 	withPayments(t, payment)
-	const topic = "internal/names/topics/payment.yaml"
-	if err := writeFile(topic, []byte("mine\n")); err != nil {
+	const topic = "internal/names/payment.go"
+	if err := writeFile(topic, []byte("package names // mine\n")); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{topic}, reacted(t, "order", "payment", "captured:order_id:place")); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)
 	}
-	contains(t, topic, "mine\n")
-	contains(t, newFiles+"/"+topic, "consumers: [payment-views, order-payment]\n")
+	contains(t, topic, "// mine\n")
+	contains(t, newFiles+"/"+topic, "{\"payment-views\", \"order-payment\"},\n")
 }
 
 // The consumer of a foreign topic has a name that no other service has. Long names are cut, and

@@ -41,7 +41,7 @@ func (e entity) files() []file {
 		{path: messages + "_service.proto", template: "service.proto"},
 		{path: messages + "_view_service.proto", template: "view.proto", replica: "view.proto"},
 		{path: "db/queries/" + e.Plural + ".sql", template: "queries.sql", replica: "queries.sql"},
-		{path: topicFile(e.Name), template: "topic.yaml", replica: "topic.yaml"},
+		{path: topicFile(e.Name), template: "topic.go", replica: "topic.go"},
 		{path: "internal/domain/" + e.Name + ".go", template: "domain.go", replica: "domain.go"},
 		{path: "internal/domain/" + e.Name + "_test.go", template: "domain_test.go"},
 		{path: "internal/event/" + e.Name + ".go", template: "event.go", replica: "event.go", after: true},

@@ -52,7 +52,7 @@ func service(t *testing.T) {
 		Transitions: []transition{{From: "draft", To: "placed", Command: "place"}},
 	}
 	for path, content := range map[string]string{
-		"go.mod": "module example.com/shop\n", "internal/names/names.yaml": "service: shop\nerror_domain: shop.example.com\n",
+		"go.mod": "module example.com/shop\n", "internal/names/names.go": "package names\n\nconst (\n\tService     = \"shop\"\n\tErrorDomain = \"shop.example.com\"\n)\n",
 		"db/migrations/00001_roles.sql": "CREATE SCHEMA shop_db;\n", "sqlc.yaml": "", "db/migrations/01000_orders.sql": "-- as it was\n", "api/openapi.json": "{}",
 	} {
 		if err := writeFile(path, []byte(content)); err != nil {

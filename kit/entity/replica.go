@@ -12,8 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // projectRule is Google Cloud's rule for the ids of projects.
@@ -42,7 +40,7 @@ func replica(name, dir, project string) (entity, error) {
 		return entity{}, fmt.Errorf("this service has an entity %q of its own", name)
 	}
 	next := entity{names: e.names, Name: e.Name, Plural: e.Plural, Transitions: e.Transitions, LastNumber: e.LastNumber, OwnerProject: cmp.Or(project, before.OwnerProject)}
-	if next.ReplicaOf, err = topicOf(dir, name); err != nil {
+	if next.ReplicaOf, err = find(topicLine, filepath.Join(dir, topicFile(name))); err != nil {
 		return entity{}, err
 	}
 	number, err := nextMigration()
@@ -102,19 +100,6 @@ func ownerDir(ctx context.Context, owner string) (string, error) {
 func (n names) reader(name string) string {
 	consumer := n.Service + "-" + strings.ReplaceAll(name, "_", "-")
 	return consumer[:min(len(consumer), 30)] // as internal/names wants it
-}
-
-// topicOf returns the topic to which a service publishes the events of an entity.
-func topicOf(dir, name string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "internal", "names", "topics", name+".yaml")) //nolint:gosec // of a service next to this one
-	if err != nil {
-		return "", err
-	}
-	var topic struct{ Name string }
-	if err := yaml.Unmarshal(text, &topic); err != nil {
-		return "", fmt.Errorf("topic of %s: %w", name, err)
-	}
-	return topic.Name, nil
 }
 
 // perService matches the options of a proto file that differ from service to service.

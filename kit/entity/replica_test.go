@@ -27,7 +27,7 @@ func owner(t *testing.T, e entity) string {
 		t.Fatal(err)
 	}
 	for path, content := range map[string]string{
-		"internal/names/topics/parcel.yaml":                          "name: parcel.events\naggregate_types: [parcel]\nschema: x\nconsumers: [parcel-views]\n",
+		"internal/names/parcel.go":                                   "package names\n\nvar ParcelTopic = add(Topic{\n\tName:      \"parcel.events\",\n\tConsumers: []string{\"parcel-views\"},\n})\n",
 		"api/proto/parcel/v1/parcel_event.proto":                     "syntax = \"proto3\";\noption go_package = \"github.com/acme/theirs\";\noption java_package = \"acme.theirs\";\n// Edited by its owner.\n",
 		"internal/event/testdata/parcel/01000/ParcelCreated.binpb":   "created",
 		"internal/event/testdata/parcel/01004/ParcelCreated.binpb":   "created later",
@@ -126,8 +126,8 @@ func TestReplicaGrowsLikeItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	topic, err := first.execute("topic.yaml")
-	if err != nil || !strings.Contains(string(topic), "\nforeign: true # another service owns the topic\nproject: other-project ") {
+	topic, err := first.execute("topic.go")
+	if err != nil || !strings.Contains(string(topic), "\tForeign:        true,\n\tProject:        \"other-project\",\n") {
 		t.Errorf("topic = %s, %v, want the project of its owner", topic, err)
 	}
 	if err := first.save(new(undo)); err != nil {

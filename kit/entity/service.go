@@ -8,34 +8,42 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // names are what the service in the working directory is called, and what it has.
 type names struct {
-	Module      string `yaml:"-"`
-	Schema      string `yaml:"-"`
-	Service     string `yaml:"service"`
-	ErrorDomain string `yaml:"error_domain"`
-	HasConsole  bool   `yaml:"-"`
+	Module      string
+	Schema      string
+	Service     string
+	ErrorDomain string
+	HasConsole  bool
 }
 
 var (
 	moduleLine    = regexp.MustCompile(`(?m)^module (\S+)`)
 	createsSchema = regexp.MustCompile(`CREATE SCHEMA "?(\w+)`)
+	serviceLine   = regexp.MustCompile(`\bService\s*= "([^"]+)"`)
+	domainLine    = regexp.MustCompile(`\bErrorDomain\s*= "([^"]+)"`)
+	topicLine     = regexp.MustCompile(`\bName:\s*"([^"]+)"`)
 )
 
-// readNames reads go.mod, internal/names/names.yaml and db/migrations. The first schema that they make is
-// that of the commands.
-func readNames() (n names, err error) {
-	module, moduleErr := find(moduleLine, "go.mod")
-	schema, schemaErr := find(createsSchema, "db/migrations/*.sql")
-	text, err := os.ReadFile("internal/names/names.yaml")
-	if err := errors.Join(moduleErr, schemaErr, err, yaml.Unmarshal(text, &n)); err != nil {
+// readNames reads go.mod, internal/names/names.go and db/migrations. The first schema that they make is
+// the schema of the commands.
+func readNames() (names, error) {
+	var errs []error
+	read := func(pattern *regexp.Regexp, glob string) string {
+		found, err := find(pattern, glob)
+		errs = append(errs, err)
+		return found
+	}
+	const constants = "internal/names/names.go"
+	n := names{
+		Module: read(moduleLine, "go.mod"), Schema: read(createsSchema, "db/migrations/*.sql"),
+		Service: read(serviceLine, constants), ErrorDomain: read(domainLine, constants), HasConsole: isThere("internal/console"),
+	}
+	if err := errors.Join(errs...); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
-	n.Module, n.Schema, n.HasConsole = module, schema, isThere("internal/console")
 	return n, nil
 }
 

@@ -68,7 +68,7 @@ func (w *way) close(ctx context.Context, m *machine) (err error) {
 func (w *way) newProjector(cfg consumer.Config, times *times) (*consumer.Projector, error) {
 	catalog := timedCatalog{store.NewCatalog(w.pool), times}
 	return consumer.New(cfg, []consumer.Source{{
-		Subscriber: w.client.Subscriber(names.TopicOf(event.AggregateVideo).Subscription("catalog")), Consumer: "catalog",
+		Subscriber: w.client.Subscriber(names.VideoTopic.Subscription("catalog")), Consumer: "catalog",
 		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project)},
 	}}, store.NewInbox(w.pool), discard, nil)
 }
@@ -130,7 +130,7 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 
 // publish publishes the events of n videos, which then wait in the subscription.
 func (w *way) publish(ctx context.Context, n int) error {
-	topic := outbox.NewTopic(w.client.Publisher(names.TopicOf(event.AggregateVideo).Name), time.Minute, n)
+	topic := outbox.NewTopic(w.client.Publisher(names.VideoTopic.Name), time.Minute, n)
 	defer topic.Stop()
 	receipts := make([]outbox.Receipt, n)
 	for i := range receipts {

@@ -14,7 +14,6 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
@@ -169,7 +168,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx), m)) }()
-	topic := outbox.NewTopic(w.client.Publisher(names.TopicOf(event.AggregateVideo).Name), 4*time.Second, 8000)
+	topic := outbox.NewTopic(w.client.Publisher(names.VideoTopic.Name), 4*time.Second, 8000)
 	defer topic.Stop()
 	var publisher *outbox.Publisher
 	videos := store.NewVideos(w.pool, func(aggregate envelope.Aggregate) { publisher.Wake(aggregate) })

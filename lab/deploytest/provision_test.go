@@ -60,7 +60,7 @@ func newStand(t *testing.T) (*stand, bool) {
 
 // The resources of one topic and of its consumer.
 var (
-	videoTopic       = names.TopicOf("video")
+	videoTopic       = names.VideoTopic
 	topicName        = "projects/" + project + "/topics/" + videoTopic.Name
 	deadTopicName    = "projects/" + project + "/topics/" + videoTopic.DeadLetters("catalog")
 	subscriptionName = "projects/" + project + "/subscriptions/" + videoTopic.Subscription("catalog")

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	service    = names.Service()
+	service    = names.Service
 	image      = region + "-docker.pkg.dev/" + project + "/" + service + "/server@sha256:0000000000000000000000000000000000000000000000000000000000000001"
 	imageLater = region + "-docker.pkg.dev/" + project + "/" + service + "/server@sha256:0000000000000000000000000000000000000000000000000000000000000002"
 )

@@ -8,14 +8,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"example.com/videocatalog/lab/internal/failpoint"
 )
 
-// tags are the build tags of a server with failpoints and the settings of the lab.
+// tags are the build tags of a server with the settings of the lab.
 const tags = "-tags=chaos"
 
-// build builds the present service with a clock that the lab can set, and an older
-// one without.
+// build builds the present service with failpoints and a clock that the lab can set, and
+// an older one without.
 func (l *lab) build(ctx context.Context) error {
 	l.present = filepath.Join(l.cfg.Out, "server")
 	l.older = filepath.Join(l.cfg.Out, "server-older")
@@ -24,12 +27,12 @@ func (l *lab) build(ctx context.Context) error {
 		return fmt.Errorf("find the module: %w", err)
 	}
 	here, module, _ := strings.Cut(strings.TrimSpace(string(found)), " ")
-	overlay, err := overlayClock(here, module, l.cfg.Out)
-	if err != nil {
-		return err
+	dir := filepath.Join(l.cfg.Out, "overlay")
+	file, err := overlay(here, module, dir)
+	if err == nil {
+		err = goBuild(ctx, here, l.present, tags, "-overlay="+file)
 	}
-	err = goBuild(ctx, here, l.present, tags, "-overlay="+overlay)
-	if err := errors.Join(err, os.RemoveAll(filepath.Dir(overlay))); err != nil {
+	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
 		return err
 	}
 	if l.cfg.Older == "" {
@@ -63,49 +66,76 @@ func goBuild(ctx context.Context, dir, to string, flags ...string) error {
 	return nil
 }
 
-// seam is the only line where the service gets the time and the ids of its events.
-// The lab builds it as jumping. That is not in the code of the service, so that no
-// deployed build has a clock that can be set.
-const (
-	seamFile = "internal/server/origin.go"
-	seam     = "now: time.Now, newID: uuid.NewV7}"
-	jumping  = `now: func() time.Time { return failpoint.Jumped(time.Now()) },
-			newID: func() (uuid.UUID, error) { return failpoint.JumpedID(uuid.NewV7()) }}`
-)
+// seams are the lines of the service that the lab builds differently: with a clock that
+// jumps, and with failpoints in front of them. The service has neither, so no deployed
+// build can be told to die or to lie about the time.
+var seams = []seam{
+	{"internal/server/origin.go", "now: time.Now, newID: uuid.NewV7}", "now: func() time.Time { return failpoint.Jumped(time.Now()) }, " +
+		"newID: func() (uuid.UUID, error) { return failpoint.JumpedID(uuid.NewV7()) }}"},
+	hit("internal/outbox/pass.go", "spans.claimed(ctx, claim, start)", failpoint.OutboxClaimed),
+	hit("internal/outbox/pass.go", "result, settlement := p.collect(", failpoint.OutboxHanded),
+	hit("internal/outbox/pass.go", "held, err := p.settle(", failpoint.OutboxPublished),
+	hit("internal/consumer/batch.go", "r.metrics.projected(r.work, to, deliveries, outcomes)", failpoint.ConsumerCommitted),
+}
 
-// overlayClock writes the file for go build -overlay into the directory out.
-func overlayClock(root, module, out string) (string, error) {
-	original := filepath.Join(root, filepath.FromSlash(seamFile))
-	source, err := os.ReadFile(original) //nolint:gosec // our own source
-	if err != nil {
-		return "", fmt.Errorf("give the service a clock that jumps: %w", err)
-	}
-	changed, err := withJumpingClock(string(source), module)
-	if err != nil {
+// seam is a text that a file of the service has once, and its replacement.
+type seam struct{ file, text, with string }
+
+func hit(file, text, point string) seam {
+	return seam{file, text, fmt.Sprintf("failpoint.Hit(%q); %s", point, text)}
+}
+
+// overlay writes the file for go build -overlay into the directory dir. It adds the seams, and package
+// failpoint from the lab, to the module in root.
+func overlay(root, module, dir string) (string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	dir := filepath.Join(out, "overlay")
-	replacement, overlay := filepath.Join(dir, "server.go"), filepath.Join(dir, "overlay.json")
-	b, err := json.Marshal(map[string]any{"Replace": map[string]string{original: replacement}})
+	sources, err := changed(root, module)
+	if err != nil {
+		return "", fmt.Errorf("build the service of the lab: %w", err)
+	}
+	replace := make(map[string]string)
+	for _, name := range []string{"failpoint.go", "clock.go"} {
+		replace[filepath.Join(root, "internal/failpoint", name)] = filepath.Join(root, "lab/internal/failpoint", name)
+	}
+	for name, source := range sources {
+		original := filepath.Join(root, name)
+		replace[original] = filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
+		if err := os.WriteFile(replace[original], []byte(source), 0o600); err != nil {
+			return "", err
+		}
+	}
+	b, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", fmt.Errorf("marshal overlay: %w", err)
 	}
-	err = os.MkdirAll(dir, 0o700)
-	if err == nil {
-		err = errors.Join(os.WriteFile(replacement, []byte(changed), 0o600), os.WriteFile(overlay, b, 0o600)) //nolint:gosec // in the given directory
-	}
-	if err != nil {
-		return "", fmt.Errorf("write overlay: %w", err)
-	}
-	return overlay, nil
+	file := filepath.Join(dir, "overlay.json")
+	return file, os.WriteFile(file, b, 0o600)
 }
 
-// withJumpingClock replaces the clock in the source.
-func withJumpingClock(source, module string) (string, error) {
-	const imports = "\nimport (\n"
-	if strings.Count(source, seam) != 1 || strings.Count(source, imports) != 1 {
-		return "", fmt.Errorf("give the service a clock that jumps: %s has no %q, or not once; adapt the seam in lab/internal/chaos/build.go", seamFile, seam)
+// changed returns the files that have seams, by name, with the seams replaced.
+func changed(root, module string) (map[string]string, error) {
+	sources := make(map[string]string)
+	for _, s := range seams {
+		if _, ok := sources[s.file]; ok {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(root, s.file)) //nolint:gosec // our own source
+		if err != nil {
+			return nil, err
+		}
+		sources[s.file] = string(b)
 	}
-	source = strings.Replace(source, imports, imports+"\t\""+module+"/internal/failpoint\"\n", 1)
-	return strings.Replace(source, seam, jumping, 1), nil
+	all := slices.Clone(seams)
+	for file := range sources {
+		all = append(all, seam{file, "\nimport (\n", "\nimport (\n\t\"" + module + "/internal/failpoint\"\n"})
+	}
+	for _, s := range all {
+		if n := strings.Count(sources[s.file], s.text); n != 1 {
+			return nil, fmt.Errorf("%s has %q %d times, want once: adapt the seams in lab/internal/chaos/build.go", s.file, s.text, n)
+		}
+		sources[s.file] = strings.Replace(sources[s.file], s.text, s.with, 1)
+	}
+	return sources, nil
 }

@@ -3,30 +3,60 @@ package chaos
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"example.com/videocatalog/lab/internal/failpoint"
 )
 
-// The line with the time and the ids of events exists, so the lab can replace
-// it. If it is missing, the lab returns an error.
-func TestClockHasOneSeam(t *testing.T) {
+// The service builds with the seams. Every point is hit in one place.
+func TestSeams(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile(filepath.Join("..", "..", "..", filepath.FromSlash(seamFile)))
+	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := withJumpingClock(string(source), "example.org/module")
+	file, err := overlay(root, "example.com/videocatalog", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"example.org/module/internal/failpoint"`, "failpoint.Jumped(time.Now())", "failpoint.JumpedID(uuid.NewV7())"} {
-		if strings.Count(got, want) != 1 {
-			t.Errorf("the source of the lab has %d times %s, want once", strings.Count(got, want), want)
+	if err := goBuild(t.Context(), root, os.DevNull, tags, "-overlay="+file); err != nil {
+		t.Error(err)
+	}
+	for _, point := range failpoint.Points() {
+		hits := slices.DeleteFunc(slices.Clone(seams), func(s seam) bool { return !strings.Contains(s.with, `failpoint.Hit("`+point+`")`) })
+		if len(hits) != 1 {
+			t.Errorf("%s is hit in %d places, want 1", point, len(hits))
 		}
 	}
-	for _, changed := range []string{strings.Replace(string(source), seam, "", 1), string(source) + seam} {
-		if _, err := withJumpingClock(changed, "example.org/module"); err == nil || !strings.Contains(err.Error(), "build.go") {
-			t.Errorf("a source without the seam, or with two: %v, want an error that says where to adapt it", err)
+}
+
+// A file that has a seam not at all, or twice, is an error with the file and the text that it should have.
+func TestSeamIsMissing(t *testing.T) {
+	t.Parallel()
+	for _, s := range seams {
+		for _, with := range []string{"", s.text + s.text} {
+			root := t.TempDir()
+			for _, other := range seams {
+				source, err := os.ReadFile(filepath.Join("../../..", other.file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if other.file == s.file {
+					source = []byte(strings.Replace(string(source), s.text, with, 1))
+				}
+				path := filepath.Join(root, other.file)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, source, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := changed(root, "example.org/module"); err == nil || !strings.Contains(err.Error(), s.file) || !strings.Contains(err.Error(), s.text) {
+				t.Errorf("seam of %s replaced by %q: error %v, want the file and %q in it", s.file, with, err, s.text)
+			}
 		}
 	}
 }

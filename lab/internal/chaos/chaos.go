@@ -2,12 +2,12 @@
 // strict Pub/Sub. It sends commands, injects faults of every kind, and checks that the service kept its
 // guarantees.
 //
-// [Run] builds cmd/server with and without the failpoints of package failpoint. It starts two processes with
-// the role api, three publishers, one of which also has the role api, and two projectors. Each has its own
-// proxy to PostgreSQL, and all share one to the broker. Clients send commands on a few hundred videos over
-// gRPC and REST, and others watch the catalog. Meanwhile Run injects the faults in the functions kinds and
-// clockKinds, and runs the commands in operatorKinds as an operator does. At the end it removes all faults,
-// waits until all events are processed, and calls [Check].
+// [Run] builds cmd/server with the failpoints of package failpoint, and an older one without. It starts two
+// processes with the role api, three publishers, one of which also has the role api, and two projectors. Each
+// has its own proxy to PostgreSQL, and all share one to the broker. Clients send commands on a few hundred
+// videos over gRPC and REST, and others watch the catalog. Meanwhile Run injects the faults in the functions
+// kinds and clockKinds, and runs the commands in operatorKinds as an operator does. At the end it removes all
+// faults, waits until all events are processed, and calls [Check].
 //
 // The checker shares no code with the service, only the contract in api/proto. It has the results that clients
 // received, its own subscription, its own SQL, and its own copy of every event, because purges erase events. It is

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"example.com/servicekit/pubsublocal"
-	"example.com/videocatalog/internal/failpoint"
+	"example.com/videocatalog/lab/internal/failpoint"
 )
 
 // fault is a kind of fault. Two faults of different groups may be in force at the same time, but

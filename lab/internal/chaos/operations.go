@@ -159,7 +159,7 @@ func seekSubscription(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord)
 		return err
 	}
 	sleep(ctx, between(r, time.Second, 3*time.Second))
-	id := names.TopicOf(event.AggregateVideo).Subscription("catalog")
+	id := names.VideoTopic.Subscription("catalog")
 	_, _, err := l.untilDone(ctx, []int{0}, []string{"seek", reason, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)}, nil)
 	return errors.Join(err, l.retain(context.WithoutCancel(ctx), false))
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/videocatalog/internal/failpoint"
+	"example.com/videocatalog/lab/internal/failpoint"
 )
 
 // script returns a process that says that it has started and then runs a script.

@@ -19,7 +19,6 @@ import (
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 )
@@ -47,9 +46,9 @@ type broker struct {
 
 // The topic of the videos, the subscription of the catalog, and the checker's own.
 var (
-	topicName        = "projects/" + project + "/topics/" + names.TopicOf(event.AggregateVideo).Name
-	subscriptionName = "projects/" + project + "/subscriptions/" + names.TopicOf(event.AggregateVideo).Subscription("catalog")
-	tapName          = names.TopicOf(event.AggregateVideo).Name + ".chaos"
+	topicName        = "projects/" + project + "/topics/" + names.VideoTopic.Name
+	subscriptionName = "projects/" + project + "/subscriptions/" + names.VideoTopic.Subscription("catalog")
+	tapName          = names.VideoTopic.Name + ".chaos"
 )
 
 func startBroker(ctx context.Context) (*broker, error) {

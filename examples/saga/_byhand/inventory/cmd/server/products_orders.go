@@ -20,7 +20,7 @@ func productsOnOrders(*pgxpool.Pool) app.Registration {
 			products := store.NewProducts(b.Commands, b.Wake)
 			react := store.ReactProducts(products, domain.ProductOrderReaction(), server.Stamp)
 			return []app.Subscription{{
-				ID: names.TopicOf(event.AggregateOrder).Subscription("inventory-product-order"), Consumer: "inventory-product-order",
+				ID: names.OrderTopic.Subscription("inventory-product-order"), Consumer: "inventory-product-order",
 				Handlers: consumer.Handlers{
 					event.AggregateOrder: consumer.React(event.OrderTypes, event.DecodeOrder, react),
 				},

@@ -35,7 +35,7 @@ func TestOrderProductReaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	publisher := client.Publisher(names.TopicOf(event.AggregateProduct).Name)
+	publisher := client.Publisher(names.ProductTopic.Name)
 	publisher.EnableMessageOrdering = true
 	defer publisher.Stop()
 	id := uuid.NewString()

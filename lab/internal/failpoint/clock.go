@@ -1,5 +1,3 @@
-//go:build chaos
-
 package failpoint
 
 import (
@@ -16,13 +14,12 @@ import (
 // Without the file the clock is right.
 var clockFile = os.Getenv("FAILPOINT_CLOCK_FILE")
 
-// Jumped returns the time that the wrong wall clock shows at the time now. Nothing in the
-// service calls it: the fault lab builds a server whose commands do.
+// Jumped returns the time that the wrong wall clock shows at the time now.
 func Jumped(now time.Time) time.Time { return now.Add(jump()) }
 
 // JumpedID returns a UUIDv7 as if it were made at the time of the wrong wall clock.
 func JumpedID(id uuid.UUID, err error) (uuid.UUID, error) {
-	milliseconds := int64(binary.BigEndian.Uint64(id[:8])>>16) + jump().Milliseconds() //nolint:gosec // 48 bits
+	milliseconds := int64(binary.BigEndian.Uint64(id[:8])>>16) + jump().Milliseconds()
 	var shifted [8]byte
 	binary.BigEndian.PutUint64(shifted[:], uint64(milliseconds)<<16) //nolint:gosec // of this century
 	copy(id[:6], shifted[:6])

@@ -111,7 +111,7 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 func TestNothingInHandIsMeasured(t *testing.T) {
 	t.Parallel()
 	meter, read := newMeter(t)
-	if _, err := consumer.NewFrom(consumer.Config{}, messages(0), "test", nil, &memStore{}, discard, meter); err != nil {
+	if _, err := newFrom(consumer.Config{}, messages(0), nil, &memStore{}, discard, meter); err != nil {
 		t.Fatal(err)
 	}
 	if n, measured := read.counter("consumer.messages")[""]; n != 0 || !measured {
@@ -191,7 +191,7 @@ func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
 					close(hang)
 				}
 				log := slog.New(hangsAt{slog.DiscardHandler, "consumer: cannot receive, trying again", hang})
-				projector, err := consumer.NewFrom(consumer.Config{}, test.source, "test", nil, &memStore{}, log, nil)
+				projector, err := newFrom(consumer.Config{}, test.source, nil, &memStore{}, log, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -234,7 +234,7 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				hang := make(chan struct{})
 				store := &memStore{onProject: func(context.Context, []note) error { return test.call(hang) }}
-				projector, err := consumer.NewFrom(consumer.Config{}, messages(test.messages), "test", store.handlers(), store, discard, nil)
+				projector, err := newFrom(consumer.Config{}, messages(test.messages), store.handlers(), store, discard, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

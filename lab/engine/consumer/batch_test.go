@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -11,17 +12,23 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 )
+
+// newFrom makes a projector of one source.
+func newFrom(cfg consumer.Config, from consumer.Subscription, handlers consumer.Handlers, store *memStore, log *slog.Logger, meter metric.Meter) (*consumer.Projector, error) {
+	return consumer.New(cfg, []consumer.Source{{Subscriber: from, Consumer: "test", Handlers: handlers}}, store, log, meter)
+}
 
 // project runs a projector on some messages for a time, inside a synctest
 // bubble: a goroutine that outlives it fails the test.
 func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer.Subscription, d time.Duration) readings {
 	t.Helper()
 	meter, read := newMeter(t)
-	projector, err := consumer.NewFrom(cfg, source, "test", store.handlers(), store, discard, meter)
+	projector, err := newFrom(cfg, source, store.handlers(), store, discard, meter)
 	if err != nil {
 		t.Fatal(err)
 	}

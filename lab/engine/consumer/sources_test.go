@@ -56,7 +56,7 @@ func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 		again := message(noteEvent(uuid.NewString(), 1, written))
 		again.Attributes[envelope.AttrAggregateType] = "order"
 		var logged lockedBuffer
-		projector, err := consumer.NewFrom(consumer.Config{}, lateSource{source, again}, "test", nil, &memStore{}, slog.New(slog.NewTextHandler(&logged, nil)), nil)
+		projector, err := newFrom(consumer.Config{}, lateSource{source, again}, nil, &memStore{}, slog.New(slog.NewTextHandler(&logged, nil)), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,11 +142,11 @@ func TestSlowSourceHoldsUpNoOther(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-		projector, err := consumer.NewFromAll(consumer.Config{Workers: 3, BatchSize: 1, TransactionTimeout: time.Hour}, []consumer.Fed{
-			{Subscription: messages(100), Consumer: "slow", Handlers: slow.handlers()},
-			{Subscription: messages(100), Consumer: "bad", Handlers: bad.handlers()},
-			{Subscription: messages(100), Consumer: "good", Handlers: good.handlers()},
-		}, good, discard)
+		projector, err := consumer.New(consumer.Config{Workers: 3, BatchSize: 1, TransactionTimeout: time.Hour}, []consumer.Source{
+			{Subscriber: messages(100), Consumer: "slow", Handlers: slow.handlers()},
+			{Subscriber: messages(100), Consumer: "bad", Handlers: bad.handlers()},
+			{Subscriber: messages(100), Consumer: "good", Handlers: good.handlers()},
+		}, good, discard, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

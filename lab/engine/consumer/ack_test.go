@@ -29,27 +29,6 @@ import (
 // half a minute or longer.
 const busy = 2 * time.Second
 
-// A message is acknowledged after the transaction, however long it takes.
-func TestProjectorAcksAfterCommit(t *testing.T) {
-	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
-	began, commit := make(chan struct{}), make(chan struct{})
-	store.onProject = func(context.Context, []note) error {
-		close(began)
-		<-commit
-		return nil
-	}
-	b.start(consumer.Config{}, store)
-	id := b.publish(messages(1)...)[0]
-	<-began
-	time.Sleep(350 * time.Millisecond) // acks leave every 100 ms
-	if got := b.find(id).Acks; got != 0 {
-		t.Errorf("acks before the commit = %d, want 0", got)
-	}
-	close(commit)
-	b.waitForAcks()
-}
-
 // A stop in the middle: what commits in time is acknowledged, though the ack
 // comes after the stop; what does not is given back, and the next projector
 // gets it. Run keeps its time and leaves no goroutine.

@@ -10,6 +10,13 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
+)
+
+var (
+	checkInvariants = rig.CheckInvariants
+	count           = rig.Count
+	eventually      = rig.Eventually
 )
 
 func TestMain(m *testing.M) {
@@ -28,8 +35,7 @@ func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]admin.Blocked, error) {
 
 // operator returns an operator's request for one aggregate, and its first event.
 func operator(b admin.Blocked) admin.Request {
-	return admin.Request{
-		Filter: admin.Filter{Type: b.Type, ID: b.ID}, EventID: b.EventID, Reason: "test",
-		Actor: admin.Actor{Name: "ann@desk", Via: "command"},
-	}
+	request := rig.Operator(b.Aggregate)
+	request.EventID = b.EventID
+	return request
 }

@@ -16,7 +16,6 @@ import (
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
@@ -162,7 +161,6 @@ func (o *outage) check(t *testing.T) {
 // nothing, whether it returns Unavailable or is not there at all; everything
 // is published soon after it is back.
 func TestOutageOfPubSub(t *testing.T) {
-	deep.Test(t)
 	short := startOutage(t, 5*time.Second, func(server *localbroker.Server) (end func()) {
 		return server.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable})
 	})

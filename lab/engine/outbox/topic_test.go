@@ -19,7 +19,6 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
@@ -101,34 +100,6 @@ func stored(server *localbroker.Server, keys ...string) (names []string) {
 	return names
 }
 
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 20s", what)
-		}
-	}
-}
-
-// A message arrives with its bytes, its attributes, and its aggregate as the
-// ordering key.
-func TestTopicPublishes(t *testing.T) {
-	t.Parallel()
-	topic, server := newTopic(t, 5*time.Second, 10)
-	m := message("a1")
-	m.Type, m.SchemaVersion, m.Traceparent = "LetterWritten", 1, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	if err := topic.Publish(m).Wait(t.Context()); err != nil {
-		t.Fatalf("Wait() = %v", err)
-	}
-	got := server.Published()[0]
-	if diff := cmp.Diff(m.Attributes(), got.Attributes); diff != "" {
-		t.Errorf("attributes (-want +got):\n%s", diff)
-	}
-	if string(got.Data) != "a1" || got.OrderingKey != "a" {
-		t.Errorf("data and key = %q and %q, want a1 and a", got.Data, got.OrderingKey)
-	}
-}
-
 // What a pass hands over is sent when its first answer is read, however long the
 // client is told to wait for more.
 func TestTopicWaitsForNoMoreThanThePass(t *testing.T) {
@@ -169,29 +140,6 @@ func TestTopicPublishesALongPassInOrder(t *testing.T) {
 	}
 	if n := len(requests); n > 10 { // three, and some more if the machine is slow to hand them over
 		t.Errorf("%d messages came in %d requests, want a few", len(names), n)
-	}
-}
-
-// After an error the client has paused the key; the next pass resumes
-// it, begins at the first message that is not acknowledged, and order holds.
-func TestTopicResumesAKeyWithTheNextPass(t *testing.T) {
-	t.Parallel()
-	topic, server := newTopic(t, 5*time.Second, 10)
-	if n, errs := pass(t, topic, "a1 a2"); n != 2 {
-		t.Fatalf("the first pass = %v, want no errors", errs)
-	}
-	for range 3 { // it pauses and resumes as often as it takes
-		server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Code: codes.PermissionDenied, Times: 1})
-		n, errs := pass(t, topic, "a3 b1 a4 a5")
-		if n != 1 || errs[1] != nil {
-			t.Errorf("the pass that fails = %v, want errors for all but b1", errs)
-		}
-	}
-	if n, errs := pass(t, topic, "a3 a4 a5 b2"); n != 4 {
-		t.Errorf("the pass after it = %v, want no errors", errs)
-	}
-	if diff := cmp.Diff([]string{"a1", "a2", "a3", "a4", "a5"}, stored(server, "a")); diff != "" {
-		t.Errorf("stored (-want +got):\n%s", diff)
 	}
 }
 
@@ -423,7 +371,6 @@ func TestTopicStopLeavesNothing(t *testing.T) {
 // Whatever goes wrong between the client and the broker, first deliveries of
 // an aggregate are in order, nothing is lost, and nobody is blamed.
 func TestTopicUnderFaults(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	const lanes, rounds = 4, 40
 	topic, server := newTopic(t, 300*time.Millisecond, 100)

@@ -252,7 +252,7 @@ func TestTwoPhaseCommitLeavesLocks(t *testing.T) {
 // The page for teachers names every test and benchmark of these files, and no other.
 func TestWhyPageNamesItsTests(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/why-outbox.md")
+	page, err := os.ReadFile("../../../docs/why-outbox.md")
 	if err != nil {
 		t.Fatal(err)
 	}

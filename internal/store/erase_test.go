@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
@@ -579,15 +580,25 @@ func TestTombstonesArePruned(t *testing.T) {
 			t.Errorf("PruneTombstones() of the %s = %d, %v, want %d", what, got, err, want)
 		}
 	}
-	counted := func(want float64) {
+	counted := func(want int64) {
 		t.Helper()
 		reader := metric.NewManualReader()
 		if err := catalog.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
 			t.Fatal(err)
 		}
-		if got := gauges(t, reader)["catalog.tombstones"]; got != want {
-			t.Errorf("catalog.tombstones = %g, want %g", got, want)
+		var data metricdata.ResourceMetrics
+		if err := reader.Collect(t.Context(), &data); err != nil {
+			t.Fatal(err)
 		}
+		for _, m := range data.ScopeMetrics[0].Metrics {
+			if gauge, ok := m.Data.(metricdata.Gauge[int64]); ok && m.Name == "catalog.tombstones" {
+				if got := gauge.DataPoints[0].Value; got != want {
+					t.Errorf("catalog.tombstones = %d, want %d", got, want)
+				}
+				return
+			}
+		}
+		t.Error("there is no catalog.tombstones")
 	}
 	counted(5)
 	execute(t, pool, "UPDATE video_catalog.videos SET purge_time = now() WHERE purge_time IS NOT NULL")

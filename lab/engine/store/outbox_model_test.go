@@ -2,16 +2,20 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
 	"example.com/videocatalog/internal/envelope"
@@ -22,6 +26,7 @@ import (
 // outboxMachine drives PostgreSQL and the model with the same steps.
 type outboxMachine struct {
 	*letters
+	loses  *atomic.Bool // answers
 	model  outboxModel
 	passes map[int]*modelPass // in hand, by publisher
 	last   int                // number of the last pass
@@ -55,13 +60,14 @@ const (
 func TestOutboxBehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, modelWriters+2)
+	loses := loseAnswers(t, l.pool)
 	// Its plans are those with statistics, as in production.
 	if _, err := l.pool.Exec(t.Context(), "ANALYZE"); err != nil {
 		t.Fatal(err)
 	}
 	tally := make(map[string]int)
 	rapid.Check(t, func(t *rapid.T) {
-		m := newOutboxMachine(t, l, tally)
+		m := newOutboxMachine(t, l, loses, tally)
 		defer m.rollbackAll()
 		steps := map[string]func(*rapid.T){
 			"append":     m.appendSome,
@@ -87,9 +93,51 @@ func TestOutboxBehavesLikeItsModel(t *testing.T) {
 	t.Log(tally)
 }
 
-func newOutboxMachine(t *rapid.T, l *letters, tally map[string]int) *outboxMachine {
+// loseAnswers makes the connections of a pool that is not yet used unable to read the lane of
+// a claim, as if its answer were lost, while the flag is set.
+func loseAnswers(t *testing.T, pool *pgxpool.Pool) *atomic.Bool {
+	t.Helper()
+	loses := new(atomic.Bool)
+	conns := make([]*pgxpool.Conn, pool.Config().MaxConns)
+	for i := range conns {
+		var err error
+		if conns[i], err = pool.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		types := conns[i].Conn().TypeMap()
+		types.RegisterType(&pgtype.Type{Name: "int2", OID: pgtype.Int2OID, Codec: losingCodec{loses: loses}})
+	}
+	for _, conn := range conns {
+		conn.Release()
+	}
+	return loses
+}
+
+// losingCodec reads an int2, unless it loses answers.
+type losingCodec struct {
+	pgtype.Int2Codec
+	loses *atomic.Bool
+}
+
+func (c losingCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
+	return losingPlan{c.Int2Codec.PlanScan(m, oid, format, target), c.loses}
+}
+
+type losingPlan struct {
+	pgtype.ScanPlan
+	loses *atomic.Bool
+}
+
+func (p losingPlan) Scan(src []byte, target any) error {
+	if p.loses.Load() {
+		return errors.New("the answer is lost")
+	}
+	return p.ScanPlan.Scan(src, target)
+}
+
+func newOutboxMachine(t *rapid.T, l *letters, loses *atomic.Bool, tally map[string]int) *outboxMachine {
 	m := &outboxMachine{
-		letters: l, tally: tally,
+		letters: l, loses: loses, tally: tally,
 		model: outboxModel{
 			blocked: make(map[string]*modelBlock),
 			lanes:   map[int16]*modelLane{laneOf("a"): {free: -2}, laneOf("A"): {free: -1}},
@@ -450,14 +498,19 @@ func (m *outboxMachine) loseAnswer(t *rapid.T) {
 			t.Skip("there is one")
 		}
 	}
-	publisher := m.pickIdle(t)
-	if !m.claimBatch(t, publisher, drawOf(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
-		return
+	lane := m.model.claimable()
+	if lane == 0 {
+		t.Skip("there is no work")
 	}
-	claim := m.passes[publisher].claim
-	m.LoseAnswer(claim.Token)
-	m.forget(publisher, false)
-	m.model.lanes[claim.Lane].lost = true
+	m.loses.Store(true)
+	_, err := m.ClaimEvents(t.Context(), 1, 1, hour, envelope.Aggregate{})
+	m.loses.Store(false)
+	if err == nil {
+		t.Fatalf("a claim of lane %d = nil, want that its answer cannot be read", lane)
+	}
+	m.last++
+	m.model.claim(lane, 1, 1, m.last)
+	m.model.lanes[lane].lost = true
 	m.tally["lost answers"]++
 }
 

@@ -14,21 +14,25 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// checkQuarantineSize holds that the sum that is kept is the sum, and returns it.
-func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool) int {
+// leaveRoom fills the quarantine with bytes of others, until there is room for so many.
+func leaveRoom(t *testing.T, pool *pgxpool.Pool, room int) {
+	t.Helper()
+	execute(t, pool, "INSERT INTO video_catalog_read.quarantine_size (bytes) SELECT $1 - coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size", store.QuarantineBytes-room)
+}
+
+// checkQuarantineSize checks that the sum that is kept is the sum, with the bytes of others.
+func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool, others int) {
 	t.Helper()
 	kept := count(t, pool, "SELECT coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size")
 	sum := count(t, pool, "SELECT coalesce(sum(coalesce(octet_length(payload), 0) + octet_length(attributes::text) + octet_length(reason)), 0) FROM video_catalog_read.quarantine")
-	if kept != sum {
-		t.Errorf("size of the quarantine = %d, want %d", kept, sum)
+	if kept != sum+others {
+		t.Errorf("size of the quarantine = %d, want %d", kept, sum+others)
 	}
-	return kept
 }
 
 // heavy is a message with much in it, of which nothing can be decoded.
@@ -45,12 +49,12 @@ func heavy(n int) envelope.Quarantined {
 // that it may, and of each message beyond them what identifies it. None is
 // refused, and what is deleted makes room.
 func TestQuarantineIsBounded(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	const messages, workers, bound = 200, 4, 1 << 20
 	pool := storetest.Pool(t, workers)
 	inbox := store.NewInbox(pool)
-	inbox.BoundQuarantine(bound)
+	const others = store.QuarantineBytes - bound
+	leaveRoom(t, pool, bound)
 	setAside := func(n int) {
 		if err := inbox.Quarantine(t.Context(), "consumer", heavy(n)); err != nil {
 			t.Errorf("Quarantine() of message %d = %v", n, err)
@@ -67,7 +71,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	size := checkQuarantineSize(t, pool)
+	checkQuarantineSize(t, pool, others)
 	rows, err := listWhole(t, inbox, "consumer", 0, messages+1)
 	if err != nil || len(rows) != messages {
 		t.Fatalf("ListQuarantine() = %d messages, %v, want %d", len(rows), err, messages)
@@ -97,7 +101,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 	if wholeBytes > bound+workers*message || wholeBytes < bound/2 {
 		t.Errorf("%d payloads are kept with %d bytes, want about %d", whole, wholeBytes, bound)
 	}
-	t.Logf("%d of %d messages are whole; %d bytes", whole, messages, size)
+	t.Logf("%d of %d messages are whole", whole, messages)
 
 	// Those beyond the bound count as well, so there is no room before they are deleted; and of the whole ones there
 	// are more than the bound allows, as many as are set aside at a time.
@@ -108,18 +112,17 @@ func TestQuarantineIsBounded(t *testing.T) {
 			}
 		}
 	}
-	checkQuarantineSize(t, pool)
+	checkQuarantineSize(t, pool, others)
 	setAside(messages)
 	rows, err = listWhole(t, inbox, "consumer", rows[len(rows)-1].ID, 2)
 	if err != nil || len(rows) != 1 || rows[0].Payload == nil {
 		t.Errorf("after some were deleted %d messages are listed, %v, want one, whole", len(rows), err)
 	}
-	checkQuarantineSize(t, pool)
+	checkQuarantineSize(t, pool, others)
 }
 
 // Nobody who sets a message aside waits for a transaction that was left open.
 func TestQuarantineWaitsForNobody(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	inbox := store.NewInbox(pool)
@@ -140,12 +143,12 @@ func TestQuarantineWaitsForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	setAside(2)
-	checkQuarantineSize(t, pool)
+	checkQuarantineSize(t, pool, 0)
 	if err := person.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	setAside(3)
-	checkQuarantineSize(t, pool)
+	checkQuarantineSize(t, pool, 0)
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine_size"); n != 2 {
 		t.Errorf("the sum has %d rows, want one for each transaction at a time", n)
 	}
@@ -158,11 +161,11 @@ func TestQuarantineIsFullAtItsBound(t *testing.T) {
 	pool := storetest.Pool(t, 1)
 	inbox := store.NewInbox(pool)
 	for i, tt := range []struct {
-		room int64 // beyond what is there and the message
+		room int // beyond the message
 		want bool
-	}{{0, true}, {-1, false}, {0, true}, {-1 << 40, false}} {
+	}{{0, true}, {-1, false}, {0, true}, {-1 << 30, false}} {
 		m := envelope.Quarantined{MessageID: fmt.Sprint(i), Payload: []byte("payload"), Reason: "reason"}
-		inbox.BoundQuarantine(int64(checkQuarantineSize(t, pool)+len("payload")+len("{}")+len("reason")) + tt.room)
+		leaveRoom(t, pool, len("payload")+len("{}")+len("reason")+tt.room)
 		if err := inbox.Quarantine(t.Context(), "consumer", m); err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +191,7 @@ func TestQuarantineIsPruned(t *testing.T) {
 		if n, err := inbox.PruneQuarantine(t.Context(), time.Hour, 3); n != want || err != nil {
 			t.Errorf("PruneQuarantine() = %d, %v, want %d, nil", n, err, want)
 		}
-		checkQuarantineSize(t, pool)
+		checkQuarantineSize(t, pool, 0)
 	}
 	if diff := cmp.Diff([]string{"5", "6"}, column(t, pool, "SELECT message_id FROM video_catalog_read.quarantine ORDER BY id")); diff != "" {
 		t.Errorf("messages (-want +got):\n%s", diff)

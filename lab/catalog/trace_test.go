@@ -1,4 +1,4 @@
-package store
+package catalog_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -33,22 +34,22 @@ func (nowhere) Shutdown(context.Context) error                             { ret
 // the time of the database. What is sampled has the spans of the call, the
 // transaction and the statements.
 func BenchmarkTrace(b *testing.B) {
-	const writers, videos, rounds = 8, 1000, 40
+	const writers, count, rounds = 8, 1000, 40
 	const turn = 160 // transactions
 	off := storetest.Pool(b, writers)
-	ids := make([]uuid.UUID, videos)
+	ids := make([]uuid.UUID, count)
 	for i := range ids {
 		e, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Seven Samurai"}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := NewVideos(off, nil).CreateVideo(b.Context(), uuid.Nil, nil, e); err != nil {
+		if _, err := store.NewVideos(off, nil).CreateVideo(b.Context(), uuid.Nil, nil, e); err != nil {
 			b.Fatal(err)
 		}
 		ids[i] = e.Video.ID
 	}
-	change := func(ctx context.Context, store *Videos, i int) error {
-		_, err := store.ChangeVideo(ctx, ids[i%videos], domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "Title " + uuid.NewString()}, domain.AnyVersion,
+	change := func(ctx context.Context, videos *store.Videos, i int) error {
+		_, err := videos.ChangeVideo(ctx, ids[i%count], domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "Title " + uuid.NewString()}, domain.AnyVersion,
 			domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}))
 		return err
 	}
@@ -62,15 +63,15 @@ func BenchmarkTrace(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.Cleanup(pool.Close)
-		store, tracer := NewVideos(pool, nil), provider.Tracer("bench")
+		own, tracer := store.NewVideos(pool, nil), provider.Tracer("bench")
 		return func(ctx context.Context, i int) error {
 			// As the call of a server does.
 			ctx, span := tracer.Start(propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{}), "call", trace.WithSpanKind(trace.SpanKindServer))
 			defer span.End()
-			return change(ctx, store, i)
+			return change(ctx, own, i)
 		}
 	}
-	plain := NewVideos(off, nil)
+	plain := store.NewVideos(off, nil)
 	without := func(ctx context.Context, i int) error { return change(ctx, plain, i) }
 	some, all := at(0.01), at(1)
 

@@ -1,4 +1,4 @@
-package store_test
+package catalog_test
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
@@ -170,7 +169,6 @@ func TestRefusedUserDoesNotHammer(t *testing.T) {
 
 // A user who is let in again is served again, by itself.
 func TestUserLetInAgain(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	target := storetest.Direct(t, storetest.URL(t))
 	admin := pool(t, target)
@@ -297,7 +295,6 @@ func TestReadOnlySessionsAreReplaced(t *testing.T) {
 // A change of the type of a column is seen by sessions that have older plans, as
 // Unavailable, and by few of their calls.
 func TestPlansOfAnOlderSchemaAreReplaced(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	videos, admin, _, failed := sessions(t)
 	awaitCommands(t, videos)

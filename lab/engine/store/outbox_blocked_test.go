@@ -21,39 +21,6 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// A blocked aggregate waits with all its events, old and new, and holds
-// up nobody; when its time has come the first is tried, alone; and when that is
-// acknowledged the others follow in order, a batch at a time, and new ones behind
-// the last of them.
-func TestBlockedAggregateWaitsAside(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	l.append(l.pool, "a1 b1 a2 b2 a3")
-	l.settle(l.settlement(l.claimNames(4, "a1 b1 a2 b2"), "a1"))
-	l.append(l.pool, "a4 b3")
-	l.settle(l.settlement(l.claimNames(10, "a3! a4! b3"), ""))
-	if got := l.count("SELECT count(*) FROM video_catalog.outbox_pending WHERE lane = -1"); got != 4 {
-		t.Errorf("%d events are set aside, want a1 to a4", got)
-	}
-	if claim := l.claim(10, hour); claim.Token != 0 {
-		t.Errorf("claimed %q, want nothing: a is not due", l.namesOf(claim))
-	}
-	l.append(l.pool, "a5")
-	l.settle(l.settlement(l.claimNames(10, "a5!"), ""))
-	l.due("a")
-	l.settle(l.settlement(l.claimNames(10, "a1/1"), "a1"))
-	l.due("a")
-	l.append(l.pool, "a6 b4")
-	l.settle(l.settlement(l.claimNames(10, "a1/2 a6! b4"), ""))
-	l.append(l.pool, "a7 b5")
-	l.settle(l.settlement(l.claimNames(5, "a2/0 a3/0 a4/0 a5/0 a6/0 a7! b5"), ""))
-	l.append(l.pool, "a8 b6")
-	l.settle(l.settlement(l.claimNames(3, "a7/0 a8 b6"), ""))
-	if n := l.count("SELECT count(*) FROM video_catalog.outbox_pending") + l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
-		t.Errorf("%d rows are left, want none", n)
-	}
-}
-
 // So it is beside more blocked aggregates than a claim takes at a time.
 func TestBlockedAmongMany(t *testing.T) {
 	t.Parallel()
@@ -319,58 +286,6 @@ func TestListBlocked(t *testing.T) {
 	wantBacklog := store.Backlog{OldestBlocked: epoch, Pending: 2, Blocked: 2, Parked: 1}
 	if diff := cmp.Diff(wantBacklog, backlog); diff != "" || err != nil {
 		t.Errorf("backlog (-want +got), %v:\n%s", err, diff)
-	}
-}
-
-// Requeuing a parked event publishes it and everything behind it, in order;
-// skipping it drops that one event and no other.
-func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name string
-		act  func(ctx context.Context, l *letters, parked uuid.UUID) error
-		next string
-	}{
-		{"requeue", func(ctx context.Context, l *letters, _ uuid.UUID) error { return l.RequeueEvent(ctx, l.letter("a")) }, "a1/0 a2/0 a3/0 a4"},
-		{"skip", func(ctx context.Context, l *letters, parked uuid.UUID) error {
-			return l.SkipEvent(ctx, l.letter("a"), parked)
-		}, "a2/0 a3/0 a4"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			l := newLetters(t, 4)
-			parked := l.append(l.pool, "a1")
-			other := l.append(l.pool, "a2")
-			l.append(l.pool, "b1")
-			l.park("a1 a2 b1", "a1")
-			l.append(l.pool, "a3 b2")
-			l.settle(l.settlement(l.claimNames(10, "a3! b2"), ""))
-			if claim := l.claim(10, hour); claim.Token != 0 {
-				t.Fatalf("claimed %q, want nothing: a is parked", l.namesOf(claim))
-			}
-			before := l.dump()
-			if err := l.SkipEvent(t.Context(), l.letter("a"), other); kindOf(err) != problem.NotFound {
-				t.Errorf("SkipEvent() of another event = %v, want NotFound", err)
-			}
-			if err := l.SkipEvent(t.Context(), l.letter("b"), parked); kindOf(err) != problem.NotFound {
-				t.Errorf("SkipEvent() of another aggregate = %v, want NotFound", err)
-			}
-			if err := l.RequeueEvent(t.Context(), l.letter("b")); kindOf(err) != problem.NotFound {
-				t.Errorf("RequeueEvent() of an aggregate that is not blocked = %v, want NotFound", err)
-			}
-			if diff := cmp.Diff(before, l.dump()); diff != "" {
-				t.Errorf("changed (-before +after):\n%s", diff)
-			}
-			if err := test.act(t.Context(), l, parked); err != nil {
-				t.Fatal(err)
-			}
-			l.append(l.pool, "a4")
-			l.settle(l.settlement(l.claimNames(10, test.next), ""))
-			if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
-				t.Errorf("%d aggregates are blocked, want none", n)
-			}
-		})
 	}
 }
 

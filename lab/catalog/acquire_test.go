@@ -1,4 +1,4 @@
-package store_test
+package catalog_test
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
@@ -20,7 +19,6 @@ import (
 // Who waits for a connection in vain is told so while there is time to do
 // something about it, and not made to think that the database may have done it.
 func TestWaitForConnection(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
 	woken := 0

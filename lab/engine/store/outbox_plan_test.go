@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
@@ -54,7 +53,6 @@ func (l *letters) read() (whole map[string]int, blocks int) {
 // whatever statistics, and read few blocks per event. Sessions keep the plans
 // that they made when the tables were small.
 func TestClaimAndSettleUseIndexes(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	const passes, batch = 20, 500
 	const tables = "video_catalog.outbox, video_catalog.outbox_pending, video_catalog.outbox_blocked"
@@ -124,7 +122,6 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 
 // A claim of one lane that finds nothing opens the indexes of that lane only.
 func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	l := newLetters(t, 1)
 	for claim, want := range map[string]int{"10, 1000, '1 hour', 3::smallint": 1, "10, 1000, '1 hour'": 8} {
@@ -202,7 +199,6 @@ func BenchmarkClaim(b *testing.B) {
 // What was published from aside is not read again by later passes, although a
 // long transaction keeps its dead rows.
 func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	const events, batch = 10_000, 500
 	l := newLetters(t, 1)
@@ -255,7 +251,6 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 // vain, and read nothing that is settled, also while a transaction holds back the
 // floor.
 func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	const events, batch = 20_000, 2000
 	l := newLetters(t, 1)
@@ -309,7 +304,6 @@ func (l *letters) hold(sql string) (release func()) {
 // beside a second one, when versions fill the pages that those of the first left.
 // Only the index grows: by an entry in 12 passes, and so once by a level.
 func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	l := newLetters(t, 1)
 	// It could remove nothing, but what it reads would count.

@@ -1,9 +1,8 @@
-package store_test
+package catalog_test
 
 import (
 	"testing"
 
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -13,7 +12,6 @@ import (
 // might have taught the connection a plan that walks the order and filters: the
 // page size is unknown to such a plan, so it stays dearer than a new one.
 func TestRareFiltersUseTheirIndex(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	const rows, page = 50_000, 20
 	pool := storetest.Pool(t, 1) // the statistics below are those of its connection

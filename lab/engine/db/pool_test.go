@@ -12,14 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
 // A server that accepts connections and says nothing keeps no place in the pool
 // for long, though nobody waits for the connection any more.
 func TestPoolGivesUpASilentServer(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,7 +48,6 @@ func TestPoolGivesUpASilentServer(t *testing.T) {
 // A connection that went silent while it idled is found out in time, and the
 // next one serves.
 func TestPoolReplacesASilentConnection(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	network := storetest.NewNetwork(t, storetest.URL(t))
 	pool := openThrough(t, network, 2, "")
@@ -127,7 +124,6 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 // A network that forgets all connections again and again lets the pool serve again
 // each time, seconds after its statements were given up.
 func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	const conns = 4
 	network := storetest.NewNetwork(t, storetest.URL(t))
@@ -217,7 +213,6 @@ func TestPoolSparesAStuckServer(t *testing.T) {
 // server speaks again, also when its statement could not be canceled, because the
 // server said nothing to new connections either; and then not for long.
 func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	network := storetest.NewNetwork(t, storetest.URL(t))
 	pool := openThrough(t, network, 1, "")

@@ -38,21 +38,24 @@ func run(ctx context.Context, engine string, args []string, out io.Writer) (err 
 	if len(args) == 0 {
 		return errors.New("want the folder of a service")
 	}
-	dir := args[0]
-	words, err := wordsOf(dir)
+	service, err := os.OpenRoot(args[0])
 	if err != nil {
 		return err
 	}
-	place := filepath.Join(dir, "lab")
-	if err := os.Mkdir(place, 0o750); err != nil { // it must not exist: all of it is removed
+	defer service.Close()
+	words, err := wordsOf(service)
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(place)) }()
-	if err := copyTo(filepath.Join(place, "engine"), engine, words); err != nil {
+	if err := service.Mkdir("lab", 0o750); err != nil { // it must not exist: all of it is removed
+		return err
+	}
+	defer func() { err = errors.Join(err, service.RemoveAll("lab")) }()
+	if err := copyTo(service, os.DirFS(engine), words); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "./lab/engine/..."}, args[1:]...)...) //nolint:gosec // flags of its caller
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
+	cmd.Dir, cmd.Stdout, cmd.Stderr = args[0], out, out
 	// An interrupt is for the tests, too: go test does not pass it on.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
@@ -61,35 +64,32 @@ func run(ctx context.Context, engine string, args []string, out io.Writer) (err 
 }
 
 // wordsOf returns what replaces the words of the template in a service.
-func wordsOf(dir string) (*strings.Replacer, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "template.json")) //nolint:gosec // the folder of its caller
+func wordsOf(service *os.Root) (*strings.Replacer, error) {
+	text, err := service.ReadFile("template.json")
 	if err != nil {
 		return nil, err
 	}
-	var service struct{ Module, Schema string }
-	if err := json.Unmarshal(text, &service); err != nil {
+	var names struct{ Module, Schema string }
+	if err := json.Unmarshal(text, &names); err != nil {
 		return nil, fmt.Errorf("read template.json: %w", err)
 	}
-	return strings.NewReplacer("example.com/videocatalog", service.Module, "video_catalog", service.Schema), nil
+	return strings.NewReplacer("example.com/videocatalog", names.Module, "video_catalog", names.Schema), nil
 }
 
-// copyTo copies a folder and replaces words in its files.
-func copyTo(to, from string, words *strings.Replacer) error {
-	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+// copyTo copies the files of the engine's proofs into lab/engine of a service, and replaces words.
+func copyTo(service *os.Root, engine fs.FS, words *strings.Replacer) error {
+	return fs.WalkDir(engine, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		name, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
+		to := filepath.Join("lab", "engine", name)
 		if entry.IsDir() {
-			return os.MkdirAll(filepath.Join(to, name), 0o750)
+			return service.MkdirAll(to, 0o750)
 		}
-		text, err := os.ReadFile(path) //nolint:gosec // a file of the lab
+		text, err := fs.ReadFile(engine, name)
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(to, name), []byte(words.Replace(string(text))), 0o600)
+		return service.WriteFile(to, []byte(words.Replace(string(text))), 0o600)
 	})
 }

@@ -4,14 +4,12 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -28,60 +26,6 @@ import (
 // to the moment is tested in bubbles; what it must not wait for here lasts for
 // half a minute or longer.
 const busy = 2 * time.Second
-
-// A stop in the middle: what commits in time is acknowledged, though the ack
-// comes after the stop; what does not is given back, and the next projector
-// gets it. Run keeps its time and leaves no goroutine.
-func TestProjectorStopsInTime(t *testing.T) {
-	// Not parallel: it looks at the goroutines of the whole process, which has
-	// some already when the tests run again after the one with an outage.
-	before := goroutines()
-	b, store := newBroker(t, localbroker.Resources{Schemaless: true, RetryMin: time.Millisecond}), &memStore{}
-	slow, stuck := messages(1)[0], messages(1)[0]
-	var stopped atomic.Bool
-	var began sync.WaitGroup
-	began.Add(2)
-	store.onProject = func(ctx context.Context, events []note) error {
-		if stopped.Load() {
-			return nil // the second projector
-		}
-		began.Done()
-		wait := 500 * time.Millisecond
-		if events[0].ID.String() == stuck.ID {
-			wait = time.Hour
-		}
-		select {
-		case <-time.After(wait):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	cfg := consumer.Config{BatchSize: 1, TransactionTimeout: 2 * time.Hour, StopTimeout: 2 * time.Second}
-	_, stop := b.start(cfg, store)
-	ids := b.publish(slow, stuck)
-	began.Wait()
-	start := time.Now()
-	stop()
-	if took := time.Since(start); took > cfg.StopTimeout+busy {
-		t.Errorf("Run returned %s after ctx was done, want at most %s", took, cfg.StopTimeout)
-	}
-	if got := b.find(ids[0]); got.Acks != 1 || got.Nacks != 0 {
-		t.Errorf("the committed message has %d acks and %d nacks, want 1 and 0", got.Acks, got.Nacks)
-	}
-	waitFor(t, "the stuck message to be given back", func() bool { return b.find(ids[1]).Nacks == 1 })
-	if got := b.find(ids[1]).Acks; got != 0 {
-		t.Errorf("the stuck message has %d acks, want 0", got)
-	}
-	waitFor(t, "the goroutines to end", func() bool { return goroutines() <= before })
-
-	stopped.Store(true)
-	read, _ := b.start(cfg, store)
-	b.waitForAcks()
-	if diff := cmp.Diff(map[string]int64{"applied": 1}, read.counter("consumer.events")); diff != "" {
-		t.Errorf("consumer.events of the second projector (-want +got):\n%s", diff)
-	}
-}
 
 // A broker that goes away and comes back is no reason to stop; one that is
 // away when the projector is stopped does not keep it.

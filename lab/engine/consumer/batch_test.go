@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,52 +98,6 @@ func TestProjectorFillsBatchWhileCommitting(t *testing.T) {
 	})
 }
 
-// The database is unavailable for five seconds, and then slow to answer: everything
-// is applied afterwards, nothing given back or quarantined, and nobody hammers.
-func TestProjectorWaitsForDatabase(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, start := &memStore{}, time.Now()
-		var calls atomic.Int64
-		store.onProject = func(ctx context.Context, _ []note) error {
-			calls.Add(1)
-			switch away := time.Since(start); {
-			case away < 3*time.Second:
-				return unavailable()
-			case away < 5*time.Second:
-				<-ctx.Done() // it hangs: TransactionTimeout
-				return ctx.Err()
-			}
-			return nil
-		}
-		broken := messages(1)[0]
-		broken.Data = []byte("broken")
-		store.onQuarantine = func(context.Context, envelope.Quarantined) error {
-			if time.Since(start) < 5*time.Second {
-				return unavailable()
-			}
-			return nil
-		}
-		cfg := consumer.Config{MaxAttempts: 1, TransactionTimeout: time.Second}
-		read := project(t, cfg, store, append(messages(500), broken), 20*time.Second)
-
-		if got := len(store.versions()); got != 500 {
-			t.Errorf("entries = %d, want 500", got)
-		}
-		if diff := cmp.Diff(map[string]int64{"applied": 500, "quarantined": 1}, read.counter("consumer.events")); diff != "" {
-			t.Errorf("consumer.events (-want +got):\n%s", diff)
-		}
-		if got := read.counter("consumer.nacks"); len(got) != 0 {
-			t.Errorf("consumer.nacks = %v, want none", got)
-		}
-		if got := calls.Load(); got > 100 {
-			t.Errorf("calls of the store = %d, want at most 100", got)
-		}
-		if got := read.counter("consumer.failures"); got["unavailable"] == 0 || got["refused"] != 0 {
-			t.Errorf("consumer.failures = %v, want only unavailable", got)
-		}
-	})
-}
-
 // A batch that takes too long again and again is taken apart, whoever loses
 // patience first: an event with which a statement takes too long holds up its key,
 // and little else, until the database has become faster. It is not to blame.
@@ -183,61 +136,6 @@ func TestProjectorTakesASlowBatchApart(t *testing.T) {
 				}
 				if others == 0 || others > 2*time.Minute {
 					t.Errorf("the others were applied after %s, want at most 2 minutes", others)
-				}
-			})
-		})
-	}
-}
-
-// An event that the store refuses or that makes it panic harms itself only,
-// also when there is one worker: the others of its batch are applied at once.
-func TestProjectorIsolatesPoison(t *testing.T) {
-	tests := []struct {
-		name   string
-		fail   func() error
-		reason string
-		failed map[string]int64
-	}{
-		{"refused", func() error { return errors.New("value too long") }, "refused 3 times: value too long", map[string]int64{"refused": 4}},
-		{"panic", func() error { panic("index out of range") }, "refused 3 times: panic: index out of range", map[string]int64{"refused": 4, "panic": 4}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				all := messages(100)
-				poison, start := all[17], time.Now()
-				store := &memStore{}
-				var othersDone time.Duration
-				store.onProject = func(_ context.Context, events []note) error {
-					for _, e := range events {
-						if e.ID.String() == poison.ID {
-							return test.fail()
-						}
-					}
-					othersDone = time.Since(start)
-					return nil
-				}
-				cfg := consumer.Config{Workers: 1, MaxAttempts: 3, RetryMin: time.Second}
-				read := project(t, cfg, store, all, 30*time.Second)
-
-				if got := len(store.versions()); got != 99 {
-					t.Errorf("entries = %d, want all others, 99", got)
-				}
-				if othersDone > 10*time.Millisecond {
-					t.Errorf("the others were applied after %s, want at once", othersDone)
-				}
-				want := map[string]envelope.Quarantined{poison.ID: {
-					MessageID: poison.ID, OrderingKey: poison.OrderingKey, Attributes: poison.Attributes, Payload: poison.Data,
-					Reason: test.reason, PublishTime: poison.PublishTime,
-				}}
-				if diff := cmp.Diff(want, store.quarantined()); diff != "" {
-					t.Errorf("quarantine (-want +got):\n%s", diff)
-				}
-				if diff := cmp.Diff(map[string]int64{"applied": 99, "quarantined": 1}, read.counter("consumer.events")); diff != "" {
-					t.Errorf("consumer.events (-want +got):\n%s", diff)
-				}
-				if diff := cmp.Diff(test.failed, read.counter("consumer.failures")); diff != "" {
-					t.Errorf("consumer.failures (-want +got):\n%s", diff)
 				}
 			})
 		})

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -146,17 +144,4 @@ func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
-}
-
-// goroutines counts those that are in the code of this package.
-func goroutines() int {
-	stacks := make([]byte, 1<<20)
-	stacks = stacks[:runtime.Stack(stacks, true)]
-	n := 0
-	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
-		if strings.Contains(stack, "consumer.(*") {
-			n++
-		}
-	}
-	return n
 }

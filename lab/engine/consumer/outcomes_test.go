@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"testing"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
@@ -30,58 +29,6 @@ func TestProjectorFindsTwoEventsOfOneVersion(t *testing.T) {
 	}
 	if got := store.entries[id]; got.ID != kept.ID || !got.deleted {
 		t.Errorf("entry = %+v, want that of the later event", got)
-	}
-}
-
-// Events of one note, each published when the one before is acknowledged, are
-// told apart by what they meant, and the newest state stays.
-func TestProjectorOutcomes(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name     string
-		versions []int64 // a repeated one is the same event
-		deleted  int64   // the version that deletes
-		want     map[string]int64
-		version  int64
-	}{
-		{"in order", []int64{1, 2, 3}, 0, map[string]int64{"applied": 3}, 3},
-		{"twice", []int64{1, 1, 2, 1}, 0, map[string]int64{"applied": 2, "duplicate": 2}, 2},
-		{"stale", []int64{1, 3, 2}, 0, map[string]int64{"applied": 1, "applied_after_gap": 1, "stale": 1}, 3},
-		{"gap", []int64{1, 4, 5}, 0, map[string]int64{"applied": 2, "applied_after_gap": 1}, 5},
-		{"late event after a delete", []int64{1, 3, 2}, 3, map[string]int64{"applied": 1, "applied_after_gap": 1, "stale": 1}, 3},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			b, store, id := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}, uuid.NewString()
-			read, stop := b.start(consumer.Config{}, store)
-			events := map[int64]*pubsub.Message{}
-			for _, version := range test.versions {
-				if events[version] == nil {
-					typ := edited
-					if version == test.deleted {
-						typ = deleted
-					}
-					events[version] = message(noteEvent(id, version, typ))
-				}
-				b.publish(events[version])
-				b.waitForAcks()
-			}
-			stop() // what is acknowledged is counted a moment later
-			if diff := cmp.Diff(test.want, read.counter("consumer.events")); diff != "" {
-				t.Errorf("consumer.events (-want +got):\n%s", diff)
-			}
-			if got := store.entry(id); got.Version != test.version || got.deleted != (test.deleted > 0) {
-				t.Errorf("entry has version %d, deleted %t, want %d, %t", got.Version, got.deleted, test.version, test.deleted > 0)
-			}
-			applied := uint64(test.want["applied"] + test.want["applied_after_gap"])
-			if got, _ := read.histogram("consumer.lag"); got != applied {
-				t.Errorf("consumer.lag has %d values, want %d", got, applied)
-			}
-			if got, _ := read.histogram("consumer.message.duration"); got != uint64(len(test.versions)) {
-				t.Errorf("consumer.message.duration has %d values, want %d", got, len(test.versions))
-			}
-		})
 	}
 }
 

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -48,18 +46,6 @@ func (b *book) len() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.sent)
-}
-
-// versions returns the versions of an aggregate in the order they were sent.
-func (b *book) versions(id string) (versions []int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, m := range b.sent {
-		if m.AggregateID == id {
-			versions = append(versions, m.Version)
-		}
-	}
-	return versions
 }
 
 // storm is a database with writers of letters and publishers.
@@ -139,28 +125,20 @@ func (s *storm) write(aggregates, changes int) {
 	for w := range writers {
 		wg.Go(func() {
 			for i := w; i < aggregates; i += writers {
-				s.persist(ids[i])
+				s.mustChange(ids[i])
 			}
 			for range changes {
-				s.persist(ids[rand.N(aggregates)])
+				s.mustChange(ids[rand.N(aggregates)])
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// persist changes a letter, and tries until the database is there.
-func (s *storm) persist(id uuid.UUID) {
-	for {
-		err := s.change(id)
-		if err == nil {
-			return
-		}
-		if !isCut(err) {
-			s.t.Errorf("writer: %v", err)
-			return
-		}
-		time.Sleep(time.Millisecond)
+// mustChange is change, for any goroutine.
+func (s *storm) mustChange(id uuid.UUID) {
+	if err := s.change(id); err != nil {
+		s.t.Errorf("writer: %v", err)
 	}
 }
 
@@ -192,15 +170,6 @@ func newEvent(id uuid.UUID) envelope.Message {
 		ID: uuid.Must(uuid.NewV7()), AggregateType: "letter", AggregateID: id.String(), Type: "LetterChanged", Version: 1, SchemaVersion: 1,
 		Payload: bytes.Repeat([]byte("x"), 100), OccurredAt: time.Now(),
 	}
-}
-
-// isCut reports whether an error is that of a connection that has ended.
-func isCut(err error) bool {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pgErr.SeverityUnlocalized == "FATAL" || pgErr.Severity == "FATAL" // a pooler may send only the second
-	}
-	_, isNet := errors.AsType[net.Error](err)
-	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // settled waits until nothing is pending.
@@ -484,98 +453,6 @@ func TestPublishersCrashAndOversleep(t *testing.T) {
 	wg.Wait()
 	if crashes, zombies, fenced := allCrashes.Load(), allZombies.Load(), allFenced.Load(); crashes == 0 || zombies == 0 || fenced == 0 {
 		t.Errorf("%d crashes, %d zombies and %d fenced settlements, want some of each", crashes, zombies, fenced)
-	}
-}
-
-// Every connection is cut again and again, in the middle of whatever it does:
-// nothing is lost, and first deliveries are in order.
-func TestPublishersSurviveCutConnections(t *testing.T) {
-	t.Parallel()
-	s := newStorm(t)
-	var stops []func()
-	for n := range 2 {
-		cfg := outbox.Config{Workers: 2, Batch: 20, Lease: 1500 * time.Millisecond, PublishTimeout: 500 * time.Millisecond, PollInterval: 20 * time.Millisecond}
-		stops = append(stops, s.publish(cfg, nil, broker(func(m envelope.Message) outbox.Receipt {
-			s.book.write(n, m)
-			return answerAfter(rand.N(2*time.Millisecond), nil)
-		})))
-	}
-	done := make(chan struct{})
-	var cutting sync.WaitGroup
-	const many = 20
-	var cuts atomic.Int64
-	knife := s.connect(1)
-	cutting.Go(func() {
-		for cuts.Load() < 1000 { // or writers that get no transaction done on a busy machine would go on for ever
-			select {
-			case <-done:
-				return
-			case <-time.After(20*time.Millisecond + rand.N(60*time.Millisecond)):
-			}
-			var n int
-			if err := knife.QueryRow(t.Context(), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").Scan(&n); err != nil {
-				t.Error(err)
-			}
-			cuts.Add(int64(n))
-		}
-	})
-	s.write(50, 15)
-	for cuts.Load() < many {
-		time.Sleep(time.Millisecond)
-	}
-	close(done)
-	cutting.Wait()
-	s.settled()
-	for _, stop := range stops {
-		stop()
-	}
-	events, duplicates := s.check()
-	t.Logf("%d events, %d connections cut, %d duplicates", events, cuts.Load(), duplicates)
-}
-
-// What waits behind a refused event is published in batches, in order and once,
-// and an aggregate that changes all the time catches up with itself.
-func TestWhatWaitsAsideIsPublishedInBatches(t *testing.T) {
-	t.Parallel()
-	s := newStorm(t)
-	refused, healthy := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
-	var repaired atomic.Bool
-	cfg := outbox.Config{Workers: 2, Batch: 7, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, MaxAttempts: 1 << 30, PollInterval: 5 * time.Millisecond}
-	stop := s.publish(cfg, nil, broker(func(m envelope.Message) outbox.Receipt {
-		if m.AggregateID == refused.String() && !repaired.Load() {
-			return answer(errRefused)
-		}
-		s.book.write(0, m)
-		return answer(nil)
-	}))
-	defer stop()
-	ids := []uuid.UUID{refused, healthy}
-	for _, id := range ids {
-		if err := s.change(id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	change := func(n int) {
-		for i := range n {
-			if err := s.change(ids[i%2]); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	const before = 100
-	change(2 * before)
-	eventually(t, "all of it waits aside", func() bool {
-		return count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_aside") == 1+before
-	})
-	repaired.Store(true)
-	// Changes at a rate at which the publisher has time to catch up: it does so while they go on.
-	eventually(t, "it has caught up", func() bool {
-		change(1)
-		return count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_blocked") == 0
-	})
-	s.settled()
-	if _, duplicates := s.check(); duplicates > 0 {
-		t.Errorf("%d events were sent again, want none", duplicates)
 	}
 }
 

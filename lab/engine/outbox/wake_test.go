@@ -251,63 +251,6 @@ func TestAllLanesArePolledThoughWakeUpsNeverCease(t *testing.T) {
 	}
 }
 
-// Nor do so many that no worker is ever idle without one.
-func TestAllLanesArePolledThoughNoWorkerIsIdle(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const poll = 50 * time.Millisecond
-		store := newMemory(8)
-		var publisher *outbox.Publisher
-		version := 1
-		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
-			if m.AggregateID == "b" && version < 1000 {
-				version++
-				store.add(1, "b"+strconv.Itoa(version))
-				publisher.Wake(letter("b"))
-			}
-			return answerAfter(time.Millisecond, nil)
-		}}
-		publisher = mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: poll})
-		defer run(t, publisher)()
-		time.Sleep(time.Second)
-		start := time.Now()
-		store.add(0, "z1") // of another process
-		store.add(1, "b1")
-		publisher.Wake(letter("b"))
-		time.Sleep(2 * time.Second)
-		topic.mu.Lock()
-		defer topic.mu.Unlock()
-		const passes = 50 // that it is put off, by a chance of 3 in 4 each time
-		if i := slices.Index(topic.sent, "z1"); i < 0 || topic.at[i].Sub(start) > poll+passes*time.Millisecond || len(topic.sent) != 1001 {
-			t.Errorf("of %d events z1 was number %d, want it some passes after %s", len(topic.sent), i, poll)
-		}
-	})
-}
-
-// Nor do wake-ups that find nothing, because another process has the lane.
-func TestAllLanesArePolledThoughWakeUpsFindNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(8), &recorder{}
-		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
-		defer run(t, publisher)()
-		time.Sleep(10 * time.Hour)
-		store.add(1, "b1")
-		if _, err := store.ClaimEvents(t.Context(), 1, 1, time.Hour, envelope.Aggregate{}); err != nil {
-			t.Fatal(err)
-		}
-		start := time.Now()
-		store.add(0, "z1")
-		for range 20 {
-			publisher.Wake(letter("b"))
-			time.Sleep(1013 * time.Microsecond)
-		}
-		if sent, last := topic.take(); !slices.Equal(sent, []string{"z1"}) || last.Sub(start) > 6*time.Millisecond {
-			t.Errorf("sent %q, after %s, want z1 after the first pause", sent, last.Sub(start))
-		}
-	})
-}
-
 // A wake-up that has no place, because every worker has one before it, is not
 // forgotten: who ends a pass looks at all lanes, and so does the clock soon.
 func TestWakeUpWithoutAPlace(t *testing.T) {

@@ -169,17 +169,6 @@ func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	return claim
 }
 
-// claimOf makes a claim of the lane of a letter, which must answer the events
-// that are named, and lease nothing when there are none.
-func (l *letters) claimOf(letter, want string) outbox.Claim {
-	l.t.Helper()
-	claim := l.claimAs(l.letter(letter), 10, hour)
-	if got := l.namesOf(claim); got != want || (claim.Token != 0) != (want != "") {
-		l.t.Fatalf("claimed %q with token %d, want %q", got, claim.Token, want)
-	}
-	return claim
-}
-
 // namesOf is what a claim answered; an event for a retry has the attempts behind
 // it, a blocked one an exclamation mark.
 func (l *letters) namesOf(claim outbox.Claim) string {
@@ -269,16 +258,4 @@ func (l *letters) reaches(want int, sql string) {
 			l.t.Fatalf("%s = %d, want %d", sql, l.count(sql), want)
 		}
 	}
-}
-
-// dump is everything that a claim or a settlement can change.
-func (l *letters) dump() (dump string) {
-	l.t.Helper()
-	if err := l.pool.QueryRow(l.t.Context(), `SELECT concat(
-		(SELECT string_agg(p::text, E'\n' ORDER BY p.seq) FROM video_catalog.outbox_pending p), E'\n--\n',
-		(SELECT string_agg(n::text, E'\n' ORDER BY n.lane) FROM video_catalog.outbox_lanes n), E'\n--\n',
-		(SELECT string_agg(b::text, E'\n' ORDER BY b.aggregate_id) FROM video_catalog.outbox_blocked b))`).Scan(&dump); err != nil {
-		l.t.Fatal(err)
-	}
-	return dump
 }

@@ -3,10 +3,8 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"regexp"
-	"sync"
 	"testing"
 	"time"
 
@@ -89,87 +87,6 @@ func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.append(l.pool, "a1 a2 a3") // more than one: now and then the sequence itself needs an id
-}
-
-// Many late commits into one lane,
-// while passes follow one another as fast as they can and the floor moves; each
-// event is claimed, in the order of its aggregate.
-func TestLateCommitsAreNotLost(t *testing.T) {
-	t.Parallel()
-	const writers, events = 12, 60
-	l := newLetters(t, writers+2)
-	var running, writing sync.WaitGroup
-	for w := range writers {
-		name := string(rune('a' + w))
-		writing.Go(func() {
-			for version := range events {
-				tx, err := l.pool.Begin(t.Context())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				l.append(tx, fmt.Sprintf("%s%d", name, version+1))
-				if rand.N(3) == 0 {
-					time.Sleep(rand.N(10 * time.Millisecond))
-				}
-				if rand.N(10) == 0 {
-					err = tx.Rollback(t.Context()) // leaves a gap
-					l.append(l.pool, fmt.Sprintf("%s%d", name, version+1))
-				} else {
-					err = tx.Commit(t.Context())
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	versions := make(map[string]int64)
-	claimed, floors := 0, make(map[int]bool)
-	running.Go(func() {
-		for {
-			last := false
-			select {
-			case <-done:
-				last = true
-			default:
-			}
-			claim, err := l.ClaimEvents(t.Context(), 5, 1<<20, hour, envelope.Aggregate{})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if claim.Token == 0 {
-				if last {
-					return
-				}
-				continue
-			}
-			settlement := l.settlement(claim, "")
-			for i, e := range claim.Events {
-				if rand.N(10) == 0 { // unknown: this one and what follows stay
-					settlement.Done = settlement.Done[:i]
-					break
-				}
-				if claimed++; e.Version != versions[e.AggregateID]+1 {
-					t.Errorf("version %d of %s was claimed after version %d", e.Version, l.names[e.AggregateID], versions[e.AggregateID])
-				}
-				versions[e.AggregateID] = e.Version
-			}
-			if held, err := l.SettleClaim(t.Context(), settlement); !held || err != nil {
-				t.Errorf("SettleClaim() = %t, %v, want true, nil", held, err)
-			}
-			floors[l.count("SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3")] = true
-		}
-	})
-	writing.Wait()
-	close(done)
-	running.Wait()
-	if claimed != writers*events {
-		t.Errorf("%d events were claimed, want %d", claimed, writers*events)
-	}
-	t.Logf("the floor had %d values", len(floors))
 }
 
 // The floor of a lane follows its events, so that a claim does not walk over

@@ -2,15 +2,10 @@ package store_test
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -19,98 +14,6 @@ import (
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
-
-// A claim returns the oldest events of one lane, whole and in order, and the
-// next one those of another lane, until there is nothing.
-func TestClaimAnswersALane(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	id := l.append(l.pool, "a1 A1 b1 a2 B1 a3")
-	first := l.claimNames(3, "a1 b1 a2")
-	second := l.claimNames(10, "A1 B1")
-	if first.Lane != 3 || second.Lane != 5 {
-		t.Errorf("lanes = %d and %d, want 3 and 5", first.Lane, second.Lane)
-	}
-	if third := l.claim(10, hour); third.Token != 0 {
-		t.Errorf("a third claim = %+v, want nothing: both lanes are leased", third)
-	}
-	l.settle(l.settlement(first, ""))
-	l.settle(l.settlement(second, ""))
-	got := l.claimNames(10, "a3").Events[0]
-	want := outbox.Claimed{Seq: 6, Message: l.sent[id]}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("claimed event (-want +got):\n%s", diff)
-	}
-}
-
-// The lane that was served longest ago goes first, so that a busy lane starves
-// no other.
-func TestClaimGoesRound(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	for i := range 20 {
-		l.append(l.pool, fmt.Sprintf("a%d A%d", i+1, i+1))
-	}
-	var lanes []int16
-	for range 10 {
-		claim := l.claim(1, hour)
-		lanes = append(lanes, claim.Lane)
-		l.settle(l.settlement(claim, ""))
-	}
-	for i := 2; i < len(lanes); i++ {
-		if lanes[i] != lanes[i-2] || lanes[i] == lanes[i-1] {
-			t.Fatalf("lanes in turn: %v, want 3 and 5 alternately", lanes)
-		}
-	}
-}
-
-// A claim of the lane of one aggregate finds what was committed there since the
-// last one, and neither what is in other lanes nor what is only due for a retry.
-func TestClaimOfOneLane(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 2)
-	l.append(l.pool, "a1 A1")
-	first := l.claimOf("B", "A1")
-	l.append(l.pool, "A2")
-	l.claimOf("A", "") // leased
-	l.settle(l.settlement(first, ""))
-	l.settle(l.settlement(l.claimOf("A", "A2"), ""))
-	l.claimOf("A", "")
-	l.settle(l.settlement(l.claimOf("a", "a1"), "a1"))
-	l.due("a")
-	l.claimOf("a", "")
-	l.append(l.pool, "b1")
-	l.settle(l.settlement(l.claimOf("a", "a1/1 b1"), ""))
-}
-
-// A lease keeps everybody else away, however often they ask,
-// and ends by itself when its owner is gone.
-func TestLeaseKeepsOthersAwayUntilItEnds(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	l.append(l.pool, "a1 a2")
-	start := time.Now()
-	const lease = 500 * time.Millisecond
-	if got := l.namesOf(l.claim(10, lease)); got != "a1 a2" {
-		t.Fatalf("claimed %q, want a1 a2", got)
-	}
-	for {
-		asked := time.Now()
-		if claim := l.claim(10, hour); claim.Token != 0 {
-			if took := time.Since(start); took < lease {
-				t.Errorf("claimed again after %s, want not before %s", took, lease)
-			}
-			if got := l.namesOf(claim); got != "a1 a2" {
-				t.Errorf("claimed %q again, want a1 a2", got)
-			}
-			return
-		}
-		if asked.Sub(start) > lease+5*time.Second {
-			t.Fatalf("not claimable %s after the lease of %s began", asked.Sub(start), lease)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
 
 // The reason of a refusal is the broker's text, which may be anything: one that
 // PostgreSQL does not store as it is must not keep a whole claim from being
@@ -250,56 +153,6 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 	}
 }
 
-// A claim ends with the event that fills its bytes, retried ones counted apart,
-// and what it leaves out is claimed next.
-func TestClaimIsBoundedByBytes(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 1)
-	claim := func(maxBytes int64) outbox.Claim {
-		t.Helper()
-		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour, envelope.Aggregate{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return claim
-	}
-	l.append(l.pool, "a1 b1 c1 c2 c3 c4") // two bytes each, but for c3, which has 3,002
-	for _, test := range []struct {
-		maxBytes int64
-		want     string
-	}{{1, "a1"}, {2, "a1"}, {3, "a1 b1"}, {8, "a1 b1 c1 c2"}, {100, "a1 b1 c1 c2 c3"}, {3011, "a1 b1 c1 c2 c3 c4"}} {
-		got := claim(test.maxBytes)
-		if l.namesOf(got) != test.want {
-			t.Errorf("claim of %d bytes = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
-		}
-		l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[0].Seq, Tail: got.Events[len(got.Events)-1].Seq})
-	}
-	l.settle(l.settlement(claim(3), "a1 b1")) // both are refused
-	l.due("a")
-	l.due("b")
-	for _, test := range []struct {
-		maxBytes int64
-		want     string
-	}{{2, "a1/1 c1"}, {3, "a1/1 b1/1 c1 c2"}} {
-		got := claim(test.maxBytes)
-		if l.namesOf(got) != test.want {
-			t.Errorf("claim of %d bytes beside blocked aggregates = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
-		}
-		l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token})
-	}
-	got := claim(5000)
-	l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Done: []int64{3, 4, 5, 6}, Head: 3, Tail: 6})
-	l.append(l.pool, "a2 a3 c5 c6 c7")
-	got = claim(3)
-	if got, want := l.namesOf(got), "a1/1 b1/1 a2! a3!"; got != want {
-		t.Errorf("claim of 3 bytes with blocked events = %q, want %q", got, want)
-	}
-	l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[2].Seq, Tail: got.Events[3].Seq})
-	if got, want := l.namesOf(claim(3005)), "a1/1 b1/1 a2! a3! c5"; got != want {
-		t.Errorf("claim of 3005 bytes with blocked events = %q, want %q", got, want)
-	}
-}
-
 // A claim works in every mode in which pgx can talk to a pooler.
 func TestClaimInEveryExecMode(t *testing.T) {
 	t.Parallel()
@@ -355,128 +208,5 @@ func TestClaimGoesRoundAfterTheClockWasSetBack(t *testing.T) {
 	l.settle(outbox.Settlement{Lane: first.Lane, Token: first.Token}) // nothing was published
 	if second := l.claim(10, hour); second.Lane == first.Lane {
 		t.Errorf("lane %d was claimed twice, while %q waits in another", first.Lane, "a1 A1")
-	}
-}
-
-// What a person decides about a blocked aggregate while its event is with the
-// broker for the last time, is not undone by the broker's answer.
-func TestSkipAndRequeueOutliveAFailure(t *testing.T) {
-	t.Parallel()
-	skip := func(l *letters, head uuid.UUID) error { return l.SkipEvent(l.t.Context(), l.letter("a"), head) }
-	requeue := func(l *letters, _ uuid.UUID) error { return l.RequeueEvent(l.t.Context(), l.letter("a")) }
-	for _, test := range []struct {
-		name string
-		due  func(l *letters) error
-		last string
-		do   func(l *letters, head uuid.UUID) error
-		want string
-	}{
-		{"skip", func(l *letters) error { l.due("a"); return nil }, "a1/1", skip, "a2/0"},
-		{"requeue", func(l *letters) error { l.due("a"); return nil }, "a1/1", requeue, "a1/0 a2/0"},
-		{"skip what was requeued", func(l *letters) error { return requeue(l, uuid.Nil) }, "a1/0 a2/0", skip, "a2/0"},
-		{"requeue what was requeued", func(l *letters) error { return requeue(l, uuid.Nil) }, "a1/0 a2/0", requeue, ""}, // it waits
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			l := newLetters(t, 1)
-			l.append(l.pool, "a1 a2")
-			l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
-			if err := test.due(l); err != nil {
-				t.Fatal(err)
-			}
-			last := l.claimNames(10, test.last)
-			if err := test.do(l, last.Events[0].ID); err != nil {
-				t.Fatal(err)
-			}
-			settlement := l.settlement(last, "a1")
-			settlement.Failed[0].Park = last.Events[0].Attempts > 0
-			l.settle(settlement)
-			if parked := l.count("SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL"); parked > 0 {
-				t.Error("the event is parked all the same")
-			}
-			if got := l.namesOf(l.claim(10, hour)); got != test.want {
-				t.Errorf("claimed %q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
-// A lease that has ended and that nobody has taken still settles: nobody else
-// has sent anything.
-func TestExpiredLeaseSettlesUntilItIsTaken(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	l.append(l.pool, "a1")
-	claim := l.claim(10, time.Millisecond)
-	time.Sleep(20 * time.Millisecond)
-	l.settle(l.settlement(claim, ""))
-	if claim := l.claim(10, hour); claim.Token != 0 {
-		t.Errorf("claimed %q after it was settled, want nothing", l.namesOf(claim))
-	}
-}
-
-// However many claim at a time, no two have the same event,
-// nor the same aggregate, nor the same lane.
-func TestConcurrentClaimsShareNothing(t *testing.T) {
-	t.Parallel()
-	const claimers, aggregates = 16, 100
-	l := newLetters(t, claimers)
-	for i := range aggregates {
-		for version := range 10 {
-			storetest.Append(t, l.pool, envelope.Message{
-				ID: newID(t), AggregateType: "number", AggregateID: strconv.Itoa(i), Type: "NumberDrawn", Version: int64(version + 1), OccurredAt: epoch,
-			})
-		}
-	}
-	var mu sync.Mutex
-	holder := make(map[string]int) // of lanes and aggregates
-	versions := make(map[string]int64)
-	events := 0
-	var wg sync.WaitGroup
-	for c := range claimers {
-		wg.Go(func() {
-			for range 30 {
-				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour, envelope.Aggregate{})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if claim.Token == 0 {
-					time.Sleep(rand.N(2 * time.Millisecond))
-					continue
-				}
-				names := map[string]bool{fmt.Sprintf("lane %d", claim.Lane): true}
-				for _, e := range claim.Events {
-					names[e.AggregateID] = true
-				}
-				mu.Lock()
-				for name := range names {
-					if other, held := holder[name]; held {
-						t.Errorf("claimers %d and %d have %q at a time", c, other, name)
-					}
-					holder[name] = c
-				}
-				for _, e := range claim.Events {
-					if events++; e.Version != versions[e.AggregateID]+1 {
-						t.Errorf("version %d of %s was claimed after version %d", e.Version, e.AggregateID, versions[e.AggregateID])
-					}
-					versions[e.AggregateID] = e.Version
-				}
-				mu.Unlock()
-				time.Sleep(rand.N(time.Millisecond))
-				mu.Lock()
-				for name := range names {
-					delete(holder, name)
-				}
-				mu.Unlock()
-				if held, err := l.SettleClaim(t.Context(), l.settlement(claim, "")); !held || err != nil {
-					t.Errorf("SettleClaim() = %t, %v, want true, nil", held, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if left := l.count("SELECT count(*) FROM video_catalog.outbox_pending"); events+left != 10*aggregates {
-		t.Errorf("%d events were claimed and %d are left, want %d together", events, left, 10*aggregates)
 	}
 }

@@ -127,11 +127,6 @@ build: ## Build everything, and vet what only macOS builds.
 	cd kit && go build ./... && GOOS=darwin go vet ./...
 # only template: end
 
-.PHONY: bench-go
-bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchstat.
-	go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./internal/outbox ./cmd/server | tee bench.txt
-	@! grep -q '^FAIL' bench.txt
-
 .PHONY: image
 image: ## Build the container image with Docker, for Cloud Run.
 	docker build --platform=linux/amd64 --build-arg=VERSION=$(VERSION) --tag=$(IMAGE):$(VERSION) .

@@ -8,12 +8,10 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -23,28 +21,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/pressly/goose/v3"
 
+	"example.com/servicekit/migratelint"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// migrateVariable makes the test binary migrate a database and exit: a process
-// of its own.
-const migrateVariable = "DB_TEST_MIGRATE"
+func TestMain(m *testing.M) { storetest.Main(m) }
 
-func TestMain(m *testing.M) {
-	if target := os.Getenv(migrateVariable); target != "" {
-		n, err := db.Migrate(context.Background(), target, slog.New(slog.DiscardHandler))
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		fmt.Println(n)
-		return
-	}
-	storetest.Main(m)
-}
-
-var discard = slog.New(slog.DiscardHandler)
+var (
+	discard   = slog.New(slog.DiscardHandler)
+	databases atomic.Int64
+)
 
 // migrations are the files, in order.
 func migrations(t testing.TB) []string {
@@ -58,8 +45,6 @@ func migrations(t testing.TB) []string {
 	}
 	return files
 }
-
-var databases atomic.Int64
 
 // fresh makes a database without any schema and returns its URL.
 func fresh(t testing.TB) string {
@@ -140,6 +125,26 @@ func schema(t testing.TB, pool *pgxpool.Pool) []string {
 	return lines
 }
 
+// No migration stops a running service: see migratelint for the rules.
+func TestMigrationsAreSafe(t *testing.T) {
+	t.Parallel()
+	var files []migratelint.File
+	for _, name := range migrations(t) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, migratelint.File{Name: filepath.Base(name), Text: string(text)})
+	}
+	findings, err := migratelint.Lint(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, finding := range findings {
+		t.Error(finding)
+	}
+}
+
 // The version of a build is the number of its last migration. A number has five digits, so
 // that files are in the order in which they run, and is there once: two branches that both
 // added one must notice.
@@ -199,97 +204,38 @@ func build(t testing.TB, more ...string) fstest.MapFS {
 }
 
 // A service has run its own migrations, which begin at 01000, when a later version of the
-// template brings more of its own. They run, and make the schema that a new database gets
-// from all of them in order.
-func TestMigrateRunsLaterMigrationsOfTheTemplate(t *testing.T) {
+// template brings more of its own. They run. A migration whose place in its sequence has passed
+// does not run, nor does any other: a new database would get them in another order.
+func TestMigrateRunsEachSequenceInOrder(t *testing.T) {
 	t.Parallel()
-	target := fresh(t)
-	before := build(t, "01000_orders", "01001_invoices")
-	after := build(t, "00901_notes", "00902_letters", "01000_orders", "01001_invoices", "01002_bills")
-	for _, step := range []struct {
-		name  string
-		files fstest.MapFS
-		want  int
-	}{
-		{"a new database", before, len(before)}, {"again", before, 0}, {"the later version", after, 3}, {"again", after, 0}, {"the build before", before, 0},
-	} {
-		if got, err := db.MigrateFS(t.Context(), target, step.files, discard); got != step.want || err != nil {
-			t.Fatalf("%s: Migrate() = %d, %v, want %d, nil", step.name, got, err, step.want)
-		}
-	}
-	inOrder := fresh(t)
-	if _, err := db.MigrateFS(t.Context(), inOrder, after, discard); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(schema(t, open(t, inOrder)), schema(t, open(t, target))); diff != "" {
-		t.Errorf("schema (-of a new database +of one that was upgraded):\n%s", diff)
-	}
-}
-
-// A migration whose place in its sequence has passed does not run, nor does any other: a
-// new database would get them in another order.
-func TestMigrateRefusesAMigrationThatComesTooLate(t *testing.T) {
-	t.Parallel()
+	before := build(t, "00902_letters", "01001_invoices")
 	for _, test := range []struct {
-		name          string
-		before, after []string
-		want          string
+		name  string
+		after fstest.MapFS
+		want  int
+		late  string // the migration that is refused
 	}{
-		{"of the template", []string{"00902_letters"}, []string{"00901_notes", "00902_letters", "01000_orders"}, "00901"},
-		{"of the service", []string{"01001_invoices"}, []string{"00901_notes", "01000_orders", "01001_invoices"}, "01000"},
+		{"later ones of the template and of the service", build(t, "00902_letters", "00903_notes", "01001_invoices", "01002_bills"), 2, ""},
+		{"the build before", build(t, "00902_letters"), 0, ""},
+		{"one of the template that comes too late", build(t, "00901_notes", "00902_letters", "01001_invoices", "01002_bills"), 0, "00901"},
+		{"one of the service that comes too late", build(t, "00902_letters", "00903_notes", "01000_orders", "01001_invoices"), 0, "01000"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			target := fresh(t)
-			if _, err := db.MigrateFS(t.Context(), target, build(t, test.before...), discard); err != nil {
-				t.Fatal(err)
+			if got, err := db.MigrateFS(t.Context(), target, before, discard); got != len(before) || err != nil {
+				t.Fatalf("Migrate() = %d, %v, want %d, nil", got, err, len(before))
 			}
 			pool := open(t, target)
-			before := schema(t, pool)
-			got, err := db.MigrateFS(t.Context(), target, build(t, test.after...), discard)
-			if got != 0 || !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("Migrate() = %d, %v, want ErrUnfit with %s", got, err, test.want)
+			schemaBefore := schema(t, pool)
+			got, err := db.MigrateFS(t.Context(), target, test.after, discard)
+			if got != test.want || errors.Is(err, db.ErrUnfit) != (test.late != "") || err != nil && !strings.Contains(err.Error(), test.late) {
+				t.Errorf("Migrate() = %d, %v, want %d, ErrUnfit with %q", got, err, test.want, test.late)
 			}
-			if diff := cmp.Diff(before, schema(t, pool)); diff != "" {
-				t.Errorf("schema (-before +after it was refused):\n%s", diff)
-			}
-		})
-	}
-}
-
-// Several processes may migrate at the same time, as instances that start
-// together do: each migration runs in one of them, and all of them succeed.
-func TestMigrateFromSeveralProcesses(t *testing.T) {
-	t.Parallel()
-	const processes = 4
-	target := fresh(t)
-	ran := make([]int, processes)
-	var wg sync.WaitGroup
-	for i := range ran {
-		wg.Go(func() {
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), migrateVariable+"="+target)
-			cmd.Stderr = t.Output()
-			out, err := cmd.Output()
-			if err != nil {
-				t.Errorf("process %d: %v", i, err)
-				return
-			}
-			if ran[i], err = strconv.Atoi(strings.TrimSpace(string(out))); err != nil {
-				t.Error(err)
+			if diff := cmp.Diff(schemaBefore, schema(t, pool)); (diff == "") != (test.want == 0) {
+				t.Errorf("schema (-before +after):\n%s", diff)
 			}
 		})
-	}
-	wg.Wait()
-	total := 0
-	for _, n := range ran {
-		total += n
-	}
-	if total != len(migrations(t)) {
-		t.Errorf("migrations run by each process = %v, want %d together", ran, len(migrations(t)))
-	}
-	if err := db.Check(t.Context(), open(t, target)); err != nil {
-		t.Errorf("Check() = %v", err)
 	}
 }
 
@@ -334,30 +280,6 @@ func TestCheck(t *testing.T) {
 			t.Errorf("Check() = %v, want an error, but not that the schema is too old", err)
 		}
 	})
-}
-
-// The users of the service may ask for the version too.
-func TestCheckNeedsNoMoreThanARole(t *testing.T) {
-	t.Parallel()
-	target := storetest.Direct(t, storetest.URL(t)) // SET ROLE below is of the session
-	for _, role := range []string{"video_catalog_rw", "video_catalog_read_rw", "support_ro"} {
-		cfg, err := pgxpool.ParseConfig(target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := conn.Exec(ctx, "SET ROLE "+role)
-			return err
-		}
-		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		if err := db.Check(t.Context(), pool); err != nil {
-			t.Errorf("Check() as %s = %v", role, err)
-		}
-	}
 }
 
 // Every migration can be taken back, on a developer's machine: each Down undoes

@@ -5,17 +5,23 @@ LAB_CONSOLE := ./console # only console
 check: lab-check
 lint: lab-lint
 build: lab-build
+test-pooler: lab-pooler
 
 .PHONY: lab-check
 lab-check: deploy-test ## Test the lab, and break the service for two minutes.
-	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/...
+	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/... ./prove
 	@# Not from the cache, which does not see changes of files outside of this module.
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold ./size
+	cd lab && go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/...
 	$(MAKE) --no-print-directory chaos
+
+.PHONY: lab-pooler
+lab-pooler:
+	cd lab && STORETEST_POOLER=1 go test -count=1 -shuffle=on -timeout 30m ./catalog ./engine/db ./engine/outbox ./engine/store
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./entity/... ./guarantees/... ./internal/... ./scaffold/... ./size/...
+	cd lab && $(LINT) run ./catalog/... ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./engine/... ./entity/... ./guarantees/... ./internal/... ./prove/... ./scaffold/... ./size/...
 
 .PHONY: lab-build
 lab-build:
@@ -25,6 +31,12 @@ lab-build:
 bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.
 	cd lab/bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
 	$(MAKE) --no-print-directory bench-plots
+
+.PHONY: bench-go
+bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchstat.
+	{ go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./cmd/server && \
+	cd lab && go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./catalog ./engine/outbox ./engine/store; } | tee bench.txt
+	@! grep -q '^FAIL' bench.txt
 
 .PHONY: bench-plots
 bench-plots: ## Make the tables and plots of lab/bench/RESULTS.md from results.txt beside it.

@@ -1,138 +1,120 @@
 package consumer_test
 
 import (
-	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/localtopics"
 )
 
-var discard = slog.New(slog.DiscardHandler)
+// note is an event of a note, an aggregate of these tests. Its payload is its text.
+type note struct{ envelope.Message }
+
+func decodeNote(m envelope.Message) (note, error) {
+	if m.SchemaVersion > 1 {
+		return note{}, envelope.Undecodable("schema version %d is newer", m.SchemaVersion)
+	}
+	if string(m.Payload) == "broken" {
+		return note{}, envelope.Undecodable("payload is no note")
+	}
+	return note{m}, nil
+}
+
+// newNote is the message of an event that leaves a note in a version.
+func newNote(id string, version int64) *pubsub.Message {
+	e := envelope.Message{
+		ID: uuid.Must(uuid.NewV7()), Type: "NoteWritten", AggregateType: "note", AggregateID: id, Version: version, SchemaVersion: 1,
+		Payload: []byte("text"), OccurredAt: time.Now().UTC().Truncate(time.Millisecond),
+	}
+	return &pubsub.Message{ID: e.ID.String(), Data: e.Payload, Attributes: e.Attributes(), OrderingKey: id, PublishTime: e.OccurredAt}
+}
+
+// messages are the first events of n notes.
+func messages(n int) (all fakeSource) {
+	for range n {
+		all = append(all, newNote(uuid.NewString(), 1))
+	}
+	return all
+}
 
 // memStore has notes in memory, with an inbox and versions.
 type memStore struct {
-	// onProject and onQuarantine, when set, are called first, without the lock;
-	// an error is the answer, and nothing is changed.
-	onProject    func(ctx context.Context, notes []note) error
-	onQuarantine func(ctx context.Context, m envelope.Quarantined) error
+	// before, if it is set, is called first. If it returns an error, nothing is changed.
+	before func(ctx context.Context, notes []note) error
 
-	mu           sync.Mutex
-	inbox        map[string]bool
-	entries      map[string]note // the newest of each
-	quarantine   map[string]envelope.Quarantined
-	transactions int
+	mu         sync.Mutex
+	inbox      map[uuid.UUID]bool
+	versions   map[string]int64
+	outcomes   []envelope.Outcome
+	quarantine map[string]envelope.Quarantined
 }
 
-// handlers are those of notes.
+func newStore() *memStore {
+	return &memStore{inbox: map[uuid.UUID]bool{}, versions: map[string]int64{}, quarantine: map[string]envelope.Quarantined{}}
+}
+
 func (s *memStore) handlers() consumer.Handlers {
-	return consumer.Handlers{"note": consumer.Handle(noteTypes, decodeNote, s.project)}
+	return consumer.Handlers{"note": consumer.Handle([]string{"NoteWritten"}, decodeNote, s.project)}
 }
 
-func (s *memStore) project(ctx context.Context, consumerName string, notes []note) ([]envelope.Outcome, error) {
-	if s.onProject != nil {
-		if err := s.onProject(ctx, notes); err != nil {
+func (s *memStore) project(ctx context.Context, _ string, notes []note) ([]envelope.Outcome, error) {
+	if s.before != nil {
+		if err := s.before(ctx, notes); err != nil {
 			return nil, err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inbox == nil {
-		s.inbox, s.entries = map[string]bool{}, map[string]note{}
-	}
-	s.transactions++
 	outcomes := make([]envelope.Outcome, len(notes))
 	for i, n := range notes {
-		key := consumerName + "/" + n.ID.String()
-		if s.inbox[key] {
+		switch last := s.versions[n.AggregateID]; {
+		case s.inbox[n.ID]:
 			outcomes[i] = envelope.Duplicate
 			continue
+		case n.Version <= last:
+			outcomes[i] = envelope.Stale
+		case n.Version == last+1:
+			outcomes[i] = envelope.Applied
+		default:
+			outcomes[i] = envelope.AppliedAfterGap
 		}
-		s.inbox[key] = true
-		outcomes[i] = s.fold(n)
+		s.inbox[n.ID] = true
+		s.versions[n.AggregateID] = max(s.versions[n.AggregateID], n.Version)
 	}
+	s.outcomes = append(s.outcomes, outcomes...)
 	return outcomes, nil
 }
 
-// fold keeps the newest version of a note, and of two events of one version the
-// later one.
-func (s *memStore) fold(n note) envelope.Outcome {
-	last := s.entries[n.AggregateID]
-	switch {
-	case n.Version < last.Version, n.ID == last.ID:
-		return envelope.Stale
-	case n.Version == last.Version:
-		if bytes.Compare(n.ID[:], last.ID[:]) > 0 {
-			s.entries[n.AggregateID] = n
-		}
-		return envelope.Conflict
-	}
-	s.entries[n.AggregateID] = n
-	if n.Version > last.Version+1 {
-		return envelope.AppliedAfterGap
-	}
-	return envelope.Applied
-}
-
-func (s *memStore) Quarantine(ctx context.Context, _ string, m envelope.Quarantined) error {
-	if s.onQuarantine != nil {
-		if err := s.onQuarantine(ctx, m); err != nil {
-			return err
-		}
-	}
+func (s *memStore) Quarantine(_ context.Context, _ string, m envelope.Quarantined) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.quarantine == nil {
-		s.quarantine = map[string]envelope.Quarantined{}
-	}
 	s.quarantine[m.MessageID] = m
 	return nil
 }
 
-// versions are those of the entries, by note.
-func (s *memStore) versions() map[string]int64 {
+// state returns what the store has.
+func (s *memStore) state() (versions map[string]int64, outcomes []envelope.Outcome, quarantine map[string]envelope.Quarantined) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	versions := map[string]int64{}
-	for id, entry := range s.entries {
-		versions[id] = entry.Version
-	}
-	return versions
+	return maps.Clone(s.versions), slices.Clone(s.outcomes), maps.Clone(s.quarantine)
 }
 
-func (s *memStore) entry(id string) note {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.entries[id]
-}
-
-func (s *memStore) quarantined() map[string]envelope.Quarantined {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.quarantine)
-}
-
-func (s *memStore) transactionCount() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.transactions
-}
-
-// fakeSource hands over all its messages at once, as the client does with
-// messages of different keys.
+// fakeSource hands over all its messages at once, as the client does with messages of different
+// keys.
 type fakeSource []*pubsub.Message
 
 func (s fakeSource) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
@@ -147,162 +129,114 @@ func (s fakeSource) Receive(ctx context.Context, f func(context.Context, *pubsub
 
 func (s fakeSource) String() string { return "projects/p/subscriptions/fake" }
 
-// slowSource hands over its messages one after the other.
-type slowSource struct {
-	fakeSource
-	pause time.Duration
-}
-
-func (s slowSource) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
-	return s.fakeSource.Receive(ctx, func(ctx context.Context, m *pubsub.Message) {
-		for i := range s.fakeSource {
-			if s.fakeSource[i] == m {
-				time.Sleep(time.Duration(i) * s.pause)
-			}
-		}
-		f(ctx, m)
-	})
-}
-
-// lateSource hands over one message more after a minute.
-type lateSource struct {
-	fakeSource
-	late *pubsub.Message
-}
-
-func (s lateSource) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
-	var late sync.WaitGroup
-	late.Go(func() {
-		time.Sleep(time.Minute)
-		f(ctx, s.late)
-	})
-	defer late.Wait()
-	return s.fakeSource.Receive(ctx, f)
-}
-
-// note is an event of a note, an aggregate of these tests.
-type note struct {
-	envelope.Message
-	deleted bool
-}
-
-// The types of the events of a note.
-const (
-	written = "NoteWritten"
-	edited  = "NoteEdited"
-	deleted = "NoteDeleted"
-)
-
-var noteTypes = []string{written, edited, deleted}
-
-// decodeNote reads a note, whose payload is its type.
-func decodeNote(m envelope.Message) (note, error) {
-	if m.SchemaVersion > 1 {
-		return note{}, envelope.Undecodable("schema version %d is newer", m.SchemaVersion)
+// newProjector makes a projector of one source.
+func newProjector(t *testing.T, cfg consumer.Config, store *memStore, from consumer.Subscription) *consumer.Projector {
+	t.Helper()
+	source := consumer.Source{Subscriber: from, Consumer: "test", Handlers: store.handlers()}
+	projector, err := consumer.New(cfg, []consumer.Source{source}, store, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !strings.HasPrefix(string(m.Payload), "Note") {
-		return note{}, envelope.Undecodable("payload is no note")
+	return projector
+}
+
+// project runs a projector on some messages for a time, inside a synctest bubble.
+func project(t *testing.T, cfg consumer.Config, store *memStore, source fakeSource, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := newProjector(t, cfg, store, source).Run(ctx); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
 	}
-	return note{m, string(m.Payload) == deleted}, nil
 }
 
-// noteEvent is an event that leaves a note in a version.
-func noteEvent(id string, version int64, typ string) note {
-	return note{envelope.Message{
-		ID: uuid.Must(uuid.NewV7()), Type: typ, AggregateType: "note", AggregateID: id, Version: version, SchemaVersion: 1,
-		Payload: []byte(typ), OccurredAt: time.Now().UTC().Truncate(time.Millisecond),
-	}, typ == deleted}
-}
-
-// messages are those of one first event for each of n notes.
-func messages(n int) fakeSource {
-	var all fakeSource
-	for range n {
-		all = append(all, message(noteEvent(uuid.NewString(), 1, written)))
-	}
-	return all
-}
-
-func message(n note) *pubsub.Message {
-	return &pubsub.Message{ID: n.ID.String(), Data: n.Payload, Attributes: n.Attributes(), OrderingKey: n.AggregateID, PublishTime: n.OccurredAt}
-}
-
-// readings reads what a projector has counted.
-type readings struct {
+// broker is a Pub/Sub server with the topic and the subscription.
+type broker struct {
 	t      *testing.T
-	reader *sdkmetric.ManualReader
+	server *localbroker.Server
+	client *pubsub.Client
 }
 
-// newMeter makes a meter and a way to read it.
-func newMeter(t *testing.T) (metric.Meter, readings) {
-	reader := sdkmetric.NewManualReader()
-	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	return provider.Meter("test"), readings{t, reader}
+func newBroker(t *testing.T) *broker {
+	t.Helper()
+	server, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := server.Client(t.Context(), "test-project")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true, RetryMin: time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	return &broker{t, server, client}
 }
 
-// counter returns the values of a counter, by the value of its attribute but the
-// aggregate type.
-func (r readings) counter(name string) map[string]int64 {
-	r.t.Helper()
-	return r.counterBy(name, func(attr attribute.KeyValue) bool { return attr.Key != "aggregate_type" })
+// start runs a projector until stop is called, which waits for it.
+func (b *broker) start(cfg consumer.Config, store *memStore) (stop func()) {
+	b.t.Helper()
+	projector := newProjector(b.t, cfg, store, b.client.Subscriber(localtopics.Subscription))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- projector.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("Run() = %v, want nil", err)
+		}
+	})
+	b.t.Cleanup(stop)
+	return stop
 }
 
-// counterByType returns the values of a counter, by aggregate type and the value
-// of its other attribute.
-func (r readings) counterByType(name string) map[string]int64 {
-	r.t.Helper()
-	return r.counterBy(name, func(attribute.KeyValue) bool { return true })
+// publish publishes messages and returns their ids.
+func (b *broker) publish(messages ...*pubsub.Message) (ids []string) {
+	b.t.Helper()
+	for _, m := range messages {
+		response, err := b.client.TopicAdminClient.Publish(b.t.Context(), &pubsubpb.PublishRequest{
+			Topic:    "projects/test-project/topics/" + localtopics.Topic,
+			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.OrderingKey}},
+		})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		ids = append(ids, response.GetMessageIds()...)
+	}
+	return ids
 }
 
-func (r readings) counterBy(name string, keep func(attribute.KeyValue) bool) map[string]int64 {
-	r.t.Helper()
-	values := map[string]int64{}
-	for _, m := range r.collect() {
-		if sum, ok := m.Data.(metricdata.Sum[int64]); ok && m.Name == name {
-			for _, point := range sum.DataPoints {
-				var label []string
-				for _, attr := range point.Attributes.ToSlice() { // in the order of their keys
-					if keep(attr) {
-						label = append(label, attr.Value.AsString())
-					}
-				}
-				values[strings.Join(label, " ")] += point.Value
-			}
+// find returns a message as the server has it.
+func (b *broker) find(id string) localbroker.Message {
+	b.t.Helper()
+	i := slices.IndexFunc(b.server.Published(), func(m localbroker.Message) bool { return m.ID == id })
+	if i < 0 {
+		b.t.Fatalf("no message %s", id)
+	}
+	return b.server.Published()[i]
+}
+
+// waitForAcks waits until every message that was published is acknowledged.
+func (b *broker) waitForAcks() {
+	b.t.Helper()
+	waitFor(b.t, "all acks", func() bool {
+		return !slices.ContainsFunc(b.server.Published(), func(m localbroker.Message) bool { return m.Acks == 0 })
+	})
+}
+
+func waitFor(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
 		}
 	}
-	return values
 }
 
-// histogram returns how many values a histogram has, and their sum.
-func (r readings) histogram(name string) (count uint64, sum float64) {
-	r.t.Helper()
-	for _, m := range r.collect() {
-		if m.Name != name {
-			continue
-		}
-		switch data := m.Data.(type) {
-		case metricdata.Histogram[int64]:
-			for _, point := range data.DataPoints {
-				count, sum = count+point.Count, sum+float64(point.Sum)
-			}
-		case metricdata.Histogram[float64]:
-			for _, point := range data.DataPoints {
-				count, sum = count+point.Count, sum+point.Sum
-			}
-		}
-	}
-	return count, sum
-}
-
-func (r readings) collect() []metricdata.Metrics {
-	r.t.Helper()
-	var all metricdata.ResourceMetrics
-	if err := r.reader.Collect(context.Background(), &all); err != nil {
-		r.t.Fatal(err)
-	}
-	var metrics []metricdata.Metrics
-	for _, scope := range all.ScopeMetrics {
-		metrics = append(metrics, scope.Metrics...)
-	}
-	return metrics
-}
+// unavailable is the error of a store whose database is unavailable.
+func unavailable() error { return fmt.Errorf("project: %w", envelope.ErrUnavailable) }

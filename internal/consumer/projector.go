@@ -36,14 +36,12 @@ type Projector struct {
 func New(cfg Config, sources []Source, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
 	made := make([]*source, len(sources))
 	for i, s := range sources {
-		s.Subscriber.ReceiveSettings = cfg.WithDefaults().receiveSettings()
-		made[i] = newSource(s.Subscriber, s.Consumer, s.Handlers)
+		if subscriber, ok := s.Subscriber.(*pubsub.Subscriber); ok {
+			subscriber.ReceiveSettings = cfg.WithDefaults().receiveSettings()
+		}
+		made[i] = newSource(s)
 	}
-	return newProjector(cfg, made, quarantine, log, meter)
-}
-
-func newProjector(cfg Config, sources []*source, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
-	if err := errors.Join(cfg.Validate(), checkSources(sources, cfg.WithDefaults().Workers)); err != nil {
+	if err := errors.Join(cfg.Validate(), checkSources(made, cfg.WithDefaults().Workers)); err != nil {
 		return nil, err
 	}
 	m, err := newMetrics(meter)
@@ -51,7 +49,7 @@ func newProjector(cfg Config, sources []*source, quarantine Quarantine, log *slo
 		return nil, err
 	}
 	p := &Projector{
-		cfg: cfg.WithDefaults(), sources: sources, quarantine: quarantine, log: log, metrics: m, unhandled: unhandled{logged: make(map[string]time.Time)},
+		cfg: cfg.WithDefaults(), sources: made, quarantine: quarantine, log: log, metrics: m, unhandled: unhandled{logged: make(map[string]time.Time)},
 	}
 	if cfg.Tracing != nil {
 		p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")

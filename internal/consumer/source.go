@@ -15,8 +15,8 @@ import (
 
 // Source is a subscription and the handlers of its messages.
 type Source struct {
-	// Subscriber receives the messages. New sets its ReceiveSettings.
-	Subscriber *pubsub.Subscriber
+	// Subscriber receives the messages. New sets the ReceiveSettings of a *pubsub.Subscriber.
+	Subscriber Subscription
 	// Consumer is the name of this source in the inbox and the quarantine; no other source
 	// may have it. Under a new name every event is new.
 	Consumer string
@@ -25,15 +25,18 @@ type Source struct {
 	Handlers Handlers
 }
 
-// subscription is the part of a *pubsub.Subscriber that a projector uses.
-type subscription interface {
+// Subscription is the part of a *pubsub.Subscriber that a projector uses.
+type Subscription interface {
+	// Receive calls f for each message, concurrently, until ctx ends. It returns when all calls
+	// have.
 	Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error
+	// String returns the name, for logs and spans.
 	String() string
 }
 
 // source is a Source while the projector runs.
 type source struct {
-	subscription
+	Subscription
 	consumer  string
 	routes    map[string]*route // by aggregate type
 	other     *route            // for every other aggregate type
@@ -50,14 +53,14 @@ type route struct {
 	labels   labels
 }
 
-func newSource(s subscription, consumer string, handlers Handlers) *source {
+func newSource(s Source) *source {
 	made := &source{
-		subscription: s, consumer: consumer, routes: make(map[string]*route), other: &route{consumer: consumer, labels: newLabels("other")},
-		receiving: heartbeat.New("consumer: receiving from "+s.String(), receiveRetryMax),
+		Subscription: s.Subscriber, consumer: s.Consumer, routes: make(map[string]*route), other: &route{consumer: s.Consumer, labels: newLabels("other")},
+		receiving: heartbeat.New("consumer: receiving from "+s.Subscriber.String(), receiveRetryMax),
 		queue:     make(chan *delivery), batches: make(chan []*delivery),
 	}
-	for aggregateType, handler := range handlers {
-		made.routes[aggregateType] = &route{consumer: consumer, handler: handler, labels: newLabels(aggregateType)}
+	for aggregateType, handler := range s.Handlers {
+		made.routes[aggregateType] = &route{consumer: s.Consumer, handler: handler, labels: newLabels(aggregateType)}
 	}
 	return made
 }

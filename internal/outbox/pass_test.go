@@ -3,26 +3,23 @@ package outbox_test
 import (
 	"context"
 	"errors"
-	"maps"
+	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
-// oneClaim is a store with one claim to give; it keeps the settlements.
+// oneClaim is a store with one claim to give. It keeps the settlements.
 type oneClaim struct {
 	claim   outbox.Claim
-	settle  func(ctx context.Context, attempt int) (held bool, err error) // nil: it holds
 	settled []outbox.Settlement
 }
 
@@ -32,17 +29,60 @@ func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration, envel
 	return claim, nil
 }
 
-func (s *oneClaim) SettleClaim(ctx context.Context, settlement outbox.Settlement) (bool, error) {
+func (s *oneClaim) SettleClaim(_ context.Context, settlement outbox.Settlement) (bool, error) {
 	s.settled = append(s.settled, settlement)
-	if s.settle == nil {
-		return true, nil
-	}
-	return s.settle(ctx, len(s.settled))
+	return true, nil
 }
 
-// What becomes of each event of a claim, by the answers of the broker: the
-// prefix of an aggregate up to its first event that is not acknowledged is
-// done, and the rest of that aggregate, and of no other, follows its fate.
+// broker is a function as a broker.
+type broker func(m envelope.Message) outbox.Receipt
+
+func (b broker) Publish(m envelope.Message) outbox.Receipt { return b(m) }
+
+// receipt is a function as a receipt.
+type receipt func(ctx context.Context) error
+
+func (r receipt) Wait(ctx context.Context) error { return r(ctx) }
+
+// answered is the receipt of a broker that has answered.
+func answered(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
+
+var (
+	errAway    = errors.New("broker is unavailable")
+	errRefused = &outbox.RefusedError{Err: errors.New("not a letter")}
+)
+
+func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.Config) *outbox.Publisher {
+	t.Helper()
+	publisher, err := outbox.New(store, broker, cfg, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return publisher
+}
+
+// claimed makes the events of a claim from names like a1, which is version 1 of aggregate a.
+// Their sequence numbers are 1, 2, 3 and so on.
+func claimed(names string) (events []outbox.Claimed) {
+	for i, name := range strings.Fields(names) {
+		version, err := strconv.ParseInt(name[1:], 10, 64)
+		if err != nil {
+			panic(err)
+		}
+		events = append(events, outbox.Claimed{Seq: int64(i + 1), Message: envelope.Message{
+			AggregateType: "letter", AggregateID: name[:1], Version: version, OccurredAt: time.Now(),
+		}})
+	}
+	return events
+}
+
+func nameOf(m envelope.Message) string { return m.AggregateID + strconv.FormatInt(m.Version, 10) }
+
+func letter(id string) envelope.Aggregate { return envelope.Aggregate{Type: "letter", ID: id} }
+
+// The answers of the broker decide about each event of a claim. Events of an aggregate before
+// the first one that is not acknowledged are done. The others of that aggregate follow its fate,
+// and those of no other.
 func TestPassSettles(t *testing.T) {
 	t.Parallel()
 	retry := func(events []outbox.Claimed, attempts int, seqs ...int64) []outbox.Claimed {
@@ -198,7 +238,7 @@ func TestPassSettles(t *testing.T) {
 			var sent []string
 			publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 				sent = append(sent, nameOf(m))
-				return answer(test.answers[nameOf(m)])
+				return answered(test.answers[nameOf(m)])
 			}), outbox.Config{})
 
 			result, err := publisher.RunOnce(t.Context(), 10)
@@ -213,357 +253,9 @@ func TestPassSettles(t *testing.T) {
 				t.Errorf("sent %q, want %q", got, test.wantSent)
 			}
 			test.want.Lane, test.want.Token = 3, 7
-			withoutPause := cmpopts.IgnoreFields(outbox.Failure{}, "RetryIn") // TestRefusedEventIsRetriedLaterAndLater
-			if diff := cmp.Diff([]outbox.Settlement{test.want}, store.settled, withoutPause); diff != "" {
+			if diff := cmp.Diff([]outbox.Settlement{test.want}, store.settled, cmpopts.IgnoreFields(outbox.Failure{}, "RetryIn")); diff != "" {
 				t.Errorf("settlements (-want +got):\n%s", diff)
 			}
 		})
 	}
-}
-
-// An empty outbox is no work: nothing is settled.
-func TestPassWithoutClaim(t *testing.T) {
-	t.Parallel()
-	store := &oneClaim{}
-	result, err := mustNew(t, store, nil, outbox.Config{}).RunOnce(t.Context(), 10)
-	if result.Claimed || err != nil || len(store.settled) > 0 {
-		t.Errorf("RunOnce() = %+v, %v and %d settlements, want nothing", result, err, len(store.settled))
-	}
-}
-
-// The pause after a refusal is never nothing, doubles with each
-// attempt, is drawn from the upper half of its range, stops growing at
-// RetryMax, and after MaxAttempts the event is parked.
-func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
-	t.Parallel()
-	const maxAttempts, draws = 8, 200
-	cfg := outbox.Config{MaxAttempts: maxAttempts, RetryMin: time.Second, RetryMax: 20 * time.Second}
-	for attempts, seconds := range []int{1, 2, 4, 8, 16, 20, 20} {
-		longest := time.Duration(seconds) * time.Second
-		seen := make(map[time.Duration]bool)
-		for range draws {
-			failure := refuse(t, cfg, attempts)
-			if failure.Park || failure.RetryIn < longest/2 || failure.RetryIn > longest {
-				t.Fatalf("after %d attempts: %+v, want a retry in %s to %s", attempts, failure, longest/2, longest)
-			}
-			seen[failure.RetryIn] = true
-		}
-		if len(seen) < draws/2 {
-			t.Errorf("after %d attempts: %d different pauses in %d draws, want them at random", attempts, len(seen), draws)
-		}
-		if spread := slices.Max(slices.Collect(maps.Keys(seen))) - slices.Min(slices.Collect(maps.Keys(seen))); spread < longest/4 {
-			t.Errorf("after %d attempts: the pauses spread over %s, want most of %s", attempts, spread, longest/2)
-		}
-	}
-	for _, attempts := range []int{maxAttempts - 1, maxAttempts, 1000} {
-		if failure := refuse(t, cfg, attempts); !failure.Park || failure.RetryIn != 0 {
-			t.Errorf("after %d attempts: %+v, want it parked", attempts, failure)
-		}
-	}
-	// The first attempt is with others, of which one may be the reason; the second is alone.
-	for attempts, want := range []bool{false, true} {
-		if failure := refuse(t, outbox.Config{MaxAttempts: 1}, attempts); failure.Park != want {
-			t.Errorf("with one attempt, after %d: %+v, want it parked: %t", attempts, failure, want)
-		}
-	}
-}
-
-// refuse lets an event be refused that was tried some times before.
-func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Failure {
-	t.Helper()
-	events := claimed("a1")
-	events[0].Retry, events[0].Attempts = attempts > 0, attempts
-	store := &oneClaim{claim: outbox.Claim{Token: 1, Events: events}}
-	publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(errRefused) }), cfg)
-	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
-		t.Fatal(err)
-	}
-	return store.settled[0].Failed[0]
-}
-
-// A settlement after the lease was lost is counted as that, and its
-// events not as published.
-func TestLostLeaseIsNoSuccess(t *testing.T) {
-	t.Parallel()
-	for _, held := range []bool{true, false} {
-		reader := metric.NewManualReader()
-		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 b1")}}
-		store.settle = func(context.Context, int) (bool, error) { return held, nil }
-		acknowledge := broker(func(envelope.Message) outbox.Receipt { return answer(nil) })
-		publisher, err := outbox.New(store, acknowledge, outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
-			t.Errorf("RunOnce() = %v, want nil", err)
-		}
-		if len(store.settled) != 1 {
-			t.Errorf("settled %d times, want once: an answer is an answer", len(store.settled))
-		}
-		want := map[string]int64{"published": 3, "outbox.publish.attempts": 3}
-		if !held {
-			want = map[string]int64{"unsettled": 3, "outbox.publish.attempts": 3, "outbox.lost_leases": 1}
-		}
-		if diff := cmp.Diff(want, counters(t, reader)); diff != "" {
-			t.Errorf("held = %t: counters (-want +got):\n%s", held, diff)
-		}
-	}
-}
-
-// counters returns the counters that are not 0, by outcome if they have one.
-func counters(t *testing.T, reader metric.Reader) map[string]int64 {
-	t.Helper()
-	var data metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &data); err != nil {
-		t.Fatal(err)
-	}
-	counters := make(map[string]int64)
-	for _, scope := range data.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			sum, ok := m.Data.(metricdata.Sum[int64])
-			if !ok {
-				continue
-			}
-			for _, point := range sum.DataPoints {
-				name := m.Name
-				if outcome, ok := point.Attributes.Value("outcome"); ok {
-					name = outcome.AsString()
-				}
-				if point.Value != 0 {
-					counters[name] += point.Value
-				}
-			}
-		}
-	}
-	return counters
-}
-
-// While the database is unavailable the settlement is tried again, and given up
-// before the lease ends.
-func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
-	t.Parallel()
-	cfg := outbox.Config{Lease: 30 * time.Second, PublishTimeout: 10 * time.Second, SettleTimeout: 2 * time.Second}
-	tests := []struct {
-		name     string
-		away     time.Duration
-		hangs    bool // the database does not answer at all
-		wantErr  bool
-		from, to time.Duration
-	}{
-		{name: "away for 10 s", away: 10 * time.Second, from: 10 * time.Second, to: 11 * time.Second},
-		{name: "silent for 10 s", away: 10 * time.Second, hangs: true, from: 10 * time.Second, to: 13 * time.Second},
-		{name: "away for ever", away: time.Hour, wantErr: true, from: 28 * time.Second, to: 30 * time.Second},
-		// The last attempt begins before the lease ends.
-		{name: "silent for ever", away: time.Hour, hangs: true, wantErr: true, from: 27 * time.Second, to: 32 * time.Second},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1")}}
-				store.settle = func(ctx context.Context, _ int) (bool, error) {
-					if time.Since(start) >= test.away {
-						return true, nil
-					}
-					if test.hangs {
-						<-ctx.Done()
-					}
-					return false, errors.New("no database")
-				}
-				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), cfg)
-				_, err := publisher.RunOnce(t.Context(), 10)
-				if (err != nil) != test.wantErr {
-					t.Errorf("RunOnce() = %v, want an error: %t", err, test.wantErr)
-				}
-				if took := time.Since(start); took < test.from || took > test.to {
-					t.Errorf("the settlement took %s, want %s to %s", took, test.from, test.to)
-				}
-				if n := len(store.settled); n > 60 {
-					t.Errorf("%d attempts, want at most one in half a second", n)
-				}
-			})
-		})
-	}
-}
-
-// A database that takes longer for a settlement than the first attempt has gets
-// the time that it needs; what it would not settle would be published again, for
-// as long as it is slow.
-func TestSettlementOfASlowDatabase(t *testing.T) {
-	t.Parallel()
-	for _, takes := range []time.Duration{900 * time.Millisecond, 1100 * time.Millisecond, 4900 * time.Millisecond} {
-		t.Run(takes.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1")}}
-				store.settle = func(ctx context.Context, _ int) (bool, error) {
-					select {
-					case <-time.After(takes):
-						return true, nil
-					case <-ctx.Done():
-						return false, ctx.Err()
-					}
-				}
-				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), outbox.Config{})
-				if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
-					t.Errorf("RunOnce() = %v after %d attempts, want nil", err, len(store.settled))
-				}
-			})
-		})
-	}
-}
-
-// What the broker has is settled under a live context when the process
-// is told to stop; where the database is unavailable just then, once and no more.
-func TestSettlementAtShutdown(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name string
-		stop time.Duration // when ctx ends; the broker answers after a second
-		slow bool          // it does not answer for a second event in time
-		away bool          // the database does not answer
-	}{
-		{name: "stopped before the settlement", stop: 1500 * time.Millisecond, slow: true},
-		{name: "stopped before the settlement, no database", stop: 1500 * time.Millisecond, slow: true, away: true},
-		{name: "stopped while the settlement is retried, no database", stop: 5 * time.Second, away: true},
-		{name: "stopped while a long attempt is made, no database", stop: 8 * time.Second, away: true},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), test.stop)
-				defer cancel()
-				events := "a1"
-				if test.slow {
-					events = "a1 b1"
-				}
-				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed(events)}}
-				store.settle = func(ctx context.Context, _ int) (bool, error) {
-					if ctx.Err() != nil {
-						t.Errorf("the settlement's context = %v, want a live one", ctx.Err())
-					}
-					if test.away {
-						<-ctx.Done()
-					}
-					return true, ctx.Err()
-				}
-				publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
-					if nameOf(m) == "b1" {
-						return answerAfter(time.Hour, nil)
-					}
-					return answerAfter(time.Second, nil)
-				}), outbox.Config{SettleTimeout: 2 * time.Second})
-				_, err := publisher.RunOnce(ctx, 10)
-				if (err != nil) != test.away {
-					t.Errorf("RunOnce() = %v, want an error: %t", err, test.away)
-				}
-				if len(store.settled) == 0 || !slices.Equal(store.settled[0].Done, []int64{1}) {
-					t.Errorf("settlements = %+v, want event 1 done", store.settled)
-				}
-				if took, most := time.Since(start), max(test.stop, time.Second)+2*time.Second; took > most {
-					t.Errorf("RunOnce took %s, want at most %s", took, most)
-				}
-			})
-		})
-	}
-}
-
-// A process that is stopped for longer than its pass may take, in the
-// middle of handing over, sends nothing more when it goes on.
-func TestNothingIsSentAfterTheDeadline(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
-		var sent []string
-		publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
-			sent = append(sent, nameOf(m))
-			if nameOf(m) == "b1" {
-				time.Sleep(time.Minute)
-			}
-			return answer(nil)
-		}), outbox.Config{})
-		result, err := publisher.RunOnce(t.Context(), 10)
-		if err != nil {
-			t.Errorf("RunOnce() = %v, want nil", err)
-		}
-		if diff := cmp.Diff([]string{"a1", "b1"}, sent); diff != "" {
-			t.Errorf("sent (-want +got):\n%s", diff)
-		}
-		if result.Published != 2 || result.Unknown != 3 {
-			t.Errorf("result = %+v, want what was sent as published, the rest as unknown", result)
-		}
-	})
-}
-
-// When ctx ends in the middle of handing over, nothing more is handed
-// over, and what was acknowledged by then is settled.
-func TestNothingIsSentAfterTheEnd(t *testing.T) {
-	t.Parallel()
-	store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var sent []string
-	publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
-		sent = append(sent, nameOf(m))
-		if nameOf(m) == "a2" {
-			cancel()
-		}
-		return answer(nil)
-	}), outbox.Config{})
-	result, err := publisher.RunOnce(ctx, 10)
-	if err != nil || result.Published != 3 || result.Unknown != 2 {
-		t.Errorf("RunOnce() = %+v, %v, want 3 published and 2 unknown", result, err)
-	}
-	if diff := cmp.Diff([]string{"a1", "b1", "a2"}, sent); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
-	}
-	want := []outbox.Settlement{{Token: 7, Done: []int64{1, 2, 3}, Head: 1, Tail: 5}}
-	if diff := cmp.Diff(want, store.settled); diff != "" {
-		t.Errorf("settlements (-want +got):\n%s", diff)
-	}
-}
-
-// A database that does not answer the claim holds a worker no longer
-// than a pass may take.
-func TestClaimHasADeadline(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		publisher := mustNew(t, silentStore{}, nil, outbox.Config{PublishTimeout: 12 * time.Second})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		if _, err := publisher.RunOnce(ctx, 10); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("RunOnce() = %v, want the deadline's error", err)
-		}
-		if took := time.Since(start); took != 12*time.Second {
-			t.Errorf("the claim took %s, want 12s", took)
-		}
-	})
-}
-
-type silentStore struct{ outbox.Store }
-
-func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Duration, _ envelope.Aggregate) (outbox.Claim, error) {
-	<-ctx.Done()
-	return outbox.Claim{}, ctx.Err()
-}
-
-// The events of a pass are under way together; one round trip is enough
-// for all of them.
-func TestPassPublishesTogether(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
-		publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answerAfter(10*time.Millisecond, nil) }), outbox.Config{})
-		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(start); took != 10*time.Millisecond {
-			t.Errorf("7 events took %s, want 10ms", took)
-		}
-	})
 }

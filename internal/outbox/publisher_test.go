@@ -1,356 +1,195 @@
 package outbox_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
 
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
 )
 
-// A claim that fails is tried again after a growing pause, and the publisher
-// recovers by itself.
-func TestFailingClaimBacksOff(t *testing.T) {
+// quick are the settings of a publisher that tries again at once.
+var quick = outbox.Config{MaxAttempts: 4, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, ProbeInterval: 10 * time.Millisecond, PollInterval: 5 * time.Millisecond}
+
+// The events that a publisher had claimed when it died are published by another one when the
+// lease ends, and not before.
+func TestDeadPublisherIsReplaced(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(8), &recorder{}
-		store.add(0, "a1")
-		start := time.Now()
-		store.fail = func() error {
-			if time.Since(start) < time.Minute {
-				return errors.New("no database")
-			}
-			return nil
+	const lease = time.Second
+	s, id := newStorm(t), uuid.Must(uuid.NewV7())
+	s.change(id)
+	start := time.Now()
+	if claim, err := store.NewOutbox(s.pool).ClaimEvents(t.Context(), 10, 1<<20, lease, envelope.Aggregate{}); len(claim.Events) != 1 || err != nil {
+		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
+	}
+	defer s.publish(quick, nil, broker(s.take))()
+	eventually(t, "the event is published", func() bool { return len(s.versions(id)) > 0 })
+	if took := time.Since(start); took < lease {
+		t.Errorf("published after %s, want not before the lease of %s has ended", took, lease)
+	}
+}
+
+// An event that the broker refuses holds up its own letter only, and is parked after MaxAttempts.
+// Once it is skipped, the later events of its letter follow, in order.
+func TestPoisonIsParkedAndSkipped(t *testing.T) {
+	t.Parallel()
+	s, poisoned, healthy := newStorm(t), uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
+	var refusals atomic.Int64
+	var skipped atomic.Bool
+	stop := s.publish(quick, nil, broker(func(m envelope.Message) outbox.Receipt {
+		switch {
+		case m.AggregateID != poisoned.String() || m.Version == 1 || skipped.Load():
+			return s.take(m)
+		case m.Version == 2:
+			refusals.Add(1)
+			return answered(errRefused)
+		default:
+			return answered(errAway) // its key is paused
 		}
-		stop := run(t, mustNew(t, store, topic, outbox.Config{Workers: 4}))
-		time.Sleep(time.Minute)
-		// Each worker: 5 ms, doubling up to 5 s, half of which is certain.
-		if got := len(store.claimsSince(start)); got < 4*12 || got > 4*(11+24) {
-			t.Errorf("%d claims in a minute, want 48 to 140", got)
-		}
-		time.Sleep(time.Minute)
-		stop()
-		sent, at := topic.take()
-		if !slices.Equal(sent, []string{"a1"}) || at.Sub(start) > 65*time.Second {
-			t.Errorf("sent %q, %s after the database came back, want a1 within 5s", sent, at.Sub(start)-time.Minute)
-		}
+	}))
+	for range 5 {
+		s.change(poisoned)
+		s.change(healthy)
+	}
+	events := store.NewOutbox(s.pool)
+	var blocked []admin.Blocked
+	eventually(t, "the event is parked", func() bool {
+		var err error
+		blocked, err = events.ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
+		return err == nil && len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
 	})
-}
-
-// flaky is a broker that is unavailable until some time, and behaves like the client:
-// it tries for timeout, and when the broker is back within it, succeeds then.
-type flaky struct {
-	timeout time.Duration
-	back    time.Time
-
-	mu     sync.Mutex
-	acks   []string // in the order of the broker
-	ackAt  []time.Time
-	firsts int // sent before the broker was back
-}
-
-func (b *flaky) Publish(m envelope.Message) outbox.Receipt {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	wait := max(0, time.Until(b.back))
-	if wait > 0 {
-		b.firsts++
+	if got := blocked[0]; got.ID != poisoned.String() || got.Version != 2 || got.Attempts != quick.MaxAttempts || got.LastError != "not a letter" {
+		t.Errorf("blocked: %+v, want version 2 of %s after %d attempts", got, poisoned, quick.MaxAttempts)
 	}
-	if wait > b.timeout {
-		return answerAfter(b.timeout, errAway)
+	s.change(poisoned)
+	s.change(healthy)
+	eventually(t, "the healthy letter is published", func() bool { return len(s.versions(healthy)) == 6 })
+	if got := refusals.Load(); got != int64(quick.MaxAttempts) {
+		t.Errorf("version 2 was tried %d times, want %d", got, quick.MaxAttempts)
 	}
-	b.acks = append(b.acks, nameOf(m))
-	b.ackAt = append(b.ackAt, time.Now().Add(wait))
-	return answerAfter(wait, nil)
+	skipped.Store(true)
+	if _, err := admin.Skip(t.Context(), events, admin.Request{
+		Filter: admin.Filter{Type: blocked[0].Type, ID: blocked[0].ID}, EventID: blocked[0].EventID, Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.settled()
+	stop()
+	for id, want := range map[uuid.UUID][]int64{poisoned: {1, 3, 4, 5, 6}, healthy: {1, 2, 3, 4, 5, 6}} {
+		if diff := cmp.Diff(want, s.versions(id)); diff != "" {
+			t.Errorf("versions of %s (-want +got):\n%s", id, diff)
+		}
+	}
 }
 
-// An outage of the broker costs no attempt and sets nothing aside; one
-// probe at a time, with one event, asks whether it is over; and then everything
-// is published soon, in order.
+// An outage of the broker counts no attempt and parks nothing. Everything is published after it,
+// in order.
 func TestOutageParksNothing(t *testing.T) {
 	t.Parallel()
-	const outage = time.Minute
-	for _, timeout := range []time.Duration{0, 10 * time.Millisecond, time.Second, 5 * time.Second} {
-		t.Run(timeout.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				const lanes = 8
-				store := newMemory(lanes)
-				want := make(map[string][]string)
-				for lane := range lanes {
-					for _, id := range []string{string(rune('a' + lane)), string(rune('p' + lane))} {
-						for version := range strings.FieldsSeq("1 2 3 4 5") {
-							store.add(lane, id+version)
-							want[id] = append(want[id], id+version)
-						}
-					}
-				}
-				start := time.Now()
-				topic := &flaky{timeout: timeout, back: start.Add(outage)}
-				stop := run(t, mustNew(t, store, topic, outbox.Config{Workers: 4, ProbeInterval: time.Second}))
-				time.Sleep(2 * outage)
-				stop()
-
-				for _, settlement := range store.settled {
-					if len(settlement.Failed)+len(settlement.Aside) > 0 {
-						t.Fatalf("settlement %+v, want no failure and nothing aside", settlement)
-					}
-				}
-				opened := start.Add(timeout + time.Nanosecond)
-				probes := slices.DeleteFunc(store.claimsSince(opened), func(c memoryClaim) bool { return c.at.Sub(start) >= outage })
-				for _, probe := range probes {
-					if probe.batch != 1 || probe.busy > 0 {
-						t.Errorf("claim of %d events after %s with %d others under way, want single probes", probe.batch, probe.at.Sub(start), probe.busy)
-					}
-				}
-				// A probe takes timeout, and half a second's pause is certain; but the first pauses are shorter.
-				if least, most := 5, 5+int(outage/(timeout+time.Second/2)); len(probes) < least || len(probes) > most {
-					t.Errorf("%d probes, want %d to %d", len(probes), least, most)
-				}
-				got := make(map[string][]string)
-				for _, name := range topic.acks {
-					got[name[:1]] = append(got[name[:1]], name)
-				}
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("published by aggregate (-want +got):\n%s", diff)
-				}
-				if took := topic.ackAt[len(topic.ackAt)-1].Sub(start) - outage; took > 2*time.Second {
-					t.Errorf("everything was published %s after the outage, want at most 2s", took)
-				}
-				if left := store.left(); len(left) > 0 {
-					t.Errorf("left: %q", left)
-				}
-			})
-		})
+	s := newStorm(t)
+	var tries atomic.Int64
+	var back atomic.Bool
+	stop := s.publish(quick, nil, broker(func(m envelope.Message) outbox.Receipt {
+		if back.Load() {
+			return s.take(m)
+		}
+		tries.Add(1)
+		return answered(errAway)
+	}))
+	s.write(5, 10)
+	eventually(t, "more tries than an event may have", func() bool { return tries.Load() > 100 })
+	if n := s.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n > 0 {
+		t.Errorf("%d letters are blocked, want none", n)
 	}
+	back.Store(true)
+	s.settled()
+	stop()
+	s.check()
 }
 
-// One aggregate whose messages get no answer is no outage while others are
-// acknowledged: nobody is slowed down to probes.
-func TestSlowAggregateIsNoOutage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newMemory(1)
-		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
-			if m.AggregateID == "s" {
-				return answerAfter(time.Hour, nil)
-			}
-			return answer(nil)
-		}}
-		publisher := mustNew(t, store, topic, outbox.Config{Lease: 5 * time.Second, PublishTimeout: 2 * time.Second})
-		store.add(0, "s1 a1 s2")
-		start := time.Now()
-		stop := run(t, publisher)
-		for range 120 {
-			time.Sleep(time.Second / 2)
-			store.add(0, "b1 c1 c2")
-			publisher.Wake(letter("b"))
-		}
-		stop()
-		for _, claim := range store.claimsSince(start) {
-			if claim.batch == 1 {
-				t.Fatalf("a probe after %s, want full passes", claim.at.Sub(start))
-			}
-		}
-		left := slices.DeleteFunc(store.left(), func(name string) bool { return name == "s1" || name == "s2" })
-		if len(left) > 15 { // what came during the last pass
-			t.Errorf("%d events of other aggregates are left, want at most those of one pass", len(left))
-		}
-	})
-}
-
-// A publisher that is stopped in the middle of a pass publishes what is
-// left, settles it, and Run returns nil.
-func TestStopPublishesWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		store := newMemory(1)
-		store.add(0, "a1 b1 a2 b2 c1")
-		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
-			if nameOf(m) == "a2" {
-				cancel()
-			}
-			return answerAfter(time.Second, nil)
-		}}
-		start := time.Now()
-		if err := mustNew(t, store, topic, outbox.Config{}).Run(ctx); err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if took := time.Since(start); took != time.Second {
-			t.Errorf("Run took %s, want the 1s of the broker", took)
-		}
-		sent, _ := topic.take()
-		if diff := cmp.Diff([]string{"a1", "b1", "a2", "b2", "c1"}, sent); diff != "" {
-			t.Errorf("sent (-want +got):\n%s", diff)
-		}
-		if left := store.left(); len(left) > 0 {
-			t.Errorf("left = %v, want nothing", left)
-		}
-	})
-}
-
-// A publisher that is stopped waits for the broker no longer than StopTimeout.
-// What is not answered by then stays pending, and is no outage.
-func TestStopDoesNotWaitForASlowBroker(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		store := newMemory(2)
-		store.add(0, "a1 b1 a2")
-		store.add(1, "c1")
-		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
-			if m.AggregateID == "b" {
-				return answerAfter(2*time.Second, nil)
-			}
-			return answerAfter(time.Hour, nil)
-		}}
-		publisher, log := logged(t, store, topic, outbox.Config{StopTimeout: 1500 * time.Millisecond})
-		start := time.Now()
-		if err := publisher.Run(ctx); err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if took := time.Since(start); took != 2500*time.Millisecond {
-			t.Errorf("Run took %s, want the 1s before the stop and 1.5s after it", took)
-		}
-		if diff := cmp.Diff([]string{"a1", "a2", "c1"}, store.left()); diff != "" {
-			t.Errorf("left (-want +got):\n%s", diff)
-		}
-		if len(store.settled) != 2 {
-			t.Errorf("%d settlements, want one for each lane", len(store.settled))
-		}
-		if log.Len() > 0 {
-			t.Errorf("it logged:\n%s", log)
-		}
-	})
-}
-
-// A backlog without end does not keep a publisher from stopping: it begins passes
-// for half of StopTimeout, and has the other half for the answers of the last
-// ones, so that nothing is published twice.
-func TestStopEndsInTheMiddleOfABacklog(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		store := newMemory(4)
-		for i := range 4000 {
-			store.add(i%4, string(rune('a'+i%4))+"1")
-		}
-		topic := &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(100*time.Millisecond, nil) }}
-		start := time.Now()
-		if err := mustNew(t, store, topic, outbox.Config{Batch: 10, StopTimeout: 1500 * time.Millisecond}).Run(ctx); err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if took := time.Since(start); took < 1750*time.Millisecond || took > 1850*time.Millisecond {
-			t.Errorf("Run took %s, want the 1s before the stop, 750ms after it, and a pass", took)
-		}
-		sent, last := topic.take()
-		if got := last.Sub(start); got > 1750*time.Millisecond || got < 1600*time.Millisecond {
-			t.Errorf("the last event was sent after %s, want shortly before 1.75s", got)
-		}
-		if got := len(sent) + len(store.left()); got != 4000 {
-			t.Errorf("%d events were sent and %d are left, want 4000 in all", len(sent), len(store.left()))
-		}
-	})
-}
-
-// When the last settlement fails, which means that events will be published
-// again, the log has it.
-func TestFailedSettlementAtShutdownIsLogged(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2")}}
-		store.settle = func(context.Context, int) (bool, error) { return false, errors.New("no database") }
-		publisher, log := logged(t, store, &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(2*time.Second, nil) }}, outbox.Config{Workers: 1})
-		if err := publisher.Run(ctx); err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if got := log.String(); strings.Count(got, "settle 2 published events: no database") != 1 {
-			t.Errorf("it logged %q, want the failed settlement once", got)
-		}
-	})
-}
-
-// A publisher that is stopped with a claim in hand and nothing sent publishes
-// it, says nothing, and its lane is free at once.
-func TestStopBeforeSendingIsNoOutage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		store, topic := newMemory(1), &recorder{}
-		store.add(0, "a1")
-		store.fail = func() error {
-			cancel()
-			return nil
-		}
-		publisher, log := logged(t, store, topic, outbox.Config{Workers: 1})
-		if err := publisher.Run(ctx); err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if log.Len() > 0 {
-			t.Errorf("it logged:\n%s", log)
-		}
-		if len(store.settled) != 1 {
-			t.Errorf("%d settlements, want the one that releases the lane", len(store.settled))
-		}
-	})
-}
-
-// Drain publishes all there is and stops; at an outage, a failed pass or the
-// end of ctx it says so.
-func TestDrain(t *testing.T) {
-	t.Parallel()
-	noDatabase := errors.New("no database")
-	tests := []struct {
-		name   string
-		answer error // of the broker, about aggregate b
-		fail   error // of claims
-		stop   bool  // ctx is done
-		want   int
-		err    error
-	}{
-		{name: "all", want: 6},
-		{name: "outage", answer: errAway, want: 4, err: errAway},
-		{name: "no database", fail: noDatabase, err: noDatabase},
-		{name: "stopped", stop: true, err: context.Canceled},
+// newTopic makes the client of a Pub/Sub server, with a topic.
+func newTopic(t testing.TB) (*outbox.Topic, *localbroker.Server) {
+	t.Helper()
+	server, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := newMemory(3)
-				store.add(0, "a1 a2 a3")
-				store.add(1, "b1 b2")
-				store.add(2, "c1")
-				store.fail = func() error { return test.fail }
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				if test.stop {
-					cancel()
-				}
-				publisher := mustNew(t, store, &recorder{answer: func(m envelope.Message) outbox.Receipt {
-					if m.AggregateID == "b" {
-						return answer(test.answer)
-					}
-					return answer(nil)
-				}}, outbox.Config{Batch: 2})
-				got, err := publisher.Drain(ctx)
-				if got != test.want && test.name != "outage" || !errors.Is(err, test.err) {
-					t.Errorf("Drain() = %d, %v, want %d, %v", got, err, test.want, test.err)
-				}
-			})
-		})
+	client, err := server.Client(t.Context(), "test-project")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true}); err != nil {
+		t.Fatal(err)
+	}
+	topic := outbox.NewTopic(client.Publisher(localtopics.Topic), 5*time.Second, 10)
+	t.Cleanup(func() {
+		topic.Stop()
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return topic, server
+}
+
+// pass hands messages over and waits for the answers, as a pass does. It returns how many were
+// acknowledged.
+func pass(t testing.TB, topic *outbox.Topic, names string) (acknowledged int) {
+	t.Helper()
+	var receipts []outbox.Receipt
+	for name := range strings.FieldsSeq(names) {
+		m := claimed(name)[0].Message
+		m.ID, m.Type, m.SchemaVersion, m.Payload = uuid.Must(uuid.NewV7()), "LetterChanged", 1, []byte(name)
+		receipts = append(receipts, topic.Publish(m))
+	}
+	for _, r := range receipts {
+		if r.Wait(t.Context()) == nil {
+			acknowledged++
+		}
+	}
+	return acknowledged
+}
+
+// A message arrives with its bytes, its attributes, and its aggregate as the ordering key. After
+// an error the client has paused the key. The next pass begins at the first message that is not
+// acknowledged, and the order holds.
+func TestTopicKeepsTheOrderAfterAnError(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t)
+	if n := pass(t, topic, "a1 a2"); n != 2 {
+		t.Fatalf("%d messages were acknowledged, want 2", n)
+	}
+	for range 3 { // it pauses and resumes as often as it takes
+		server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Code: codes.PermissionDenied, Times: 1})
+		if n := pass(t, topic, "a3 b1 a4 a5"); n != 1 {
+			t.Errorf("%d messages were acknowledged in the pass that fails, want b1 only", n)
+		}
+	}
+	if n := pass(t, topic, "a3 a4 a5 b2"); n != 4 {
+		t.Errorf("%d messages were acknowledged in the pass after it, want 4", n)
+	}
+	var got []string
+	for _, m := range server.Published() {
+		if m.OrderingKey == "a" {
+			got = append(got, string(m.Data))
+		}
+		if attributes := m.Attributes; attributes[envelope.AttrAggregateID] != m.OrderingKey || attributes[envelope.AttrEventType] != "LetterChanged" {
+			t.Errorf("message %q has the attributes %v and the key %q", m.Data, attributes, m.OrderingKey)
+		}
+	}
+	if want := []string{"a1", "a2", "a3", "a4", "a5"}; !slices.Equal(got, want) {
+		t.Errorf("stored: %q, want %q", got, want)
 	}
 }

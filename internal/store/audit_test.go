@@ -9,6 +9,7 @@ import (
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
 )
 
 // auditOf is what the audit has of an action on one item.
@@ -22,13 +23,13 @@ func auditOf(action string) admin.Entry {
 // An action that cannot be written into the audit has no effect.
 func TestNoActionWithoutItsAudit(t *testing.T) {
 	t.Parallel()
-	l := newLetters(t, 4)
-	l.append(l.pool, "a1 a2")
-	l.park("a1 a2", "a1")
-	ctx := t.Context()
-	videos, inbox := store.NewVideos(l.pool, nil), store.NewInbox(l.pool)
-	comparison := store.NewVideoComparison(l.pool, l.pool)
-	if err := inbox.Quarantine(ctx, "catalog", quarantined("1")); err != nil {
+	ctx, pool := t.Context(), storetest.Pool(t, 4)
+	execute(t, pool, `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('parcel', 'p', 3, 8, 'refused', now())`)
+	execute(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		VALUES (-1, gen_random_uuid(), 'parcel', 'p', 'Sent', 1, 1, '', now())`)
+	events, videos, inbox := store.NewOutbox(pool), store.NewVideos(pool, nil), store.NewInbox(pool)
+	comparison := store.NewVideoComparison(pool, pool)
+	if err := inbox.Quarantine(ctx, "catalog", envelope.Quarantined{MessageID: "1"}); err != nil {
 		t.Fatal(err)
 	}
 	e := created(t, "Ran")
@@ -38,11 +39,11 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 	nothing := admin.Entry{} // no filter, which the table refuses
 	for name, act := range map[string]func(context.Context, admin.Entry) error{
 		"requeue": func(ctx context.Context, e admin.Entry) error {
-			_, err := l.RequeueBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10, e)
+			_, err := events.RequeueBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10, e)
 			return err
 		},
 		"skip": func(ctx context.Context, e admin.Entry) error {
-			_, err := l.SkipBlocked(ctx, admin.Filter{}, uuid.Nil, envelope.Aggregate{}, 10, e)
+			_, err := events.SkipBlocked(ctx, admin.Filter{}, uuid.Nil, envelope.Aggregate{}, 10, e)
 			return err
 		},
 		"delete": func(ctx context.Context, e admin.Entry) error {
@@ -50,7 +51,7 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 			return err
 		},
 		"backfill": func(ctx context.Context, e admin.Entry) error {
-			items, err := l.Snapshots("video", []store.Aggregates{store.VideoAggregates()})
+			items, err := events.Snapshots("video", []store.Aggregates{store.VideoAggregates()})
 			if err == nil {
 				_, err = items.AppendSnapshots(ctx, uuid.Nil, uuid.Max, 10, e)
 			}
@@ -65,7 +66,7 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 			return err
 		},
 		"know the command side": func(ctx context.Context, e admin.Entry) error {
-			_, err := l.KnowDatabase(ctx, "elsewhere", e)
+			_, err := events.KnowDatabase(ctx, "elsewhere", e)
 			return err
 		},
 		"know the query side": func(ctx context.Context, e admin.Entry) error {
@@ -81,14 +82,14 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 		"SELECT count(*) FROM video_catalog.audit":                                            0,
 		"SELECT count(*) FROM video_catalog_read.audit":                                       0,
 		"SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL":       1,
-		"SELECT count(*) FROM video_catalog.outbox_aside":                                     2,
+		"SELECT count(*) FROM video_catalog.outbox_aside":                                     1,
 		"SELECT count(*) FROM video_catalog.outbox_pending WHERE repeat <> ''":                0,
 		"SELECT count(*) FROM video_catalog_read.quarantine":                                  1,
 		"SELECT count(*) FROM video_catalog_read.video_projection":                            0,
 		"SELECT count(*) FROM video_catalog.known_database WHERE identity = 'elsewhere'":      0,
 		"SELECT count(*) FROM video_catalog_read.known_database WHERE identity = 'elsewhere'": 0,
 	} {
-		if got := count(t, l.pool, sql); got != want {
+		if got := count(t, pool, sql); got != want {
 			t.Errorf("%s = %d, want %d", sql, got, want)
 		}
 	}

@@ -89,74 +89,6 @@ func visible(t testing.TB, catalog *store.Catalog) []uuid.UUID {
 	return ids
 }
 
-// Every delivery is told what it meant, and the row is always that of the
-// newest event.
-func TestProjectTellsWhatEventsMeant(t *testing.T) {
-	t.Parallel()
-	const applied, gap, stale, duplicate = envelope.Applied, envelope.AppliedAfterGap, envelope.Stale, envelope.Duplicate
-	for _, test := range []struct {
-		name     string
-		batches  [][]int // versions of one video
-		outcomes [][]envelope.Outcome
-		row      int // version
-		inbox    int // events remembered
-	}{
-		{"in order, one by one", [][]int{{1}, {2}, {3}}, [][]envelope.Outcome{{applied}, {applied}, {applied}}, 3, 3},
-		{"in order, together", [][]int{{1, 2, 3}}, [][]envelope.Outcome{{applied, applied, applied}}, 3, 3},
-		{"again", [][]int{{1}, {1}, {1, 2}}, [][]envelope.Outcome{{applied}, {duplicate}, {duplicate, applied}}, 2, 2},
-		{"twice in one batch", [][]int{{1, 1, 2, 1}}, [][]envelope.Outcome{{applied, duplicate, applied, duplicate}}, 2, 2},
-		{"after a gap", [][]int{{1}, {3}, {4}}, [][]envelope.Outcome{{applied}, {gap}, {applied}}, 4, 3},
-		{"not from the beginning", [][]int{{5}}, [][]envelope.Outcome{{gap}}, 5, 1},
-		{"late", [][]int{{1}, {3}, {2}}, [][]envelope.Outcome{{applied}, {gap}, {stale}}, 3, 3},
-		{"late, again", [][]int{{3}, {2}, {2}, {2, 2}}, [][]envelope.Outcome{{gap}, {stale}, {duplicate}, {duplicate, duplicate}}, 3, 2},
-		{"swapped in one batch", [][]int{{2, 1}}, [][]envelope.Outcome{{gap, stale}}, 2, 2},
-		{"any order in one batch", [][]int{{1}, {4, 2, 5, 3, 1}}, [][]envelope.Outcome{{applied}, {gap, stale, applied, stale, duplicate}}, 5, 5},
-		{"nothing", [][]int{{1}, {}}, [][]envelope.Outcome{{applied}, {}}, 1, 1},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			pool := storetest.Pool(t, 2)
-			catalog := store.NewCatalog(pool)
-			events := life(t, "Ran", 5)
-			for i, batch := range test.batches {
-				var delivered []domain.Event
-				for _, version := range batch {
-					delivered = append(delivered, events[version-1])
-				}
-				if diff := cmp.Diff(test.outcomes[i], project(t, catalog, "catalog", delivered...)); diff != "" {
-					t.Errorf("outcomes of batch %d (-want +got):\n%s", i, diff)
-				}
-			}
-			checkEntry(t, catalog, events[test.row-1])
-			if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox WHERE consumer = 'catalog' AND received_at > now() - interval '1 minute'"); got != test.inbox {
-				t.Errorf("rows of the inbox = %d, want %d", got, test.inbox)
-			}
-			if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.video_projection"); got != 1 {
-				t.Errorf("rows of the projection = %d, want 1", got)
-			}
-		})
-	}
-}
-
-// One batch may have events of many videos.
-func TestProjectAppliesABatchOfManyVideos(t *testing.T) {
-	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	all := lives(t, 30, 3)
-	var batch []domain.Event
-	for version := range 3 {
-		for _, events := range all {
-			batch = append(batch, events[version])
-		}
-	}
-	for i, outcome := range project(t, catalog, "catalog", batch...) {
-		if outcome != envelope.Applied {
-			t.Errorf("outcome %d = %s, want %s", i, outcome, envelope.Applied)
-		}
-	}
-	checkRows(t, catalog, all)
-}
-
 // A projector looks its rows up by their key, also in a session that planned its
 // statements while the projection was empty, and whatever the size of its batches.
 func TestProjectLooksRowsUp(t *testing.T) {
@@ -294,32 +226,6 @@ func timeoutIsNobodysFault(t *testing.T, setting string) {
 	_, err = store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, &events[0])
 	if kindOf(err) != problem.Unavailable {
 		t.Errorf("CreateVideo() = %v, want Unavailable", err)
-	}
-}
-
-// The tombstone of a deleted video keeps its version. So a late event does not
-// bring the video back; undeleting does.
-func TestTombstoneKeepsLateEventsOut(t *testing.T) {
-	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	events := life(t, "Ran", 3)
-	deletion := after(t, events[2].Video, domain.Delete(false, domain.AnyVersion, stamp(t)))
-	project(t, catalog, "catalog", events[0], deletion)
-
-	outcomes := project(t, catalog, "catalog", events[1], events[2])
-	if diff := cmp.Diff([]envelope.Outcome{envelope.Stale, envelope.Stale}, outcomes); diff != "" {
-		t.Errorf("outcomes of late events (-want +got):\n%s", diff)
-	}
-	checkEntry(t, catalog, deletion)
-	if got := visible(t, catalog); len(got) != 0 {
-		t.Errorf("visible = %v, want nothing", got)
-	}
-
-	undeletion := after(t, deletion.Video, domain.Undelete(domain.AnyVersion, stamp(t)))
-	project(t, catalog, "catalog", undeletion)
-	checkEntry(t, catalog, undeletion)
-	if got := visible(t, catalog); len(got) != 1 {
-		t.Errorf("visible = %v, want the video", got)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
@@ -298,132 +298,6 @@ func TestPurgeAmongPublishers(t *testing.T) {
 	}
 }
 
-// A purge waits for a settlement that moves the events of its video, and erases them where they are then.
-func TestPurgeWaitsForASettlement(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 4)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
-	id := deletedVideo(t, videos, marker)
-	c := claim(t, events)
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }() // after a commit it does nothing
-	if err := store.Settle(t.Context(), tx, settlement(c, func(outbox.Claimed) bool { return true })); err != nil {
-		t.Fatal(err)
-	}
-	purged := make(chan error, 1)
-	go func() {
-		_, err := videos.ChangeVideo(t.Context(), id, domain.Purge(5, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: epoch}))
-		purged <- err
-	}()
-	for deadline := time.Now().Add(20 * time.Second); count(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the purge does not wait")
-		}
-	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-purged; err != nil {
-		t.Errorf("ChangeVideo() = %v", err)
-	}
-	if got, want := column(t, pool, "SELECT event_type FROM video_catalog.outbox_pending"), []string{"VideoPurged"}; !slices.Equal(got, want) {
-		t.Errorf("pending = %q, want %q", got, want)
-	}
-}
-
-// The failure of an event that was erased meanwhile does not count for the event of the purge.
-func TestFailureOfAnErasedEventDoesNotCount(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
-	id := deletedVideo(t, videos, marker)
-	block(t, events, true)
-	if _, err := admin.Requeue(t.Context(), events, operator(envelope.Aggregate{Type: event.AggregateVideo, ID: id.String()})); err != nil {
-		t.Fatal(err)
-	}
-	c := claim(t, events)
-	change(t, videos, id, domain.Purge(5, stamp(t)))
-	settle(t, events, settlement(c, func(outbox.Claimed) bool { return true }))
-	blocked, err := events.ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
-	if err != nil || len(blocked) != 1 || blocked[0].Attempts != 0 || blocked[0].LastError != "" || blocked[0].NextRetry.After(time.Now()) {
-		t.Errorf("ListBlocked() = %+v, %v, want it due, without attempts", blocked, err)
-	}
-}
-
-// Of commands at the same time each applies or not, and a purge is the last one.
-func TestPurgeAmongCommands(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 8)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
-	id := deletedVideo(t, videos, marker)
-	done := make(chan struct{})
-	var publisher, writers sync.WaitGroup
-	publisher.Go(func() { // claims and refuses and publishes meanwhile
-		for i := 0; ; i++ {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			c, err := events.ClaimEvents(t.Context(), 3, 1<<20, time.Minute, envelope.Aggregate{})
-			if err != nil {
-				t.Errorf("ClaimEvents() = %v", err)
-				return
-			}
-			if c.Token == 0 {
-				continue
-			}
-			s := settlement(c, func(outbox.Claimed) bool { return i%2 == 0 })
-			for n := range s.Failed {
-				s.Failed[n].RetryIn = 0
-			}
-			if _, err := events.SettleClaim(t.Context(), s); err != nil {
-				t.Errorf("SettleClaim() = %v", err)
-			}
-		}
-	})
-	for w := range 4 {
-		writers.Go(func() {
-			for i := range 30 {
-				now := domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: epoch}
-				_, err := videos.ChangeVideo(t.Context(), id, []domain.Decision{
-					domain.Undelete(domain.AnyVersion, now), domain.Delete(true, domain.AnyVersion, now),
-					domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: fmt.Sprint(marker, w, i)}, domain.AnyVersion, now),
-				}[(w+i)%3])
-				if kind := kindOf(err); err != nil && kind != problem.NotFound && kind != problem.Precondition && kind != problem.Exists {
-					t.Errorf("ChangeVideo() = %v", err)
-				}
-			}
-		})
-		writers.Go(func() {
-			for range 10 {
-				_, err := videos.ChangeVideo(t.Context(), id, domain.Purge(domain.AnyVersion, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: epoch}))
-				if err != nil && kindOf(err) != problem.Precondition {
-					t.Errorf("ChangeVideo() = %v", err)
-				}
-			}
-		})
-	}
-	writers.Wait()
-	change(t, videos, id, domain.Delete(true, domain.AnyVersion, stamp(t)))
-	change(t, videos, id, domain.Purge(domain.AnyVersion, stamp(t)))
-	close(done)
-	publisher.Wait()
-	erase(t, store.NewEraser(events), 10)
-	if purges := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE event_type = 'VideoPurged'"); purges != 1 {
-		t.Errorf("purges = %d, want 1", purges)
-	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox o JOIN video_catalog.videos v ON v.version = o.version"); n != 1 {
-		t.Errorf("events with the last version = %d, want 1", n)
-	}
-	if got := tablesWith(t, pool, marker); len(got) > 0 {
-		t.Errorf("%s is in %q, want nowhere", marker, got)
-	}
-}
-
 // An eraser that dies after any of its statements leaves work that the next one does. What is
 // purged meanwhile waits for the next round, and is erased too.
 func TestEraserCanDieAnywhere(t *testing.T) {
@@ -455,31 +329,6 @@ func TestEraserCanDieAnywhere(t *testing.T) {
 	}
 	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.erasures) + (SELECT count(*) FROM video_catalog.requests)"); n != 1 {
 		t.Errorf("erasures and requests = %d, want the request of the other video", n)
-	}
-}
-
-// An eraser that the database fails continues where it was.
-func TestEraserContinuesAfterAnError(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
-	change(t, videos, deletedVideo(t, videos, marker), domain.Purge(5, stamp(t)))
-	eraser := store.NewEraser(events)
-	for _, table := range []string{"video_catalog.outbox", "video_catalog.requests", "video_catalog.erasures"} {
-		execute(t, pool, fmt.Sprintf(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken on purpose'; END $$;
-			CREATE TRIGGER refuse BEFORE DELETE ON %s FOR EACH ROW EXECUTE FUNCTION refuse()`, table))
-		var err error
-		for more := true; more && err == nil; {
-			more, err = eraser.Erase(t.Context(), 2)
-		}
-		if err == nil {
-			t.Errorf("Erase() with %s broken = nil, want an error", table)
-		}
-		execute(t, pool, "DROP FUNCTION refuse CASCADE")
-	}
-	erase(t, eraser, 2)
-	if got := tablesWith(t, pool, marker); len(got) > 0 {
-		t.Errorf("%s is in %q, want nowhere", marker, got)
 	}
 }
 
@@ -579,15 +428,25 @@ func TestTombstonesArePruned(t *testing.T) {
 			t.Errorf("PruneTombstones() of the %s = %d, %v, want %d", what, got, err, want)
 		}
 	}
-	counted := func(want float64) {
+	counted := func(want int64) {
 		t.Helper()
 		reader := metric.NewManualReader()
 		if err := catalog.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
 			t.Fatal(err)
 		}
-		if got := gauges(t, reader)["catalog.tombstones"]; got != want {
-			t.Errorf("catalog.tombstones = %g, want %g", got, want)
+		var data metricdata.ResourceMetrics
+		if err := reader.Collect(t.Context(), &data); err != nil {
+			t.Fatal(err)
 		}
+		for _, m := range data.ScopeMetrics[0].Metrics {
+			if gauge, ok := m.Data.(metricdata.Gauge[int64]); ok && m.Name == "catalog.tombstones" {
+				if got := gauge.DataPoints[0].Value; got != want {
+					t.Errorf("catalog.tombstones = %d, want %d", got, want)
+				}
+				return
+			}
+		}
+		t.Error("there is no catalog.tombstones")
 	}
 	counted(5)
 	execute(t, pool, "UPDATE video_catalog.videos SET purge_time = now() WHERE purge_time IS NOT NULL")
@@ -677,29 +536,6 @@ func TestPurgeErasesTheQuerySide(t *testing.T) {
 	for _, e := range events {
 		project(t, catalog, "replay", e)
 		erased("after a replay of " + string(e.Type) + " under a new name")
-	}
-}
-
-// After a seek older messages come again, and may be set aside again. The purge, which comes
-// behind them, deletes them again, although it is a duplicate.
-func TestPurgeThatComesAgainErasesAgain(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	catalog, inbox := store.NewCatalog(pool), store.NewInbox(pool)
-	events := life(t, marker, 1)
-	events = append(events, after(t, events[0].Video, domain.Delete(false, 1, stamp(t))))
-	events = append(events, after(t, events[1].Video, domain.Purge(2, stamp(t))))
-	project(t, catalog, "catalog", events...)
-	for i, key := range []string{events[0].Video.ID.String(), newID(t).String()} {
-		m := quarantined(fmt.Sprint(i))
-		m.OrderingKey = key
-		check(t, "Quarantine()", inbox.Quarantine(t.Context(), "catalog", m))
-	}
-	if got, want := project(t, catalog, "catalog", events[2]), []envelope.Outcome{envelope.Duplicate}; !slices.Equal(got, want) {
-		t.Errorf("outcomes = %q, want %q", got, want)
-	}
-	if got := column(t, pool, "SELECT message_id FROM video_catalog_read.quarantine"); !slices.Equal(got, []string{"1"}) {
-		t.Errorf("messages %q are in quarantine, want the one of another video", got)
 	}
 }
 

@@ -22,14 +22,11 @@ import (
 type Inbox struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
-	// quarantineBytes is the size of the quarantine above which messages are stored without
-	// their payload.
-	quarantineBytes int64
 }
 
 // NewInbox makes an inbox over a pool.
 func NewInbox(pool *pgxpool.Pool) *Inbox {
-	return &Inbox{pool: pool, queries: queriesOver(pool), quarantineBytes: QuarantineBytes}
+	return &Inbox{pool: pool, queries: queriesOver(pool)}
 }
 
 // apply runs fn in one transaction that also records the ids of the events. fn gets the

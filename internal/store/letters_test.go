@@ -1,17 +1,14 @@
 package store_test
 
 import (
-	"context"
-	"crypto/rand"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/admin"
@@ -21,42 +18,26 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// letters is an outbox with events named like a1, which is version 1 of
-// aggregate a. Small letters are in one lane, capital ones in another.
+// letters is an outbox with events named like a1, which is version 1 of aggregate a. Small
+// letters are in one lane, capital ones in another.
 type letters struct {
 	t    testing.TB
 	pool *pgxpool.Pool
 	*store.Outbox
-	ids   map[string]string // of the aggregates, by letter
-	names map[string]string // and the other way round
-
-	mu   sync.Mutex
-	sent map[uuid.UUID]envelope.Message // what was appended
+	ids map[string]string // the id of each letter
 }
 
 func newLetters(t testing.TB, maxConns int32) *letters {
 	t.Helper()
 	pool := storetest.Pool(t, maxConns)
-	l := &letters{t: t, pool: pool, Outbox: store.NewOutbox(pool), ids: make(map[string]string), names: make(map[string]string), sent: make(map[uuid.UUID]envelope.Message)}
-	rows, err := pool.Query(t.Context(), `
-		SELECT DISTINCT ON (c) chr(c), chr(c) || n
+	l := &letters{t: t, pool: pool, Outbox: store.NewOutbox(pool), ids: make(map[string]string)}
+	for _, id := range column(t, pool, `
+		SELECT DISTINCT ON (c) chr(c) || n
 		FROM generate_series(65, 122) c, generate_series(1, 200) n
 		WHERE c NOT BETWEEN 91 AND 96 AND video_catalog.outbox_lane('letter', chr(c) || n) = CASE WHEN c > 96 THEN 3 ELSE 5 END
-		ORDER BY c, n`)
-	if err != nil {
-		t.Fatal(err)
+		ORDER BY c, n`) {
+		l.ids[id[:1]] = id
 	}
-	for rows.Next() {
-		var letter, id string
-		if err := rows.Scan(&letter, &id); err != nil {
-			t.Fatal(err)
-		}
-		l.ids[letter], l.names[id] = id, letter
-	}
-	if err := rows.Err(); err != nil || len(l.ids) != 52 {
-		t.Fatalf("%d letters, %v, want 52", len(l.ids), err)
-	}
-	t.Cleanup(func() { l.checkInvariants() })
 	return l
 }
 
@@ -65,84 +46,24 @@ func (l *letters) letter(name string) envelope.Aggregate {
 	return envelope.Aggregate{Type: "letter", ID: l.ids[name[:1]]}
 }
 
-// RequeueEvent requeues one aggregate, as an operator would.
-func (l *letters) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
-	_, err := admin.Requeue(ctx, l.Outbox, operator(aggregate))
-	return err
-}
-
-// SkipEvent gives up the first event of an aggregate, as an operator would.
-func (l *letters) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
-	request := operator(aggregate)
-	request.EventID = eventID
-	_, err := admin.Skip(ctx, l.Outbox, request)
-	return err
-}
-
-// blocked returns the blocked aggregates.
-func (l *letters) listBlocked(maxRows int) ([]admin.Blocked, error) {
-	return l.ListBlocked(l.t.Context(), admin.Filter{}, envelope.Aggregate{}, maxRows)
-}
-
-// operator returns an operator's request for one aggregate.
-func operator(aggregate envelope.Aggregate) admin.Request {
-	return admin.Request{
-		Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test",
-		Actor: admin.Actor{Name: "ann@desk", Via: "command"},
-	}
-}
-
 // nameOf is the name of an event.
-func (l *letters) nameOf(e outbox.Claimed) string {
-	return l.names[e.AggregateID] + strconv.FormatInt(e.Version, 10)
-}
+func nameOf(e outbox.Claimed) string { return e.AggregateID[:1] + strconv.FormatInt(e.Version, 10) }
 
-// append appends events, in one transaction each if to is the pool, and returns
-// the id of the last.
+// append appends events, in one transaction each if to is the pool, and returns the id of the
+// last.
 func (l *letters) append(to storetest.DB, names string) (id uuid.UUID) {
 	l.t.Helper()
 	for name := range strings.FieldsSeq(names) {
+		version, err := strconv.ParseInt(name[1:], 10, 64)
+		if err != nil {
+			l.t.Fatal(err)
+		}
 		id = newID(l.t)
-		l.appendAs(to, id, name)
+		storetest.Append(l.t, to, envelope.Message{
+			ID: id, AggregateType: "letter", AggregateID: l.ids[name[:1]], Type: "Wrote", Version: version, Payload: []byte(name), OccurredAt: epoch,
+		})
 	}
 	return id
-}
-
-// appendAs appends an event with an id. No two have anything else in common, and
-// every third one is so long that it is stored out of line.
-func (l *letters) appendAs(to storetest.DB, id uuid.UUID, name string) {
-	l.t.Helper()
-	version, err := strconv.Atoi(name[1:])
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	payload := []byte(name)
-	if version%3 == 0 {
-		payload = append(payload, make([]byte, 3000)...)
-		_, _ = rand.Read(payload[len(name):]) // it never fails
-	}
-	m := envelope.Message{
-		ID: id, AggregateType: "letter", AggregateID: l.ids[name[:1]], Type: "Wrote" + name, Version: int64(version), SchemaVersion: int32(version) + 1,
-		Payload: payload, OccurredAt: epoch.Add(time.Duration(version-1) * time.Second), Traceparent: "trace of " + name,
-	}
-	storetest.Append(l.t, to, m)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sent[id] = m
-}
-
-// differ says how the events of a claim differ from what append appended, if
-// they do.
-func (l *letters) differ(claim outbox.Claim) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var want, got []envelope.Message
-	for _, e := range claim.Events {
-		if m, ours := l.sent[e.ID]; ours || e.ID == uuid.Nil {
-			want, got = append(want, m), append(got, e.Message)
-		}
-	}
-	return cmp.Diff(want, got)
 }
 
 const hour = time.Hour
@@ -150,49 +71,21 @@ const hour = time.Hour
 // claim makes a claim of at most batch events.
 func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
-	return l.claimAs(envelope.Aggregate{}, batch, lease)
-}
-
-// claimAs makes a claim, of the lane of an aggregate unless that is the zero one.
-func (l *letters) claimAs(of envelope.Aggregate, batch int, lease time.Duration) outbox.Claim {
-	l.t.Helper()
-	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease, of)
+	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease, envelope.Aggregate{})
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if diff := l.differ(claim); diff != "" {
-		l.t.Fatalf("claimed events (-appended +claimed):\n%s", diff)
-	}
 	return claim
 }
 
-// claimNames makes a claim, which must answer the events that are named.
+// claimNames makes a claim, which must return the events that are named. An event for a retry
+// has the attempts behind it, a blocked one an exclamation mark.
 func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	l.t.Helper()
 	claim := l.claim(batch, hour)
-	if got := l.namesOf(claim); got != want {
-		l.t.Fatalf("claimed %q, want %q", got, want)
-	}
-	return claim
-}
-
-// claimOf makes a claim of the lane of a letter, which must answer the events
-// that are named, and lease nothing when there are none.
-func (l *letters) claimOf(letter, want string) outbox.Claim {
-	l.t.Helper()
-	claim := l.claimAs(l.letter(letter), 10, hour)
-	if got := l.namesOf(claim); got != want || (claim.Token != 0) != (want != "") {
-		l.t.Fatalf("claimed %q with token %d, want %q", got, claim.Token, want)
-	}
-	return claim
-}
-
-// namesOf is what a claim answered; an event for a retry has the attempts behind
-// it, a blocked one an exclamation mark.
-func (l *letters) namesOf(claim outbox.Claim) string {
 	var names []string
 	for _, e := range claim.Events {
-		name := l.nameOf(e)
+		name := nameOf(e)
 		if e.Retry {
 			name += "/" + strconv.Itoa(e.Attempts)
 		}
@@ -201,28 +94,35 @@ func (l *letters) namesOf(claim outbox.Claim) string {
 		}
 		names = append(names, name)
 	}
-	return strings.Join(names, " ")
+	if got := strings.Join(names, " "); got != want {
+		l.t.Fatalf("claimed %q, want %q", got, want)
+	}
+	return claim
 }
 
-// settle records what became of a claim, and must hold the lease.
-func (l *letters) settle(settlement outbox.Settlement) {
+// settle records a claim, of which the broker refused the events that are named and
+// acknowledged the others. The claim must hold its lease.
+func (l *letters) settle(claim outbox.Claim, refused string) {
 	l.t.Helper()
-	held, err := l.SettleClaim(l.t.Context(), settlement)
-	if err != nil || !held {
+	l.record(l.settlement(claim, refused))
+}
+
+func (l *letters) record(s outbox.Settlement) {
+	l.t.Helper()
+	if held, err := l.SettleClaim(l.t.Context(), s); err != nil || !held {
 		l.t.Fatalf("SettleClaim() = %t, %v, want true, nil", held, err)
 	}
 }
 
-// settlement is the one of a claim of which the broker acknowledged all that is
-// not blocked but the events named, which it refused.
 func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settlement {
-	return settlement(claim, func(e outbox.Claimed) bool { return slices.Contains(strings.Fields(refused), l.nameOf(e)) })
+	return settlement(claim, func(e outbox.Claimed) bool { return slices.Contains(strings.Fields(refused), nameOf(e)) })
 }
 
+// settlement returns the settlement of a claim. It calls refuse, which is the broker, with
+// each event that is sent.
 func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
 	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
 	stopped := make(map[envelope.Aggregate]bool)
-	recovered := func(e outbox.Claimed) bool { return slices.Contains(s.Recovered, e.Aggregate()) }
 	for _, e := range claim.Events {
 		if !e.Retry {
 			if s.Head == 0 {
@@ -230,13 +130,14 @@ func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Set
 			}
 			s.Tail = e.Seq
 		}
+		recovered := slices.Contains(s.Recovered, e.Aggregate())
 		switch {
 		case stopped[e.Aggregate()] && e.Retry:
 		case e.Blocked, stopped[e.Aggregate()]:
 			s.Aside = append(s.Aside, e.Seq)
 		case refuse(e):
 			stopped[e.Aggregate()] = true
-			if !recovered(e) {
+			if !recovered {
 				s.Failed = append(s.Failed, outbox.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			}
 			if !e.Retry {
@@ -244,7 +145,7 @@ func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Set
 			}
 		case e.Retry:
 			s.Retried = append(s.Retried, e.Seq)
-			if !recovered(e) {
+			if !recovered {
 				s.Recovered = append(s.Recovered, e.Aggregate())
 			}
 		default:
@@ -254,58 +155,64 @@ func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Set
 	return s
 }
 
+// park settles a claim like settle, and the refused event was tried for the last time.
+func (l *letters) park(claim outbox.Claim, refused string) {
+	l.t.Helper()
+	s := l.settlement(claim, refused)
+	s.Failed[0].Park, s.Failed[0].RetryIn = true, 0
+	l.record(s)
+}
+
 // due makes a blocked aggregate due now.
 func (l *letters) due(name string) {
 	l.t.Helper()
-	if _, err := l.pool.Exec(l.t.Context(), "UPDATE video_catalog.outbox_blocked SET next_retry_at = now() WHERE aggregate_id = $1", l.letter(name).ID); err != nil {
+	execute(l.t, l.pool, "UPDATE video_catalog.outbox_blocked SET next_retry_at = now() WHERE aggregate_id = '"+l.letter(name).ID+"'")
+}
+
+// endLeases ends all leases, as time does.
+func (l *letters) endLeases() {
+	l.t.Helper()
+	execute(l.t, l.pool, "UPDATE video_catalog.outbox_lanes SET leased_until = clock_timestamp()")
+}
+
+// left returns how many events are pending or wait behind a blocked one.
+func (l *letters) left() int {
+	l.t.Helper()
+	return count(l.t, l.pool, "SELECT count(*) FROM video_catalog.outbox_pending")
+}
+
+// dump returns all rows that a claim or a settlement can change.
+func (l *letters) dump() []string {
+	l.t.Helper()
+	return column(l.t, l.pool, `
+		SELECT p::text FROM video_catalog.outbox_pending p UNION ALL SELECT n::text FROM video_catalog.outbox_lanes n
+		UNION ALL SELECT b::text FROM video_catalog.outbox_blocked b ORDER BY 1`)
+}
+
+// begin begins a transaction, which is rolled back at the end of the test.
+func (l *letters) begin() pgx.Tx {
+	l.t.Helper()
+	tx, err := l.pool.Begin(l.t.Context())
+	if err != nil {
 		l.t.Fatal(err)
 	}
+	l.t.Cleanup(func() { rollback(tx) })
+	return tx
 }
 
-// count returns a number from the database.
-func (l *letters) count(sql string, args ...any) int {
-	l.t.Helper()
-	return count(l.t, l.pool, sql, args...)
+// everything is a request for all that waits for a person.
+func everything() admin.Request {
+	return admin.Request{All: true, Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}
 }
 
-// reaches waits until the count is as large as that.
-func (l *letters) reaches(want int, sql string) {
-	l.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); l.count(sql) < want; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("%s = %d, want %d", sql, l.count(sql), want)
-		}
-	}
+// operator returns an operator's request for one aggregate.
+func operator(aggregate envelope.Aggregate) admin.Request {
+	return admin.Request{Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}
 }
 
-// dump is everything that a claim or a settlement can change.
-func (l *letters) dump() (dump string) {
-	l.t.Helper()
-	if err := l.pool.QueryRow(l.t.Context(), `SELECT concat(
-		(SELECT string_agg(p::text, E'\n' ORDER BY p.seq) FROM video_catalog.outbox_pending p), E'\n--\n',
-		(SELECT string_agg(n::text, E'\n' ORDER BY n.lane) FROM video_catalog.outbox_lanes n), E'\n--\n',
-		(SELECT string_agg(b::text, E'\n' ORDER BY b.aggregate_id) FROM video_catalog.outbox_blocked b))`).Scan(&dump); err != nil {
-		l.t.Fatal(err)
-	}
-	return dump
-}
-
-// checkInvariants holds what must always hold of the tables.
-func (l *letters) checkInvariants() {
-	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a limit against hanging: machines may be busy
-	defer cancel()
-	for what, sql := range map[string]string{
-		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video_catalog.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
-			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
-		"in another lane than their aggregate":     `SELECT count(*) FROM video_catalog.outbox_pending WHERE lane NOT IN (-1, video_catalog.outbox_lane(aggregate_type, aggregate_id))`,
-		"out of the order of versions":             `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <= before`,
-		"aside below the floor of their aggregate": `SELECT count(*) FROM video_catalog.outbox_aside a JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE a.seq <= b.floor_seq`,
-		"below the floor of their lane":            `SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
-	} {
-		var n int
-		if err := l.pool.QueryRow(ctx, sql).Scan(&n); err != nil || n != 0 {
-			l.t.Errorf("pending rows that are %s: %d, %v, want 0", what, n, err)
-		}
-	}
+// skipping is operator, for an event.
+func skipping(aggregate envelope.Aggregate, event uuid.UUID) admin.Request {
+	request := operator(aggregate)
+	request.EventID = event
+	return request
 }

@@ -1,157 +1,49 @@
 package store_test
 
 import (
-	"context"
 	"fmt"
-	"math/rand/v2"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/problem"
 )
 
-// A claim returns the oldest events of one lane, whole and in order, and the
-// next one those of another lane, until there is nothing.
-func TestClaimAnswersALane(t *testing.T) {
+// A claim takes one lane and its oldest events, in the order of their appends. No other claim
+// gets them until the lease ends, and then another one gets them all.
+func TestLeaseKeepsOthersOut(t *testing.T) {
 	t.Parallel()
-	l := newLetters(t, 4)
-	id := l.append(l.pool, "a1 A1 b1 a2 B1 a3")
-	first := l.claimNames(3, "a1 b1 a2")
+	l := newLetters(t, 2)
+	l.append(l.pool, "a1 A1 b1 a2 B1")
+	first := l.claimNames(2, "a1 b1")
 	second := l.claimNames(10, "A1 B1")
-	if first.Lane != 3 || second.Lane != 5 {
-		t.Errorf("lanes = %d and %d, want 3 and 5", first.Lane, second.Lane)
-	}
-	if third := l.claim(10, hour); third.Token != 0 {
-		t.Errorf("a third claim = %+v, want nothing: both lanes are leased", third)
-	}
-	l.settle(l.settlement(first, ""))
-	l.settle(l.settlement(second, ""))
-	got := l.claimNames(10, "a3").Events[0]
-	want := outbox.Claimed{Seq: 6, Message: l.sent[id]}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("claimed event (-want +got):\n%s", diff)
+	l.claimNames(10, "")
+	l.settle(second, "")
+	l.claimNames(10, "")
+	l.endLeases() // the publisher of the first one has died
+	l.settle(l.claimNames(10, "a1 b1 a2"), "")
+	if held, err := l.SettleClaim(t.Context(), l.settlement(first, "")); held || err != nil || l.left() != 0 {
+		t.Errorf("SettleClaim() of the dead publisher = %t, %v, with %d events left, want false, nil, none", held, err, l.left())
 	}
 }
 
-// The lane that was served longest ago goes first, so that a busy lane starves
-// no other.
-func TestClaimGoesRound(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	for i := range 20 {
-		l.append(l.pool, fmt.Sprintf("a%d A%d", i+1, i+1))
-	}
-	var lanes []int16
-	for range 10 {
-		claim := l.claim(1, hour)
-		lanes = append(lanes, claim.Lane)
-		l.settle(l.settlement(claim, ""))
-	}
-	for i := 2; i < len(lanes); i++ {
-		if lanes[i] != lanes[i-2] || lanes[i] == lanes[i-1] {
-			t.Fatalf("lanes in turn: %v, want 3 and 5 alternately", lanes)
-		}
-	}
-}
-
-// A claim of the lane of one aggregate finds what was committed there since the
-// last one, and neither what is in other lanes nor what is only due for a retry.
-func TestClaimOfOneLane(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 2)
-	l.append(l.pool, "a1 A1")
-	first := l.claimOf("B", "A1")
-	l.append(l.pool, "A2")
-	l.claimOf("A", "") // leased
-	l.settle(l.settlement(first, ""))
-	l.settle(l.settlement(l.claimOf("A", "A2"), ""))
-	l.claimOf("A", "")
-	l.settle(l.settlement(l.claimOf("a", "a1"), "a1"))
-	l.due("a")
-	l.claimOf("a", "")
-	l.append(l.pool, "b1")
-	l.settle(l.settlement(l.claimOf("a", "a1/1 b1"), ""))
-}
-
-// A lease keeps everybody else away, however often they ask,
-// and ends by itself when its owner is gone.
-func TestLeaseKeepsOthersAwayUntilItEnds(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	l.append(l.pool, "a1 a2")
-	start := time.Now()
-	const lease = 500 * time.Millisecond
-	if got := l.namesOf(l.claim(10, lease)); got != "a1 a2" {
-		t.Fatalf("claimed %q, want a1 a2", got)
-	}
-	for {
-		asked := time.Now()
-		if claim := l.claim(10, hour); claim.Token != 0 {
-			if took := time.Since(start); took < lease {
-				t.Errorf("claimed again after %s, want not before %s", took, lease)
-			}
-			if got := l.namesOf(claim); got != "a1 a2" {
-				t.Errorf("claimed %q again, want a1 a2", got)
-			}
-			return
-		}
-		if asked.Sub(start) > lease+5*time.Second {
-			t.Fatalf("not claimable %s after the lease of %s began", asked.Sub(start), lease)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// The reason of a refusal is the broker's text, which may be anything: one that
-// PostgreSQL does not store as it is must not keep a whole claim from being
-// settled.
-func TestRefusalOfAnyTextIsSettled(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 2)
-	l.append(l.pool, "a1 b1")
-	settlement := l.settlement(l.claimNames(10, "a1 b1"), "a1")
-	settlement.Failed[0].Error = "refused: \x00\xff"
-	l.settle(settlement)
-	l.due("a")
-	l.claimNames(10, "a1/1")
-	if n := l.count(`SELECT count(*) FROM video_catalog.outbox_blocked WHERE last_error = 'refused: \x00\xff'`); n != 1 {
-		t.Errorf("%d reasons are stored in characters, want 1", n)
-	}
-	if blocked, err := l.listBlocked(1); err != nil || len(blocked) != 1 || blocked[0].LastError != settlement.Failed[0].Error {
-		t.Errorf("ListBlocked() = %+v, %v, want the broker's words", blocked, err)
-	}
-}
-
-// The settlement of a lost lease changes nothing, whatever is in
-// it, and says so; that of the new owner counts.
+// A publisher that wakes up after its lease, when another one has the lane, changes nothing:
+// whatever it says of the events, and however often.
 func TestSettlementIsFenced(t *testing.T) {
 	t.Parallel()
-	l := newLetters(t, 4)
+	l := newLetters(t, 2)
 	l.append(l.pool, "a1 b1 c1 d1 d2")
-	l.settle(l.settlement(l.claimNames(10, "a1 b1 c1 d1 d2"), "a1 b1 d1"))
+	l.settle(l.claimNames(10, "a1 b1 c1 d1 d2"), "a1 b1 d1")
 	l.append(l.pool, "c2 e1 e2 f1")
 	l.due("a")
 	l.due("b")
-
-	zombie := l.claim(10, time.Millisecond)
-	if got := l.namesOf(zombie); got != "a1/1 b1/1 c2 e1 e2 f1" {
-		t.Fatalf("claimed %q", got)
-	}
-	time.Sleep(20 * time.Millisecond)
+	zombie := l.claimNames(10, "a1/1 b1/1 c2 e1 e2 f1")
+	l.endLeases()
 	owner := l.claimNames(10, "a1/1 b1/1 c2 e1 e2 f1")
-	if owner.Token == zombie.Token || owner.Lane != zombie.Lane {
-		t.Fatalf("lanes and tokens %d/%d and %d/%d, want one lane and two tokens", zombie.Lane, zombie.Token, owner.Lane, owner.Token)
-	}
 	before := l.dump()
 	for name, settlement := range map[string]outbox.Settlement{
 		"everything":    l.settlement(zombie, "b1 e1"),
@@ -167,354 +59,130 @@ func TestSettlementIsFenced(t *testing.T) {
 			t.Errorf("%s: changed (-before +after):\n%s", name, diff)
 		}
 	}
-	l.settle(l.settlement(owner, "b1 e1"))
+	l.settle(owner, "b1 e1")
 	if held, err := l.SettleClaim(t.Context(), l.settlement(owner, "")); held || err != nil {
 		t.Errorf("a second settlement = %t, %v, want false, nil", held, err)
 	}
-	got := l.count("SELECT count(*) FROM video_catalog.outbox_pending WHERE lane = -1")
-	if want := 5; got != want { // b1, d1, d2, e1, e2
-		t.Errorf("%d events are set aside, want %d", got, want)
+	if got, want := l.left(), 5; got != want { // b1, d1, d2, e1, e2
+		t.Errorf("%d events are left, want %d", got, want)
 	}
 }
 
-// A crash of the server, or a failover, may forget a claim, which is committed
-// asynchronously. Its token is not given again: the settlement of the claim
-// that was forgotten must not pass for that of the next one, whose rows may be
-// others by now.
-func TestForgottenClaimIsFenced(t *testing.T) {
+// A transaction that drew its place early and commits late is not overlooked, however many
+// passes went by, and whichever transaction has the lower id.
+func TestLateCommitIsNotLost(t *testing.T) {
 	t.Parallel()
-	for name, token := range map[string]int64{
-		"released": 0,
-		// By the clock of then, had a token been made of it.
-		"given when the clock was an hour ahead": time.Now().Add(time.Hour).UnixMicro(),
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, idFirst := range []bool{true, false} {
+		t.Run(fmt.Sprintf("idFirst=%t", idFirst), func(t *testing.T) {
 			t.Parallel()
 			l := newLetters(t, 4)
-			l.append(l.pool, "a1")
-			setToken := func() {
-				if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET lease_token = $1, leased_until = '-infinity' WHERE lane = 3", token); err != nil {
+			version := 0
+			pass := func() {
+				version++
+				l.append(l.pool, fmt.Sprintf("b%d", version))
+				l.settle(l.claimNames(10, fmt.Sprintf("b%d", version)), "")
+			}
+			floor := func() int { return count(t, l.pool, "SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3") }
+			pass()
+			late := l.begin()
+			if idFirst {
+				if _, err := late.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
 					t.Fatal(err)
 				}
 			}
-			setToken()
-			forgotten := l.claimNames(10, "a1")
-			setToken()
-			next := l.claimNames(10, "a1")
-			if held, err := l.SettleClaim(t.Context(), l.settlement(forgotten, "")); held || err != nil {
-				t.Errorf("SettleClaim() of the forgotten claim = %t, %v, want false, nil", held, err)
+			for range 20 {
+				pass()
 			}
-			l.settle(l.settlement(next, ""))
+			l.append(late, "a1")
+			seq := version + 1
+			for range 50 {
+				pass()
+				if got := floor(); got >= seq {
+					t.Fatalf("the floor is %d while the event at %d is not committed", got, seq)
+				}
+			}
+			if err := late.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			l.settle(l.claimNames(10, "a1"), "")
+			for deadline := time.Now().Add(20 * time.Second); floor() <= seq; pass() { // other tests hold it up
+				if time.Now().After(deadline) {
+					t.Fatalf("the floor is %d, want it above %d once the late transaction has ended", floor(), seq)
+				}
+			}
 		})
 	}
 }
 
-// A claim that chose its lane by a snapshot older than the last settlement of it
-// returns what that settlement left, or nothing: neither events that it deleted,
-// nor, as blocked, events of an aggregate that is blocked no longer, which would go
-// aside where nobody finds them again.
-//
-// The moment is rare: a settlement after its lease has ended is executed before
-// the claim begins, and committed after the claim's snapshot and before its look
-// at the row of the lane. Here a policy stops the claim in between.
-func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
+// A blocked aggregate waits with all its events, old and new, and holds up no other. When it
+// is due, its first event is tried alone. When that is acknowledged, the others follow in order,
+// a batch at a time, and new ones behind the last of them.
+func TestBlockedAggregateWaitsAside(t *testing.T) {
 	t.Parallel()
-	l := newLetters(t, 4)
-	l.append(l.pool, "a1 b1 b2")
-	l.settle(l.settlement(l.claimNames(10, "a1 b1 b2"), "b1"))
-	l.append(l.pool, "a2")
-	if err := l.RequeueEvent(t.Context(), l.letter("b")); err != nil {
-		t.Fatal(err)
-	}
-	late := l.claim(10, time.Millisecond)
-	if got := l.namesOf(late); got != "b1/0 b2/0 a2" {
-		t.Fatalf("claimed %q, want b1/0 b2/0 a2", got)
-	}
-	l.append(l.pool, "b3")
-	time.Sleep(20 * time.Millisecond)
-	if _, err := l.pool.Exec(t.Context(), `
-		CREATE FUNCTION video_catalog.stop() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
-			PERFORM pg_advisory_lock_shared(42);
-			PERFORM pg_advisory_unlock_shared(42);
-			RETURN true;
-		END $$;
-		GRANT EXECUTE ON FUNCTION video_catalog.stop() TO video_catalog_rw;
-		ALTER TABLE video_catalog.outbox_pending ENABLE ROW LEVEL SECURITY;
-		CREATE POLICY stop ON video_catalog.outbox_pending USING (video_catalog.stop()) WITH CHECK (true)`); err != nil {
-		t.Fatal(err)
-	}
-
-	settling, err := l.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer settling.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is committed below
-	if _, err := settling.Exec(t.Context(), "SELECT pg_advisory_xact_lock(42)"); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Settle(t.Context(), settling, l.settlement(late, "")); err != nil {
-		t.Fatal(err)
-	}
-	claimed := make(chan string, 1)
-	go func() {
-		rows := ""
-		defer func() { claimed <- rows }()
-		conn, err := pgx.Connect(t.Context(), storetest.Direct(t, l.pool.Config().ConnString())) // a role is of the session
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer conn.Close(context.WithoutCancel(t.Context()))
-		if _, err := conn.Exec(t.Context(), "SET ROLE video_catalog_rw"); err != nil { // policies are not for superusers
-			t.Error(err)
-			return
-		}
-		// PostgreSQL may look at the ctid again, as its newer minor releases do: then the first one finds that the row has moved, and takes nothing.
-		for attempt := 1; attempt <= 2 && rows == ""; attempt++ {
-			if err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(concat(aggregate_id, ' ', version, ' ', blocked), ', '), '') FROM video_catalog.outbox_claim(10, 1000000, '1 hour')").Scan(&rows); err != nil {
-				t.Error(err)
-			}
-			t.Logf("attempt %d: %q", attempt, rows)
-		}
-	}()
-	// The claim has got to the policy; let it go on.
-	l.reaches(1, `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-		WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()`)
-	if err := settling.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := <-claimed, l.ids["b"]+" 3 f"; got != want {
-		t.Errorf("claimed %q, want %q", got, want)
-	}
-}
-
-// A claim ends with the event that fills its bytes, retried ones counted apart,
-// and what it leaves out is claimed next.
-func TestClaimIsBoundedByBytes(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 1)
-	claim := func(maxBytes int64) outbox.Claim {
-		t.Helper()
-		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour, envelope.Aggregate{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return claim
-	}
-	l.append(l.pool, "a1 b1 c1 c2 c3 c4") // two bytes each, but for c3, which has 3,002
-	for _, test := range []struct {
-		maxBytes int64
-		want     string
-	}{{1, "a1"}, {2, "a1"}, {3, "a1 b1"}, {8, "a1 b1 c1 c2"}, {100, "a1 b1 c1 c2 c3"}, {3011, "a1 b1 c1 c2 c3 c4"}} {
-		got := claim(test.maxBytes)
-		if l.namesOf(got) != test.want {
-			t.Errorf("claim of %d bytes = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
-		}
-		l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[0].Seq, Tail: got.Events[len(got.Events)-1].Seq})
-	}
-	l.settle(l.settlement(claim(3), "a1 b1")) // both are refused
+	l := newLetters(t, 2)
+	l.append(l.pool, "a1 b1 a2 b2 a3")
+	l.settle(l.claimNames(4, "a1 b1 a2 b2"), "a1")
+	l.append(l.pool, "a4 b3")
+	l.settle(l.claimNames(10, "a3! a4! b3"), "")
+	l.claimNames(10, "") // a is not due
 	l.due("a")
-	l.due("b")
-	for _, test := range []struct {
-		maxBytes int64
-		want     string
-	}{{2, "a1/1 c1"}, {3, "a1/1 b1/1 c1 c2"}} {
-		got := claim(test.maxBytes)
-		if l.namesOf(got) != test.want {
-			t.Errorf("claim of %d bytes beside blocked aggregates = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
-		}
-		l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token})
-	}
-	got := claim(5000)
-	l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Done: []int64{3, 4, 5, 6}, Head: 3, Tail: 6})
-	l.append(l.pool, "a2 a3 c5 c6 c7")
-	got = claim(3)
-	if got, want := l.namesOf(got), "a1/1 b1/1 a2! a3!"; got != want {
-		t.Errorf("claim of 3 bytes with blocked events = %q, want %q", got, want)
-	}
-	l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[2].Seq, Tail: got.Events[3].Seq})
-	if got, want := l.namesOf(claim(3005)), "a1/1 b1/1 a2! a3! c5"; got != want {
-		t.Errorf("claim of 3005 bytes with blocked events = %q, want %q", got, want)
+	l.settle(l.claimNames(10, "a1/1"), "a1")
+	l.due("a")
+	l.append(l.pool, "a5 b4")
+	l.settle(l.claimNames(10, "a1/2 a5! b4"), "")
+	l.append(l.pool, "a6 b5")
+	l.settle(l.claimNames(4, "a2/0 a3/0 a4/0 a5/0 a6! b5"), "")
+	l.append(l.pool, "a7 b6")
+	l.settle(l.claimNames(3, "a6/0 a7 b6"), "")
+	if n := l.left() + count(t, l.pool, "SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
+		t.Errorf("%d rows are left, want none", n)
 	}
 }
 
-// A claim works in every mode in which pgx can talk to a pooler.
-func TestClaimInEveryExecMode(t *testing.T) {
+// A requeue of a parked event publishes it and all events behind it, in order. A skip drops
+// that one event and no other.
+func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
 	t.Parallel()
-	l := newLetters(t, 1)
-	l.append(l.pool, "a1 a2 a3")
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
-		cfg := l.pool.Config()
-		cfg.ConnConfig.DefaultQueryExecMode = mode
-		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), 10, 1<<20, 0, envelope.Aggregate{})
-		pool.Close()
-		if diff := l.differ(claim); err != nil || l.namesOf(claim) != "a1 a2 a3" || diff != "" {
-			t.Errorf("%s: ClaimEvents() = %q, %v, want a1 a2 a3 (-appended +claimed):\n%s", mode, l.namesOf(claim), err, diff)
-		}
-	}
-}
-
-// A clock that was set back leaves no lane leased until it is where it was. A
-// lease that is merely longer than those of others is a lease.
-func TestClaimAfterTheClockWasSetBack(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 1)
-	l.append(l.pool, "a1")
-	held := l.claim(10, 3*time.Minute)
-	if got := l.namesOf(l.claim(10, time.Second)); got != "" {
-		t.Errorf("claim for 1s beside a lease of 3m = %q, want nothing", got)
-	}
-	if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET leased_until = leased_until + interval '1 hour' WHERE lane = 3"); err != nil {
-		t.Fatal(err)
-	}
-	next := l.claimNames(10, "a1")
-	if held, err := l.SettleClaim(t.Context(), l.settlement(held, "")); held || err != nil {
-		t.Errorf("SettleClaim() of the lease of the other clock = %t, %v, want false, nil", held, err)
-	}
-	l.settle(l.settlement(next, ""))
-}
-
-// A lane that was released by a clock that was ahead does not wait for those that
-// have been served since.
-func TestClaimGoesRoundAfterTheClockWasSetBack(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 1)
-	l.append(l.pool, "a1 A1")
-	if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET leased_until = now() + interval '1 hour', leased_for = '1 s'"); err != nil {
-		t.Fatal(err)
-	}
-	first := l.claim(10, hour)
-	l.settle(outbox.Settlement{Lane: first.Lane, Token: first.Token}) // nothing was published
-	if second := l.claim(10, hour); second.Lane == first.Lane {
-		t.Errorf("lane %d was claimed twice, while %q waits in another", first.Lane, "a1 A1")
-	}
-}
-
-// What a person decides about a blocked aggregate while its event is with the
-// broker for the last time, is not undone by the broker's answer.
-func TestSkipAndRequeueOutliveAFailure(t *testing.T) {
-	t.Parallel()
-	skip := func(l *letters, head uuid.UUID) error { return l.SkipEvent(l.t.Context(), l.letter("a"), head) }
-	requeue := func(l *letters, _ uuid.UUID) error { return l.RequeueEvent(l.t.Context(), l.letter("a")) }
-	for _, test := range []struct {
-		name string
-		due  func(l *letters) error
-		last string
-		do   func(l *letters, head uuid.UUID) error
-		want string
+	for name, test := range map[string]struct {
+		act  func(l *letters, parked uuid.UUID) error
+		next string
 	}{
-		{"skip", func(l *letters) error { l.due("a"); return nil }, "a1/1", skip, "a2/0"},
-		{"requeue", func(l *letters) error { l.due("a"); return nil }, "a1/1", requeue, "a1/0 a2/0"},
-		{"skip what was requeued", func(l *letters) error { return requeue(l, uuid.Nil) }, "a1/0 a2/0", skip, "a2/0"},
-		{"requeue what was requeued", func(l *letters) error { return requeue(l, uuid.Nil) }, "a1/0 a2/0", requeue, ""}, // it waits
+		"requeue": {func(l *letters, _ uuid.UUID) error {
+			_, err := admin.Requeue(l.t.Context(), l.Outbox, operator(l.letter("a")))
+			return err
+		}, "a1/0 a2/0 a3/0 a4"},
+		"skip": {func(l *letters, parked uuid.UUID) error {
+			_, err := admin.Skip(l.t.Context(), l.Outbox, skipping(l.letter("a"), parked))
+			return err
+		}, "a2/0 a3/0 a4"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLetters(t, 1)
-			l.append(l.pool, "a1 a2")
-			l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
-			if err := test.due(l); err != nil {
+			l := newLetters(t, 2)
+			parked, other := l.append(l.pool, "a1"), l.append(l.pool, "a2")
+			l.append(l.pool, "b1")
+			l.park(l.claimNames(10, "a1 a2 b1"), "a1")
+			l.append(l.pool, "a3 b2")
+			l.settle(l.claimNames(10, "a3! b2"), "")
+			l.claimNames(10, "") // a is parked
+			before := l.dump()
+			if _, err := admin.Skip(t.Context(), l.Outbox, skipping(l.letter("a"), other)); kindOf(err) != problem.NotFound {
+				t.Errorf("Skip() of another event = %v, want NotFound", err)
+			}
+			if _, err := admin.Requeue(t.Context(), l.Outbox, operator(l.letter("b"))); kindOf(err) != problem.NotFound {
+				t.Errorf("Requeue() of an aggregate that is not blocked = %v, want NotFound", err)
+			}
+			if diff := cmp.Diff(before, l.dump()); diff != "" {
+				t.Errorf("changed (-before +after):\n%s", diff)
+			}
+			if err := test.act(l, parked); err != nil {
 				t.Fatal(err)
 			}
-			last := l.claimNames(10, test.last)
-			if err := test.do(l, last.Events[0].ID); err != nil {
-				t.Fatal(err)
-			}
-			settlement := l.settlement(last, "a1")
-			settlement.Failed[0].Park = last.Events[0].Attempts > 0
-			l.settle(settlement)
-			if parked := l.count("SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL"); parked > 0 {
-				t.Error("the event is parked all the same")
-			}
-			if got := l.namesOf(l.claim(10, hour)); got != test.want {
-				t.Errorf("claimed %q, want %q", got, test.want)
+			l.append(l.pool, "a4")
+			l.settle(l.claimNames(10, test.next), "")
+			if n := count(t, l.pool, "SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
+				t.Errorf("%d aggregates are blocked, want none", n)
 			}
 		})
-	}
-}
-
-// A lease that has ended and that nobody has taken still settles: nobody else
-// has sent anything.
-func TestExpiredLeaseSettlesUntilItIsTaken(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	l.append(l.pool, "a1")
-	claim := l.claim(10, time.Millisecond)
-	time.Sleep(20 * time.Millisecond)
-	l.settle(l.settlement(claim, ""))
-	if claim := l.claim(10, hour); claim.Token != 0 {
-		t.Errorf("claimed %q after it was settled, want nothing", l.namesOf(claim))
-	}
-}
-
-// However many claim at a time, no two have the same event,
-// nor the same aggregate, nor the same lane.
-func TestConcurrentClaimsShareNothing(t *testing.T) {
-	t.Parallel()
-	const claimers, aggregates = 16, 100
-	l := newLetters(t, claimers)
-	for i := range aggregates {
-		for version := range 10 {
-			storetest.Append(t, l.pool, envelope.Message{
-				ID: newID(t), AggregateType: "number", AggregateID: strconv.Itoa(i), Type: "NumberDrawn", Version: int64(version + 1), OccurredAt: epoch,
-			})
-		}
-	}
-	var mu sync.Mutex
-	holder := make(map[string]int) // of lanes and aggregates
-	versions := make(map[string]int64)
-	events := 0
-	var wg sync.WaitGroup
-	for c := range claimers {
-		wg.Go(func() {
-			for range 30 {
-				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour, envelope.Aggregate{})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if claim.Token == 0 {
-					time.Sleep(rand.N(2 * time.Millisecond))
-					continue
-				}
-				names := map[string]bool{fmt.Sprintf("lane %d", claim.Lane): true}
-				for _, e := range claim.Events {
-					names[e.AggregateID] = true
-				}
-				mu.Lock()
-				for name := range names {
-					if other, held := holder[name]; held {
-						t.Errorf("claimers %d and %d have %q at a time", c, other, name)
-					}
-					holder[name] = c
-				}
-				for _, e := range claim.Events {
-					if events++; e.Version != versions[e.AggregateID]+1 {
-						t.Errorf("version %d of %s was claimed after version %d", e.Version, e.AggregateID, versions[e.AggregateID])
-					}
-					versions[e.AggregateID] = e.Version
-				}
-				mu.Unlock()
-				time.Sleep(rand.N(time.Millisecond))
-				mu.Lock()
-				for name := range names {
-					delete(holder, name)
-				}
-				mu.Unlock()
-				if held, err := l.SettleClaim(t.Context(), l.settlement(claim, "")); !held || err != nil {
-					t.Errorf("SettleClaim() = %t, %v, want true, nil", held, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if left := l.count("SELECT count(*) FROM video_catalog.outbox_pending"); events+left != 10*aggregates {
-		t.Errorf("%d events were claimed and %d are left, want %d together", events, left, 10*aggregates)
 	}
 }

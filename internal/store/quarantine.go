@@ -46,7 +46,7 @@ func (b *Inbox) Quarantine(ctx context.Context, consumerName string, m envelope.
 	err = b.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
 		Consumer: consumerName, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
 		Payload: notNil(m.Payload), Reason: reason, ShortReason: shorten(reason, 1_000), PublishTime: m.PublishTime,
-		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: b.quarantineBytes,
+		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: QuarantineBytes,
 	})
 	return forConsumer(wrap(err, "quarantine message %s", m.MessageID))
 }

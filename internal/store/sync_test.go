@@ -300,10 +300,8 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		// only console: end
-		"Inbox.Observe":         nothing, // its callback reads few rows
-		"Catalog.Observe":       nothing, // its callback counts
-		"Inbox.BoundQuarantine": nothing, // only tests have it
-		"Outbox.LoseAnswer":     nothing, // the same
+		"Inbox.Observe":   nothing, // its callback reads few rows
+		"Catalog.Observe": nothing, // its callback counts
 		"Catalog.PruneTombstones": func(ctx context.Context) error {
 			_, err := catalog.PruneTombstones(ctx, time.Hour, 10)
 			return err

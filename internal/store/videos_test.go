@@ -445,28 +445,6 @@ func TestListVideosPagesThrough(t *testing.T) {
 	}
 }
 
-// A database that cannot be reached is Unavailable; a caller out of time is not.
-func TestDatabaseAwayIsUnavailable(t *testing.T) {
-	t.Parallel()
-	pool, err := db.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none", 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	videos := store.NewVideos(pool, nil)
-	if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != problem.Unavailable {
-		t.Errorf("GetVideo() = %v, want Unavailable", err)
-	}
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); kindOf(err) != problem.Unavailable {
-		t.Errorf("CreateVideo() = %v, want Unavailable", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := videos.GetVideo(ctx, newID(t)); !errors.Is(err, context.Canceled) {
-		t.Errorf("GetVideo() = %v, want context.Canceled", err)
-	}
-}
-
 // A connection that is cut in the middle of a transaction is Unavailable, and
 // leaves nothing.
 func TestCutConnectionLeavesNothing(t *testing.T) {

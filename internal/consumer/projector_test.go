@@ -1,0 +1,247 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+)
+
+// A message is acknowledged after its transaction, however long that takes.
+func TestProjectorAcksAfterCommit(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t), newStore()
+	began, commit := make(chan struct{}), make(chan struct{})
+	store.before = func(context.Context, []note) error {
+		close(began)
+		<-commit
+		return nil
+	}
+	b.start(consumer.Config{}, store)
+	id := b.publish(messages(1)...)[0]
+	<-began
+	time.Sleep(350 * time.Millisecond) // acks leave every 100 ms
+	if got := b.find(id).Acks; got != 0 {
+		t.Errorf("acks before the commit = %d, want 0", got)
+	}
+	close(commit)
+	b.waitForAcks()
+}
+
+// Whatever events of a note come, twice, late or with gaps, each is acknowledged, and the newest
+// version stays.
+func TestProjectorAcknowledgesEveryOutcome(t *testing.T) {
+	t.Parallel()
+	const applied, gap, duplicate, stale = envelope.Applied, envelope.AppliedAfterGap, envelope.Duplicate, envelope.Stale
+	for _, test := range []struct {
+		name     string
+		versions []int64 // a repeated one is the same event
+		want     []envelope.Outcome
+		newest   int64
+	}{
+		{"in order", []int64{1, 2, 3}, []envelope.Outcome{applied, applied, applied}, 3},
+		{"twice", []int64{1, 1, 2, 1}, []envelope.Outcome{applied, duplicate, applied, duplicate}, 2},
+		{"late", []int64{1, 3, 2}, []envelope.Outcome{applied, gap, stale}, 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b, store, id := newBroker(t), newStore(), uuid.NewString()
+			b.start(consumer.Config{}, store)
+			events := map[int64]*pubsub.Message{}
+			for _, version := range test.versions {
+				if events[version] == nil {
+					events[version] = newNote(id, version)
+				}
+				b.publish(events[version])
+				b.waitForAcks()
+			}
+			versions, outcomes, _ := store.state()
+			if diff := cmp.Diff(test.want, outcomes); diff != "" || versions[id] != test.newest {
+				t.Errorf("version %d, want %d; outcomes (-want +got):\n%s", versions[id], test.newest, diff)
+			}
+		})
+	}
+}
+
+// Events of one note are applied in the order in which they were published, though many are
+// pulled at once, and some transactions fail.
+func TestProjectorKeepsTheOrderOfAKey(t *testing.T) {
+	t.Parallel()
+	const notes, versions = 10, 20
+	b, store := newBroker(t), newStore()
+	var calls atomic.Int64
+	store.before = func(context.Context, []note) error {
+		if calls.Add(1)%5 == 0 {
+			return unavailable()
+		}
+		return nil
+	}
+	for n := range notes {
+		id := uuid.NewSHA1(uuid.Nil, []byte{byte(n)}).String()
+		for version := range int64(versions) {
+			b.publish(newNote(id, version+1))
+		}
+	}
+	b.start(consumer.Config{BatchSize: 7, RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}, store)
+	b.waitForAcks()
+	_, outcomes, _ := store.state()
+	if slices.ContainsFunc(outcomes, func(o envelope.Outcome) bool { return o != envelope.Applied }) || len(outcomes) != notes*versions {
+		t.Errorf("outcomes of %d events: %v, want %d that are applied in order", len(outcomes), outcomes, notes*versions)
+	}
+}
+
+// An event that the store refuses, or that makes it panic, harms itself only: the others of its
+// batch are applied at once, and it is quarantined whole after MaxAttempts.
+func TestProjectorIsolatesPoison(t *testing.T) {
+	for name, test := range map[string]struct {
+		fail   func() error
+		reason string
+	}{
+		"refused": {func() error { return errors.New("value too long") }, "refused 3 times: value too long"},
+		"panic":   {func() error { panic("index out of range") }, "refused 3 times: panic: index out of range"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all, store, start := messages(100), newStore(), time.Now()
+				poison := all[17]
+				var othersDone time.Duration
+				store.before = func(_ context.Context, notes []note) error {
+					if slices.ContainsFunc(notes, func(n note) bool { return n.ID.String() == poison.ID }) {
+						return test.fail()
+					}
+					othersDone = time.Since(start)
+					return nil
+				}
+				project(t, consumer.Config{Workers: 1, MaxAttempts: 3, RetryMin: time.Second}, store, all, 30*time.Second)
+				versions, _, quarantine := store.state()
+				if len(versions) != 99 || othersDone > 10*time.Millisecond {
+					t.Errorf("%d others were applied after %s, want 99 at once", len(versions), othersDone)
+				}
+				want := map[string]envelope.Quarantined{poison.ID: {
+					MessageID: poison.ID, OrderingKey: poison.OrderingKey, Attributes: poison.Attributes, Payload: poison.Data,
+					Reason: test.reason, PublishTime: poison.PublishTime,
+				}}
+				if diff := cmp.Diff(want, quarantine); diff != "" {
+					t.Errorf("quarantine (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// A message that cannot be decoded is quarantined whole and acknowledged, and does not block its
+// key.
+func TestProjectorQuarantinesUndecodable(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		spoil  func(*pubsub.Message)
+		reason string
+	}{
+		"broken bytes":         {func(m *pubsub.Message) { m.Data = []byte("broken") }, "payload is no note"},
+		"malformed attribute":  {func(m *pubsub.Message) { m.Attributes[envelope.AttrVersion] = "one" }, `attribute version is "one"`},
+		"newer schema version": {func(m *pubsub.Message) { m.Attributes[envelope.AttrSchemaVersion] = "2" }, "schema version 2 is newer"},
+		"no attributes":        {func(m *pubsub.Message) { m.Attributes = nil }, "attribute event_id is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, store, id := newBroker(t), newStore(), uuid.NewString()
+			b.start(consumer.Config{}, store)
+			bad := newNote(id, 1)
+			test.spoil(bad)
+			messageID := b.publish(bad, newNote(id, 2))[0]
+			b.waitForAcks()
+			versions, _, quarantine := store.state()
+			got := quarantine[messageID]
+			want := envelope.Quarantined{
+				MessageID: messageID, OrderingKey: id, Attributes: bad.Attributes, Payload: bad.Data,
+				Reason: got.Reason, PublishTime: b.find(messageID).PublishTime,
+			}
+			if diff := cmp.Diff(want, got); diff != "" || !strings.Contains(got.Reason, test.reason) {
+				t.Errorf("quarantined, with a reason that has %q (-want +got):\n%s", test.reason, diff)
+			}
+			if nacks := b.find(messageID).Nacks; nacks != 0 || versions[id] != 2 {
+				t.Errorf("it was nacked %d times, and the note has version %d, want 0 and 2", nacks, versions[id])
+			}
+		})
+	}
+}
+
+// The database is unavailable for five seconds, and does not answer in the last two of them. Then
+// everything is applied. No message is given back or quarantined, and the calls are few.
+func TestProjectorWaitsForDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, start := newStore(), time.Now()
+		var calls atomic.Int64
+		store.before = func(ctx context.Context, _ []note) error {
+			calls.Add(1)
+			switch away := time.Since(start); {
+			case away < 3*time.Second:
+				return unavailable()
+			case away < 5*time.Second:
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		project(t, consumer.Config{MaxAttempts: 1, TransactionTimeout: time.Second}, store, messages(500), 20*time.Second)
+		if versions, _, quarantine := store.state(); len(versions) != 500 || len(quarantine) > 0 {
+			t.Errorf("%d messages are applied and %d in quarantine, want 500 and none", len(versions), len(quarantine))
+		}
+		if got := calls.Load(); got > 100 {
+			t.Errorf("calls of the store = %d, want at most 100", got)
+		}
+	})
+}
+
+// A stop in the middle: a message that commits in time is acknowledged, though the ack comes after
+// the stop. One that does not is given back, and the next projector gets it.
+func TestProjectorStopsInTheMiddle(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t), newStore()
+	slow, stuck := messages(1)[0], messages(1)[0]
+	var restarted atomic.Bool
+	var began sync.WaitGroup
+	began.Add(2)
+	store.before = func(ctx context.Context, notes []note) error {
+		if restarted.Load() {
+			return nil
+		}
+		began.Done()
+		if notes[0].ID.String() == stuck.ID {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		time.Sleep(200 * time.Millisecond)
+		return nil
+	}
+	cfg := consumer.Config{BatchSize: 1, TransactionTimeout: time.Hour, StopTimeout: 2 * time.Second}
+	stop := b.start(cfg, store)
+	ids := b.publish(slow, stuck)
+	began.Wait()
+	stop()
+	if got := b.find(ids[0]); got.Acks != 1 || got.Nacks != 0 {
+		t.Errorf("the committed message has %d acks and %d nacks, want 1 and 0", got.Acks, got.Nacks)
+	}
+	waitFor(t, "the stuck message to be given back", func() bool { return b.find(ids[1]).Nacks == 1 })
+	if got := b.find(ids[1]).Acks; got != 0 {
+		t.Errorf("the stuck message has %d acks, want 0", got)
+	}
+	restarted.Store(true)
+	b.start(cfg, store)
+	b.waitForAcks()
+	if versions, _, _ := store.state(); len(versions) != 2 {
+		t.Errorf("%d messages are applied, want 2", len(versions))
+	}
+}

@@ -1,0 +1,94 @@
+package catalog_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// Who waits for a connection in vain is told so while there is time to do
+// something about it, and not made to think that the database may have done it.
+func TestWaitForConnection(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	woken := 0
+	videos, catalog, inbox := store.NewVideos(pool, func(envelope.Aggregate) { woken++ }), store.NewCatalog(pool), store.NewInbox(pool)
+	held, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := created(t, "Ran")
+	for name, call := range map[string]func(ctx context.Context) error{
+		"a transaction": func(ctx context.Context) error { _, err := videos.CreateVideo(ctx, uuid.Nil, nil, e); return err },
+		"a row":         func(ctx context.Context) error { _, err := videos.GetVideo(ctx, e.Video.ID); return err },
+		"rows": func(ctx context.Context) error {
+			_, _, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 1})
+			return err
+		},
+		"a command": func(ctx context.Context) error {
+			return inbox.Quarantine(ctx, "consumer", envelope.Quarantined{})
+		},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		err := call(ctx)
+		if kindOf(err) != problem.Unavailable || errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			t.Errorf("without a connection, %s is %v, and the context %v; want Unavailable, not that it took too long, while there is time", name, err, ctx.Err())
+		}
+		cancel()
+	}
+	if woken > 0 {
+		t.Error("what was not begun has woken the publisher")
+	}
+
+	held.Release()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 3 { // each gives the connection back
+		if _, err := videos.CreateVideo(ctx, uuid.Nil, nil, created(t, "Ran")); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := videos.GetVideo(ctx, newID(t)); kindOf(err) != problem.NotFound {
+			t.Fatalf("GetVideo() = %v, want NotFound", err)
+		}
+		if _, err := inbox.QuarantinedPayload(ctx, 1); kindOf(err) != problem.NotFound {
+			t.Fatalf("QuarantinedPayload() = %v, want NotFound", err)
+		}
+		if _, _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "Ran", Limit: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A database that says nothing is not available. That events were to be projected
+// then says nothing about them: they are not slow.
+func TestSilentDatabaseIsUnavailable(t *testing.T) {
+	t.Parallel()
+	network := storetest.NewNetwork(t, storetest.URL(t))
+	pool, err := db.Open(t.Context(), network.URL+"&connect_timeout=1", 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	network.Mute()
+	for name, timeout := range map[string]time.Duration{"before it is given up": 1500 * time.Millisecond, "given up": time.Minute} {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		_, err := store.NewCatalog(pool).Project(ctx, "catalog", []domain.Event{*created(t, "Ran")})
+		if kindOf(err) != problem.Unavailable || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("while the connection is made, %s, Project() = %v, want Unavailable, not that it took too long", name, err)
+		}
+		cancel()
+	}
+}

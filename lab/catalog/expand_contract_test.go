@@ -1,0 +1,105 @@
+package catalog_test
+
+import (
+	"database/sql"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3"
+
+	"example.com/servicekit/migratelint"
+	"example.com/videocatalog/internal/deep"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// lint fails the test for every statement of the migrations that would stop a running service.
+func lint(t *testing.T, names []string) {
+	t.Helper()
+	var files []migratelint.File
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, migratelint.File{Name: filepath.Base(name), Text: string(text)})
+	}
+	findings, err := migratelint.Lint(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, finding := range findings {
+		t.Error(finding)
+	}
+}
+
+// The worked example of docs/database.md, a column that gets another name, is safe by the same rules, and every build
+// on the way runs on the schema before and after each step, as a roll-out and a roll-back need it.
+func TestExpandContractExample(t *testing.T) {
+	deep.Test(t)
+	t.Parallel()
+	steps, err := filepath.Glob("../../db/testdata/expand_contract/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(steps) != 5 {
+		t.Fatalf("steps = %q, want 5", steps)
+	}
+	migrations, err := filepath.Glob("../../db/migrations/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lint(t, append(migrations, steps...))
+
+	// What each build writes and reads, as far as it differs.
+	const others = `id, title, description, duration_ms, language_code, tags, state, version, create_time, update_time`
+	const values = `gen_random_uuid(), 't', 'd', 1, 'en', '{}', 'draft', 1, now(), now()`
+	builds := []struct{ name, write, reads string }{
+		{"the build before", "INSERT INTO video_catalog.videos (" + others + ", release_year) VALUES (" + values + ", 1999)", "release_year"},
+		{"writes both", "INSERT INTO video_catalog.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "release_year"},
+		{"reads the new one", "INSERT INTO video_catalog.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "premiere_year"},
+		{"knows only the new one", "INSERT INTO video_catalog.videos (" + others + ", premiere_year) VALUES (" + values + ", 1999)", "premiere_year"},
+	}
+	target := storetest.Direct(t, storetest.URL(t))
+	pool := pool(t, target)
+	sqlDB, err := sql.Open("pgx", target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sqlDB.Close()
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, os.DirFS("../../db/testdata/expand_contract"), goose.WithSlog(slog.New(slog.DiscardHandler)),
+		goose.WithDisableGlobalRegistry(true), goose.WithAllowOutofOrder(true), goose.WithTableName("example_version"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// run has the builds from first to last write, and then read, each without missing what another one has written.
+	run := func(step string, first, last int) {
+		t.Helper()
+		for _, build := range builds[first : last+1] {
+			if _, err := pool.Exec(t.Context(), build.write, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Errorf("after %s, the build that %s: %s: %v", step, build.name, build.write, err)
+			}
+			var missing int
+			sql := "SELECT count(*) FROM video_catalog.videos WHERE " + build.reads + " IS NULL"
+			if err := pool.QueryRow(t.Context(), sql, pgx.QueryExecModeSimpleProtocol).Scan(&missing); err != nil || missing > 0 {
+				t.Errorf("after %s, the build that %s: %d rows without %s, %v, want none", step, build.name, missing, build.reads, err)
+			}
+		}
+	}
+	run("nothing", 0, 0)
+	for i, step := range []struct{ first, last int }{{0, 1}, {1, 2}, {1, 2}, {2, 3}, {3, 3}} {
+		if i == 1 { // the backfill, a command in batches, before the check that asks for it
+			execute(t, pool, "UPDATE video_catalog.videos SET premiere_year = release_year WHERE id IN (SELECT id FROM video_catalog.videos WHERE premiere_year IS NULL LIMIT 1000)")
+		}
+		if _, err := provider.UpByOne(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		run(filepath.Base(steps[i]), step.first, step.last)
+	}
+	var missing int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos WHERE premiere_year IS DISTINCT FROM 1999").Scan(&missing); err != nil || missing != 0 {
+		t.Errorf("rows that lost their year = %d, %v, want none", missing, err)
+	}
+}

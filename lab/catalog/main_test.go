@@ -1,0 +1,55 @@
+// Package catalog_test has the tests of the example that take long.
+package catalog_test
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
+)
+
+func TestMain(m *testing.M) { storetest.Main(m) }
+
+var (
+	newID   = rig.NewID
+	count   = rig.Count
+	execute = rig.Execute
+	kindOf  = rig.KindOf
+)
+
+// created is the first event of a new video.
+func created(t testing.TB, title string) *domain.Event {
+	t.Helper()
+	e, err := domain.Create(newID(t), domain.Details{Title: title}, domain.Stamp{EventID: newID(t), Time: rig.Epoch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// as returns the URL of a database for another user.
+func as(t testing.TB, target, user string) string {
+	t.Helper()
+	address, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.User(user)
+	return address.String()
+}
+
+// pool opens a pool that is closed when the test ends.
+func pool(t testing.TB, target string) *pgxpool.Pool {
+	t.Helper()
+	p, err := db.Open(t.Context(), target, 2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}

@@ -1,0 +1,195 @@
+package consumer_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/googleapis/gax-go/v2"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/localtopics"
+)
+
+// busy is what a machine that does much else may add to a time. When Run returns
+// to the moment is tested in bubbles; what it must not wait for here lasts for
+// half a minute or longer.
+const busy = 2 * time.Second
+
+// A broker that goes away and comes back is no reason to stop; one that is
+// away when the projector is stopped does not keep it.
+func TestProjectorSurvivesBrokerOutage(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
+	cfg := consumer.Config{StopTimeout: time.Second}
+	_, stop := b.start(cfg, store)
+	b.publish(messages(1)...)
+	b.waitForAcks()
+	b.server.SetDown(true)
+	time.Sleep(300 * time.Millisecond)
+	b.server.SetDown(false)
+	b.publish(messages(1)...)
+	b.waitForAcks()
+	if got := len(store.versions()); got != 2 {
+		t.Errorf("entries = %d, want 2", got)
+	}
+
+	b.server.SetDown(true)
+	time.Sleep(300 * time.Millisecond)
+	start := time.Now()
+	stop()
+	if took := time.Since(start); took > cfg.StopTimeout+busy {
+		t.Errorf("Run returned %s after ctx was done, want at most %s", took, cfg.StopTimeout)
+	}
+}
+
+// Messages come soon after an outage, however often the client tried in vain to
+// open a stream. Its own pauses grow to a minute: eight of them are over before
+// waitForAcks gives up once in thousands of times, those of a second always.
+func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, localbroker.Resources{Schemaless: true})
+	var opened atomic.Int32
+	outage := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		if opened.Add(1) <= 8 {
+			return nil, status.Error(codes.Unavailable, "no connection")
+		}
+		return open(ctx, desc, cc, method, opts...)
+	}
+	conn, err := b.server.Conn(grpc.WithChainStreamInterceptor(outage))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := pubsub.NewClient(t.Context(), "test-project", option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	consumer.RetrySoon(client)
+	b.publish(messages(1)...)
+	(&broker{t, b.server, client}).start(consumer.Config{}, &memStore{})
+	b.waitForAcks()
+	if got := opened.Load(); got < 9 {
+		t.Errorf("attempts to open a stream = %d, want 9 at least", got)
+	}
+}
+
+// No pause between two attempts at a call of the client is longer than a second,
+// and what is tried again is what the client would try again by itself.
+func TestRetrySoon(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, localbroker.Resources{Schemaless: true})
+	own, err := b.server.Client(t.Context(), "test-project")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	retryer := func(options []gax.CallOption) gax.Retryer {
+		var settings gax.CallSettings
+		for _, option := range options {
+			option.Resolve(&settings)
+		}
+		return settings.Retry()
+	}
+	soon, late := b.client.SubscriptionAdminClient.CallOptions, own.SubscriptionAdminClient.CallOptions
+	for name, call := range map[string]struct{ soon, late gax.Retryer }{
+		"StreamingPull":     {retryer(soon.StreamingPull), retryer(late.StreamingPull)},
+		"Acknowledge":       {retryer(soon.Acknowledge), retryer(late.Acknowledge)},
+		"ModifyAckDeadline": {retryer(soon.ModifyAckDeadline), retryer(late.ModifyAckDeadline)},
+	} {
+		for code := codes.OK + 1; code <= codes.Unauthenticated; code++ {
+			_, got := call.soon.Retry(status.Error(code, "an error"))
+			if _, want := call.late.Retry(status.Error(code, "an error")); got != want {
+				t.Errorf("%s: after %s it is tried again: %t, by itself: %t", name, code, got, want)
+			}
+		}
+		for range 100 {
+			if pause, _ := call.soon.Retry(status.Error(codes.Unavailable, "no connection")); pause > time.Second {
+				t.Fatalf("%s: a pause of %s, want a second at most", name, pause)
+			}
+		}
+	}
+}
+
+// A subscription that does not exist is waited for, and so is permission.
+func TestProjectorWaitsForSubscription(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
+	allow := b.server.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
+	name := "projects/test-project/subscriptions/" + localtopics.Subscription
+	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
+		t.Fatal(err)
+	}
+	var logged lockedBuffer
+	read, _ := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
+	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = PermissionDenied") })
+	allow()
+	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = NotFound") })
+	if err := localtopics.Create(t.Context(), b.client, localbroker.Resources{Schemaless: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(messages(1)...)
+	b.waitForAcks()
+	if got := read.counter("consumer.failures")["receive"]; got < 2 {
+		t.Errorf("consumer.failures of receive = %d, want at least 2", got)
+	}
+	if got := logged.String(); !strings.Contains(got, "subscription="+name) {
+		t.Errorf("log = %s\nwant it to name the subscription", got)
+	}
+}
+
+// Under exactly-once delivery an ack that the broker refuses is counted, also
+// when the projector is stopped before the answer.
+func TestProjectorChecksAcks(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true, ExactlyOnce: true}), &memStore{}
+	read, stop := b.start(consumer.Config{}, store)
+	b.publish(messages(1)...)
+	b.waitForAcks()
+	failures := func() int64 { return read.counter("consumer.ack_failures")[""] }
+	if got := failures(); got != 0 {
+		t.Errorf("consumer.ack_failures = %d, want 0", got)
+	}
+	b.server.Inject(pubsublocal.Fault{Method: "Acknowledge", Code: codes.PermissionDenied, Delay: 100 * time.Millisecond})
+	b.publish(messages(1)...)
+	waitFor(t, "an ack failure", func() bool { return failures() == 1 })
+	b.publish(messages(1)...)
+	waitFor(t, "an event", func() bool { return len(store.versions()) == 3 })
+	stop()
+	if got := failures(); got != 2 {
+		t.Errorf("consumer.ack_failures = %d, want 2", got)
+	}
+}
+
+// An ack that the client is still trying to get through when the projector is
+// stopped is waited for.
+func TestProjectorWaitsForAcks(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true, ExactlyOnce: true}), &memStore{}
+	read, stop := b.start(consumer.Config{}, store)
+	b.server.Inject(pubsublocal.Fault{Method: "Acknowledge", Code: codes.Aborted, Times: 2})
+	id := b.publish(messages(1)...)[0]
+	waitFor(t, "an event", func() bool { return len(store.versions()) == 1 })
+	stop()
+	if got := b.find(id).Acks; got != 1 {
+		t.Errorf("acks = %d, want 1", got)
+	}
+	if got := read.counter("consumer.ack_failures")[""]; got != 0 {
+		t.Errorf("consumer.ack_failures = %d, want 0", got)
+	}
+}

@@ -1,0 +1,214 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+)
+
+// newFrom makes a projector of one source.
+func newFrom(cfg consumer.Config, from consumer.Subscription, handlers consumer.Handlers, store *memStore, log *slog.Logger, meter metric.Meter) (*consumer.Projector, error) {
+	return consumer.New(cfg, []consumer.Source{{Subscriber: from, Consumer: "test", Handlers: handlers}}, store, log, meter)
+}
+
+// project runs a projector on some messages for a time, inside a synctest
+// bubble: a goroutine that outlives it fails the test.
+func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer.Subscription, d time.Duration) readings {
+	t.Helper()
+	meter, read := newMeter(t)
+	projector, err := newFrom(cfg, source, store.handlers(), store, discard, meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := projector.Run(ctx); err != nil {
+		t.Errorf("Run() = %v, want nil once ctx is done", err)
+	}
+	return read
+}
+
+// unavailable is how a store says that its database is unavailable.
+func unavailable() error { return fmt.Errorf("project: %w", envelope.ErrUnavailable) }
+
+// A thousand messages at once are applied in few transactions, each of a batch.
+func TestProjectorBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memStore{}
+		store.onProject = func(context.Context, []note) error {
+			time.Sleep(2 * time.Millisecond) // a commit
+			return nil
+		}
+		read := project(t, consumer.Config{}, store, messages(1000), time.Second)
+		if got := len(store.versions()); got != 1000 {
+			t.Errorf("entries = %d, want 1000", got)
+		}
+		if got := store.transactionCount(); got > 20 {
+			t.Errorf("transactions = %d, want at most 20", got)
+		}
+		if batches, events := read.histogram("consumer.batch.size"); events != 1000 || batches != uint64(store.transactionCount()) {
+			t.Errorf("consumer.batch.size has %d batches of %v events in all, want %d of 1000", batches, events, store.transactionCount())
+		}
+	})
+}
+
+// A lone message waits for others for BatchDelay and no longer.
+func TestProjectorDoesNotWaitForFullBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, start := &memStore{}, time.Now()
+		var waited time.Duration
+		store.onProject = func(context.Context, []note) error {
+			waited = time.Since(start)
+			return nil
+		}
+		project(t, consumer.Config{BatchDelay: 7 * time.Millisecond}, store, messages(1), time.Second)
+		if waited != 7*time.Millisecond {
+			t.Errorf("the message waited %s, want 7ms", waited)
+		}
+	})
+}
+
+// While all workers are busy the next batch fills: the second transaction
+// takes all that came during the first, however late.
+func TestProjectorFillsBatchWhileCommitting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sizes []int
+		store := &memStore{}
+		store.onProject = func(_ context.Context, events []note) error {
+			sizes = append(sizes, len(events))
+			time.Sleep(time.Second)
+			return nil
+		}
+		source := slowSource{fakeSource: messages(30), pause: 20 * time.Millisecond}
+		project(t, consumer.Config{Workers: 1}, store, source, 5*time.Second)
+		if diff := cmp.Diff([]int{1, 29}, sizes); diff != "" {
+			t.Errorf("sizes of the transactions (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A batch that takes too long again and again is taken apart, whoever loses
+// patience first: an event with which a statement takes too long holds up its key,
+// and little else, until the database has become faster. It is not to blame.
+func TestProjectorTakesASlowBatchApart(t *testing.T) {
+	for name, patience := range map[string]time.Duration{"ours": time.Hour, "the database's": 8 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all, start := messages(100), time.Now()
+				slow := all[17].ID
+				store := &memStore{}
+				var others time.Duration // when all of them were applied
+				applied, alone := 0, 0
+				store.onProject = func(ctx context.Context, events []note) error {
+					if slices.ContainsFunc(events, func(e note) bool { return e.ID.String() == slow }) && time.Since(start) < 10*time.Minute {
+						if len(events) == 1 {
+							alone++
+						}
+						select {
+						case <-ctx.Done():
+							return ctx.Err()
+						case <-time.After(patience):
+							return fmt.Errorf("%w: statement timeout: %w", envelope.ErrUnavailable, context.DeadlineExceeded)
+						}
+					}
+					if applied += len(events); applied == 99 {
+						others = time.Since(start)
+					}
+					return nil
+				}
+				read := project(t, consumer.Config{Workers: 1, MaxAttempts: 2}, store, all, 20*time.Minute)
+				if diff := cmp.Diff(map[string]int64{"applied": 100}, read.counter("consumer.events")); diff != "" {
+					t.Errorf("consumer.events (-want +got):\n%s", diff)
+				}
+				if alone < 5 || alone > 40 {
+					t.Errorf("the event was tried %d times alone in 10 minutes of 8 to 10 s each, want pauses that grow to a minute", alone)
+				}
+				if others == 0 || others > 2*time.Minute {
+					t.Errorf("the others were applied after %s, want at most 2 minutes", others)
+				}
+			})
+		})
+	}
+}
+
+// What was refused is tried again alone, whatever else has come meanwhile.
+func TestProjectorRetriesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := slowSource{fakeSource: messages(200), pause: 2 * time.Millisecond}
+		poison := source.fakeSource[1]
+		var sizes []int
+		store := &memStore{}
+		store.onProject = func(_ context.Context, events []note) error {
+			for _, e := range events {
+				if e.ID.String() == poison.ID {
+					sizes = append(sizes, len(events))
+					return errors.New("refused")
+				}
+			}
+			return nil
+		}
+		project(t, consumer.Config{BatchDelay: 5 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: time.Millisecond}, store, source, time.Second)
+		if diff := cmp.Diff([]int{3, 1, 1, 1, 1, 1}, sizes); diff != "" {
+			t.Errorf("sizes of the refused transactions (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A quarantine that refuses is tried again until it takes the message, and
+// holds up nothing else.
+func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := messages(1)[0]
+		broken.Data = nil
+		broken.Attributes = map[string]string{envelope.AttrSchemaVersion: "1", "a\x00": "b\x00"}
+		store := &memStore{}
+		refusals := 0
+		store.onQuarantine = func(_ context.Context, m envelope.Quarantined) error {
+			want := envelope.Quarantined{
+				MessageID: broken.ID, OrderingKey: broken.OrderingKey, Attributes: broken.Attributes,
+				Payload: broken.Data, Reason: m.Reason, PublishTime: broken.PublishTime,
+			}
+			if diff := cmp.Diff(want, m); diff != "" {
+				t.Errorf("Quarantine got (-want +got):\n%s", diff)
+			}
+			if refusals++; refusals < 20 {
+				return errors.New("no such table")
+			}
+			return nil
+		}
+		read := project(t, consumer.Config{Workers: 1}, store, append(messages(10), broken), 10*time.Minute)
+		if got := store.quarantined(); len(got) != 1 {
+			t.Errorf("quarantine = %v, want one message", got)
+		}
+		if diff := cmp.Diff(map[string]int64{"applied": 10, "quarantined": 1}, read.counter("consumer.events")); diff != "" {
+			t.Errorf("consumer.events (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A Config says all that is wrong with it.
+func TestConfigValidate(t *testing.T) {
+	if err := (consumer.Config{}).Validate(); err != nil {
+		t.Errorf("Validate() of the zero value = %v, want nil", err)
+	}
+	if err := (consumer.Config{Workers: 1, BatchSize: 1}).Validate(); err != nil {
+		t.Errorf("Validate() with a transaction per message = %v, want nil", err)
+	}
+	err := consumer.Config{Workers: -1, RetryMin: time.Minute, MaxOutstandingMessages: 120_001}.Validate()
+	want := "Workers must not be negative\nRetryMin (1m0s) must not exceed RetryMax (5s)\n" +
+		"MaxOutstandingMessages (120001) must be at most 1200 × Workers × BatchSize (120000)"
+	if err == nil || err.Error() != want {
+		t.Errorf("Validate() = %v, want %s", err, want)
+	}
+}

@@ -1,0 +1,147 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+
+	"example.com/servicekit/localbroker"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/localtopics"
+)
+
+// broker is a Pub/Sub server with the topic and the subscription.
+type broker struct {
+	t      *testing.T
+	server *localbroker.Server
+	client *pubsub.Client
+}
+
+func newBroker(t *testing.T, resources localbroker.Resources) *broker {
+	t.Helper()
+	server, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := server.Client(t.Context(), "test-project")
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumer.RetrySoon(client)
+	t.Cleanup(func() {
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := localtopics.Create(t.Context(), client, resources); err != nil {
+		t.Fatal(err)
+	}
+	return &broker{t, server, client}
+}
+
+// publish publishes messages and returns their ids.
+func (b *broker) publish(messages ...*pubsub.Message) []string {
+	b.t.Helper()
+	var ids []string
+	for _, m := range messages {
+		response, err := b.client.TopicAdminClient.Publish(b.t.Context(), &pubsubpb.PublishRequest{
+			Topic:    "projects/test-project/topics/" + localtopics.Topic,
+			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.OrderingKey}},
+		})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		ids = append(ids, response.GetMessageIds()...)
+	}
+	return ids
+}
+
+// find returns a message as the server has it.
+func (b *broker) find(id string) localbroker.Message {
+	for _, m := range b.server.Published() {
+		if m.ID == id {
+			return m
+		}
+	}
+	b.t.Fatalf("no message %s", id)
+	return localbroker.Message{}
+}
+
+// waitForAcks waits until every message that was published is acknowledged.
+func (b *broker) waitForAcks() {
+	b.t.Helper()
+	waitFor(b.t, "all acks", func() bool {
+		for _, m := range b.server.Published() {
+			if m.Acks == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// start runs a projector until stop is called, which waits for it.
+func (b *broker) start(cfg consumer.Config, store *memStore) (read readings, stop func()) {
+	b.t.Helper()
+	return b.startLogging(cfg, store, discard)
+}
+
+func (b *broker) startLogging(cfg consumer.Config, store *memStore, log *slog.Logger) (read readings, stop func()) {
+	b.t.Helper()
+	meter, read := newMeter(b.t)
+	projector, err := consumer.New(cfg, []consumer.Source{{Subscriber: b.client.Subscriber(localtopics.Subscription), Consumer: "test", Handlers: store.handlers()}}, store, log, meter)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.run(projector, read)
+}
+
+// run runs a projector until stop is called, which waits for it.
+func (b *broker) run(projector *consumer.Projector, read readings) (_ readings, stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- projector.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("Run() = %v, want nil once ctx is done", err)
+		}
+	})
+	b.t.Cleanup(stop)
+	return read, stop
+}
+
+func waitFor(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// lockedBuffer is where several goroutines log.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

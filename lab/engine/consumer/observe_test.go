@@ -1,0 +1,270 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+)
+
+// Messages in sampled traces are spans from arrival to ack. Their transaction
+// is under the first of a batch, and the others link to it.
+func TestSampledMessagesAreTraced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := messages(4)
+		for i, m := range source {
+			flags := "00"
+			if i < 2 {
+				flags = "01"
+			}
+			m.Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-%s", i+1, 0xabc, flags)
+		}
+		delete(source[3].Attributes, envelope.AttrTraceparent)
+		store, exporter := &memStore{}, tracetest.NewInMemoryExporter()
+		var transactions []trace.SpanContext
+		store.onProject = func(ctx context.Context, _ []note) error {
+			transactions = append(transactions, trace.SpanContextFromContext(ctx))
+			return nil
+		}
+		project(t, consumer.Config{Tracing: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))}, store, source, time.Second)
+
+		var got []string
+		names := make(map[trace.SpanID]string)
+		links := 0
+		for _, span := range exporter.GetSpans() {
+			names[span.SpanContext.SpanID()] = span.Name
+		}
+		names[trace.SpanID{6: 0xa, 7: 0xbc}] = "the publisher"
+		for _, span := range exporter.GetSpans() {
+			got = append(got, span.SpanContext.TraceID().String()[31:]+" "+span.Name+" under "+names[span.Parent.SpanID()])
+			for _, link := range span.Links {
+				links++
+				if len(transactions) != 1 || !link.SpanContext.Equal(transactions[0]) {
+					t.Errorf("%s links to %v, want the transaction %v", span.Name, link.SpanContext, transactions)
+				}
+			}
+		}
+		slices.Sort(got)
+		want := []string{
+			"1 consumer.process under the publisher", "1 consumer.project under consumer.process",
+			"2 consumer.process under the publisher", "2 consumer.project under consumer.process",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("spans (-want +got):\n%s", diff)
+		}
+		if links != 1 || len(transactions) != 1 || !transactions[0].IsSampled() {
+			t.Errorf("%d links, transactions under %v, want one and one", links, transactions)
+		}
+	})
+}
+
+// Acks and nacks are counted, what is in hand is not lost count of, and how
+// long an event took refers to its trace.
+func TestDeliveriesAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := messages(3)
+		source[0].Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
+		store := &memStore{}
+		store.onProject = func(context.Context, []note) error {
+			time.Sleep(200 * time.Millisecond)
+			return nil
+		}
+		read := project(t, consumer.Config{Tracing: sdktrace.NewTracerProvider()}, store, source, time.Second)
+		if acks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.messages")[""]; acks != 3 || inHand != 0 {
+			t.Errorf("acks = %d, in hand = %d, want 3 and 0", acks, inHand)
+		}
+		if n, sum := read.histogram("consumer.delivery.delay"); n != 3 || sum < 0.6 || sum > 1 {
+			t.Errorf("consumer.delivery.delay = %d times, %.2f s in all, want 3 of a little over 0.2 s", n, sum)
+		}
+		exemplars := make(map[string]int)
+		for _, m := range read.collect() {
+			if data, ok := m.Data.(metricdata.Histogram[float64]); ok {
+				exemplars[m.Name] = len(data.DataPoints[0].Exemplars)
+			}
+		}
+		want := map[string]int{"consumer.lag": 1, "consumer.delivery.delay": 1, "consumer.message.duration": 1}
+		if diff := cmp.Diff(want, exemplars); diff != "" {
+			t.Errorf("exemplars (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A projector that has had no message yet has none in hand, which is not unknown.
+func TestNothingInHandIsMeasured(t *testing.T) {
+	t.Parallel()
+	meter, read := newMeter(t)
+	if _, err := newFrom(consumer.Config{}, messages(0), nil, &memStore{}, discard, meter); err != nil {
+		t.Fatal(err)
+	}
+	if n, measured := read.counter("consumer.messages")[""]; n != 0 || !measured {
+		t.Errorf("in hand = %d, measured %t, want 0, true", n, measured)
+	}
+}
+
+// A clock that is ahead of ours makes no delay negative.
+func TestDelaysAreNotNegative(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := noteEvent(uuid.NewString(), 1, written)
+		e.OccurredAt = e.OccurredAt.Add(time.Hour)
+		read := project(t, consumer.Config{}, &memStore{}, fakeSource{message(e)}, time.Second)
+		for _, name := range []string{"consumer.lag", "consumer.delivery.delay"} {
+			if n, sum := read.histogram(name); n != 1 || sum != 0 {
+				t.Errorf("%s = %d times, %.2f s in all, want once 0", name, n, sum)
+			}
+		}
+	})
+}
+
+// hangsAt is a log that hangs at one message, as one that nobody reads does.
+type hangsAt struct {
+	slog.Handler
+	message string
+	hang    <-chan struct{}
+}
+
+func (h hangsAt) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h hangsAt) Handle(_ context.Context, record slog.Record) error {
+	if record.Message == h.message {
+		<-h.hang
+	}
+	return nil
+}
+
+// refusing is a subscription that does not exist.
+type refusing struct{ fakeSource }
+
+func (refusing) Receive(context.Context, func(context.Context, *pubsub.Message)) error {
+	return errors.New("there is no such subscription")
+}
+
+// refusesOnce pulls, and is given nothing, from the second time on.
+type refusesOnce struct {
+	fakeSource
+	refused atomic.Bool
+}
+
+func (s *refusesOnce) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
+	if !s.refused.Swap(true) {
+		return errors.New("the stream has ended")
+	}
+	return s.fakeSource.Receive(ctx, f)
+}
+
+// A client that has given up and is not started again is found. One that is
+// refused again and again, or given nothing, is not stuck.
+func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
+	const interval = 5 * time.Second // the longest pause
+	for _, test := range []struct {
+		name   string
+		source consumer.Subscription
+		hangs  bool
+		stuck  bool
+	}{
+		{"does not go on", refusing{}, true, true},
+		{"is refused", refusing{}, false, false},
+		{"is given nothing", fakeSource{}, true, false},
+		{"is given nothing after a refusal", &refusesOnce{}, false, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hang := make(chan struct{})
+				if !test.hangs {
+					close(hang)
+				}
+				log := slog.New(hangsAt{slog.DiscardHandler, "consumer: cannot receive, trying again", hang})
+				projector, err := newFrom(consumer.Config{}, test.source, nil, &memStore{}, log, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkStuck(t, projector, interval, test.stuck, "consumer: receiving", func() {
+					if test.hangs {
+						close(hang)
+					}
+				})
+			})
+		})
+	}
+}
+
+// A message that is given back is a nack and no ack.
+func TestNacksAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memStore{onProject: func(context.Context, []note) error { return unavailable() }}
+		read := project(t, consumer.Config{}, store, messages(2), time.Second)
+		if acks, nacks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.nacks")[""], read.counter("consumer.messages")[""]; acks != 0 || nacks != 2 || inHand != 0 {
+			t.Errorf("acks = %d, nacks = %d, in hand = %d, want 0, 2 and 0", acks, nacks, inHand)
+		}
+	})
+}
+
+// A worker whose call of the store never comes back is stuck. One that waits
+// for messages, or for a database that is unavailable, is not.
+func TestHangingTransactionIsStuck(t *testing.T) {
+	const interval = 10*time.Second + 5*time.Second // the timeout of a transaction, and the longest pause
+	for _, test := range []struct {
+		name     string
+		messages int
+		call     func(hang <-chan struct{}) error
+		stuck    bool
+	}{
+		{"hangs", 1, func(hang <-chan struct{}) error { <-hang; return nil }, true},
+		{"no database", 1, func(<-chan struct{}) error { time.Sleep(10 * time.Second); return unavailable() }, false},
+		{"no messages", 0, nil, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hang := make(chan struct{})
+				store := &memStore{onProject: func(context.Context, []note) error { return test.call(hang) }}
+				projector, err := newFrom(consumer.Config{}, messages(test.messages), store.handlers(), store, discard, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkStuck(t, projector, interval, test.stuck, "consumer: worker", func() { close(hang) })
+			})
+		})
+	}
+}
+
+// checkStuck runs a projector, looks whether a loop of it is stuck after three
+// intervals and not before, releases what it hangs in, and ends it.
+func checkStuck(t *testing.T, projector *consumer.Projector, interval time.Duration, want bool, loop string, release func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = projector.Run(ctx) }) // what it returns, others test
+	time.Sleep(3 * interval)
+	if err := projector.Stuck(); err != nil {
+		t.Errorf("Stuck() = %v within three intervals, want nil", err)
+	}
+	for range 100 {
+		time.Sleep(time.Second)
+		if err := projector.Stuck(); (err != nil) != want || err != nil && !strings.Contains(err.Error(), loop) {
+			t.Fatalf("Stuck() = %v, want an error: %t", err, want)
+		}
+	}
+	release()
+	stop()
+	running.Wait()
+	if err := projector.Stuck(); err != nil {
+		t.Errorf("Stuck() = %v once it has ended, want nil", err)
+	}
+}

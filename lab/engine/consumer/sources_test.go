@@ -1,0 +1,202 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"example.com/servicekit/localbroker"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/localtopics"
+)
+
+// A message of an aggregate type without a handler is acknowledged and counted,
+// and nothing reads it, whatever it contains. The log has the type once a minute.
+func TestProjectorAcknowledgesUnhandledTypes(t *testing.T) {
+	t.Parallel()
+	b, store, id := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}, uuid.NewString()
+	var logged lockedBuffer
+	read, stop := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
+	like, broken := noteEvent(id, 2, deleted), noteEvent(id, 3, edited)
+	like.AggregateType, broken.AggregateType, broken.Version = "order", "order", 0
+	b.publish(message(noteEvent(id, 1, written)), message(like), message(broken))
+	b.waitForAcks()
+	stop()
+	if diff := cmp.Diff(map[string]int64{"note applied": 1, "other unhandled": 2}, read.counterByType("consumer.events")); diff != "" {
+		t.Errorf("consumer.events (-want +got):\n%s", diff)
+	}
+	if got := store.entry(id); got.Version != 1 || len(store.quarantined()) != 0 {
+		t.Errorf("note = %+v, quarantine = %v, want version 1 and nothing", got, store.quarantined())
+	}
+	if got := read.counter("consumer.acks")[""]; got != 3 {
+		t.Errorf("consumer.acks = %d, want 3", got)
+	}
+	if n := strings.Count(logged.String(), "aggregate_type=order"); n != 1 || !strings.Contains(logged.String(), "level=WARN") {
+		t.Errorf("log = %s\nwant one warning of the type", logged.String())
+	}
+}
+
+// The log has each type again after a minute, and at most a hundred types in one.
+func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := messages(1000)
+		for i, m := range source {
+			m.Attributes[envelope.AttrAggregateType] = []string{"order", "invoice", uuid.NewString()}[min(i, 2)]
+		}
+		again := message(noteEvent(uuid.NewString(), 1, written))
+		again.Attributes[envelope.AttrAggregateType] = "order"
+		var logged lockedBuffer
+		projector, err := newFrom(consumer.Config{}, lateSource{source, again}, nil, &memStore{}, slog.New(slog.NewTextHandler(&logged, nil)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if err := projector.Run(ctx); err != nil {
+			t.Errorf("Run() = %v, want nil once ctx is done", err)
+		}
+		if n := strings.Count(logged.String(), "\n"); n != 101 {
+			t.Errorf("log has %d lines, want 100 at once, and one a minute later", n)
+		}
+	})
+}
+
+// Several subscriptions share the workers. Each has handlers of its own, a
+// transaction has the events of one of them, and the inbox keeps them apart.
+func TestProjectorHasSeveralSources(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, localbroker.Resources{Schemaless: true})
+	const second = "second"
+	if _, err := b.client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
+		Name:  "projects/test-project/subscriptions/" + second,
+		Topic: "projects/test-project/topics/" + localtopics.Topic, EnableMessageOrdering: true, AckDeadlineSeconds: 60,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	got := map[string]int{} // events by consumer and aggregate type
+	handle := func(aggregateType string) consumer.Handler {
+		return consumer.Handle(noteTypes, decodeNote, func(_ context.Context, consumerName string, notes []note) ([]envelope.Outcome, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			outcomes := make([]envelope.Outcome, len(notes))
+			for i, n := range notes {
+				if n.AggregateType != aggregateType {
+					return nil, errors.New("a note of another handler")
+				}
+				got[consumerName+" "+aggregateType]++
+				outcomes[i] = envelope.Applied
+			}
+			return outcomes, nil
+		})
+	}
+	sources := []consumer.Source{
+		{Subscriber: b.client.Subscriber(localtopics.Subscription), Consumer: "first", Handlers: consumer.Handlers{"note": handle("note"), "letter": handle("letter")}},
+		{Subscriber: b.client.Subscriber(second), Consumer: second, Handlers: consumer.Handlers{"letter": handle("letter")}},
+	}
+	meter, read := newMeter(t)
+	projector, err := consumer.New(consumer.Config{Workers: 2}, sources, &memStore{}, discard, meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := consumer.New(consumer.Config{Workers: 1}, sources, &memStore{}, discard, nil); err == nil || !strings.Contains(err.Error(), "set Workers") {
+		t.Errorf("New() with one worker for two sources = %v, want an error that names Workers", err)
+	}
+	_, stop := b.run(projector, read)
+	for range 20 {
+		letter := noteEvent(uuid.NewString(), 1, written)
+		letter.AggregateType = "letter"
+		b.publish(message(noteEvent(uuid.NewString(), 1, written)), message(letter))
+	}
+	waitFor(t, "all acks", func() bool { return read.counter("consumer.acks")[""] == 80 })
+	stop()
+	if diff := cmp.Diff(map[string]int{"first note": 20, "first letter": 20, "second letter": 20}, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	want := map[string]int64{"note applied": 20, "letter applied": 40, "other unhandled": 20}
+	if diff := cmp.Diff(want, read.counterByType("consumer.events")); diff != "" {
+		t.Errorf("consumer.events (-want +got):\n%s", diff)
+	}
+	if got := read.counter("consumer.failures"); len(got) != 0 {
+		t.Errorf("consumer.failures = %v, want none", got)
+	}
+}
+
+// A source whose transactions do not end, or whose events are refused, takes no worker away
+// from another.
+func TestSlowSourceHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good, bad := &memStore{}, &memStore{}
+		bad.onProject = func(context.Context, []note) error { return errors.New("refused") }
+		slow := &memStore{onProject: func(ctx context.Context, _ []note) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		projector, err := consumer.New(consumer.Config{Workers: 3, BatchSize: 1, TransactionTimeout: time.Hour}, []consumer.Source{
+			{Subscriber: messages(100), Consumer: "slow", Handlers: slow.handlers()},
+			{Subscriber: messages(100), Consumer: "bad", Handlers: bad.handlers()},
+			{Subscriber: messages(100), Consumer: "good", Handlers: good.handlers()},
+		}, good, discard, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := projector.Run(ctx); err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+		if applied, aside := good.transactionCount(), len(good.quarantined()); applied != 100 || aside != 100 {
+			t.Errorf("%d events are applied and %d set aside, want 100 of the good source and 100 of the bad one", applied, aside)
+		}
+	})
+}
+
+// Two sources of one consumer name would take each other's events for duplicates.
+func TestSourcesHaveNamesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, localbroker.Resources{Schemaless: true})
+	for _, test := range []struct {
+		names []string
+		good  bool
+	}{{[]string{"a", "b"}, true}, {[]string{"a", "a"}, false}, {[]string{""}, false}} {
+		var sources []consumer.Source
+		for _, name := range test.names {
+			sources = append(sources, consumer.Source{Subscriber: b.client.Subscriber(localtopics.Subscription), Consumer: name})
+		}
+		if _, err := consumer.New(consumer.Config{}, sources, &memStore{}, discard, nil); (err == nil) != test.good {
+			t.Errorf("New() of consumers %q = %v, want an error: %t", test.names, err, !test.good)
+		}
+	}
+}
+
+// A message that was set aside is applied by the handler of its type, if there is one.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	store := &memStore{}
+	n := noteEvent(uuid.NewString(), 1, written)
+	if err := store.handlers().Replay(t.Context(), "test", n.Attributes(), n.Payload); err != nil || store.entry(n.AggregateID).Version != 1 {
+		t.Errorf("Replay() = %v, note %+v, want nil and version 1", err, store.entry(n.AggregateID))
+	}
+	order, newer := n, n
+	order.AggregateType, newer.SchemaVersion = "order", 2
+	for _, test := range []struct {
+		attributes map[string]string
+		want       string
+	}{
+		{nil, "attribute event_id is missing"}, {order.Attributes(), `aggregate type "order" has no handler`}, {newer.Attributes(), "schema version 2 is newer"},
+	} {
+		if err := store.handlers().Replay(t.Context(), "test", test.attributes, n.Payload); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("Replay() = %v, want %s", err, test.want)
+		}
+	}
+}

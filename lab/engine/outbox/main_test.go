@@ -1,0 +1,41 @@
+package outbox_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
+)
+
+var (
+	checkInvariants = rig.CheckInvariants
+	count           = rig.Count
+	eventually      = rig.Eventually
+)
+
+func TestMain(m *testing.M) {
+	if moment := os.Getenv(dieVariable); moment != "" {
+		dieAt(moment)
+		return
+	}
+	storetest.Main(m)
+}
+
+// listBlocked returns the blocked aggregates.
+func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]admin.Blocked, error) {
+	t.Helper()
+	return store.NewOutbox(pool).ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
+}
+
+// operator returns an operator's request for one aggregate, and its first event.
+func operator(b admin.Blocked) admin.Request {
+	request := rig.Operator(b.Aggregate)
+	request.EventID = b.EventID
+	return request
+}

@@ -1,0 +1,443 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"weak"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/outbox"
+)
+
+// newTopic makes a topic on a server of its own. The client tries a request
+// for at most timeout.
+func newTopic(t testing.TB, timeout time.Duration, inFlight int) (*outbox.Topic, *localbroker.Server) {
+	t.Helper()
+	client, server := newClient(t)
+	topic := outbox.NewTopic(client.Publisher(localtopics.Topic), timeout, inFlight)
+	t.Cleanup(topic.Stop)
+	return topic, server
+}
+
+// newClient makes a client of a server of its own.
+func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
+	t.Helper()
+	server, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := server.Client(t.Context(), "test-project")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true}); err != nil {
+		t.Fatal(err)
+	}
+	outbox.RetrySoon(client)
+	t.Cleanup(func() {
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return client, server
+}
+
+// message is the message that has a name like those of claimed.
+func message(name string) envelope.Message {
+	m := claimed(name)[0].Message
+	m.ID, m.Payload = uuid.Must(uuid.NewV7()), []byte(name)
+	return m
+}
+
+// hand hands messages over, as a pass does.
+func hand(topic *outbox.Topic, names string) (receipts []outbox.Receipt) {
+	for name := range strings.FieldsSeq(names) {
+		receipts = append(receipts, topic.Publish(message(name)))
+	}
+	return receipts
+}
+
+// collect waits for answers, as a pass does, and returns how many are nil.
+func collect(ctx context.Context, receipts []outbox.Receipt) (acknowledged int, errs []error) {
+	for _, receipt := range receipts {
+		err := receipt.Wait(ctx)
+		if err == nil {
+			acknowledged++
+		}
+		errs = append(errs, err)
+	}
+	return acknowledged, errs
+}
+
+// pass hands messages over and waits for the answers.
+func pass(t testing.TB, topic *outbox.Topic, names string) (acknowledged int, errs []error) {
+	t.Helper()
+	return collect(t.Context(), hand(topic, names))
+}
+
+// stored is what the server has, in its order.
+func stored(server *localbroker.Server, keys ...string) (names []string) {
+	for _, m := range server.Published() {
+		if len(keys) == 0 || slices.Contains(keys, m.OrderingKey) {
+			names = append(names, string(m.Data))
+		}
+	}
+	return names
+}
+
+// What a pass hands over is sent when its first answer is read, however long the
+// client is told to wait for more.
+func TestTopicWaitsForNoMoreThanThePass(t *testing.T) {
+	t.Parallel()
+	client, _ := newClient(t)
+	publisher := client.Publisher(localtopics.Topic)
+	publisher.PublishSettings.DelayThreshold = 30 * time.Second
+	topic := outbox.NewTopic(publisher, 5*time.Second, 10)
+	t.Cleanup(topic.Stop)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range 3 {
+		if n, errs := collect(ctx, hand(topic, "a1 b1 a2")); n != 3 {
+			t.Fatalf("%d were acknowledged, want 3: %v", n, errs)
+		}
+	}
+}
+
+// A few thousand messages of a key in one pass arrive in order, in few
+// requests.
+func TestTopicPublishesALongPassInOrder(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 10)
+	server.Inject(pubsublocal.Fault{Method: "Publish", Delay: 200 * time.Millisecond})
+	var names []string
+	for i := range 2500 {
+		names = append(names, "a"+string(rune('1'+i%9))+strings.Repeat("0", i/9%5))
+	}
+	if n, _ := pass(t, topic, strings.Join(names, " ")); n != len(names) {
+		t.Errorf("%d were acknowledged, want all %d", n, len(names))
+	}
+	if diff := cmp.Diff(names, stored(server)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+	requests := map[time.Time]bool{} // by the time that their messages have in common
+	for _, m := range server.Published() {
+		requests[m.PublishTime] = true
+	}
+	if n := len(requests); n > 10 { // three, and some more if the machine is slow to hand them over
+		t.Errorf("%d messages came in %d requests, want a few", len(names), n)
+	}
+}
+
+// A key is not resumed while the client still holds messages of it:
+// they would go out without the one that failed.
+func TestTopicDoesNotResumeWhileAnswersAreOutstanding(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 20*time.Second, 1) // one request at a time
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 4 * time.Second, Code: codes.PermissionDenied, Times: 1})
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "b", Delay: 4 * time.Second, Times: 1})
+	first := hand(topic, "a1")
+	time.Sleep(500 * time.Millisecond) // a1 is under way
+	held := hand(topic, "b1")
+	time.Sleep(200 * time.Millisecond)
+	held = append(held, hand(topic, "a2")...) // after a1 and b1
+
+	if n, errs := collect(t.Context(), first); n != 0 {
+		t.Errorf("a1: %v, want an error", errs)
+	}
+	// Another pass, as of a publisher that was stopped for longer than its lease.
+	if n, errs := pass(t, topic, "a1 a2"); n != 0 {
+		t.Errorf("a pass while a2 is held: %v, want errors", errs)
+	}
+	if n, errs := collect(t.Context(), held); n != 1 || errs[0] != nil {
+		t.Errorf("what was held: %v, want an error for a2", errs)
+	}
+	if n, errs := pass(t, topic, "a1 a2 a3"); n != 3 {
+		t.Errorf("the next pass: %v, want no errors", errs)
+	}
+	if diff := cmp.Diff([]string{"b1", "a1", "a2", "a3"}, stored(server)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// A message whose answer did not come in time may still be sent: its key stays
+// closed until the answer is there, and then opens, whatever the answer is.
+func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.OK, codes.PermissionDenied} {
+		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
+			topic, server := newTopic(t, 5*time.Second, 10)
+			server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 4 * time.Second, Code: code, Times: 1})
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			if n, errs := collect(ctx, hand(topic, "a1 a2 b1")); n != 1 || !errors.Is(errs[0], context.DeadlineExceeded) || !errors.Is(errs[1], context.DeadlineExceeded) {
+				t.Errorf("the pass that gives up: %v, want the deadline's error for a1 and a2", errs)
+			}
+			n, errs := pass(t, topic, "a1 a2 b2")
+			var refusal *outbox.RefusedError
+			if n != 1 || errs[2] != nil || errors.As(errs[0], &refusal) {
+				t.Errorf("the pass after it: %v, want errors that say nothing for a1 and a2", errs)
+			}
+			if got := stored(server, "a"); len(got) > 0 {
+				t.Fatalf("stored %q: the broker was faster than the test", got)
+			}
+			eventually(t, "the key opens", func() bool {
+				n, _ := pass(t, topic, "a1 a2 a3")
+				return n == 3
+			})
+			want := []string{"a1", "a2", "a3"}
+			if code == codes.OK {
+				want = append([]string{"a1", "a2"}, want...)
+			}
+			if diff := cmp.Diff(want, stored(server, "a")); diff != "" {
+				t.Errorf("stored (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// When a key opens in the middle of a pass whose first message of it was
+// turned away, the others of that pass are turned away too: they must not go
+// out without the first.
+func TestTopicDoesNotOpenAKeyInTheMiddleOfAPass(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 10)
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 2 * time.Second, Code: codes.PermissionDenied, Times: 1})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if n, errs := collect(ctx, hand(topic, "a1 a2")); n != 0 {
+		t.Fatalf("the pass that gives up: %v, want errors", errs)
+	}
+	receipts := hand(topic, "a1")
+	time.Sleep(3 * time.Second) // the answers to the abandoned messages arrive
+	receipts = append(receipts, hand(topic, "a2 a3")...)
+	if n, errs := collect(t.Context(), receipts); n != 0 {
+		t.Errorf("the pass in which the key opens: %v, want errors", errs)
+	}
+	eventually(t, "the key is open", func() bool {
+		n, _ := pass(t, topic, "a1 a2 a3")
+		return n == 3
+	}) // on a busy machine the answers arrive only now
+	if diff := cmp.Diff([]string{"a1", "a2", "a3"}, stored(server)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// What the broker has acknowledged counts, also when the pass is at its end:
+// else one slow message makes duplicates of all that were faster.
+func TestTopicCountsAnswersThatAreThere(t *testing.T) {
+	t.Parallel()
+	topic, _ := newTopic(t, 5*time.Second, 10)
+	const keys = "a1 b1 c1 d1 e1 f1 g1 h1 "
+	receipts := hand(topic, strings.Repeat(keys, 7))
+	// The answers of a key are there when that to its last message is.
+	if n, errs := pass(t, topic, keys); n != 8 {
+		t.Fatalf("the last message of each key: %v, want no errors", errs)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, errs := collect(ctx, receipts); n != len(receipts) {
+		t.Errorf("%d of %d were acknowledged, want all: %v", n, len(receipts), errs)
+	}
+}
+
+// Which errors are about the message, and which say that the broker is unavailable or
+// refuses everything.
+func TestTopicTellsRefusalsFromOutages(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		code    codes.Code
+		refused bool
+	}{
+		{codes.InvalidArgument, true},
+		{codes.NotFound, false},
+		{codes.PermissionDenied, false},
+		{codes.Unauthenticated, false},
+		{codes.FailedPrecondition, false},
+		{codes.Unimplemented, false},
+		{codes.ResourceExhausted, false},
+		{codes.Unavailable, false},
+		{codes.Internal, false},
+		{codes.Unknown, false},
+		{codes.DeadlineExceeded, false},
+		{codes.Canceled, false},
+		{codes.Aborted, false},
+	}
+	topic, server := newTopic(t, 3*time.Second, 20) // what is tried again is tried for so long
+	for _, test := range tests {
+		t.Run(test.code.String(), func(t *testing.T) {
+			t.Parallel()
+			key := test.code.String()
+			defer server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: key, Code: test.code})()
+			m := message("x1")
+			m.AggregateID = key
+			err := topic.Publish(m).Wait(t.Context())
+			var refusal *outbox.RefusedError
+			if err == nil || errors.As(err, &refusal) != test.refused {
+				t.Errorf("Wait() = %v, want an error that refuses the message: %t", err, test.refused)
+			}
+		})
+	}
+}
+
+// A message that is too large is refused without harm to those before it; what
+// follows it waits for the next pass. The largest one that may be committed is
+// published.
+func TestTopicRefusesAnOversizedMessage(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 20*time.Second, 10)
+	large := message("a2")
+	large.Payload = make([]byte, pubsub.MaxPublishRequestBytes)
+	receipts := hand(topic, "a1")
+	receipts = append(receipts, topic.Publish(large))
+	receipts = append(receipts, hand(topic, "a3")...)
+	_, errs := collect(t.Context(), receipts)
+	var refusal *outbox.RefusedError
+	if errs[0] != nil || !errors.As(errs[1], &refusal) || !errors.Is(errs[1], pubsub.ErrOversizedMessage) || errs[2] == nil || errors.As(errs[2], &refusal) {
+		t.Errorf("a1, too large, a3: %v, want nil, a refusal, unknown", errs)
+	}
+	if n, errs := pass(t, topic, "a4"); n != 1 {
+		t.Errorf("the next pass: %v, want no errors", errs)
+	}
+	if diff := cmp.Diff([]string{"a1", "a4"}, stored(server)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+
+	large.Payload = nil
+	large.Payload = make([]byte, pubsub.MaxPublishRequestBytes-1000-size(large)) // event.Encode lets it pass
+	if err := topic.Publish(large).Wait(t.Context()); err != nil {
+		t.Errorf("the largest message: %v, want nil", err)
+	}
+	large.Payload = append(large.Payload, 0)
+	if err := topic.Publish(large).Wait(t.Context()); !errors.As(err, &refusal) {
+		t.Errorf("one byte more: %v, want a refusal", err)
+	}
+}
+
+// size is the size of a message as event.Encode has it.
+func size(m envelope.Message) int {
+	size := len(m.Payload) + len(m.AggregateID)
+	for name, value := range m.Attributes() {
+		size += len(name) + len(value)
+	}
+	return size
+}
+
+// Stop waits for what is under way, also what a pass has abandoned, and leaves
+// no goroutine.
+func TestTopicStopLeavesNothing(t *testing.T) {
+	t.Parallel()
+	client, server := newClient(t)
+	publisher := client.Publisher(localtopics.Topic)
+	topic := outbox.NewTopic(publisher, 5*time.Second, 10)
+	server.Inject(pubsublocal.Fault{Method: "Publish", Delay: 3 * time.Second})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if n, _ := collect(ctx, hand(topic, "a1 b1")); n != 0 {
+		t.Errorf("%d acknowledged, want none yet", n)
+	}
+	last := hand(topic, "c1")
+	topic.Stop()
+	if got := stored(server); len(got) != 3 {
+		t.Errorf("stored after Stop: %q, want a1, b1 and c1", got)
+	}
+	if n, errs := collect(t.Context(), last); n != 1 {
+		t.Errorf("c1: %v, want nil", errs)
+	}
+	// A goroutine of theirs would hold on to them.
+	oldTopic, oldPublisher := weak.Make(topic), weak.Make(publisher)
+	topic, publisher, last = nil, nil, nil //nolint:ineffassign // this test holds on to them too
+	eventually(t, "nobody uses the topic and the client's publisher", func() bool {
+		runtime.GC()
+		return oldTopic.Value() == nil && oldPublisher.Value() == nil
+	})
+}
+
+// Whatever goes wrong between the client and the broker, first deliveries of
+// an aggregate are in order, nothing is lost, and nobody is blamed.
+func TestTopicUnderFaults(t *testing.T) {
+	t.Parallel()
+	const lanes, rounds = 4, 40
+	topic, server := newTopic(t, 300*time.Millisecond, 100)
+	store := newMemory(lanes)
+	publisher := mustNew(t, store, topic, outbox.Config{
+		Workers: lanes, Batch: 20, Lease: 3 * time.Second, PublishTimeout: 200 * time.Millisecond, PollInterval: 10 * time.Millisecond, ProbeInterval: 20 * time.Millisecond,
+	})
+	stop := run(t, publisher)
+	versions := make(map[string]int)
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		remove := func() {}
+		defer func() { remove() }()
+		failures := []codes.Code{codes.Unavailable, codes.PermissionDenied, codes.DeadlineExceeded, codes.OK}
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(rand.N(40 * time.Millisecond)):
+			}
+			remove()
+			fault := pubsublocal.Fault{Method: "Publish", Times: 1 + rand.N(4), Delay: rand.N(400 * time.Millisecond), Code: failures[rand.N(len(failures))], AnswerLost: rand.N(2) == 0}
+			if rand.N(2) == 0 {
+				fault.Delay = 0
+			}
+			remove = server.Inject(fault)
+			if rand.N(20) == 0 {
+				server.CutConnections()
+			}
+		}
+	})
+	want := make(map[string][]string)
+	for range rounds {
+		for lane := range lanes {
+			for _, id := range []string{string(rune('a' + lane)), string(rune('p' + lane))} {
+				for range 1 + rand.N(3) {
+					versions[id]++
+					name := nameOf(envelope.Message{AggregateID: id, Version: int64(versions[id])})
+					want[id] = append(want[id], name)
+					store.addPayload(lane, name)
+				}
+			}
+		}
+		publisher.Wake(envelope.Aggregate{})
+		time.Sleep(50 * time.Millisecond)
+	}
+	close(done)
+	wg.Wait()
+	eventually(t, "everything is published", func() bool { return len(store.left()) == 0 })
+	stop()
+	got := make(map[string][]string)
+	duplicates := 0
+	for _, name := range stored(server) {
+		if slices.Contains(got[name[:1]], name) {
+			duplicates++
+			continue
+		}
+		got[name[:1]] = append(got[name[:1]], name)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("first deliveries by aggregate (-want +got):\n%s", diff)
+	}
+	for _, settlement := range store.settled {
+		if len(settlement.Failed) > 0 {
+			t.Errorf("failures %+v, want none", settlement.Failed)
+		}
+	}
+	t.Logf("%d events, %d duplicates", len(stored(server))-duplicates, duplicates)
+}

@@ -1,0 +1,108 @@
+// Package rig has what the tests of the engine share: a database, and what must hold in it.
+package rig
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
+)
+
+// Epoch is when the events of these tests occurred.
+var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+
+// NewID returns the id of a new event.
+func NewID(t testing.TB) uuid.UUID {
+	t.Helper()
+	id, err := uuid.NewV7()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// Execute executes a statement.
+func Execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// Count returns the number that a query returns.
+func Count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// Column returns the texts that a query returns, one per row.
+func Column(t testing.TB, pool *pgxpool.Pool, sql string) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return values
+}
+
+// Eventually waits until something holds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 20s", what)
+		}
+	}
+}
+
+// KindOf returns the kind of a problem, 0 of any other error.
+func KindOf(err error) problem.Kind {
+	if p, ok := errors.AsType[*problem.Error](err); ok {
+		return p.Kind
+	}
+	return 0
+}
+
+// Operator returns an operator's request for one aggregate.
+func Operator(aggregate envelope.Aggregate) admin.Request {
+	return admin.Request{
+		Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test",
+		Actor: admin.Actor{Name: "ann@desk", Via: "command"},
+	}
+}
+
+// CheckInvariants checks what must always hold in the tables of the outbox, also when the
+// test is ending.
+func CheckInvariants(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a limit against hanging: machines may be busy
+	defer cancel()
+	for what, sql := range map[string]string{
+		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video_catalog.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
+			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
+		"in another lane than their aggregate":     `SELECT count(*) FROM video_catalog.outbox_pending WHERE lane NOT IN (-1, video_catalog.outbox_lane(aggregate_type, aggregate_id))`,
+		"out of the order of versions":             `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <= before`,
+		"aside below the floor of their aggregate": `SELECT count(*) FROM video_catalog.outbox_aside a JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE a.seq <= b.floor_seq`,
+		"below the floor of their lane":            `SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+	} {
+		var n int
+		if err := pool.QueryRow(ctx, sql).Scan(&n); err != nil || n != 0 {
+			t.Errorf("pending rows that are %s: %d, %v, want 0", what, n, err)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package store_test
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
+)
+
+// letters is an outbox with events named like a1, which is version 1 of
+// aggregate a. Small letters are in one lane, capital ones in another.
+type letters struct {
+	t    testing.TB
+	pool *pgxpool.Pool
+	*store.Outbox
+	ids   map[string]string // of the aggregates, by letter
+	names map[string]string // and the other way round
+
+	mu   sync.Mutex
+	sent map[uuid.UUID]envelope.Message // what was appended
+}
+
+func newLetters(t testing.TB, maxConns int32) *letters {
+	t.Helper()
+	pool := storetest.Pool(t, maxConns)
+	l := &letters{t: t, pool: pool, Outbox: store.NewOutbox(pool), ids: make(map[string]string), names: make(map[string]string), sent: make(map[uuid.UUID]envelope.Message)}
+	rows, err := pool.Query(t.Context(), `
+		SELECT DISTINCT ON (c) chr(c), chr(c) || n
+		FROM generate_series(65, 122) c, generate_series(1, 200) n
+		WHERE c NOT BETWEEN 91 AND 96 AND video_catalog.outbox_lane('letter', chr(c) || n) = CASE WHEN c > 96 THEN 3 ELSE 5 END
+		ORDER BY c, n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		var letter, id string
+		if err := rows.Scan(&letter, &id); err != nil {
+			t.Fatal(err)
+		}
+		l.ids[letter], l.names[id] = id, letter
+	}
+	if err := rows.Err(); err != nil || len(l.ids) != 52 {
+		t.Fatalf("%d letters, %v, want 52", len(l.ids), err)
+	}
+	t.Cleanup(func() { rig.CheckInvariants(t, pool) })
+	return l
+}
+
+// letter is the aggregate of a name.
+func (l *letters) letter(name string) envelope.Aggregate {
+	return envelope.Aggregate{Type: "letter", ID: l.ids[name[:1]]}
+}
+
+// RequeueEvent requeues one aggregate, as an operator would.
+func (l *letters) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
+	_, err := admin.Requeue(ctx, l.Outbox, operator(aggregate))
+	return err
+}
+
+// SkipEvent gives up the first event of an aggregate, as an operator would.
+func (l *letters) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
+	request := operator(aggregate)
+	request.EventID = eventID
+	_, err := admin.Skip(ctx, l.Outbox, request)
+	return err
+}
+
+// blocked returns the blocked aggregates.
+func (l *letters) listBlocked(maxRows int) ([]admin.Blocked, error) {
+	return l.ListBlocked(l.t.Context(), admin.Filter{}, envelope.Aggregate{}, maxRows)
+}
+
+// nameOf is the name of an event.
+func (l *letters) nameOf(e outbox.Claimed) string {
+	return l.names[e.AggregateID] + strconv.FormatInt(e.Version, 10)
+}
+
+// append appends events, in one transaction each if to is the pool, and returns
+// the id of the last.
+func (l *letters) append(to storetest.DB, names string) (id uuid.UUID) {
+	l.t.Helper()
+	for name := range strings.FieldsSeq(names) {
+		id = newID(l.t)
+		l.appendAs(to, id, name)
+	}
+	return id
+}
+
+// appendAs appends an event with an id. No two have anything else in common, and
+// every third one is so long that it is stored out of line.
+func (l *letters) appendAs(to storetest.DB, id uuid.UUID, name string) {
+	l.t.Helper()
+	version, err := strconv.Atoi(name[1:])
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	payload := []byte(name)
+	if version%3 == 0 {
+		payload = append(payload, make([]byte, 3000)...)
+		_, _ = rand.Read(payload[len(name):]) // it never fails
+	}
+	m := envelope.Message{
+		ID: id, AggregateType: "letter", AggregateID: l.ids[name[:1]], Type: "Wrote" + name, Version: int64(version), SchemaVersion: int32(version) + 1,
+		Payload: payload, OccurredAt: epoch.Add(time.Duration(version-1) * time.Second), Traceparent: "trace of " + name,
+	}
+	storetest.Append(l.t, to, m)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent[id] = m
+}
+
+// differ says how the events of a claim differ from what append appended, if
+// they do.
+func (l *letters) differ(claim outbox.Claim) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var want, got []envelope.Message
+	for _, e := range claim.Events {
+		if m, ours := l.sent[e.ID]; ours || e.ID == uuid.Nil {
+			want, got = append(want, m), append(got, e.Message)
+		}
+	}
+	return cmp.Diff(want, got)
+}
+
+const hour = time.Hour
+
+// claim makes a claim of at most batch events.
+func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
+	l.t.Helper()
+	return l.claimAs(envelope.Aggregate{}, batch, lease)
+}
+
+// claimAs makes a claim, of the lane of an aggregate unless that is the zero one.
+func (l *letters) claimAs(of envelope.Aggregate, batch int, lease time.Duration) outbox.Claim {
+	l.t.Helper()
+	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease, of)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if diff := l.differ(claim); diff != "" {
+		l.t.Fatalf("claimed events (-appended +claimed):\n%s", diff)
+	}
+	return claim
+}
+
+// claimNames makes a claim, which must answer the events that are named.
+func (l *letters) claimNames(batch int, want string) outbox.Claim {
+	l.t.Helper()
+	claim := l.claim(batch, hour)
+	if got := l.namesOf(claim); got != want {
+		l.t.Fatalf("claimed %q, want %q", got, want)
+	}
+	return claim
+}
+
+// namesOf is what a claim answered; an event for a retry has the attempts behind
+// it, a blocked one an exclamation mark.
+func (l *letters) namesOf(claim outbox.Claim) string {
+	var names []string
+	for _, e := range claim.Events {
+		name := l.nameOf(e)
+		if e.Retry {
+			name += "/" + strconv.Itoa(e.Attempts)
+		}
+		if e.Blocked {
+			name += "!"
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, " ")
+}
+
+// settle records what became of a claim, and must hold the lease.
+func (l *letters) settle(settlement outbox.Settlement) {
+	l.t.Helper()
+	held, err := l.SettleClaim(l.t.Context(), settlement)
+	if err != nil || !held {
+		l.t.Fatalf("SettleClaim() = %t, %v, want true, nil", held, err)
+	}
+}
+
+// settlement is the one of a claim of which the broker acknowledged all that is
+// not blocked but the events named, which it refused.
+func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settlement {
+	return settlement(claim, func(e outbox.Claimed) bool { return slices.Contains(strings.Fields(refused), l.nameOf(e)) })
+}
+
+func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
+	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
+	stopped := make(map[envelope.Aggregate]bool)
+	recovered := func(e outbox.Claimed) bool { return slices.Contains(s.Recovered, e.Aggregate()) }
+	for _, e := range claim.Events {
+		if !e.Retry {
+			if s.Head == 0 {
+				s.Head = e.Seq
+			}
+			s.Tail = e.Seq
+		}
+		switch {
+		case stopped[e.Aggregate()] && e.Retry:
+		case e.Blocked, stopped[e.Aggregate()]:
+			s.Aside = append(s.Aside, e.Seq)
+		case refuse(e):
+			stopped[e.Aggregate()] = true
+			if !recovered(e) {
+				s.Failed = append(s.Failed, outbox.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
+			}
+			if !e.Retry {
+				s.Aside = append(s.Aside, e.Seq)
+			}
+		case e.Retry:
+			s.Retried = append(s.Retried, e.Seq)
+			if !recovered(e) {
+				s.Recovered = append(s.Recovered, e.Aggregate())
+			}
+		default:
+			s.Done = append(s.Done, e.Seq)
+		}
+	}
+	return s
+}
+
+// due makes a blocked aggregate due now.
+func (l *letters) due(name string) {
+	l.t.Helper()
+	if _, err := l.pool.Exec(l.t.Context(), "UPDATE video_catalog.outbox_blocked SET next_retry_at = now() WHERE aggregate_id = $1", l.letter(name).ID); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// count returns a number from the database.
+func (l *letters) count(sql string, args ...any) int {
+	l.t.Helper()
+	return count(l.t, l.pool, sql, args...)
+}
+
+// reaches waits until the count is as large as that.
+func (l *letters) reaches(want int, sql string) {
+	l.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); l.count(sql) < want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%s = %d, want %d", sql, l.count(sql), want)
+		}
+	}
+}

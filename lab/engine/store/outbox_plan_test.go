@@ -1,0 +1,410 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
+)
+
+// read returns which of the tables that a publisher uses were read as a whole,
+// how often, and how many blocks of them and of their indexes were read. The pool
+// must have one connection, whose statistics it brings up to date.
+func (l *letters) read() (whole map[string]int, blocks int) {
+	l.t.Helper()
+	if _, err := l.pool.Exec(l.t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
+		l.t.Fatal(err)
+	}
+	whole = make(map[string]int)
+	result, err := l.pool.Query(l.t.Context(), `
+		SELECT relname, seq_scan, heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read
+		FROM pg_stat_user_tables JOIN pg_statio_user_tables USING (relid, relname)
+		WHERE relname IN ('outbox_aside', 'outbox_blocked') OR relname ~ '^outbox_lane_[0-9]+$' OR relname LIKE 'outbox\_p2%'`)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for result.Next() {
+		var name string
+		var scans, read int
+		if err := result.Scan(&name, &scans, &read); err != nil {
+			l.t.Fatal(err)
+		}
+		whole[name] = scans
+		blocks += read
+	}
+	if err := result.Err(); err != nil {
+		l.t.Fatal(err)
+	}
+	return whole, blocks
+}
+
+// Claims, settlements and measurements of all kinds use the index that is meant
+// for them, with a hundred thousand events pending, as many set aside and
+// whatever statistics, and read few blocks per event. Sessions keep the plans
+// that they made when the tables were small.
+func TestClaimAndSettleUseIndexes(t *testing.T) {
+	t.Parallel()
+	const passes, batch = 20, 500
+	const tables = "video_catalog.outbox, video_catalog.outbox_pending, video_catalog.outbox_blocked"
+	// Not empty: the last row keeps the pages.
+	empty := func(which string) string {
+		return fmt.Sprintf("DELETE FROM video_catalog.outbox_pending WHERE %[1]s AND seq < (SELECT max(seq) FROM video_catalog.outbox_pending WHERE %[1]s)", which)
+	}
+	tests := []struct {
+		name          string
+		before, after []string
+	}{
+		{"no statistics", nil, nil},
+		{"statistics of an empty outbox", []string{"VACUUM (ANALYZE) " + tables}, nil},
+		{"statistics of a full outbox", nil, []string{"VACUUM (ANALYZE) " + tables}},
+		// What autovacuum leaves most of the time: many pages, few rows.
+		{"statistics of an outbox that was emptied", []string{fillOutbox, empty("lane >= 0"), "VACUUM (ANALYZE) " + tables}, nil},
+		{"statistics of a storm that is over", []string{fillAside, empty("lane = -1"), "VACUUM video_catalog.outbox_pending"}, nil},
+		{"the same, and the session is older", nil, []string{
+			empty("lane >= 0"), empty("lane = -1"), "VACUUM video_catalog.outbox_pending", fillOutbox, fillAside,
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 1)
+			exec := func(statements ...string) {
+				t.Helper()
+				for _, sql := range statements {
+					if _, err := l.pool.Exec(t.Context(), sql); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			exec(test.before...)
+			l.append(l.pool, "a1 b1 a2 b2 c1")
+			l.passes(5, 10, 2)
+			l.passesOf(5, 10)
+			exec(fillOutbox, fillAside, `
+				INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at, next_retry_at)
+				SELECT 'word', n::text, video_catalog.outbox_lane('word', n::text), n % 2, 'refused', CASE WHEN n > 50 THEN now() END, CASE WHEN n <= 50 THEN now() END
+				FROM generate_series(1, 2000) n`)
+			exec(test.after...)
+			wholeBefore, blocksBefore := l.read()
+			claimed, aside := l.passes(passes, batch, 50)
+			ofOne := l.passesOf(passes, batch)
+			for range 10 {
+				if _, err := l.Measure(t.Context(), 1000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			wholeAfter, blocksAfter := l.read()
+			maps.DeleteFunc(wholeAfter, func(table string, n int) bool { return n == wholeBefore[table] })
+			if diff := cmp.Diff(map[string]int{}, wholeAfter); diff != "" {
+				t.Errorf("tables read as a whole (-want +got):\n%s", diff)
+			}
+			if aside == 0 || claimed < passes*batch/2 || ofOne < passes*batch/2 {
+				t.Errorf("%d and %d events were claimed and %d set aside: the test does not test much", claimed, ofOne, aside)
+			}
+			claimed += ofOne
+			t.Logf("%.1f blocks per event", float64(blocksAfter-blocksBefore)/float64(claimed))
+			if blocks := blocksAfter - blocksBefore; blocks > 10*claimed {
+				t.Errorf("%d blocks were read for %d events, want a few per event", blocks, claimed)
+			}
+		})
+	}
+}
+
+// A claim of one lane that finds nothing opens the indexes of that lane only.
+func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	for claim, want := range map[string]int{"10, 1000, '1 hour', 3::smallint": 1, "10, 1000, '1 hour'": 8} {
+		execute(t, l.pool, "SELECT FROM video_catalog.outbox_claim("+claim+")") // the first one makes the plan, for which all are opened
+		tx, err := l.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var opened int
+		if _, err = tx.Exec(t.Context(), "SELECT FROM video_catalog.outbox_claim("+claim+")"); err == nil {
+			err = tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks JOIN pg_class c ON c.oid = relation WHERE pid = pg_backend_pid() AND relname ~ '^outbox_lane_[0-9]+_pkey$'").Scan(&opened)
+		}
+		if err = errors.Join(err, tx.Rollback(t.Context())); err != nil || opened != want {
+			t.Errorf("outbox_claim(%s) opens %d indexes, %v, want %d", claim, opened, err, want)
+		}
+	}
+}
+
+// BenchmarkClaim measures a claim at all lanes, and one at the lane that a wake-up
+// is about, when there is one event and when there is none. The kinds take turns
+// in one session; each time is a median, less that of an empty statement, which
+// takes part. The first claim of a session, which compiles the function, makes its
+// plans and fetches the memory that it keeps, is measured apart.
+func BenchmarkClaim(b *testing.B) {
+	const rounds, sessions = 2000, 50
+	l := newLetters(b, 1)
+	kinds := map[string]envelope.Aggregate{"all": {}, "one": l.letter("a")}
+	times := make(map[string][]float64)
+	took := func(name string, begun time.Time) {
+		times[name] = append(times[name], float64(time.Since(begun).Nanoseconds())/1000)
+	}
+	claim := func(name string, of envelope.Aggregate, want int) outbox.Claim {
+		begun := time.Now()
+		claim, err := l.ClaimEvents(b.Context(), 500, 1<<20, hour, of)
+		took(name, begun)
+		if err != nil || len(claim.Events) != want {
+			b.Fatalf("claimed %d events, %v, want %d", len(claim.Events), err, want)
+		}
+		return claim
+	}
+	version := 0
+	for b.Loop() {
+		for range rounds {
+			for kind, of := range kinds { // in no order
+				version++
+				l.append(l.pool, "a"+strconv.Itoa(version))
+				found := claim(kind+"-found", of, 1)
+				l.settle(l.settlement(found, ""))
+				claim(kind+"-vain", of, 0)
+			}
+			begun := time.Now()
+			execute(b, l.pool, "SELECT 1")
+			took("empty", begun)
+		}
+		for range sessions {
+			l.pool.Reset()
+			execute(b, l.pool, "SELECT 1")
+			claim("first", envelope.Aggregate{}, 0)
+		}
+	}
+	median := func(name string) float64 { slices.Sort(times[name]); return times[name][len(times[name])/2] }
+	empty := median("empty")
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(empty, "µs-empty")
+	b.ReportMetric(median("first")-empty, "µs-first-vain")
+	b.ReportMetric((median("first")-empty)/(median("all-vain")-empty), "x-first-vain")
+	for _, what := range []string{"found", "vain"} {
+		all, one := median("all-"+what)-empty, median("one-"+what)-empty
+		b.ReportMetric(all, "µs-all-"+what)
+		b.ReportMetric(one, "µs-one-"+what)
+		b.ReportMetric(one/all, "x-one-"+what)
+	}
+}
+
+// What was published from aside is not read again by later passes, although a
+// long transaction keeps its dead rows.
+func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
+	t.Parallel()
+	const events, batch = 10_000, 500
+	l := newLetters(t, 1)
+	// Autovacuum could remove nothing, but what it reads would count.
+	if _, err := l.pool.Exec(t.Context(), `ALTER TABLE video_catalog.outbox_aside SET (autovacuum_enabled = off)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.pool.Exec(t.Context(), `
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT -1, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.pool.Exec(t.Context(), `
+		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES ('letter', $1, 3, 0, now(), 'refused')`, l.ids["a"]); err != nil {
+		t.Fatal(err)
+	}
+	l.hold("BEGIN; SELECT pg_current_xact_id()")
+	pass := func() (blocks int) {
+		_, before := l.read()
+		claim := l.claim(batch, hour)
+		if len(claim.Events) != batch {
+			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
+		}
+		l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
+		_, after := l.read()
+		return after - before
+	}
+	first := pass()
+	for range events/batch - 2 {
+		pass()
+	}
+	last := pass()
+	if last > first*5/4 {
+		t.Errorf("the first pass read %d blocks, and the last one %d", first, last)
+	}
+	// Blocked again, it begins behind them, too.
+	l.appendAs(l.pool, newID(t), "a10001")
+	l.settle(l.settlement(l.claimNames(10, "a10001"), "a10001"))
+	l.due("a")
+	_, before := l.read()
+	l.settle(l.settlement(l.claimNames(10, "a10001/1"), ""))
+	_, after := l.read()
+	if after-before > first/5 {
+		t.Errorf("%d blocks were read for one event that was blocked again", after-before)
+	}
+	t.Logf("%d, %d and %d blocks", first, last, after-before)
+}
+
+// While somebody claims, the lane looks free to everybody else. They look there in
+// vain, and read nothing that is settled, also while a transaction holds back the
+// floor.
+func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
+	t.Parallel()
+	const events, batch = 20_000, 2000
+	l := newLetters(t, 1)
+	// It could remove nothing, but what it reads would count.
+	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_lane_3 SET (autovacuum_enabled = off)")
+	if _, err := l.pool.Exec(t.Context(), `
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT 3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
+		t.Fatal(err)
+	}
+	l.hold("BEGIN; SELECT pg_current_xact_id()")
+	for range events/batch - 1 {
+		claim := l.claim(batch, hour)
+		if len(claim.Events) != batch {
+			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
+		}
+		l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
+	}
+	l.hold("BEGIN; SELECT FROM video_catalog.outbox_claim(1, 1000, '1 hour', 3::smallint)")
+	_, before := l.read()
+	if claim := l.claim(batch, hour); claim.Token != 0 {
+		t.Errorf("lane %d was claimed, want none", claim.Lane)
+	}
+	if _, after := l.read(); after-before > 300 { // 45, and 66 through a pooler
+		t.Errorf("%d blocks were read by a look in vain, want a few", after-before)
+	} else {
+		t.Logf("%d blocks", after-before)
+	}
+}
+
+// hold begins a transaction in a session of its own; release, or the end of the
+// test, ends it.
+func (l *letters) hold(sql string) (release func()) {
+	l.t.Helper()
+	holder, err := pgx.Connect(l.t.Context(), l.pool.Config().ConnString())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { _ = holder.Close(context.WithoutCancel(l.t.Context())) })
+	do := func(sql string) {
+		if _, err := holder.Exec(l.t.Context(), sql); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	do(sql)
+	return func() { do("ROLLBACK") }
+}
+
+// Beside an old snapshot, such as a dump's, every version of the lease rows stays,
+// and claims, settlements and measurements read no more of them than before; nor
+// beside a second one, when versions fill the pages that those of the first left.
+// Only the index grows: by an entry in 12 passes, and so once by a level.
+func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	// It could remove nothing, but what it reads would count.
+	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_lanes SET (autovacuum_enabled = off)")
+	l.append(l.pool, "a1 A1") // they stay, so every claim finds one
+	read := func() (rows, index int) {
+		execute(t, l.pool, "SELECT pg_stat_force_next_flush()")
+		return l.count("SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass"),
+			l.count("SELECT idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass")
+	}
+	passes := func(n int) (rows, index int) { // every other one is about a lane, as when a commit wakes a worker
+		rowsBefore, indexBefore := read()
+		for i := range n {
+			claim := l.claimAs([]envelope.Aggregate{{}, l.letter("a"), {}, l.letter("A")}[i%4], 1, hour)
+			l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token})
+			if _, err := l.Measure(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rows, index = read()
+		return rows - rowsBefore, index - indexBefore
+	}
+	var rows, index []int // blocks, of each 200 passes
+	for range 2 {
+		release := l.hold("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM video_catalog.outbox_lanes")
+		for range 20 {
+			r, i := passes(200)
+			rows, index = append(rows, r), append(index, i)
+		}
+		release()
+		for range 100 { // somebody else's snapshot may hold the versions for a moment
+			execute(t, l.pool, "VACUUM video_catalog.outbox_lanes")
+			if l.count("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass") == 0 {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	if least, most := slices.Min(rows), slices.Max(rows); most > least*9/8 {
+		t.Errorf("200 passes read %d to %d blocks of the leases, want about as many each time", least, most)
+	}
+	// One page has some 290 entries. With more, a lookup reads two blocks.
+	if least, most := slices.Min(index), slices.Max(index); most > 2*least*9/8 {
+		t.Errorf("200 passes read %d to %d blocks of the index of the leases, want one level more at most", least, most)
+	}
+	t.Logf("rows: %d to %d blocks, index: %d to %d", slices.Min(rows), slices.Max(rows), slices.Min(index), slices.Max(index))
+}
+
+// fillAside sets a hundred thousand events of 300 bytes aside, of two thousand
+// aggregates.
+const fillAside = `
+	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+	SELECT -1, gen_random_uuid(), 'word', (n % 2000 + 1)::text, 'WordSaid', (SELECT coalesce(max(seq), 0) FROM video_catalog.outbox_pending) + n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, 100000) n`
+
+// fillOutbox appends a hundred thousand events of 300 bytes, of five thousand
+// aggregates.
+const fillOutbox = `
+	WITH event AS (
+		INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', (n % 5000)::text, 'NumberDrawn', n / 5000 + 1, 1, decode(repeat('ab', 300), 'hex'), now()
+		FROM generate_series(1, 100000) n
+		RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
+	)
+	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+	SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event ORDER BY version, id`
+
+// passesOf makes passes over the lanes of aggregates one after the other, and
+// returns how many events were claimed.
+func (l *letters) passesOf(n, batch int) (claimed int) {
+	l.t.Helper()
+	for i := range n {
+		claim := l.claimAs(envelope.Aggregate{Type: "number", ID: strconv.Itoa(i)}, batch, hour)
+		if claim.Token != 0 {
+			l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
+		}
+		claimed += len(claim.Events)
+	}
+	return claimed
+}
+
+// passes makes passes of a publisher whose broker refuses, in the first half of
+// them, one event in so many, and returns how many were claimed and how many of
+// them set aside.
+func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {
+	l.t.Helper()
+	for i := range n {
+		claim := l.claim(batch, hour)
+		if claim.Token == 0 {
+			continue
+		}
+		claimed += len(claim.Events)
+		seen := 0
+		s := settlement(claim, func(e outbox.Claimed) bool {
+			seen++
+			return i < n/2 && !e.Retry && seen%refuse == 0
+		})
+		for j := range s.Failed {
+			s.Failed[j].RetryIn = time.Millisecond
+		}
+		aside += len(s.Aside)
+		l.settle(s)
+	}
+	return claimed, aside
+}

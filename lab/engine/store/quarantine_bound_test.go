@@ -1,0 +1,199 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// leaveRoom fills the quarantine with bytes of others, until there is room for so many.
+func leaveRoom(t *testing.T, pool *pgxpool.Pool, room int) {
+	t.Helper()
+	execute(t, pool, "INSERT INTO video_catalog_read.quarantine_size (bytes) SELECT $1 - coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size", store.QuarantineBytes-room)
+}
+
+// checkQuarantineSize checks that the sum that is kept is the sum, with the bytes of others.
+func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool, others int) {
+	t.Helper()
+	kept := count(t, pool, "SELECT coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size")
+	sum := count(t, pool, "SELECT coalesce(sum(coalesce(octet_length(payload), 0) + octet_length(attributes::text) + octet_length(reason)), 0) FROM video_catalog_read.quarantine")
+	if kept != sum+others {
+		t.Errorf("size of the quarantine = %d, want %d", kept, sum+others)
+	}
+}
+
+// heavy is a message with much in it, of which nothing can be decoded.
+func heavy(n int) envelope.Quarantined {
+	m := quarantined(fmt.Sprint(n))
+	m.Payload = bytes.Repeat([]byte{byte(n)}, 16<<10)
+	m.Reason = strings.Repeat("é", 2_000)
+	m.Attributes["long"] = strings.Repeat("x", 1_000)
+	m.Attributes[envelope.AttrVersion] = strings.Repeat("1", 1_000)
+	return m
+}
+
+// However many messages are set aside at once, the quarantine keeps the bytes
+// that it may, and of each message beyond them what identifies it. None is
+// refused, and what is deleted makes room.
+func TestQuarantineIsBounded(t *testing.T) {
+	t.Parallel()
+	const messages, workers, bound = 200, 4, 1 << 20
+	pool := storetest.Pool(t, workers)
+	inbox := store.NewInbox(pool)
+	const others = store.QuarantineBytes - bound
+	leaveRoom(t, pool, bound)
+	setAside := func(n int) {
+		if err := inbox.Quarantine(t.Context(), "consumer", heavy(n)); err != nil {
+			t.Errorf("Quarantine() of message %d = %v", n, err)
+		}
+	}
+	for range 2 { // every message is delivered twice
+		var wg sync.WaitGroup
+		for worker := range workers {
+			wg.Go(func() {
+				for n := worker; n < messages; n += workers {
+					setAside(n)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	checkQuarantineSize(t, pool, others)
+	rows, err := listWhole(t, inbox, "consumer", 0, messages+1)
+	if err != nil || len(rows) != messages {
+		t.Fatalf("ListQuarantine() = %d messages, %v, want %d", len(rows), err, messages)
+	}
+	whole, wholeBytes := 0, 0
+	for _, row := range rows {
+		var n int
+		if _, err := fmt.Sscan(row.MessageID, &n); err != nil {
+			t.Fatal(err)
+		}
+		want := admin.Quarantined{Quarantined: heavy(n)}
+		if row.Payload != nil {
+			whole++
+			wholeBytes += len(row.Payload)
+		} else {
+			want.PayloadSize, want.PayloadSHA256 = int64(len(want.Payload)), fmt.Sprintf("%x", sha256.Sum256(want.Payload))
+			want.Payload = nil
+			want.Reason = strings.Repeat("é", 500)
+			delete(want.Attributes, "long")
+			want.Attributes[envelope.AttrVersion] = strings.Repeat("1", 100)
+		}
+		if diff := cmp.Diff(want, row, ignoreReceived); diff != "" {
+			t.Errorf("message %d (-set aside +listed):\n%s", n, diff)
+		}
+	}
+	const message = 24 << 10 // more than one has
+	if wholeBytes > bound+workers*message || wholeBytes < bound/2 {
+		t.Errorf("%d payloads are kept with %d bytes, want about %d", whole, wholeBytes, bound)
+	}
+	t.Logf("%d of %d messages are whole", whole, messages)
+
+	// Those beyond the bound count as well, so there is no room before they are deleted; and of the whole ones there
+	// are more than the bound allows, as many as are set aside at a time.
+	for _, row := range rows {
+		if row.Payload == nil || row.ID%2 == 0 {
+			if err := discard(t, inbox, row.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	checkQuarantineSize(t, pool, others)
+	setAside(messages)
+	rows, err = listWhole(t, inbox, "consumer", rows[len(rows)-1].ID, 2)
+	if err != nil || len(rows) != 1 || rows[0].Payload == nil {
+		t.Errorf("after some were deleted %d messages are listed, %v, want one, whole", len(rows), err)
+	}
+	checkQuarantineSize(t, pool, others)
+}
+
+// Nobody who sets a message aside waits for a transaction that was left open.
+func TestQuarantineWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	inbox := store.NewInbox(pool)
+	setAside := func(n int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if err := inbox.Quarantine(ctx, "consumer", heavy(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setAside(1)
+	person, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := person.Exec(t.Context(), "DELETE FROM video_catalog_read.quarantine"); err != nil {
+		t.Fatal(err)
+	}
+	setAside(2)
+	checkQuarantineSize(t, pool, 0)
+	if err := person.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	setAside(3)
+	checkQuarantineSize(t, pool, 0)
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine_size"); n != 2 {
+		t.Errorf("the sum has %d rows, want one for each transaction at a time", n)
+	}
+}
+
+// A message that alone is larger than the bound is kept without its payload,
+// and one more byte than there is room for is too much.
+func TestQuarantineIsFullAtItsBound(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	inbox := store.NewInbox(pool)
+	for i, tt := range []struct {
+		room int // beyond the message
+		want bool
+	}{{0, true}, {-1, false}, {0, true}, {-1 << 30, false}} {
+		m := envelope.Quarantined{MessageID: fmt.Sprint(i), Payload: []byte("payload"), Reason: "reason"}
+		leaveRoom(t, pool, len("payload")+len("{}")+len("reason")+tt.room)
+		if err := inbox.Quarantine(t.Context(), "consumer", m); err != nil {
+			t.Fatal(err)
+		}
+		if got := count(t, pool, "SELECT count(payload) FROM video_catalog_read.quarantine WHERE message_id = $1", m.MessageID) == 1; got != tt.want {
+			t.Errorf("message %d, with %d bytes of room left: whole = %t, want %t", i, tt.room, got, tt.want)
+		}
+	}
+}
+
+// What is old is deleted, of every consumer, the oldest first and no more at a
+// time than asked for; what is younger stays.
+func TestQuarantineIsPruned(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	inbox := store.NewInbox(pool)
+	for n := range 7 {
+		if err := inbox.Quarantine(t.Context(), fmt.Sprint("consumer", n%2), quarantined(fmt.Sprint(n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	execute(t, pool, "UPDATE video_catalog_read.quarantine SET received_at = now() - interval '2 hours' WHERE message_id < '5'")
+	for _, want := range []int64{3, 2, 0} {
+		if n, err := inbox.PruneQuarantine(t.Context(), time.Hour, 3); n != want || err != nil {
+			t.Errorf("PruneQuarantine() = %d, %v, want %d, nil", n, err, want)
+		}
+		checkQuarantineSize(t, pool, 0)
+	}
+	if diff := cmp.Diff([]string{"5", "6"}, column(t, pool, "SELECT message_id FROM video_catalog_read.quarantine ORDER BY id")); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+}

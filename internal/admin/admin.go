@@ -35,7 +35,7 @@ const (
 
 // Actor is who does an action.
 type Actor struct {
-	// Name is the operating-system user and host: 1 to 200 bytes.
+	// Name is a person, or the operating-system user and host: 1 to 200 bytes.
 	Name string `json:"actor"`
 	// Via is how it came here: command or console.
 	Via string `json:"via"`

@@ -150,6 +150,8 @@ func (o *operation) reportTo(p *printer, verb, items string, r admin.Result, row
 	}
 	if o.DryRun || r.Matched == 0 {
 		p.line("%d %s match; nothing was changed", r.Matched, items)
+	} else if r.Done == 0 {
+		p.line("%s 0 of %d %s", verb, r.Matched, items)
 	} else {
 		p.line("%s %d of %d %s; action %s", verb, r.Done, r.Matched, items, r.ActionID)
 	}

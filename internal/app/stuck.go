@@ -272,8 +272,12 @@ func skipBlocked(ctx context.Context, j *job) error {
 
 // skipQuarantined shows the message, and then deletes it.
 func skipQuarantined(ctx context.Context, j *job) error {
-	j.out.line("A skipped message is deleted:")
-	if err := errors.Join(listQuarantined(ctx, j), j.out.end()); err != nil {
+	found, err := j.inbox().ListQuarantine(ctx, j.Filter, 0, 1)
+	for _, m := range found {
+		j.out.line("A skipped message is deleted:")
+		j.showQuarantined(m)
+	}
+	if err := cmp.Or(err, j.out.end()); err != nil {
 		return err
 	}
 	result, err := admin.Delete(ctx, j.inbox(), j.Request)
@@ -289,8 +293,8 @@ func statusOfOutbox(ctx context.Context, j *job) error {
 	}
 	j.out.line("build\t%s", j.cfg.program.Version)
 	j.out.line("schema\t%d migrations, the last of this build is %05d", migrations, db.Version())
-	j.out.line("pending\t%s events%s", upTo(backlog.Pending), waits("; the oldest that is not blocked", backlog.Oldest))
-	j.out.line("blocked\t%s aggregates, of them parked %s%s", upTo(backlog.Blocked), upTo(backlog.Parked), waits("; the oldest event", backlog.OldestBlocked))
+	j.out.line("pending events\t%s%s", upTo(backlog.Pending), waits("; the oldest that is not blocked", backlog.Oldest))
+	j.out.line("blocked aggregates\t%s, of them parked %s%s", upTo(backlog.Blocked), upTo(backlog.Parked), waits("; the oldest event", backlog.OldestBlocked))
 	j.causes(groups)
 	return nil
 }
@@ -304,14 +308,14 @@ func statusOfQuarantine(ctx context.Context, j *job) error {
 	for _, g := range groups {
 		messages += g.Items
 	}
-	j.out.line("quarantine\t%d messages", messages)
+	j.out.line("messages in quarantine\t%d", messages)
 	j.causes(groups)
 	for _, s := range subscriptions(j.cfg.program.Registrations(j.database.queries.own)) {
 		at, err := j.inbox().LastApplied(ctx, s.Consumer)
 		if err != nil {
 			return err
 		}
-		j.out.line("consumer\t%s, newest event applied: %s", s.Consumer, timeText(at))
+		j.out.line("consumer "+s.Consumer+"\tits newest event was applied at %s", timeText(at))
 	}
 	return nil
 }

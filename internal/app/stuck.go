@@ -103,7 +103,7 @@ func parseWord(command string, args []string) (o operation, err error) {
 	}
 	if err == nil && changes {
 		if len(o.args) == 0 && !o.All {
-			err = errors.New("ITEM must be what the first column of `server stuck` shows")
+			err = errors.New("ITEM is required, or --all for retry")
 		} else {
 			_, err = o.entry(command, nil)
 		}

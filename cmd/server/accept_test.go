@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -10,24 +11,21 @@ import (
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/store"
 )
 
 // audit returns what both audits have of an action, the oldest first.
 func (s *stack) audit(t *testing.T, action string) (entries []admin.Entry) {
 	t.Helper()
-	out, err := s.command(t, "audit", "list", "--json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(out) {
-		var e admin.Entry
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			t.Fatalf("%s: %v", line, err)
+	for _, side := range []admin.Auditor{store.NewOutbox(s.pool), store.NewInbox(s.pool)} {
+		all, err := side.ListAudit(t.Context(), 0, 1000)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if e.Action == action {
-			entries = append([]admin.Entry{e}, entries...)
-		}
+		entries = append(entries, all...)
 	}
+	entries = slices.DeleteFunc(entries, func(e admin.Entry) bool { return e.Action != action })
+	slices.SortStableFunc(entries, func(a, b admin.Entry) int { return a.CreateTime.Compare(b.CreateTime) })
 	return entries
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -82,7 +83,7 @@ func TestDrainFailsWithoutBroker(t *testing.T) {
 	}
 }
 
-// A refused event is shown, goes on after a requeue, and is given up by a skip.
+// A refused event is shown, is published after a retry, and is given up by a skip.
 func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -100,28 +101,23 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 		return s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL") == 4
 	})
 	refuse()
-	list, err := s.command(t, "outbox", "list")
-	if err != nil || strings.Count(list, "parked since") != 4 || !strings.Contains(list, ids[0]) || !strings.Contains(list, "injected") {
-		t.Errorf("outbox list = %v\n%s\nwant four parked aggregates with the broker's words", err, list)
+	list, err := s.command(t, "stuck")
+	columns := regexp.MustCompile(`(?m)^video/` + ids[1] + `\s.* parked +\d+ +(\S+)`).FindStringSubmatch(list)
+	if err != nil || len(columns) != 2 || strings.Count(list, " parked ") != 4 || !strings.Contains(list, "video/"+ids[0]) || !strings.Contains(list, "injected") {
+		t.Fatalf("stuck = %v\n%s\nwant four parked aggregates with the broker's words", err, list)
 	}
-	if _, err := s.command(t, "outbox", "requeue", "video", ids[0], "--reason", "fixed"); err != nil {
-		t.Errorf("outbox requeue = %v", err)
+	if _, err := s.command(t, "retry", "video/"+ids[0], "--why", "fixed"); err != nil {
+		t.Errorf("retry = %v", err)
 	}
-	var eventID uuid.UUID
-	if err := s.pool.QueryRow(t.Context(), "SELECT id FROM video_catalog.outbox WHERE aggregate_id = $1", ids[1]).Scan(&eventID); err != nil {
-		t.Fatal(err)
+	out, err := s.command(t, "skip", "video/"+ids[1], columns[1], "--why", "broken")
+	if shown := strings.Index(out, `"event_type": "VideoCreated"`); err != nil || shown < 0 || shown > strings.Index(out, "skipped 1 of 1 events") {
+		t.Errorf("skip = %q, %v, want the event, and then that it is skipped", out, err)
 	}
-	if _, err := s.command(t, "outbox", "skip", "--reason", "broken", "video", ids[1], ids[0]); err == nil {
-		t.Error("outbox skip of another event = nil, want an error")
+	if out, err := s.command(t, "retry", "--all", "--dry-run"); err != nil || out != "2 aggregates match; nothing was changed\n0 messages match; nothing was changed\n" {
+		t.Errorf("retry --all --dry-run = %q, %v, want a count of two", out, err)
 	}
-	if _, err := s.command(t, "outbox", "skip", "--reason", "broken", "video", ids[1], eventID.String()); err != nil {
-		t.Errorf("outbox skip = %v", err)
-	}
-	if out, err := s.command(t, "outbox", "requeue", "--all", "--dry-run"); err != nil || out != "2 aggregates match; nothing was changed\n" {
-		t.Errorf("outbox requeue --all --dry-run = %q, %v, want a count of two", out, err)
-	}
-	if out, err := s.command(t, "outbox", "requeue", "--all", "--reason", "fixed"); err != nil || !strings.Contains(out, "requeued 2 of 2 aggregates") {
-		t.Errorf("outbox requeue --all = %q, %v, want two", out, err)
+	if out, err := s.command(t, "retry", "--all", "--why", "fixed"); err != nil || !strings.Contains(out, "retried 2 of 2 aggregates") {
+		t.Errorf("retry --all = %q, %v, want two", out, err)
 	}
 	eventually(t, 20*time.Second, "nothing is blocked", func() bool {
 		return s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked") == 0 && s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") == 0
@@ -132,12 +128,12 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	}
 	slices.Sort(published)
 	if want := slices.Sorted(slices.Values([]string{ids[0], ids[2], ids[3]})); !slices.Equal(published, want) {
-		t.Errorf("published events of %q, want those that were requeued, of %q", published, want)
+		t.Errorf("published events of %q, want those that were retried, of %q", published, want)
 	}
 }
 
-// What nobody can decode is quarantined; what this build can decode after all
-// is replayed, the rest can be deleted.
+// A message that cannot be decoded is quarantined. A retry applies those that this build can
+// decode, and a skip deletes one.
 func TestOperatorEmptiesQuarantine(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -162,21 +158,25 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 		SELECT consumer, 'more ' || n, '', '{}', '', 'more', publish_time FROM video_catalog_read.quarantine, generate_series(1, 40) n WHERE reason LIKE '%newer%'`); err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.command(t, "quarantine", "list")
-	if n := strings.Count(list, "\n"); n != 43 {
-		t.Errorf("quarantine list has %d lines, want a header and 42:\n%s", n, list)
-	}
-	if err != nil || !strings.Contains(list, "newer") || !strings.Contains(list, "event_id is missing") {
-		t.Errorf("quarantine list = %v\n%s\nwant both reasons", err, list)
+	list, err := s.command(t, "stuck")
+	if n := strings.Count(list, " quarantined by catalog "); n != 42 || err != nil || !strings.Contains(list, "newer") || !strings.Contains(list, "event_id is missing") {
+		t.Errorf("stuck has %d messages, %v, want 42 and both reasons:\n%s", n, err, list)
 	}
 
 	// As if a newer build were deployed, which reads it.
 	if _, err := s.pool.Exec(t.Context(), `UPDATE video_catalog_read.quarantine SET attributes = jsonb_set(attributes, '{schema_version}', '"1"')`); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.command(t, "quarantine", "replay", "--all", "--reason", "newer build")
-	if exitOf(err) != app.ExitPartly || !strings.Contains(out, "replayed 1 of 42 messages") {
-		t.Errorf("quarantine replay = %q, %v, want one replayed and one left", out, err)
+	item := "video/" + created.Video.ID.String()
+	if out, err := s.command(t, "stuck", item, "--json"); err != nil || strings.Count(out, "\n") != 1 || !strings.Contains(out, `"item":"`) {
+		t.Errorf("stuck %s = %q, %v, want its message", item, out, err)
+	}
+	out, err := s.command(t, "retry", "--all", "--why", "newer build")
+	if exitOf(err) != app.ExitPartly || !strings.Contains(out, "retried 1 of 42 messages") {
+		t.Errorf("retry = %q, %v, want one applied and the others left", out, err)
+	}
+	if _, err := s.command(t, "stuck", item); exitOf(err) != app.ExitNothing {
+		t.Errorf("stuck %s = %v, want that it is not stuck", item, err)
 	}
 	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection WHERE video_id = $1", created.Video.ID); got != 1 {
 		t.Errorf("projected videos = %d, want 1", got)
@@ -185,16 +185,16 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog_read.quarantine LIMIT 1").Scan(&id); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.command(t, "quarantine", "delete", id, "--reason", "broken"); err != nil {
-		t.Errorf("quarantine delete = %v", err)
+	if out, err := s.command(t, "skip", id, "--why", "broken"); err != nil || !strings.Contains(out, "skipped 1 of 1 messages") || !strings.Contains(out, `"reason": "`) {
+		t.Errorf("skip = %q, %v, want the message, and that it is deleted", out, err)
 	}
-	if _, err := s.command(t, "quarantine", "delete", id, "--reason", "broken"); exitOf(err) != app.ExitNothing {
-		t.Errorf("quarantine delete twice = %v, want exit code %d", err, app.ExitNothing)
+	if _, err := s.command(t, "skip", id, "--why", "broken"); exitOf(err) != app.ExitNothing {
+		t.Errorf("skip twice = %v, want exit code %d", err, app.ExitNothing)
 	}
 }
 
 // When the quarantine is full the projector goes on, and the operator sees what
-// was not kept, and that it cannot be replayed.
+// was not kept, and that it cannot be retried.
 func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	const messages, size, room = 40, 64 << 10, 10
@@ -217,14 +217,14 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 	if whole == 0 || whole > room+8 { // 8: set aside at the same time
 		t.Errorf("%d messages are whole, want about %d", whole, room)
 	}
-	list, err := s.command(t, "quarantine", "list")
-	notKept := fmt.Sprintf("not kept, %d bytes, SHA-256 %x", len(broken), sha256.Sum256(broken))
+	list, err := s.command(t, "stuck", "--json")
+	notKept := fmt.Sprintf(`"payload_size":%d,"payload_sha256":"%x"`, len(broken), sha256.Sum256(broken))
 	if n := strings.Count(list, notKept); n != messages-whole || err != nil {
-		t.Errorf("quarantine list = %v, with %q %d times, want %d times", err, notKept, n, messages-whole)
+		t.Errorf("stuck = %v, with %q %d times, want %d times", err, notKept, n, messages-whole)
 	}
-	out, err := s.command(t, "quarantine", "replay", "--all", "--reason", "a test")
-	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || exitOf(err) != app.ExitPartly || !strings.Contains(out, "replayed 0 of 40 messages") {
-		t.Errorf("quarantine replay = %q, %v, want all left, %d of them because they were not kept", out, err, messages-whole)
+	out, err := s.command(t, "retry", "--all", "--why", "a test")
+	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || exitOf(err) != app.ExitPartly || !strings.Contains(out, "retried 0 of 40 messages") {
+		t.Errorf("retry = %q, %v, want all left, %d of them because they were not kept", out, err, messages-whole)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestRepairRestoresLostCatalog(t *testing.T) {
 func TestUnknownCommandIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild"}, {"projection", "repair", "--restart"}, {"drain", "now"}} {
+	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "list"}, {"quarantine", "list"}, {"audit"}, {"rebuild"}, {"projection", "repair", "--restart"}, {"drain", "now"}} {
 		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
 			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
 		}

@@ -18,6 +18,7 @@ import (
 	"example.com/servicekit/localpg"
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/deep"
 )
 
@@ -172,8 +173,8 @@ func (s *stack) fill(t *testing.T, p *process, target string) *watcher {
 // useAll uses each table of a service that was moved, and what its sequences give.
 func (s *stack) useAll(t *testing.T, p *process, target string) {
 	t.Helper()
-	if _, err := s.command(t, "outbox", "requeue", "--all", "--reason", "the broker is back"); err != nil {
-		t.Errorf("outbox requeue --all = %v", err)
+	if _, err := s.command(t, "retry", "--all", "--why", "the broker is back"); exitOf(err) != app.ExitPartly { // a message is no event
+		t.Errorf("retry --all = %v, want exit code %d", err, app.ExitPartly)
 	}
 	p.rename(t, p.create(t, "made on the target"), "changed on the target")
 	s.publish(t, &pubsub.Message{Attributes: map[string]string{"name": "no event either"}})

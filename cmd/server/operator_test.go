@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -35,18 +34,20 @@ func (s *stack) parked(t *testing.T) int {
 	return s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL")
 }
 
-// blockEvent makes a parked aggregate with one event.
-func (s *stack) blockEvent(t *testing.T, id string) {
+// blockEvent makes a parked aggregate with one event, and returns the id of the event.
+func (s *stack) blockEvent(t *testing.T, id string) (eventID string) {
 	t.Helper()
+	eventID = uuid.NewString()
 	if _, err := s.pool.Exec(t.Context(), `
 		WITH event AS (
 			INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
-			VALUES (-1, gen_random_uuid(), 'video', $1, 'VideoCreated', 1, 1, '\x00', now())
+			VALUES (-1, $2, 'video', $1, 'VideoCreated', 1, 1, '\x00', now())
 		)
 		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-		VALUES ('video', $1, 0, 8, 'refused', now())`, id); err != nil {
+		VALUES ('video', $1, 0, 8, 'refused', now())`, id, eventID); err != nil {
 		t.Fatal(err)
 	}
+	return eventID
 }
 
 // quarantineMany sets messages aside, which this build cannot decode, with ids from 1.
@@ -60,54 +61,53 @@ func (s *stack) quarantineMany(t *testing.T, n int) {
 	}
 }
 
-// An operator finds a cause, counts what it has stopped, requeues that and nothing else,
-// and the audit says so, in a form that programs can read.
-func TestOperatorRequeuesByCause(t *testing.T) {
+// The status shows what is stuck and why. A retry of all has them due, in transactions that say
+// who did it and why, and a second one finds nothing to do.
+func TestStatusAndRetryOfAll(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	s.parkMany(t, 3000)
-	out, err := s.command(t, "outbox", "causes", "--json")
-	var groups []admin.Group
-	for line := range strings.Lines(out) {
-		var group admin.Group
-		if err := json.Unmarshal([]byte(line), &group); err != nil {
-			t.Fatalf("%s: %v", line, err)
+	s.quarantineMany(t, 7)
+	out, err := s.command(t, "status")
+	for _, want := range []string{
+		`build +dev\n`, `schema +\d+ migrations`, `pending events +0\n`, `blocked aggregates +3000, of them parked 3000\n`, `\n +1500: message too large\n`, `\n +1500: quota of project \d+ is used up\n`,
+		`messages in quarantine +7\n +6: version \d is unknown\n +1: not . text\n`, `consumer catalog +its newest event was applied at -\n$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) || err != nil {
+			t.Errorf("status = %v, want %s in\n%s", err, want, out)
 		}
-		groups = append(groups, group)
 	}
-	if err != nil || len(groups) != 2 || groups[0].Items != 1500 || groups[1].Waiting != 1500 || groups[0].First.IsZero() {
-		t.Fatalf("outbox causes = %+v, %v, want two of 1,500", groups, err)
+	if _, err := s.pool.Exec(t.Context(), "DELETE FROM video_catalog_read.quarantine"); err != nil {
+		t.Fatal(err)
 	}
-	filter := "age=1h,type=video,cause=" + groups[0].Cause
-	if out, err := s.command(t, "outbox", "requeue", "--filter", filter, "--dry-run"); out != "1500 aggregates match; nothing was changed\n" || err != nil {
-		t.Errorf("dry run = %q, %v, want 1,500", out, err)
+	retry := []string{"retry", "--all", "--why", "the quota is higher", "--by", "ann"}
+	for i, want := range []string{"3000 aggregates match; nothing was changed\n0 messages", "retried 3000 of 3000 aggregates; action ", "0 aggregates match; nothing was changed\n0 messages"} {
+		args := retry
+		if i == 0 {
+			args = append(args, "--dry-run")
+		}
+		if out, err := s.command(t, args...); !strings.HasPrefix(out, want) || err != nil {
+			t.Errorf("server %s = %q, %v, want %q", strings.Join(args, " "), out, err, want)
+		}
+		if parked := s.parked(t); parked != []int{3000, 0, 0}[i] {
+			t.Errorf("%d aggregates are parked after run %d", parked, i)
+		}
 	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NULL"); got != 0 {
-		t.Errorf("%d aggregates are requeued by a dry run, want none", got)
-	}
-	if out, err := s.command(t, "outbox", "requeue", "--filter", filter, "--reason", "the quota is higher"); !strings.HasPrefix(out, "requeued 1500 of 1500 aggregates; action ") || err != nil {
-		t.Errorf("requeue = %q, %v, want 1,500", out, err)
-	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL AND last_error = $1", groups[1].Sample); got != 1500 {
-		t.Errorf("%d aggregates of the other cause are parked, want 1,500", got)
-	}
-	out, err = s.command(t, "audit", "list", "--json")
 	items := 0
-	var actions []uuid.UUID
-	for line := range strings.Lines(out) {
-		var e admin.Entry
+	entries := s.audit(t, admin.ActionRequeue)
+	for _, e := range entries {
 		var before []map[string]any
-		if err := errors.Join(json.Unmarshal([]byte(line), &e), json.Unmarshal(e.Before, &before)); err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-		if e.Items > 1000 || int(e.Items) != len(before) || e.Name != operator(t) || e.Via != "command" || e.Reason != "the quota is higher" || e.Action != admin.ActionRequeue {
-			t.Errorf("audit has %d items, %+v, want at most 1,000, and who did it and why", len(before), e)
+		if err := json.Unmarshal(e.Before, &before); err != nil || e.Items > 1000 || int(e.Items) != len(before) || e.ActionID != entries[0].ActionID ||
+			e.Name != "ann" || e.Via != "command" || e.Reason != "the quota is higher" {
+			t.Errorf("audit has %d items, %+v, %v, want at most 1,000, and who did it and why", len(before), e, err)
 		}
 		items += len(before)
-		actions = append(actions, e.ActionID)
 	}
-	if err != nil || items != 1500 || len(actions) != 2 || actions[0] != actions[1] {
-		t.Errorf("audit list has %d items in %d entries, %v, want 1,500 of one action in 2", items, len(actions), err)
+	if items != 3000 || s.audited(t) != 3 {
+		t.Errorf("the audit has %d items in %d entries, want 3,000 of one action in 3", items, s.audited(t))
+	}
+	if out, err := s.command(t, "retry", "video/v1", "--why", "again"); exitOf(err) != app.ExitNothing || !strings.Contains(err.Error(), "video/v1 does not wait") {
+		t.Errorf("retry of one that is due = %q, %v, want exit code %d", out, err, app.ExitNothing)
 	}
 }
 
@@ -116,43 +116,58 @@ func TestOperatorRequeuesByCause(t *testing.T) {
 func TestOperatorMistakesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	s.parkMany(t, 2)
+	s.blockEvent(t, "v1")
 	for _, test := range []struct {
 		args []string
 		exit int
 		want string
 	}{
-		{[]string{"outbox", "requeue"}, app.ExitUsage, "filter"},
-		{[]string{"outbox", "requeue", "--all"}, app.ExitUsage, "reason"},
-		{[]string{"outbox", "requeue", "--all", "--reason", " "}, app.ExitUsage, "reason"},
-		{[]string{"outbox", "requeue", "--all", "--reason", strings.Repeat("x", 501)}, app.ExitUsage, "reason"},
-		{[]string{"outbox", "requeue", "--all", "--filter", "type=video", "--reason", "x"}, app.ExitUsage, "all"},
-		{[]string{"outbox", "requeue", "--filter", "typ=video", "--reason", "x"}, app.ExitUsage, "typ"},
-		{[]string{"outbox", "requeue", "--filter", "type", "--reason", "x"}, app.ExitUsage, "key=value"},
-		{[]string{"outbox", "requeue", "--filter", "age=yesterday", "--reason", "x"}, app.ExitUsage, "duration"},
-		{[]string{"outbox", "requeue", "--filter", "age=-1h", "--reason", "x"}, app.ExitUsage, "duration"},
-		{[]string{"outbox", "requeue", "--why", "x", "--all"}, app.ExitUsage, "-why"},
-		{[]string{"outbox", "requeue", "video", "--reason", "x"}, app.ExitUsage, "server help"},
-		{[]string{"outbox", "requeue", "video", "v1", "--filter", "type=video", "--reason", "x"}, app.ExitUsage, "server help"},
-		{[]string{"outbox", "requeue", "video", "v3", "--reason", "x"}, app.ExitNothing, "not blocked"},
-		{[]string{"outbox", "skip", "video", "v1", "--reason", "x"}, app.ExitUsage, "server help"},
-		{[]string{"outbox", "skip", "video", "v1", "v1", "--reason", "x"}, app.ExitUsage, "server help"},
-		{[]string{"outbox", "skip", "video", "v1", uuid.NewString(), "--reason", "x"}, app.ExitNothing, "not blocked"},
-		{[]string{"quarantine", "replay"}, app.ExitUsage, "filter"},
-		{[]string{"quarantine", "delete", "abc", "--reason", "x"}, app.ExitUsage, "number"},
-		{[]string{"quarantine", "delete", "7", "--reason", "x"}, app.ExitNothing, "not in quarantine"},
-		{[]string{"audit", "list", "--filter", "type=video"}, app.ExitUsage, "server help"},
+		{[]string{"status", "now"}, app.ExitUsage, "at most 0"},
+		{[]string{"stuck", "video"}, app.ExitUsage, `ITEM "video" must be TYPE/ID`},
+		{[]string{"stuck", "video/v3"}, app.ExitNothing, "video/v3 is not stuck"},
+		{[]string{"stuck", "--why", "x"}, app.ExitUsage, "-why"},
+		{[]string{"retry", "--why", "x"}, app.ExitUsage, "ITEM is required, or --all"},
+		{[]string{"retry", "--all"}, app.ExitUsage, "--why must say why"},
+		{[]string{"retry", "--all", "--why", strings.Repeat("x", 501)}, app.ExitUsage, "--why"},
+		{[]string{"retry", "--all", "--why", "x", "--by", ""}, app.ExitUsage, "--by must say who"},
+		{[]string{"retry", "--all", "video/v1", "--why", "x"}, app.ExitUsage, "--all must not"},
+		{[]string{"retry", "--reason", "x", "--all"}, app.ExitUsage, "-reason"},
+		{[]string{"retry", "video/", "--why", "x"}, app.ExitUsage, "TYPE/ID"},
+		{[]string{"retry", "video/v3", "--why", "x"}, app.ExitNothing, "not blocked"},
+		{[]string{"retry", "0", "--why", "x"}, app.ExitUsage, "the number of a message"},
+		{[]string{"retry", "7", "--why", "x"}, app.ExitNothing, "not in quarantine"},
+		{[]string{"skip", "--all", "--why", "x"}, app.ExitUsage, "-all"},
+		{[]string{"skip", "video/v1", "--why", "x"}, app.ExitUsage, "EVENT_ID must"},
+		{[]string{"skip", "video/v1", "v1", "--why", "x"}, app.ExitUsage, `EVENT_ID "v1" must be the UUID`},
+		{[]string{"skip", "7", uuid.NewString(), "--why", "x"}, app.ExitUsage, "behind TYPE/ID"},
+		{[]string{"skip", "video/v1", uuid.NewString(), "--why", "x"}, app.ExitNothing, "not blocked by event"},
 	} {
 		_, err := s.command(t, test.args...)
 		if got := exitOf(err); got != test.exit || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("server %s = %d, %v, want exit code %d with %q", strings.Join(test.args, " "), got, err, test.exit, test.want)
 		}
 	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL"); got != 2 {
-		t.Errorf("parked aggregates = %d, want 2", got)
+	if s.parked(t) != 1 || s.audited(t) != 0 {
+		t.Errorf("%d are parked, with %d entries in the audit, want one and none", s.parked(t), s.audited(t))
 	}
-	if got := s.count(t, "SELECT (SELECT count(*) FROM video_catalog.audit) + (SELECT count(*) FROM video_catalog_read.audit)"); got != 0 {
-		t.Errorf("audit has %d entries, want none", got)
+}
+
+// A change and its row in the audit are one transaction: without the row nothing is changed.
+func TestNoChangeWithoutItsAudit(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	eventID := s.blockEvent(t, "v1")
+	s.quarantineMany(t, 1)
+	if _, err := s.pool.Exec(t.Context(), "ALTER TABLE video_catalog.audit ADD CHECK (reason <> 'x'); ALTER TABLE video_catalog_read.audit ADD CHECK (reason <> 'x')"); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"retry", "video/v1"}, {"skip", "video/v1", eventID}, {"skip", "1"}} {
+		if out, err := s.command(t, append(args, "--why", "x")...); exitOf(err) != app.ExitFailed || !strings.Contains(err.Error(), "audit_reason_check") {
+			t.Errorf("%s = %q, %v, want exit code %d about the audit", args, out, err, app.ExitFailed)
+		}
+	}
+	if s.parked(t) != 1 || s.audited(t) != 0 || s.count(t, "SELECT count(*) FROM video_catalog.outbox_aside") != 1 || s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") != 1 {
+		t.Errorf("%d are parked, with %d entries in the audit, want one and none, and nothing deleted", s.parked(t), s.audited(t))
 	}
 }
 
@@ -161,7 +176,7 @@ func TestOperatorMistakesAreRefused(t *testing.T) {
 func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	s.blockEvent(t, "v1")
+	eventID := s.blockEvent(t, "v1")
 	s.quarantineMany(t, 1)
 	s.fillOwner(t, 1)
 	s.replace(t)
@@ -170,15 +185,18 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := []string{"DATABASE_URL=" + s.personURL(t)}
+	if out, err := s.commandIn(t, look, "status"); err != nil {
+		t.Errorf("status = %q, %v", out, err)
+	}
 	for _, test := range []struct {
 		args []string
 		exit int
 	}{
-		{[]string{"outbox", "requeue", "--all"}, app.ExitFailed},
-		{[]string{"outbox", "skip", "--all"}, app.ExitFailed},
+		{[]string{"retry", "video/v1"}, app.ExitFailed},
+		{[]string{"retry", "1"}, app.ExitPartly}, // it may not read the payload
+		{[]string{"skip", "video/v1", eventID}, app.ExitFailed},
+		{[]string{"skip", "1"}, app.ExitFailed},
 		{[]string{"outbox", "backfill", "video"}, app.ExitFailed},
-		{[]string{"quarantine", "delete", "--all"}, app.ExitFailed},
-		{[]string{"quarantine", "replay", "--all"}, app.ExitPartly}, // it may not read the payload of each
 		{[]string{"projection", "repair", "video", id}, app.ExitFailed},
 		{[]string{"projection", "repair", "--all"}, app.ExitFailed},
 		{[]string{"seek", names.VideoTopic.Subscription("catalog"), "2026-01-01T00:00:00Z"}, app.ExitFailed},
@@ -188,7 +206,11 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		if out, err := s.commandIn(t, look, append(test.args, "--dry-run")...); err != nil && command != "databases accept" { // it may not identify them
 			t.Errorf("server %s --dry-run = %q, %v, want that it may", command, out, err)
 		}
-		out, err := s.commandIn(t, look, append(test.args, "--reason", "x")...)
+		flag := "--reason"
+		if test.args[0] == "retry" || test.args[0] == "skip" {
+			flag = "--why"
+		}
+		out, err := s.commandIn(t, look, append(test.args, flag, "x")...)
 		if exitOf(err) != test.exit || !strings.Contains(out+err.Error(), "permission denied") {
 			t.Errorf("server %s = %q, %v, want exit code %d and permission denied", command, out, err, test.exit)
 		}
@@ -211,46 +233,20 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	s.blockEvent(t, "v1")
-	var eventID string
-	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog.outbox_pending").Scan(&eventID); err != nil {
-		t.Fatal(err)
-	}
+	eventID := s.blockEvent(t, "v1")
 	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
 		VALUES (-1, gen_random_uuid(), 'video', 'v1', 'VideoUpdated', 1, 2, '\x00', now())`); err != nil {
 		t.Fatal(err)
 	}
-	skip := []string{"outbox", "skip", "video", "v1", eventID, "--reason", "too large"}
-	if out, err := s.command(t, skip...); err != nil || !strings.HasPrefix(out, "skipped 1 of 1 events; action ") {
+	skip := []string{"skip", "video/v1", eventID, "--why", "too large"}
+	if out, err := s.command(t, skip...); err != nil || !strings.Contains(out, "\nskipped 1 of 1 events; action ") {
 		t.Errorf("skip = %q, %v, want one", out, err)
 	}
-	if out, err := s.command(t, skip...); exitOf(err) != app.ExitNothing || !strings.Contains(err.Error(), `video "v1" is not blocked by event `+eventID) {
+	if out, err := s.command(t, skip...); exitOf(err) != app.ExitNothing || !strings.Contains(err.Error(), "video/v1 is not blocked by event "+eventID) {
 		t.Errorf("the same skip again = %q, %v, want exit code %d about its event", out, err, app.ExitNothing)
 	}
 	if n, rows := s.count(t, "SELECT count(*) FROM video_catalog.outbox_aside"), s.audited(t); n != 1 || rows != 1 {
 		t.Errorf("%d events are set aside, with %d entries in the audit, want the second event, and one", n, rows)
-	}
-}
-
-// Of two people who run the same command at once, each does a part, and together all.
-func TestTwoOperatorsAtOnce(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	s.parkMany(t, 2500)
-	var people sync.WaitGroup
-	results := make([]admin.Result, 2)
-	for i := range results {
-		people.Go(func() {
-			out, err := s.command(t, "outbox", "requeue", "--all", "--reason", "quota is up", "--json")
-			if err := errors.Join(err, json.Unmarshal([]byte(out), &results[i])); err != nil {
-				t.Errorf("requeue = %q, %v", out, err)
-			}
-		})
-	}
-	people.Wait()
-	items := s.count(t, "SELECT sum(items)::int FROM video_catalog.audit")
-	if results[0].Done+results[1].Done != 2500 || items != 2500 || s.parked(t) != 0 {
-		t.Errorf("requeued %d and %d, with %d items in the audit, want 2,500 together", results[0].Done, results[1].Done, items)
 	}
 }
 
@@ -269,8 +265,8 @@ func TestInterruptedCommandRunsAgain(t *testing.T) {
 	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = 'v999' FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	requeue := []string{"outbox", "requeue", "--all", "--reason", "quota is up"}
-	cmd, stdout := exec.CommandContext(t.Context(), binary, requeue...), new(output)
+	retry := []string{"retry", "--all", "--why", "quota is up"}
+	cmd, stdout := exec.CommandContext(t.Context(), binary, retry...), new(output)
 	cmd.Env, cmd.Stdout = s.environ(), stdout
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -281,8 +277,8 @@ func TestInterruptedCommandRunsAgain(t *testing.T) {
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); exitOf(err) != app.ExitFailed || !strings.HasPrefix(stdout.String(), "requeued 2000 of 2500 aggregates; action ") {
-		t.Errorf("requeue that is interrupted = %q, %v, want exit code %d after 2,000", stdout, err, app.ExitFailed)
+	if err := cmd.Wait(); exitOf(err) != app.ExitFailed || !strings.HasPrefix(stdout.String(), "retried 2000 of 2500 aggregates; action ") {
+		t.Errorf("retry that is interrupted = %q, %v, want exit code %d after 2,000", stdout, err, app.ExitFailed)
 	}
 	if err := hold.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -290,7 +286,7 @@ func TestInterruptedCommandRunsAgain(t *testing.T) {
 	if s.parked(t) != 500 || s.audited(t) != 2 {
 		t.Errorf("%d are parked, with %d entries in the audit, want 500 and 2", s.parked(t), s.audited(t))
 	}
-	if out, err := s.command(t, requeue...); err != nil || !strings.HasPrefix(out, "requeued 500 of 500 aggregates; action ") {
+	if out, err := s.command(t, retry...); err != nil || !strings.HasPrefix(out, "retried 500 of 500 aggregates; action ") {
 		t.Errorf("the same again = %q, %v, want the rest", out, err)
 	}
 	if s.parked(t) != 0 || s.audited(t) != 3 {

@@ -190,8 +190,8 @@ func TestReactorQuarantines(t *testing.T) {
 	}
 	p.stop()
 	var out strings.Builder
-	if err := programOf(remind(false, time.Millisecond)).Run(t.Context(), []string{"quarantine", "replay", "--all", "--reason", "mended"}, s.environ(apart), &out, io.Discard); err != nil {
-		t.Fatalf("quarantine replay = %q, %v", &out, err)
+	if err := programOf(remind(false, time.Millisecond)).Run(t.Context(), []string{"retry", "--all", "--why", "mended"}, s.environ(apart), &out, io.Discard); err != nil {
+		t.Fatalf("retry = %q, %v", &out, err)
 	}
 	if n := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
 		t.Errorf("%d events of the reaction, want 1", n)

@@ -24,10 +24,11 @@ WHERE (@aggregate_type::text = '' OR b.aggregate_type = @aggregate_type)
 -- Returns blocked aggregates behind the given one in the order of their keys, with the first event of each. With an age it
 -- returns only those that have been parked for that long.
 SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.cause::text AS cause, b.parked_at,
-	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
+	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version,
+	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.id, p.version FROM video_catalog.outbox_aside p
+	SELECT p.id, p.version, p.event_type, p.occurred_at FROM video_catalog.outbox_aside p
 	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 	ORDER BY p.seq LIMIT 1
 ) h ON true

@@ -7,6 +7,12 @@ ORDER BY event_id
 ON CONFLICT DO NOTHING
 RETURNING event_id;
 
+-- name: LastInbox :one
+-- Returns when a consumer has applied the newest of its events; the epoch if it has none.
+SELECT coalesce((
+	SELECT i.received_at FROM video_catalog_read.inbox i WHERE i.consumer = @consumer ORDER BY i.event_id DESC LIMIT 1
+), 'epoch')::timestamptz AS applied_at;
+
 -- name: PruneInbox :execrows
 -- Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
 -- database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.

@@ -162,10 +162,10 @@ func poisonSkipped(s *system) {
 	s.fire("AggregateBlocked", "AggregateParked")
 	remove()
 	event := value[string](s, `SELECT id::text FROM video_catalog.outbox_pending ORDER BY seq LIMIT 1`)
-	if list := s.command("outbox", "list"); !strings.Contains(list, event) {
-		s.Errorf("server outbox list = %s, want event %s in it", list, event)
+	if list := s.command("stuck"); !strings.Contains(list, event) {
+		s.Errorf("server stuck = %s, want event %s in it", list, event)
 	}
-	s.command("outbox", "skip", "video", id, event, "--reason", "too large")
+	s.command("skip", "video/"+id, event, "--why", "too large")
 	s.fire("VersionGaps")
 	s.resolve()
 }
@@ -266,8 +266,8 @@ func smallPoolAndQuarantine(s *system) {
 		s.Fatal(err)
 	}
 	s.fire("QuarantineNotEmpty")
-	id := regexp.MustCompile(`(?m)^(\d+)\b`).FindString(s.command("quarantine", "list"))
-	s.command("quarantine", "delete", id, "--reason", "broken")
+	id := regexp.MustCompile(`(?m)^(\d+)\b`).FindString(s.command("stuck"))
+	s.command("skip", id, "--why", "broken")
 	s.exec(`INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
 		SELECT 'catalog', n::text, '', '{}', convert_to(repeat('x', 15000000), 'UTF8'), 'broken', now() FROM generate_series(1, 10) n`)
 	s.fire("QuarantineFills")

@@ -211,10 +211,10 @@ func TestRunbookStatementsRun(t *testing.T) {
 // have none. Other flags are not looked at.
 func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
-	known := map[string]bool{} // for example "outbox requeue # #", and "outbox requeue --all"
+	known := map[string]bool{} // for example "projection repair # #", and "projection repair --all"
 	help := read(t, root+"/internal/app/help.go")
 	for _, m := range regexp.MustCompile(`(?m)(?:^|`+"`"+`)  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(help, -1) {
-		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", "...", "").Replace(m[1]), "#")
+		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", " [ITEM]", "", "...", "").Replace(m[1]), "#")
 		known[command] = true
 		known[strings.TrimRight(command, " #")+" --all"] = true
 	}

@@ -35,7 +35,7 @@ const (
 
 // Actor is who does an action.
 type Actor struct {
-	// Name is the operating-system user and host: 1 to 200 bytes.
+	// Name is a person, or the operating-system user and host: 1 to 200 bytes.
 	Name string `json:"actor"`
 	// Via is how it came here: command or console.
 	Via string `json:"via"`
@@ -122,6 +122,8 @@ type Group struct {
 type Blocked struct {
 	envelope.Aggregate
 	EventID   uuid.UUID `json:"event_id,omitzero"` // the first event set aside; uuid.Nil if nothing is set aside, for example after a skip
+	EventType string    `json:"event_type"`
+	EventTime time.Time `json:"event_time,omitzero"` // when it happened
 	Version   int64     `json:"version"`
 	Attempts  int       `json:"attempts"`            // of that event, since a person last requeued or skipped
 	LastError string    `json:"last_error"`          // of that event; empty if an earlier event was refused

@@ -29,6 +29,13 @@ type Outbox interface {
 	Auditor
 }
 
+// Auditor has the audit of a side.
+type Auditor interface {
+	// ListAudit returns the newest entries of this side before the one with the id before;
+	// 0: from the newest.
+	ListAudit(ctx context.Context, before int64, maxRows int) ([]Entry, error)
+}
+
 // Requeue makes parked aggregates try their first event again. With an id it does that for
 // a blocked aggregate too, which would try again by itself later. The error is
 // problem.NotFound if a named aggregate is not blocked, and problem.Invalid for a wrong

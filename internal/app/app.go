@@ -87,12 +87,12 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return usageError(err)
 	}
 	takeLog(log)
-	switch words := strings.Join(append([]string{command}, args...), " "); {
-	case words == "serve":
+	switch line := strings.Join(append([]string{command}, args...), " "); {
+	case line == "serve":
 		return serve(ctx, cfg, level, log)
-	case words == "migrate":
+	case line == "migrate":
 		return migrate(ctx, cfg, stdout, log)
-	case words == "drain":
+	case line == "drain":
 		return drain(ctx, cfg, stdout, log)
 	case command == "console": // only console
 		return serveConsole(ctx, cfg, args, stdout, log) // only console
@@ -100,18 +100,16 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return seek(ctx, cfg, args, stdout)
 	case command == "databases":
 		return databasesCommand(ctx, cfg, args, stdout)
-	case command == "outbox":
-		return outboxCommand(ctx, cfg, args, stdout, stderr)
-	case command == "quarantine":
-		return quarantineCommand(ctx, cfg, args, stdout)
+	case words[command].outbox != nil:
+		return operate(ctx, cfg, command, args, stdout)
+	case command == "outbox" && len(args) > 0 && args[0] == "backfill":
+		return backfillCommand(ctx, cfg, args[1:], stdout, stderr)
 	case command == "projection":
 		return projectionCommand(ctx, cfg, args, stdout, stderr)
-	case command == "audit":
-		return auditCommand(ctx, cfg, args, stdout)
 	default:
 		if run := p.command(command); run != nil {
 			return cfg.runCommand(ctx, command, run, args, stdout, log)
 		}
-		return usageError(fmt.Errorf("unknown command %q: try `server help`", words))
+		return usageError(fmt.Errorf("unknown command %q: try `server help`", line))
 	}
 }

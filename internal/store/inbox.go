@@ -74,6 +74,12 @@ func freshOf(ids, recorded []uuid.UUID) (fresh []int) {
 	return fresh
 }
 
+// LastApplied returns when a consumer has applied the newest of its events; zero if it has none.
+func (b *Inbox) LastApplied(ctx context.Context, consumerName string) (time.Time, error) {
+	at, err := b.queries.LastInbox(ctx, consumerName)
+	return notEpoch(at), wrap(err, "read the inbox of %s", consumerName)
+}
+
 // PruneInbox deletes the ids of events that happened and were received longer ago than
 // olderThan, by the clock of the database. It deletes at most maxRows and returns how many. If
 // such an event comes again, only its version shows that it is not new.

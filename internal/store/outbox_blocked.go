@@ -39,7 +39,8 @@ func (o *Outbox) ListBlocked(ctx context.Context, filter admin.Filter, after env
 	return mapSlice(rows, func(row sqlcgen.ListBlockedRow) admin.Blocked {
 		return admin.Blocked{
 			Aggregate: envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
-			EventID:   row.EventID, Version: row.Version, Attempts: int(row.Attempts), LastError: unescape(row.LastError), Cause: row.Cause,
+			EventID:   row.EventID, EventType: row.EventType, EventTime: notEpoch(row.EventTime), Version: row.Version,
+			Attempts: int(row.Attempts), LastError: unescape(row.LastError), Cause: row.Cause,
 			NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
 		}
 	}), nil

@@ -360,6 +360,10 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := inbox.Forget(ctx, consumer, auditOf(admin.ActionSeek))
 			return err
 		},
+		"Inbox.LastApplied": func(ctx context.Context) error {
+			_, err := inbox.LastApplied(ctx, consumer)
+			return err
+		},
 		"Inbox.PruneInbox": func(ctx context.Context) error {
 			_, err := inbox.PruneInbox(ctx, consumer, time.Hour, 10)
 			return err

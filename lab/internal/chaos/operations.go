@@ -55,7 +55,10 @@ func (l *lab) prepareOperator(ctx context.Context) (err error) {
 }
 
 // reason is what operators give as their reason.
-const reason = "--reason=fault lab"
+const (
+	reason = "--reason=fault lab"
+	why    = "--why=fault lab"
+)
 
 // repairCatalog kills a repair of all entries, and runs it again until it is done. It lowers no
 // entry, because the owner has lost nothing.
@@ -204,7 +207,7 @@ func requeueBlocked(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 		return nil
 	}
 	const done, nothing = 0, 3 // it may have been purged
-	_, _, err := l.untilDone(ctx, []int{done, nothing}, []string{"outbox", "requeue", event.AggregateVideo, id, reason}, nil)
+	_, _, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", event.AggregateVideo + "/" + id, why}, nil)
 	return err
 }
 
@@ -228,7 +231,7 @@ func replayQuarantine(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 		record.Missing = "no event for the quarantine" // or the answer was lost
 		return nil                                     //nolint:nilerr // it is tried again
 	}
-	_, ok, err := l.untilDone(ctx, []int{0}, []string{"quarantine", "replay", "--all", reason}, nil)
+	_, ok, err := l.untilDone(ctx, []int{0}, []string{"retry", "--all", why}, nil)
 	if err != nil || !ok {
 		return err
 	}

@@ -93,10 +93,11 @@ func (q *Queries) GroupBlocked(ctx context.Context, maxRows int32) ([]GroupBlock
 
 const ListBlocked = `-- name: ListBlocked :many
 SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.cause::text AS cause, b.parked_at,
-	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
+	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version,
+	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.id, p.version FROM video_catalog.outbox_aside p
+	SELECT p.id, p.version, p.event_type, p.occurred_at FROM video_catalog.outbox_aside p
 	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 	ORDER BY p.seq LIMIT 1
 ) h ON true
@@ -129,6 +130,8 @@ type ListBlockedRow struct {
 	ParkedAt      *time.Time
 	EventID       uuid.UUID
 	Version       int64
+	EventType     string
+	EventTime     time.Time
 }
 
 // Returns blocked aggregates behind the given one in the order of their keys, with the first event of each. With an age it
@@ -160,6 +163,8 @@ func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]Lis
 			&i.ParkedAt,
 			&i.EventID,
 			&i.Version,
+			&i.EventType,
+			&i.EventTime,
 		); err != nil {
 			return nil, err
 		}

@@ -7,9 +7,9 @@ package sqlcgen
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
-	"time"
 )
 
 const ClearInbox = `-- name: ClearInbox :one
@@ -88,6 +88,20 @@ func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []u
 		return nil, err
 	}
 	return items, nil
+}
+
+const LastInbox = `-- name: LastInbox :one
+SELECT coalesce((
+	SELECT i.received_at FROM video_catalog_read.inbox i WHERE i.consumer = $1 ORDER BY i.event_id DESC LIMIT 1
+), 'epoch')::timestamptz AS applied_at
+`
+
+// Returns when a consumer has applied the newest of its events; the epoch if it has none.
+func (q *Queries) LastInbox(ctx context.Context, consumer string) (time.Time, error) {
+	row := q.db.QueryRow(ctx, LastInbox, consumer)
+	var applied_at time.Time
+	err := row.Scan(&applied_at)
+	return applied_at, err
 }
 
 const PruneInbox = `-- name: PruneInbox :execrows

@@ -20,7 +20,7 @@ var parts = map[string][]string{
 	"chinese": {"README.zh-CN.md"},
 	"console": {
 		"cmd/dev/console.go", "cmd/server/console*.go", "internal/app/console*.go", "db/queries/console*.sql",
-		"docs/img/console-*.png", "internal/console", "internal/store/console*.go", "internal/store/internal/sqlcgen/console*.go", "lab/console",
+		"docs/img/console-*.png", "options/console", "internal/store/console*.go", "internal/store/internal/sqlcgen/console*.go", "lab/console",
 	},
 	"decisions": {"docs/decisions"},
 	"examples":  {"cmd/dev/examples_test.go", "examples"},

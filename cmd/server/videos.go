@@ -9,7 +9,7 @@ import (
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
-	"example.com/videocatalog/internal/console" // only console
+	"example.com/videocatalog/options/console" // only console
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"

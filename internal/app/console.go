@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/console"
+	"example.com/videocatalog/options/console"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/console" // only console
+	"example.com/videocatalog/options/console" // only console
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"

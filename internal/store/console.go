@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/console"
+	"example.com/videocatalog/options/console"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/console"
+	"example.com/videocatalog/options/console"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"

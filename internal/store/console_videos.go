@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/console"
+	"example.com/videocatalog/options/console"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"

@@ -35,7 +35,7 @@ func readNames() (n names, err error) {
 	if err := errors.Join(moduleErr, schemaErr, err, yaml.Unmarshal(text, &n)); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
-	n.Module, n.Schema, n.HasConsole = module, schema, isThere("internal/console")
+	n.Module, n.Schema, n.HasConsole = module, schema, isThere("options/console")
 	return n, nil
 }
 

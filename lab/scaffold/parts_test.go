@@ -71,7 +71,7 @@ func TestWith(t *testing.T) {
 	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", "console,terraform")...)
 	clone.Run(t, service, "go", "vet", "./...")
 	checkParts(t, service, "console", "terraform")
-	for _, there := range []string{"internal/console", "deploy/terraform"} {
+	for _, there := range []string{"options/console", "deploy/terraform"} {
 		if _, err := os.Stat(filepath.Join(service, there)); err != nil {
 			t.Error(err)
 		}

@@ -40,9 +40,7 @@ func (p Program) printHelp(w io.Writer) error {
   server [serve]                       run until SIGTERM or SIGINT
   server migrate                       bring the database schema up to date
   server drain                         publish everything pending, then exit
-` +
-		helpConsole + // only console
-		p.helpOfParts() + `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
+` + p.helpOfParts() + `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
   server outbox list [FLAGS]           show aggregates whose next event the broker refused
   server outbox causes                 show why, and how many for each cause
   server outbox requeue TYPE ID        try that event again now

@@ -18,7 +18,6 @@ type names struct {
 	Schema      string `yaml:"-"`
 	Service     string `yaml:"service"`
 	ErrorDomain string `yaml:"error_domain"`
-	HasConsole  bool   `yaml:"-"`
 }
 
 var (
@@ -35,7 +34,7 @@ func readNames() (n names, err error) {
 	if err := errors.Join(moduleErr, schemaErr, err, yaml.Unmarshal(text, &n)); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
-	n.Module, n.Schema, n.HasConsole = module, schema, isThere("options/console")
+	n.Module, n.Schema = module, schema
 	return n, nil
 }
 

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -18,111 +17,64 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// action is something that a person can do.
+// action is something that a person can do with what is stuck on a side.
 type action struct {
-	Name       string // as admin names it
-	Verb       string // on its button
-	One, Items string // what it changes
-	Effect     string
-	All        string // what an empty filter means
-	None       string // why nothing may match
-	Page       string // the page that it belongs to
-	Zero       bool   // it acts also if nothing matches
-	queries    bool   // it changes the query side
-	grows      bool   // more may match until it begins, and that does no harm
-	run        func(context.Context, *Server, order) (admin.BackfillResult, error)
+	Side   side
+	Name   string // in forms
+	Verb   string // on its button
+	One    string // what it changes
+	Effect string
+	None   string // why nothing may match
+	run    func(context.Context, *server, admin.Request) (admin.Result, error)
 }
+
+// Items returns what the action changes.
+func (a action) Items() string { return a.Side.Items() }
 
 // What some actions say in the same words.
 const (
-	waiting   = "all that wait for a person"
-	faster    = "Another person may have done it already."
-	notParked = " Or only aggregates match that are not parked: those are tried again by themselves."
+	gone      = "Another person may have done it already."
+	notParked = gone + " Or only aggregates match that are not parked: those are tried again by themselves."
 )
-
-// order is what a person wants done.
-type order struct {
-	admin.Request
-	From  time.Time // of a seek
-	After uuid.UUID // of a backfill
-}
-
-// plain is the result of an action that cannot go on where it has ended.
-func plain(r admin.Result, err error) (admin.BackfillResult, error) {
-	return admin.BackfillResult{Result: r}, err
-}
 
 var actions = []action{
 	{
-		Name: admin.ActionRequeue, Verb: "Requeue", One: "aggregate", Items: "aggregates", All: waiting, Page: "blocked",
+		Side: outbox, Name: "retry", Verb: "Retry", One: "aggregate", None: notParked,
 		Effect: "Their first events are tried again at once. The others follow in order.",
-		None:   faster + notParked,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			return plain(admin.Requeue(ctx, s.cfg.Outbox, r.Request))
+		run: func(ctx context.Context, s *server, r admin.Request) (admin.Result, error) {
+			return admin.Requeue(ctx, s.outbox, r)
 		},
 	},
 	{
-		Name: admin.ActionSkip, Verb: "Skip", One: "aggregate", Items: "aggregates", All: waiting, Page: "blocked",
+		Side: outbox, Name: "skip", Verb: "Skip", One: "aggregate", None: notParked,
 		Effect: "Their first events are given up, and never published. Consumers see a gap in the versions. The events behind them are tried at once.",
-		None:   faster + notParked,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			return plain(admin.Skip(ctx, s.cfg.Outbox, r.Request))
+		run: func(ctx context.Context, s *server, r admin.Request) (admin.Result, error) {
+			return admin.Skip(ctx, s.outbox, r)
 		},
 	},
 	{
-		Name: admin.ActionReplay, Verb: "Replay", One: "message", Items: "messages", All: waiting, Page: "quarantine", queries: true,
-		Effect: "Those that this build can decode are applied, and leave the quarantine. The others stay.", None: faster,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			return plain(admin.Replay(ctx, s.cfg.Quarantine, s.cfg.Apply, r.Request))
+		Side: quarantine, Name: "retry", Verb: "Retry", One: "message", None: gone,
+		Effect: "Those that this build can decode are applied, and leave the quarantine. The others stay.",
+		run: func(ctx context.Context, s *server, r admin.Request) (admin.Result, error) {
+			return admin.Replay(ctx, s.inbox, s.replay, r)
 		},
 	},
 	{
-		Name: admin.ActionDelete, Verb: "Delete", One: "message", Items: "messages", All: waiting, Page: "quarantine", queries: true,
-		Effect: "They are deleted from the quarantine for ever, and not applied.", None: faster,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			return plain(admin.Delete(ctx, s.cfg.Quarantine, r.Request))
-		},
-	},
-	{
-		Name: admin.ActionRepair, Verb: "Repair", One: "entry", Items: "entries", Page: "aggregates", queries: true,
-		Effect: "The projection gets the state of the source, over any version. An entry without a source becomes a tombstone.", None: faster,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			if r.Filter.ID == "" { // to compare all takes longer than a page may
-				return admin.BackfillResult{}, problem.InvalidField("id", "must name an entry: run server projection repair --all for all")
-			}
-			result, err := s.cfg.Projections.Repair(ctx, r.Request)
-			return plain(result.Result, err)
-		},
-	},
-	{
-		Name: admin.ActionSeek, Verb: "Apply again", One: "event", Items: "events", Page: "aggregates", queries: true, grows: true, Zero: true,
-		Effect: "The inbox forgets all its events, and the broker delivers those messages since this time that it has retained. An entry that has its event stays as it is.",
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			return plain(s.cfg.Seek(ctx, admin.SeekRequest{Request: r.Request, From: r.From}))
-		},
-	},
-	{
-		Name: admin.ActionBackfill, Verb: "Backfill", One: "aggregate", Items: "aggregates", Page: "aggregates", grows: true,
-		Effect: "The state of each, also of deleted ones, is published as a snapshot, for a new consumer. The messages go to all subscriptions of the topic, with the attribute repeat. A consumer that has their versions ignores them.", None: "There is no aggregate of this type.",
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			return s.cfg.Backfill(ctx, admin.BackfillRequest{Request: r.Request, After: r.After})
+		Side: quarantine, Name: "skip", Verb: "Skip", One: "message", None: gone,
+		Effect: "They are deleted from the quarantine for ever, and not applied.",
+		run: func(ctx context.Context, s *server, r admin.Request) (admin.Result, error) {
+			return admin.Delete(ctx, s.inbox, r)
 		},
 	},
 }
 
 // refusal returns why the user may not do the action; empty if it may.
 func (a action) refusal(mine rights) string {
-	side, p := "command", mine.commands
-	if a.queries {
-		side, p = "query", mine.queries
-	}
 	switch {
-	case mine.err != nil:
-		return "The privileges of the database user are not known: " + reasonOf(mine.err)
-	case !p.Writes:
-		return fmt.Sprintf("The database user %s may only read the %s side. To act, start the console with a user that has the role of that side.", p.User, side)
-	case a.Name == admin.ActionReplay && !p.ReadsPayloads:
-		return fmt.Sprintf("The database user %s may not read payloads, so it cannot replay messages.", p.User)
+	case mine.Err != nil:
+		return "The privileges of the database user are not known: " + reasonOf(mine.Err)
+	case a.Side == outbox && !mine.Commands, a.Side == quarantine && !mine.Queries:
+		return fmt.Sprintf("The database user %s may only read. To act, start the console with a user that has the roles of the service.", mine.User)
 	}
 	return ""
 }
@@ -131,8 +83,6 @@ func (a action) refusal(mine rights) string {
 type confirmPage struct {
 	action
 	Filter  filter
-	From    string // of a seek
-	After   string // of a backfill
 	EventID string
 	Matched int64
 	Sample  string // of the cause in the filter
@@ -140,50 +90,39 @@ type confirmPage struct {
 	Err     string
 }
 
-// Back returns the page that leads here.
-func (p confirmPage) Back() string {
-	if p.Page == "aggregates" && p.Filter.Type != "" && p.Filter.ID != "" {
-		return "/aggregates/" + url.PathEscape(p.Filter.Type) + "/" + url.PathEscape(p.Filter.ID)
-	}
-	return "/" + p.Page
-}
-
-// countTimeout is how long an action may take to count what it would change. A seek counts the
-// whole inbox.
+// countTimeout is how long an action may take to count what it would change.
 const countTimeout = 2 * time.Minute
 
 // act counts what an action would change, and shows a form. When the form is sent, it acts.
-func (s *Server) act(w http.ResponseWriter, r *http.Request) {
+func (s *server) act(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), countTimeout)
 	defer cancel()
 	p, request, err := s.readAction(r)
 	if err != nil {
-		s.fail(w, r, 0, err)
+		s.fail(w, r, err)
 		return
 	}
-	if refusal := p.refusal(s.privileges(ctx)); refusal != "" {
-		s.fail(w, r, http.StatusForbidden, errors.New(refusal))
+	if refusal := p.refusal(s.readRights(ctx)); refusal != "" {
+		s.show(w, r, http.StatusForbidden, "error", "", http.StatusText(http.StatusForbidden), refusal)
 		return
 	}
 	request.DryRun = true
 	counted, err := p.run(ctx, s, request)
 	if err != nil {
-		s.fail(w, r, 0, err)
+		s.fail(w, r, err)
 		return
 	}
 	p.Matched, request.DryRun = counted.Matched, false
-	if p.Err = p.confirmed(r.PostForm.Get("confirmed"), request.Reason); p.Err != "" || r.PostForm.Get("confirmed") == "" {
+	if p.Err = p.confirmed(r.PostForm.Get("confirmed"), request); p.Err != "" || r.PostForm.Get("confirmed") == "" {
 		status := http.StatusOK
 		if p.Err != "" {
 			status = http.StatusBadRequest
 		}
-		p.Sample = s.sampleOf(ctx, p.action, request.Filter)
-		s.show(w, r, status, "confirm", p.Page, p.Verb, p)
+		p.Sample = s.sampleOf(ctx, p.Side, request.Filter.Cause)
+		s.show(w, r, status, "confirm", "stuck", p.Verb, p)
 		return
 	}
-	if !p.grows {
-		request.Confirmed = p.Matched
-	}
+	request.Confirmed = p.Matched
 	j := s.jobs.begin(s, p, request)
 	select {
 	case <-j.ended: // most are fast
@@ -193,72 +132,53 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 }
 
 // readAction reads the form of an action. Its error names the field.
-func (s *Server) readAction(r *http.Request) (p confirmPage, request order, err error) {
+func (s *server) readAction(r *http.Request) (p confirmPage, request admin.Request, err error) {
 	if err := r.ParseForm(); err != nil {
 		return p, request, problem.InvalidField("form", "cannot be read: %v", err)
 	}
 	form := r.PostForm
-	i := slices.IndexFunc(actions, func(a action) bool { return a.Name == form.Get("action") })
+	i := slices.IndexFunc(actions, func(a action) bool { return a.Name == form.Get("action") && string(a.Side) == form.Get("side") })
 	if i < 0 {
 		return p, request, problem.InvalidField("action", "must be one that the console offers")
 	}
-	p = confirmPage{
-		action: actions[i], Reason: form.Get("reason"), EventID: form.Get("event_id"),
-		From: form.Get("from"), After: form.Get("after"),
-	}
-	request.Actor, request.Reason = admin.Actor{Name: s.cfg.User, Via: "console"}, strings.TrimSpace(p.Reason)
+	p = confirmPage{action: actions[i], Reason: form.Get("reason"), EventID: form.Get("event_id")}
+	request.Actor, request.Reason = admin.Actor{Name: s.user, Via: "console"}, strings.TrimSpace(p.Reason)
 	if p.Filter, request.Filter, err = readFilter(form); err != nil {
 		return p, request, err
 	}
 	request.All = p.Filter.Empty()
-	for _, field := range []struct {
-		name, text string
-		to         *uuid.UUID
-	}{{"event_id", p.EventID, &request.EventID}, {"after", p.After, &request.After}} {
-		if *field.to, err = uuid.Parse(field.text); err != nil && field.text != "" {
-			return p, request, problem.InvalidField(field.name, "must be a UUID")
-		}
-	}
-	if request.From, err = time.Parse(time.RFC3339, p.From); err != nil && p.From != "" {
-		return p, request, problem.InvalidField("from", "must be a time, such as 2026-01-31T12:00:00Z")
+	if request.EventID, err = uuid.Parse(p.EventID); err != nil && p.EventID != "" {
+		return p, request, problem.InvalidField("event_id", "must be a UUID")
 	}
 	return p, request, nil
 }
 
-// sampleOf returns a message with the cause in a filter; empty if there is none.
-func (s *Server) sampleOf(ctx context.Context, a action, f admin.Filter) string {
-	if f.Cause == "" {
+// sampleOf returns a message with a cause; empty if there is none.
+func (s *server) sampleOf(ctx context.Context, side side, cause string) string {
+	if cause == "" {
 		return ""
 	}
-	list := s.cfg.Outbox.GroupBlocked
-	if a.queries {
-		list = s.cfg.Quarantine.GroupQuarantine
-	}
-	groups, err := list(ctx, groupRows)
-	if err != nil {
+	groups, err := s.group(ctx)
+	i := slices.IndexFunc(groups, func(g group) bool { return g.Side == side && g.Cause == cause })
+	if err != nil || i < 0 {
 		return "" // the fingerprint is shown all the same
 	}
-	for _, g := range groups {
-		if g.Cause == f.Cause {
-			return g.Sample
-		}
-	}
-	return ""
+	return groups[i].Sample
 }
 
 // confirmed returns why a confirmation is refused; empty if it is not, or if there is none yet.
-func (p confirmPage) confirmed(count, reason string) string {
+func (p confirmPage) confirmed(count string, request admin.Request) string {
 	if count == "" {
 		return ""
 	}
-	if before, err := strconv.ParseInt(count, 10, 64); err != nil || p.Matched > before && !p.grows {
+	if before, err := strconv.ParseInt(count, 10, 64); err != nil || p.Matched > before {
 		return "More match now than you have seen. Look at the number again."
 	}
-	if p.Matched == 0 && !p.Zero {
+	if p.Matched == 0 {
 		return "Nothing matches any more."
 	}
-	if reason == "" {
-		return "A reason is missing. It is for those who read the audit."
+	if _, err := admin.NewEntry(p.Name, nil, request.Actor, request.Reason); err != nil { // before the first change
+		return reasonOf(err)
 	}
 	return ""
 }
@@ -280,9 +200,8 @@ const maxJobs = 100
 type job struct {
 	ID uuid.UUID
 	confirmPage
-	Reason string
 	ended  chan struct{} // closed when result and err are set
-	result admin.BackfillResult
+	result admin.Result
 	err    error
 
 	mu            sync.Mutex
@@ -298,8 +217,8 @@ func (j *jobs) start(ctx context.Context) {
 func (j *jobs) wait() { j.running.Wait() }
 
 // begin starts an action. It goes on if the person leaves, until the console stops.
-func (j *jobs) begin(s *Server, p confirmPage, request order) *job {
-	started := &job{ID: uuid.New(), confirmPage: p, Reason: request.Reason, ended: make(chan struct{}), matched: p.Matched}
+func (j *jobs) begin(s *server, p confirmPage, request admin.Request) *job {
+	started := &job{ID: uuid.New(), confirmPage: p, ended: make(chan struct{}), matched: p.Matched}
 	request.Progress = func(done, matched int64) {
 		started.mu.Lock()
 		defer started.mu.Unlock()
@@ -317,6 +236,8 @@ func (j *jobs) begin(s *Server, p confirmPage, request order) *job {
 	j.running.Go(func() {
 		defer close(started.ended)
 		started.result, started.err = p.run(ctx, s, request)
+		s.log.InfoContext(ctx, "console: action ended", "side", p.Side, "action", p.Name, "actor", s.user, "action_id", started.result.ActionID,
+			"done", started.result.Done, "matched", started.result.Matched, "failed", started.result.Failures, "err", started.err)
 	})
 	return started
 }
@@ -337,33 +258,42 @@ type jobPage struct {
 	*job
 	Ended         bool
 	Done, Matched int64
-	Result        admin.BackfillResult
+	Result        admin.Result
 	Err           string
-	Continues     bool // it can go on where it has ended
 }
 
 // showJob shows an action: how far it is, or what it did.
-func (s *Server) showJob(w http.ResponseWriter, r *http.Request) {
+func (s *server) showJob(w http.ResponseWriter, r *http.Request) {
 	j, ok := s.jobs.get(r.PathValue("id"))
 	if !ok {
-		s.fail(w, r, http.StatusNotFound, errors.New("this process does not know the action: the audit has what was done"))
+		s.fail(w, r, problem.Errorf(problem.NotFound, "this process does not know the action: the audit has what was done"))
 		return
 	}
 	p := jobPage{job: j}
 	j.mu.Lock()
 	p.Done, p.Matched = j.done, j.matched
 	j.mu.Unlock()
-	shown := page{Page: j.Page, Title: j.Verb, Refresh: 1}
+	shown := page{Page: "stuck", Title: j.Verb, Refresh: 1}
 	select {
 	case <-j.ended:
 		p.Ended, p.Result, shown.Refresh = true, j.result, 0
 		if j.err != nil {
 			p.Err = reasonOf(j.err)
-			p.Continues = j.result.Last != uuid.Nil
 		}
 		p.Done, p.Matched = j.result.Done, max(p.Matched, j.result.Matched)
 	default:
 	}
 	shown.Data = p
 	s.write(w, r, http.StatusOK, "job", shown)
+}
+
+// Back returns the page that leads here.
+func (p confirmPage) Back() string {
+	query := make(url.Values)
+	for name, value := range map[string]string{"type": p.Filter.Type, "id": p.Filter.ID, "cause": p.Filter.Cause, "age": p.Filter.Age} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	return "/stuck?" + query.Encode()
 }

@@ -1,181 +1,636 @@
 package console
 
 import (
-	"math"
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"io"
 	"net/http"
-	"net/http/httptest"
-	"slices"
+	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
 )
 
-// A chart has the highest value of each bucket, a gap where nothing is known, and ends with
-// the last point.
-func TestChart(t *testing.T) {
-	end := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	at := func(before time.Duration, value float64) Point { return Point{Time: end.Add(-before), Commands: value} }
-	commands := func(p Point) float64 { return p.Commands }
-	c := newChart("Commands", []Point{
-		at(16*time.Minute, 1000), // before the window
-		at(35*time.Second, 2), at(30*time.Second, 4), at(29*time.Second, 1),
-		at(25*time.Second, math.NaN()), // a gap of three buckets, and then one of two, which is bridged
-		at(10*time.Second, 1), at(0, 3),
-	}, count, commands)
-	want := chart{
-		Name: "Commands", Most: "4",
-		Line: "M172 20.5L173 2.0h1M177 29.8L179 11.2h1",
-		Area: "M172 40L172 20.5L173 2.0h1V40ZM177 40L177 29.8L179 11.2h1V40Z",
-	}
-	if c != want {
-		t.Errorf("chart = %+v, want %+v", c, want)
-	}
-	for name, points := range map[string][]Point{"no points": nil, "nothing known": {at(0, math.NaN())}} {
-		if c := newChart("Commands", points, count, commands); c.Line != "" || c.Most != "–" {
-			t.Errorf("%s: %+v, want an empty chart", name, c)
+func TestMain(m *testing.M) { storetest.Main(m) }
+
+// program is a service with things, whose events a consumer applies, and with this option.
+func program() app.Program {
+	return app.Program{Parts: []app.Part{Part()}, Registrations: func(queries *pgxpool.Pool) []app.Registration {
+		decode := func(m envelope.Message) (envelope.Message, error) {
+			if string(m.Payload) == "bad" {
+				return m, &envelope.DecodeError{Reason: "too new"}
+			}
+			return m, nil
 		}
-	}
-	if c := newChart("Commands", []Point{at(0, 0)}, count, commands); c.Line != "M179 39.0h1" {
-		t.Errorf("a chart of zeros = %+v, want a line at the bottom", c)
-	}
+		apply := func(ctx context.Context, name string, events []envelope.Message) ([]envelope.Outcome, error) {
+			for _, m := range events {
+				if _, err := storetest.Receive(ctx, queries, name, m.ID); err != nil {
+					return nil, err
+				}
+			}
+			return make([]envelope.Outcome, len(events)), nil
+		}
+		return []app.Registration{{
+			AggregateType: "thing",
+			Subscriptions: []app.Subscription{{
+				ID: "thing.events.shelf", Consumer: "shelf",
+				Handlers: consumer.Handlers{"thing": consumer.Handle([]string{"ThingMade"}, decode, apply)},
+			}},
+		}}
+	}}
 }
 
-// Numbers are exact, and durations have two units at most.
-func TestFormats(t *testing.T) {
-	for got, want := range map[string]string{
-		exact(0): "0", exact(999): "999", exact(1234567): "1\u202f234\u202f567", exact(-1000): "−1\u202f000",
-		capped(CountLimit - 1): "9\u202f999", capped(CountLimit): "10\u202f000+",
-		perSecond(math.NaN()): "–", perSecond(0.04): "0.0", perSecond(9.94): "9.9", perSecond(1234.5): "1\u202f235",
-		duration(0): "0\u202fs", duration(time.Microsecond): "<1\u202fms", duration(-3 * time.Millisecond): "−3\u202fms",
-		duration(1500 * time.Millisecond): "1.5\u202fs", duration(61 * time.Second): "1\u202fmin 1\u202fs", duration(2 * time.Hour): "2\u202fh",
-		duration(49*time.Hour + 59*time.Minute): "2\u202fd 1\u202fh",
-		byteSize(1023):                          "1\u202f023\u202fB", byteSize(1536): "1.5\u202fKiB", byteSize(256 << 20): "256.0\u202fMiB",
-		short("0192f7a0-7b5e-7c3a-9f00-52540000abcd"): "…52540000abcd", short("short"): "short", short("日本語日本語日本語日本語日本語"): "…日本語日本語日本語日本語",
-		string(timeTag(time.Time{}, time.TimeOnly)): "–",
-	} {
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
+// running is a running `server console`.
+type running struct {
+	url  string
+	stop func() error // ends it, and returns how it ended
 }
 
-// A payload is read as far as it is protobuf.
-func TestRawFields(t *testing.T) {
-	inner := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 150)
-	payload := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), []byte("<b>"))
-	payload = protowire.AppendBytes(protowire.AppendTag(payload, 2, protowire.BytesType), inner)
-	payload = protowire.AppendFixed64(protowire.AppendTag(payload, 3, protowire.Fixed64Type), 7)
-	payload = protowire.AppendFixed32(protowire.AppendTag(payload, 4, protowire.Fixed32Type), 7)
-	payload = protowire.AppendBytes(protowire.AppendTag(payload, 5, protowire.BytesType), []byte{0xff, 0})
-	for name, tt := range map[string]struct {
-		payload []byte
-		want    string
-	}{
-		"empty":   {nil, ""},
-		"message": {payload, "1: \"<b>\"\n2 {\n  1: 150\n}\n3: 0x0000000000000007\n4: 0x00000007\n5: 2 bytes ff00\n"},
-		"broken":  {append(slices.Clip(payload), 0x0a, 0x05, 1), "broken at byte 28"},
-		"text":    {[]byte{0xff}, "no protobuf from byte 0 on\n"},
-	} {
-		if got := rawFields(tt.payload); got != tt.want && (tt.want == "" || !strings.Contains(got, tt.want)) {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
-		}
+// start starts a console over a database, as the user of a URL.
+func start(t testing.TB, databaseURL string, args ...string) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	out, stdout := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := program().Run(ctx, append([]string{"console", "--addr", "127.0.0.1:0"}, args...),
+			[]string{"DATABASE_URL=" + databaseURL, "ALLOWED_HOSTS=console.example.com"}, stdout, t.Output())
+		_ = stdout.CloseWithError(errors.Join(err, io.EOF))
+		ended <- err
+	}()
+	r := &running{stop: func() error {
+		cancel()
+		err := <-ended
+		ended <- err
+		return err
+	}}
+	t.Cleanup(func() { _ = r.stop() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the console ended: %v", err)
 	}
-	// Messages in messages end, however many there are.
-	nested := []byte{}
-	for range 200 {
-		nested = protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), nested)
-	}
-	if got := strings.Count(rawFields(nested), "{"); got != 10 {
-		t.Errorf("%d levels, want 10", got)
-	}
-	if got := len(rawFields([]byte(strings.Repeat("\x08\x01", 1<<20)))); got > 2*maxRawFields {
-		t.Errorf("%d bytes of text, want at most %d", got, 2*maxRawFields)
-	}
+	r.url = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "console: "), "/")
+	return r
 }
 
-// A counter is the sum of all its series, or of those with a label.
-func TestScrape(t *testing.T) {
-	body := `# TYPE outbox_breaker_open gauge
-outbox_breaker_open 1
-# TYPE consumer_events_total counter
-consumer_events_total{aggregate_type="a",outcome="duplicate"} 2
-consumer_events_total{aggregate_type="b",outcome="duplicate"} 3
-consumer_events_total{aggregate_type="a",outcome="applied"} 7
-consumer_events_total{aggregate_type="a",outcome="applied_after_gap"} 1
-# TYPE consumer_messages gauge
-consumer_messages 4
-`
-	fails := false
-	process := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if fails {
-			http.Error(w, "not now", http.StatusServiceUnavailable)
+// do sends a request, without following redirects, and returns the status, the header and the body.
+func (r *running) do(t testing.TB, method, path string, form url.Values, header ...string) (int, http.Header, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+		if header[i] == "Host" {
+			request.Host = header[i+1]
+		}
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, response.Header, html.UnescapeString(string(body))
+}
+
+// get returns a page, which must be there.
+func (r *running) get(t testing.TB, path string) string {
+	t.Helper()
+	status, _, body := r.do(t, http.MethodGet, path, nil)
+	if status != http.StatusOK {
+		t.Fatalf("GET %s: %d\n%s", path, status, body)
+	}
+	return body
+}
+
+// act confirms an action, and returns the page of its result.
+func (r *running) act(t testing.TB, form url.Values) string {
+	t.Helper()
+	status, header, body := r.do(t, http.MethodPost, "/actions", form)
+	if status != http.StatusSeeOther {
+		t.Fatalf("POST %v: %d\n%s", form, status, body)
+	}
+	var result string
+	eventually(t, "the action ends", func() bool {
+		result = r.get(t, header.Get("Location"))
+		return !strings.Contains(result, `http-equiv="refresh"`)
+	})
+	return result
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if holds() {
 			return
 		}
-		_, _ = w.Write([]byte(body))
-	}))
-	defer process.Close()
-	s := newScraper(process.URL)
-	got := s.scrape(t.Context(), ProcessSample{})
-	read := got.Time
-	got.Time = time.Time{}
-	if want := (ProcessSample{Breaker: true, InHand: 4, Applied: 8, Duplicates: 5, Gaps: 1}); got != want || read.IsZero() {
-		t.Errorf("scrape = %+v, want %+v", got, want)
 	}
-	fails = true
-	if last := s.scrape(t.Context(), got); last.Err == "" || last.InHand != 4 {
-		t.Errorf("a failed scrape = %+v, want the last one with the reason", last)
+	t.Fatalf("not within a minute: %s", what)
+}
+
+// shows fails the test if a page lacks one of some texts.
+func shows(t testing.TB, body string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(body, text) {
+			t.Errorf("the page lacks %q:\n%s", text, body)
+		}
 	}
 }
 
-// Problems are named, and nothing is named if all is well.
-func TestProblems(t *testing.T) {
-	lanes := []Lane{{Oldest: 2 * time.Minute}, {Oldest: time.Second}}
-	for name, tt := range map[string]struct {
-		snapshot
-		want string
-	}{
-		"well":       {snapshot{}, ""},
-		"commands":   {snapshot{CommandsErr: "unavailable", QueriesErr: "unavailable"}, "The command side cannot be read: unavailable."},
-		"queries":    {snapshot{QueriesErr: "unavailable"}, "The query side cannot be read: unavailable."},
-		"old":        {snapshot{Commands: CommandSample{Lanes: lanes}}, "The oldest pending event waits for 2\u202fmin."},
-		"blocked":    {snapshot{Commands: CommandSample{Blocked: 1}}, "1 aggregate is blocked, and tried again by itself."},
-		"parked":     {snapshot{Commands: CommandSample{Blocked: 3, Parked: 2}}, "2 aggregates are parked: the broker refused an event, and a person must decide."},
-		"quarantine": {snapshot{Queries: QuerySample{Quarantined: 1}}, "1 message is in quarantine, and could not be applied."},
-		"breaker":    {snapshot{HasProcess: true, Process: ProcessSample{Breaker: true}}, "The publisher considers the broker unavailable."},
-		"metrics":    {snapshot{HasProcess: true, Process: ProcessSample{Err: "refused", Breaker: true}}, "The metrics of the process cannot be read: refused."},
+func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func number(t testing.TB, pool *pgxpool.Pool, sql string) (n int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func parked(t testing.TB, pool *pgxpool.Pool) int {
+	t.Helper()
+	return number(t, pool, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL")
+}
+
+// park blocks aggregates as the publisher does after its last attempt.
+func park(t testing.TB, pool *pgxpool.Pool, n int, cause string) {
+	t.Helper()
+	for _, sql := range []string{
+		`INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT -1, gen_random_uuid(), 'thing', md5($2::text || n)::uuid::text, 'ThingChanged', 3, 1, '', now() - interval '2 hours' FROM generate_series(1, $1::int) n`,
+		`INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+			SELECT 'thing', md5($2::text || n)::uuid::text, 0, 10, $2::text || n, now() FROM generate_series(1, $1::int) n`,
 	} {
-		var got []string
-		for _, p := range tt.Problems() {
-			got = append(got, p.Text)
+		exec(t, pool, sql, n, cause)
+	}
+}
+
+// made appends an event of a new thing, in a table that has its title.
+func made(t testing.TB, pool *pgxpool.Pool, title string) envelope.Message {
+	t.Helper()
+	m := envelope.Message{
+		ID: uuid.Must(uuid.NewV7()), AggregateType: "thing", AggregateID: uuid.Must(uuid.NewV7()).String(), Type: "ThingMade", Version: 1, SchemaVersion: 1,
+		OccurredAt: time.Now(), Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+	}
+	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.things (id uuid PRIMARY KEY, version bigint NOT NULL, title text NOT NULL)")
+	exec(t, pool, "INSERT INTO video_catalog.things VALUES ($1, 1, $2)", m.AggregateID, title)
+	storetest.Append(t, pool, m)
+	return m
+}
+
+// setAside puts a message into quarantine.
+func setAside(t testing.TB, pool *pgxpool.Pool, m envelope.Message, reason string) {
+	t.Helper()
+	if err := store.NewInbox(pool).Quarantine(t.Context(), "shelf", envelope.Quarantined{
+		MessageID: m.ID.String(), OrderingKey: m.AggregateID, Attributes: m.Attributes(), Payload: m.Payload, Reason: reason, PublishTime: time.Now(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// user returns the URL of the database for a new user who has some roles, and nothing else.
+func user(t testing.TB, pool *pgxpool.Pool, roles string, settings ...string) string {
+	t.Helper()
+	direct, err := url.Parse(storetest.Direct(t, pool.Config().ConnString()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "person_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	for _, sql := range append([]string{"CREATE USER %s IN ROLE " + roles + " CONNECTION LIMIT 3"}, settings...) {
+		exec(t, pool, fmt.Sprintf(sql, pgx.Identifier{name}.Sanitize()))
+	}
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.WithoutCancel(t.Context()), "DROP USER "+pgx.Identifier{name}.Sanitize()); err != nil {
+			t.Error(err)
 		}
-		if strings.Join(got, " ") != tt.want {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
+	})
+	direct.User = url.User(name)
+	return direct.String()
+}
+
+func newDatabase(t testing.TB) (*pgxpool.Pool, string) {
+	t.Helper()
+	pool := storetest.Pool(t, 4)
+	return pool, pool.Config().ConnString()
+}
+
+const evil = `<script>alert("x")</script>`
+
+// newEvil has a script wherever somebody else can write: in a title, in an error of the broker, and
+// in a quarantined message.
+func newEvil(t testing.TB) (pool *pgxpool.Pool, target string, m envelope.Message) {
+	t.Helper()
+	pool, target = newDatabase(t)
+	m = made(t, pool, evil)
+	exec(t, pool, "GRANT SELECT ON video_catalog.things TO support_ro, video_catalog_rw")
+	park(t, pool, 2, evil)
+	wrong := m
+	wrong.ID, wrong.Type = uuid.Must(uuid.NewV7()), evil
+	setAside(t, pool, wrong, evil)
+	return pool, target, m
+}
+
+// inline matches what the content security policy forbids.
+var inline = regexp.MustCompile(`(?i)<style|\sstyle\s*=|\son[a-z]+\s*=|javascript:`)
+
+// Text of others is shown as text, and no page needs what its policy forbids.
+func TestEscapesTextOfOthers(t *testing.T) {
+	t.Parallel()
+	pool, target, m := newEvil(t)
+	c := start(t, target)
+	c.act(t, url.Values{"side": {"outbox"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"2"}, "reason": {evil}})
+	park(t, pool, 1, evil+" again ")
+	for path, times := range map[string]int{
+		"/": 1, "/stuck": 3, "/stuck?id=1": 2, "/audit": 2, "/aggregates?q=" + url.QueryEscape(evil): 1, "/aggregates?q=alert": 1,
+		"/aggregates/thing/" + m.AggregateID: 1, "/aggregates/" + url.PathEscape(evil) + "/x": 1,
+	} {
+		status, header, body := c.do(t, http.MethodGet, path, nil)
+		for status == http.StatusSeeOther { // the only one that was found
+			status, header, body = c.do(t, http.MethodGet, header.Get("Location"), nil)
+		}
+		if status != http.StatusOK {
+			t.Errorf("GET %s: %d", path, status)
+		}
+		if got := strings.Count(body, "<script>alert"); got < times {
+			t.Errorf("GET %s shows the text %d times, want at least %d", path, got, times)
+		}
+		if got, want := header.Get("Content-Security-Policy"), "default-src 'none'; script-src 'self'; style-src 'self';"; !strings.HasPrefix(got, want) {
+			t.Errorf("GET %s has the policy %q, want %q…", path, got, want)
+		}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if found := inline.FindString(string(raw)); err != nil || found != "" || strings.Contains(string(raw), "<script>") {
+			t.Errorf("GET %s has %q, or a script of others: %v", path, found, err)
+		}
+	}
+	if status, _, body := c.do(t, http.MethodGet, "/actions/"+uuid.NewString(), nil); status != http.StatusNotFound || !strings.Contains(body, "the audit has what was done") {
+		t.Errorf("an unknown action: %d\n%s", status, body)
+	}
+}
+
+// A page of another origin cannot act, not even under a name that leads here.
+func TestRefusesOtherOrigins(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	park(t, pool, 1, "refused")
+	c := start(t, target)
+	form := url.Values{"side": {"outbox"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"1"}, "reason": {"none"}}
+	for _, header := range [][]string{
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example.com"},
+		{"Host", "evil.example.com", "Origin", "http://evil.example.com"},
+	} {
+		if status, _, body := c.do(t, http.MethodPost, "/actions", form, header...); status != http.StatusForbidden {
+			t.Errorf("%v: %d, want %d\n%s", header, status, http.StatusForbidden, body)
+		}
+	}
+	if n := parked(t, pool); n != 1 {
+		t.Errorf("%d aggregates are parked, want 1", n)
+	}
+	if status, _, _ := c.do(t, http.MethodPost, "/actions", form, "Host", "console.example.com", "Sec-Fetch-Site", "same-origin"); status != http.StatusSeeOther {
+		t.Errorf("its own page: %d, want %d", status, http.StatusSeeOther)
+	}
+}
+
+// An action is counted first, needs a reason, does exactly what was confirmed, and is in the audit.
+func TestActs(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	park(t, pool, 2500, "too large: ")
+	park(t, pool, 3, "no such field: ")
+	c := start(t, target)
+	cause := regexp.MustCompile(`\?cause=([0-9a-f]+)`).FindStringSubmatch(c.get(t, "/stuck"))
+	if cause == nil {
+		t.Fatal("the page has no cause")
+	}
+	if body := c.get(t, "/stuck?cause="+cause[1]); strings.Contains(body, "no such field") || !strings.Contains(body, "There are more.") {
+		t.Errorf("the items of a cause:\n%.5000s", body)
+	}
+	form := url.Values{"side": {"outbox"}, "action": {"retry"}, "cause": {cause[1]}}
+	refused := func(name string, wantStatus int, want string) {
+		t.Helper()
+		status, _, body := c.do(t, http.MethodPost, "/actions", form)
+		if status != wantStatus || !strings.Contains(body, want) {
+			t.Errorf("%s: %d, want %d with %q\n%s", name, status, wantStatus, want, body)
+		}
+		if n := parked(t, pool); n < 2503 {
+			t.Fatalf("%s: %d are parked, want all", name, n)
+		}
+	}
+	refused("without an answer", http.StatusOK, "Retry 2\u202f500 aggregates?")
+	form.Set("confirmed", "2500")
+	refused("without a reason", http.StatusBadRequest, "reason: must say why")
+	form.Set("reason", strings.Repeat("因", 200))
+	refused("with a reason that the audit cannot keep", http.StatusBadRequest, "reason: must say why")
+	form.Set("reason", "the limit was raised")
+	park(t, pool, 2502, "too large: 0")
+	refused("when more match", http.StatusBadRequest, "More match now")
+	form.Set("confirmed", "5002")
+	shows(t, c.act(t, form), "5\u202f002 of 5\u202f002 aggregates are done.")
+	if n := parked(t, pool); n != 3 {
+		t.Errorf("%d are parked, want the 3 of the other cause", n)
+	}
+	shows(t, c.get(t, "/audit"), "the limit was raised", app.OperatorName(), "by console", "1\u202f000")
+	shows(t, c.get(t, "/audit?text=RAISED"), "the limit was raised")
+	if body := c.get(t, "/audit?text=lowered"); strings.Contains(body, "the limit was raised") {
+		t.Errorf("the audit has an entry without the text:\n%s", body)
+	}
+	for want, form := range map[string]url.Values{
+		"action: must be":   {"side": {"outbox"}, "action": {"drop"}},
+		"age: must be":      {"side": {"outbox"}, "action": {"skip"}, "age": {"soon"}},
+		"event_id: must be": {"side": {"outbox"}, "action": {"skip"}, "event_id": {"1"}},
+	} {
+		if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest || !strings.Contains(body, want) {
+			t.Errorf("POST %v: %d, want %d with %q\n%s", form, status, http.StatusBadRequest, want, body)
 		}
 	}
 }
 
-// Rates come from differences of two samples, and the points keep 15 minutes.
-func TestPoints(t *testing.T) {
-	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	var s snapshot
-	for n := range history + 10 {
-		before := s
-		s.Time = begin.Add(time.Duration(n) * time.Second)
-		s.Commands = CommandSample{Appended: 10, Over: time.Second, Lanes: []Lane{{Pending: int64(4 * n), Settlements: int64(3 * n)}}}
-		s.addPoint(before, 6, [2]float64{math.NaN(), math.NaN()})
+// A person who has confirmed that nothing matches changes nothing, whatever matches later.
+func TestConfirmedNothingChangesNothing(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	c := start(t, target)
+	form := url.Values{"side": {"outbox"}, "action": {"retry"}, "confirmed": {"0"}, "reason": {"test"}}
+	if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest {
+		t.Errorf("POST = %d, want that it is refused\n%s", status, body)
 	}
-	if len(s.Points) != history {
-		t.Errorf("%d points, want %d", len(s.Points), history)
+	park(t, pool, 1, "refused")
+	if status, _, _ := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest || parked(t, pool) != 1 {
+		t.Errorf("POST = %d, %d parked, want that it is refused", status, parked(t, pool))
 	}
-	if s.Rate.Commands != 10 || s.Rate.Sent != 6 || s.Rate.Applied != 6 || s.LaneRates[0] != 3 {
-		t.Errorf("rates = %+v, lanes = %v, want 10 commands, 6 sent, 6 applied and 3 passes", s.Rate, s.LaneRates)
+}
+
+// A console that is closed in the middle of an action leaves what is done, with its rows in the
+// audit, and the rest as it was. The action run again does the rest.
+func TestIsClosedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	park(t, pool, 2500, "too large: ")
+	hold, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	before := s
-	s.Time, s.CommandsErr = s.Time.Add(time.Second), "unavailable"
-	s.addPoint(before, math.NaN(), [2]float64{math.NaN(), math.NaN()})
-	if last := s.Points[history-1]; !math.IsNaN(last.Commands) || !math.IsNaN(last.Pending) {
-		t.Errorf("without the command side the point is %+v, want unknown values", last)
+	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
+	// It is in the third transaction.
+	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = (SELECT max(aggregate_id) FROM video_catalog.outbox_blocked) FOR UPDATE"); err != nil {
+		t.Fatal(err)
 	}
+	form := url.Values{"side": {"outbox"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"2500"}, "reason": {"the limit was raised"}}
+	c := start(t, target)
+	status, header, body := c.do(t, http.MethodPost, "/actions", form)
+	if status != http.StatusSeeOther {
+		t.Fatalf("POST: %d\n%s", status, body)
+	}
+	const locked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+	eventually(t, "the third transaction waits", func() bool { return number(t, pool, locked) == 1 })
+	shows(t, c.get(t, header.Get("Location")), "2\u202f000 of 2\u202f500 aggregates are done.")
+	if err := c.stop(); err != nil {
+		t.Errorf("the console ended with %v", err)
+	}
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its transaction has ended", func() bool {
+		return number(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()") == 0
+	})
+	const audited = "SELECT count(*) FROM video_catalog.audit"
+	if left, rows := parked(t, pool), number(t, pool, audited); left != 500 || rows != 2 {
+		t.Errorf("%d are parked, %d in the audit, want 500 and 2", left, rows)
+	}
+	form.Set("confirmed", "500")
+	shows(t, start(t, target).act(t, form), "500 of 500 aggregates are done.")
+	if left, items := parked(t, pool), number(t, pool, "SELECT sum(items) FROM video_catalog.audit"); left != 0 || items != 2500 {
+		t.Errorf("%d are parked, %d items in the audit, want none and 2,500", left, items)
+	}
+}
+
+// A message that cannot be applied stays, and is shown with its cause. The others are applied.
+func TestShowsPartialFailure(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	good, bad := made(t, pool, "Good"), made(t, pool, "Bad")
+	bad.Payload = []byte("bad")
+	setAside(t, pool, good, "not known yet")
+	setAside(t, pool, bad, "not known yet")
+	c := start(t, target)
+	shows(t, c.get(t, "/stuck"), "Good", "Bad", "quarantine 2")
+	shows(t, c.get(t, "/aggregates/thing/"+bad.AggregateID), `<a class="missing" href="/stuck?id=2">quarantined</a>`)
+	body := c.act(t, url.Values{"side": {"quarantine"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"2"}, "reason": {"a newer build"}})
+	shows(t, body, "1 of 2 messages is done.", "1 could not be done", "decode event: too new")
+	if n := number(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine WHERE payload = 'bad'"); n != 1 {
+		t.Errorf("%d messages are left, want the bad one", n)
+	}
+	shows(t, c.get(t, "/aggregates/thing/"+good.AggregateID), `<span title="by shelf">after`)
+}
+
+// A user of support_ro sees every page, and is told why it cannot act.
+func TestOnlyReads(t *testing.T) {
+	t.Parallel()
+	pool, _, m := newEvil(t)
+	for name, settings := range map[string][]string{
+		"as docs/database.md says":        {"ALTER ROLE %s SET default_transaction_read_only = on"},
+		"without its transaction setting": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t, user(t, pool, "support_ro", settings...))
+			t.Cleanup(func() { _ = c.stop() }) // before its user is dropped
+			for _, path := range []string{"/", "/stuck", "/stuck?id=1", "/audit", "/aggregates", "/aggregates/thing/" + m.AggregateID} {
+				body := c.get(t, path)
+				if strings.Contains(body, `action="/actions"`) {
+					t.Errorf("GET %s has a button that acts", path)
+				}
+				if strings.Contains(body, "permission denied") || !strings.Contains(body, "only reads") {
+					t.Errorf("GET %s:\n%s", path, body)
+				}
+			}
+			for _, action := range actions {
+				form := url.Values{"side": {string(action.Side)}, "action": {action.Name}, "type": {"thing"}, "confirmed": {"9"}, "reason": {"none"}}
+				if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusForbidden || !strings.Contains(body, "may only read") {
+					t.Errorf("%s: %d\n%s", action.Name, status, body)
+				}
+			}
+		})
+	}
+}
+
+// A user with the roles of the service acts, as the owner of the schemas does. A skipped event is
+// called skipped, and not published.
+func TestActsWithTheRolesOfTheService(t *testing.T) {
+	t.Parallel()
+	pool, _, m := newEvil(t)
+	refused := m
+	refused.ID, refused.Version = uuid.Must(uuid.NewV7()), 2
+	storetest.Append(t, pool, refused)
+	exec(t, pool, "UPDATE video_catalog.outbox_pending SET lane = -1 WHERE id = $1", refused.ID)
+	exec(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('thing', $1, 0, 10, 'too large', now())", m.AggregateID)
+	c := start(t, user(t, pool, "video_catalog_rw, video_catalog_read_rw"))
+	t.Cleanup(func() { _ = c.stop() })
+	path := "/aggregates/thing/" + m.AggregateID
+	shows(t, c.get(t, path), `aside">refused`, "Version 2 was not published", "the broker has refused it 10 times", "too large")
+	for _, form := range []url.Values{
+		{"side": {"outbox"}, "action": {"skip"}, "type": {"thing"}, "confirmed": {"3"}, "reason": {"given up"}},
+		{"side": {"quarantine"}, "action": {"skip"}, "id": {"1"}, "confirmed": {"1"}, "reason": {"given up"}},
+	} {
+		if body := c.act(t, form); strings.Contains(body, "Stopped") || !strings.Contains(body, "done.") {
+			t.Errorf("%v:\n%s", form, body)
+		}
+	}
+	shows(t, c.get(t, path), `aside">skipped`)
+	if n := number(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); n != 0 {
+		t.Errorf("%d messages are in quarantine, want none", n)
+	}
+}
+
+// An aggregate is found by its id and by a part of its title. Its page shows where its events are,
+// who called each command, and which event led to which.
+func TestShowsAnAggregate(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	first := made(t, pool, "The Third Man")
+	second := first
+	second.ID, second.Version, second.Type = uuid.Must(uuid.NewV7()), 2, "ThingChanged"
+	storetest.Append(t, pool, second)
+	exec(t, pool, "DELETE FROM video_catalog.outbox_pending WHERE id = $1", first.ID)
+	exec(t, pool, "UPDATE video_catalog.outbox SET caller = 'ann\\x00@example.com' WHERE id = $1", first.ID)
+	foreign := uuid.Must(uuid.NewV7())
+	exec(t, pool, "UPDATE video_catalog.outbox SET causation_id = $2, correlation_id = $3 WHERE id = $1", second.ID, first.ID, foreign)
+	for _, m := range []envelope.Message{first, second} {
+		if _, err := storetest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := start(t, target, "--traces", "https://traces.example.com/of;id={trace_id}?project=x")
+	path := "/aggregates/thing/" + first.AggregateID
+	for _, text := range []string{"third m", first.AggregateID} {
+		status, header, _ := c.do(t, http.MethodGet, "/aggregates?q="+url.QueryEscape(text), nil)
+		if text != first.AggregateID && status == http.StatusSeeOther {
+			status, header, _ = c.do(t, http.MethodGet, header.Get("Location"), nil)
+		}
+		if status != http.StatusSeeOther || header.Get("Location") != path {
+			t.Errorf("a search for %q: %d %s", text, status, header.Get("Location"))
+		}
+	}
+	body := c.get(t, path)
+	shows(t, body, "<h1>The Third Man</h1>", `step">published`, `step pending">waiting`, `<span title="by shelf">after`,
+		"<td>ThingMade<br><span class=\"dim\">by ann\ufffd@example.com</span></td>",
+		fmt.Sprintf(`after <a href=%q title="event %s of thing %s">ThingMade</a>`, path, first.ID, first.AggregateID),
+		fmt.Sprintf(`first <code title="event %s, which is not in this outbox">`, foreign),
+		`<a href="https://traces.example.com/of;id=4bf92f3577b34da6a3ce929d0e0e4736?project=x"`)
+	if strings.Contains(start(t, target).get(t, path), "traces.example.com") {
+		t.Error("the page has a link without a URL")
+	}
+	shows(t, c.get(t, "/aggregates/thing/none"), "The outbox has no event of this aggregate.")
+	shows(t, c.get(t, "/"), "The Third Man", "ThingChanged")
+}
+
+// The overview has what waits, with the age of what is stuck, and how long events take.
+func TestShowsNow(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	c := start(t, target)
+	shows(t, c.get(t, "/"), "Nothing has been written", "No event has been applied.")
+	m := made(t, pool, "Ran")
+	if _, err := storetest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
+		t.Fatal(err)
+	}
+	park(t, pool, 7, "refused")
+	eventually(t, "the sample is taken again", func() bool { return strings.Contains(c.get(t, "/"), "7 aggregates are parked") })
+	shows(t, c.get(t, "/"), `bad">7</b>`, "<strong>8</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %")
+}
+
+// Without a database every page says so with status 503, and comes back by itself.
+func TestWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	_, target := newDatabase(t)
+	network := storetest.NewNetwork(t, target)
+	c := start(t, network.URL)
+	c.get(t, "/")
+	network.Move(t, "postgres://nobody@127.0.0.1:1/none")
+	for path, want := range map[string]string{
+		"/": "The command side cannot be read", "/stuck": "not available", "/audit": "not available",
+		"/aggregates/thing/" + uuid.NewString(): "not available", "/aggregates?q=text": "not available",
+	} {
+		eventually(t, path+" says that the database is unavailable", func() bool {
+			status, _, body := c.do(t, http.MethodGet, path, nil)
+			return status == http.StatusServiceUnavailable && strings.Contains(body, want) && !strings.Contains(body, "Nothing is stuck")
+		})
+	}
+	network.Move(t, target)
+	eventually(t, "the page is as before", func() bool {
+		status, _, _ := c.do(t, http.MethodGet, "/", nil)
+		return status == http.StatusOK
+	})
+}
+
+// Wrong arguments are named, before a database is opened.
+func TestRefusesWrongArguments(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"now"}, {"--port", "1"}, {"--addr", "here"}, {"--traces", "https://traces.example.com/"}, {"--traces", "javascript:{trace_id}"}} {
+		err := program().Run(t.Context(), append([]string{"console"}, args...), []string{"DATABASE_URL=postgres://127.0.0.1:1/none"}, io.Discard, io.Discard)
+		if app.ExitCode(err) != app.ExitUsage {
+			t.Errorf("console %v = %v, want exit code %d", args, err, app.ExitUsage)
+		}
+	}
+}
+
+// Every page is fast with 10,000 parked aggregates, and 10,000 messages in quarantine.
+func BenchmarkConsole(b *testing.B) {
+	pool, target := newDatabase(b)
+	park(b, pool, 10_000, "too large: ")
+	exec(b, pool, `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+		SELECT 'shelf', n, n, '{}', 'x', 'not an event: ' || n, now() FROM generate_series(1, 10000) n`)
+	c := start(b, target)
+	for _, path := range []string{"/", "/stuck", "/stuck?age=1s", "/audit", "/aggregates?q=none", "/aggregates/thing/none"} {
+		b.Run(strings.ReplaceAll(path, "/", "_"), func(b *testing.B) {
+			for b.Loop() {
+				c.get(b, path)
+			}
+		})
+	}
+	b.Run("retry", func(b *testing.B) {
+		for n := 0; b.Loop(); n++ {
+			c.act(b, url.Values{"side": {"outbox"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"10000"}, "reason": {strconv.Itoa(n)}})
+			b.StopTimer()
+			exec(b, pool, "UPDATE video_catalog.outbox_blocked SET parked_at = now(), next_retry_at = NULL")
+			b.StartTimer()
+		}
+	})
 }

@@ -2,30 +2,15 @@ package console
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"html/template"
-	"math"
 	"strconv"
 	"time"
-
-	"example.com/videocatalog/internal/problem"
 )
 
 // functions are those of the templates.
 var functions = template.FuncMap{
-	"count": func(n any) string {
-		switch n := n.(type) {
-		case int64:
-			return exact(n)
-		case int:
-			return exact(int64(n))
-		case float64:
-			return count(n)
-		default:
-			return fmt.Sprint(n)
-		}
-	},
+	"count":     exact,
 	"capped":    capped,
 	"perSecond": perSecond,
 	"dur":       duration,
@@ -33,17 +18,9 @@ var functions = template.FuncMap{
 	"since":     func(from, to time.Time) string { return duration(to.Sub(from)) },
 	"clock":     func(t time.Time) template.HTML { return timeTag(t, "15:04:05.000") },
 	"moment":    func(t time.Time) template.HTML { return timeTag(t, "2006-01-02 15:04:05") },
-	"bytes":     byteSize,
 	"short":     short,
-	"token":     token,
-	"width": func(of, most float64) string {
-		if !(of > 0) || !(most > 0) {
-			return "0"
-		}
-		return strconv.FormatFloat(min(100, 100*of/most), 'f', 1, 64)
-	},
-	"float":   func(n int64) float64 { return float64(n) },
-	"or_dash": func(s string) string { return cmp.Or(s, "–") },
+	"cut":       cut,
+	"or_dash":   func(s string) string { return cmp.Or(s, "–") },
 }
 
 // timeTag writes a time in UTC. The script shows it in the zone of the browser, if the person
@@ -71,36 +48,18 @@ func exact(n int64) string {
 
 // capped writes a number that was counted up to the limit.
 func capped(n int64) string {
-	if n >= CountLimit {
+	if n >= countLimit {
 		return exact(n) + "+"
 	}
 	return exact(n)
 }
 
-func count(v float64) string {
-	if math.IsNaN(v) {
-		return "–"
-	}
-	return exact(int64(math.Round(v)))
-}
-
+// perSecond writes a rate.
 func perSecond(v float64) string {
-	switch {
-	case math.IsNaN(v):
-		return "–"
-	case v == 0:
-		return "0"
-	case v < 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
+	if v == 0 || v >= 10 {
+		return exact(int64(v + 0.5))
 	}
-	return count(v)
-}
-
-func seconds(v float64) string {
-	if math.IsNaN(v) {
-		return "–"
-	}
-	return duration(time.Duration(v * float64(time.Second)))
+	return strconv.FormatFloat(v, 'f', 1, 64)
 }
 
 // duration writes a duration with its two largest units at most. A negative one, which wrong
@@ -135,17 +94,6 @@ func duration(d time.Duration) string {
 	return unit(day, "d", time.Hour, "h")
 }
 
-func byteSize(n int64) string {
-	const kib = 1024
-	switch {
-	case n < kib:
-		return exact(n) + "\u202fB"
-	case n < kib*kib:
-		return fmt.Sprintf("%.1f\u202fKiB", float64(n)/kib)
-	}
-	return fmt.Sprintf("%.1f\u202fMiB", float64(n)/kib/kib)
-}
-
 // short returns the end of a long id, which differs more than its begin: the begin of a
 // UUIDv7 is a time.
 func short(id string) string {
@@ -157,17 +105,11 @@ func short(id string) string {
 	return "…" + string(runes[len(runes)-longest:])
 }
 
-// token returns the end of a lease token, enough to see whether two are the same.
-func token(n int64) string {
-	const longest = 6
-	text := strconv.FormatInt(n, 36)
-	return text[max(0, len(text)-longest):]
-}
-
-// reasonOf returns an error as one sentence for the person who looks.
-func reasonOf(err error) string {
-	if known, ok := errors.AsType[*problem.Error](err); ok {
-		return known.Error()
+// cut returns the begin of a long text, for a list.
+func cut(text string) string {
+	const most = 300
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
 	}
-	return err.Error()
+	return text
 }

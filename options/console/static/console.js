@@ -1,13 +1,10 @@
-// The script of the console. It receives the parts of the page that change, and changes as
-// little of the page as it can, so that the focus and a selection stay. Without it, the
-// lists and the forms work all the same.
+// The script of the console. It loads the page again every two seconds, and changes as little of
+// it as it can, so that the focus and a selection stay. Without it, the pages and the forms work
+// all the same.
 "use strict";
 
-const parts = new Map([...document.querySelectorAll("[data-part]")].map((e) => [e.dataset.part, e]));
 const pauseButton = document.querySelector("[data-pause]");
 const zoneButton = document.querySelector("[data-zone]");
-let stream = null;
-let after = document.body.dataset.after;
 
 // kept reads and writes what this browser remembers. A browser may forbid it.
 const kept = {
@@ -35,39 +32,32 @@ function morph(now, next) {
 	have.slice(want.length).forEach((node) => node.remove());
 }
 
-function show(event) {
-	after = event.lastEventId;
-	for (const [name, html] of Object.entries(JSON.parse(event.data))) {
-		const next = document.createElement("template");
-		next.innerHTML = html; // the server has escaped it
-		showTimes(next.content);
-		if (parts.has(name)) morph(parts.get(name), next.content);
-	}
-}
-
-// Live or paused. A pause lasts until the person ends it, on all pages.
+// Live or paused. A pause lasts until the person ends it.
 function setState(state, text) {
+	if (!pauseButton) return;
 	pauseButton.dataset.state = state;
 	pauseButton.lastElementChild.textContent = text;
 	pauseButton.setAttribute("aria-pressed", String(state === "paused"));
 }
 
-function listen() {
-	stream = new EventSource("/live?after=" + encodeURIComponent(after) + "&parts=" + [...parts.keys()].join(","));
-	stream.onopen = () => setState("live", "Live");
-	stream.onmessage = show;
-	stream.onerror = () => {
-		setState("lost", "Lost");
-		if (stream.readyState !== EventSource.CLOSED) return; // it comes again by itself
-		setTimeout(() => { if (kept.get("paused") !== "yes") listen(); }, 2000);
-	};
-}
+const isPaused = () => kept.get("paused") === "yes";
 
-function setPaused(paused) {
-	kept.set("paused", paused ? "yes" : "no");
-	if (stream) stream.close();
-	if (paused) setState("paused", "Paused");
-	else listen();
+// reload loads the page again, one request at a time, and shows its parts. A page that is not
+// seen loads nothing.
+async function reload() {
+	if (isPaused() || document.hidden) return;
+	try {
+		const response = await fetch(location.href);
+		const next = new DOMParser().parseFromString(await response.text(), "text/html");
+		if (isPaused()) return;
+		for (const part of next.querySelectorAll("[data-part]")) {
+			showTimes(part);
+			morph(document.querySelector(`[data-part="${part.dataset.part}"]`), part);
+		}
+		setState("live", "Live");
+	} catch {
+		setState("lost", "Lost");
+	}
 }
 
 // Times are in UTC, or in the zone of the browser. The title always has the other one.
@@ -94,24 +84,31 @@ function showTimes(root) {
 // Keys: / finds, p pauses, z changes the zone. With other keys the browser does what it does.
 document.addEventListener("keydown", (event) => {
 	if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
-	const action = { "/": () => document.querySelector(".find input").focus(), p: () => pauseButton.click(), z: () => zoneButton.click() }[event.key];
+	const action = { "/": () => document.querySelector(".find input").focus(), p: () => pauseButton?.click(), z: () => zoneButton.click() }[event.key];
 	if (!action) return;
 	event.preventDefault();
 	action();
 });
 
-pauseButton.addEventListener("click", () => setPaused(kept.get("paused") !== "yes"));
 zoneButton.addEventListener("click", () => {
 	kept.set("zone", kept.get("zone") === "local" ? "utc" : "local");
 	showTimes(document);
 });
-// A browser keeps few connections to a host, so a page that is not seen has none.
-document.addEventListener("visibilitychange", () => {
-	if (kept.get("paused") === "yes") return;
-	if (document.hidden) stream.close();
-	else listen();
-});
-
-pauseButton.hidden = zoneButton.hidden = false;
+zoneButton.hidden = false;
 showTimes(document);
-setPaused(kept.get("paused") === "yes");
+
+if (pauseButton) { // the page lives
+	const show = () => setState(isPaused() ? "paused" : "live", isPaused() ? "Paused" : "Live");
+	pauseButton.addEventListener("click", () => {
+		kept.set("paused", isPaused() ? "no" : "yes");
+		show();
+	});
+	pauseButton.hidden = false;
+	show();
+	(async () => {
+		for (;;) {
+			await new Promise((done) => setTimeout(done, 2000));
+			await reload();
+		}
+	})();
+}

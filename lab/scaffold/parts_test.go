@@ -27,7 +27,7 @@ import (
 // partWords match what files say of a part of the template.
 var partWords = map[string]string{
 	"chinese":   `zh-CN`,
-	"console":   `CONSOLE_`,
+	"console":   `options/console/`,
 	"decisions": `docs/decisions|\]\([^)]*decisions/`,
 	"examples":  `films\.jsonl|examples/`,
 	"lab":       `make chaos`,

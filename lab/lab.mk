@@ -1,7 +1,5 @@
 # Targets of lab/ for the Makefile, which includes this file.
 
-LAB_CONSOLE := ./console # only console
-
 check: lab-check
 lint: lab-lint
 build: lab-build
@@ -11,7 +9,7 @@ test-pooler: lab-pooler
 lab-check: deploy-test ## Test the lab, and break the service for two minutes.
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/... ./prove
 	@# Not from the cache, which does not see changes of files outside of this module.
-	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold ./size
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... ./console ./deploytest ./entity ./guarantees ./licenses ./scaffold ./size
 	cd lab && go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/...
 	$(MAKE) --no-print-directory chaos
 
@@ -21,7 +19,7 @@ lab-pooler:
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./catalog/... ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./engine/... ./entity/... ./guarantees/... ./internal/... ./prove/... ./scaffold/... ./size/...
+	cd lab && $(LINT) run ./catalog/... ./cmd/... ./console ./deploytest/... ./engine/... ./entity/... ./guarantees/... ./internal/... ./prove/... ./scaffold/... ./size/...
 
 .PHONY: lab-build
 lab-build:

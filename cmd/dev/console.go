@@ -11,19 +11,18 @@ import (
 	"syscall"
 )
 
-// openConsolePort chooses the address of the console.
-func (s *stack) openConsolePort(ctx context.Context) (err error) {
-	s.console, err = freeAddr(ctx)
-	return err
-}
-
-func (s *stack) consoleURL() string { return "http://" + s.console + "/" }
-
-// startConsole starts the console beside the server.
+// startConsole starts the console beside the server, if the service has that option.
 func (s *stack) startConsole(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(s.root, "options", "console")); err != nil {
+		return nil //nolint:nilerr // it has not
+	}
 	s.screen.begin("starting the console")
-	return s.watch(ctx, "console", s.consoleURL()+"static/icon.svg", s.environment(), s.binary(),
-		"console", "--addr", s.console, "--metrics", "http://"+s.private+"/metrics")
+	addr, err := freeAddr(ctx)
+	if err != nil {
+		return err
+	}
+	s.watchers = append(s.watchers, [2]string{"console", "http://" + addr + "/"})
+	return s.watch(ctx, "console", "http://"+addr+"/static/icon.svg", s.environment(), s.binary(), "console", "--addr", addr)
 }
 
 // watch starts a program beside the server, and waits until it is ready at an address. Its output goes to a log file.

@@ -166,7 +166,6 @@ func (s *stack) present() {
 	}
 	for _, row := range append([][2]string{
 		{"REST", "http://" + host + "/v1, described by http://" + host + "/openapi.json"},
-		{"console", s.consoleURL()}, // only console
 		{"gRPC", host + ", with reflection"},
 		{"health", "http://" + host + "/health/ready"},
 		{"PostgreSQL", psql},

@@ -55,7 +55,6 @@ type stack struct {
 	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
 	project  string
 	private  string // address of the server's private port
-	console  string // address of the console // only console
 	server   *child
 	watchers [][2]string // programs beside it: name, URL
 
@@ -70,13 +69,12 @@ func (s *stack) start(ctx context.Context) (context.Context, error) {
 	running := ctx
 	for _, step := range []func(context.Context) error{
 		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build, s.openPrivatePort,
-		s.openConsolePort, // only console
 		func(ctx context.Context) (err error) {
 			running, err = s.serve(ctx)
 			return err
 		},
 		s.awaitServer,
-		s.startConsole,    // only console
+		s.startConsole,
 		s.startPrometheus, // only observe
 		s.announce,        // only full
 	} {

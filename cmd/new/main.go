@@ -46,7 +46,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --fields LIST    its fields, as go run ./cmd/entity --help says; default: title:string
   --transitions LIST   its transitions; default: none
   --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
-  --with LIST      parts that the service also has, separated by commas: console, terraform, and the folders of options
+  --with LIST      parts that the service also has, separated by commas: terraform, and the folders of options
   --full           the whole reference instead, with every part: the example, whose words --entity replaces
   --view NAME      of a full service: one word for what the template calls the catalog, the query side; default: overview
   --topic NAME     of a full service: Pub/Sub topic of its events; default: SERVICE.ENTITY.events

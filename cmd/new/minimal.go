@@ -17,7 +17,7 @@ var exampleFiles = []string{
 	"cmd/server/videos.go",
 	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00012_purge.sql",
 	"db/migrations/00013_tombstones.sql", "db/migrations/00014_videos_purge_time.sql", "db/migrations/00015_projection_tombstones.sql",
-	"db/queries/console_videos.sql", "db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/video*.sql",
+	"db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/video*.sql",
 	"deploy/smoke/video.go",
 	"docs/erasure.md", "docs/performance.md",
 	"internal/domain/catalog.go", "internal/domain/event.go", "internal/domain/query.go", "internal/domain/reason.go", "internal/domain/video.go",
@@ -26,8 +26,8 @@ var exampleFiles = []string{
 	"internal/search",
 	"internal/server/await.go", "internal/server/catalog.go", "internal/server/convert.go", "internal/server/filter.go",
 	"internal/server/metrics.go", "internal/server/videos.go", "internal/server/watch.go",
-	"internal/store/catalog*.go", "internal/store/changes.go", "internal/store/console_videos.go", "internal/store/erase.go", "internal/store/video_comparison.go", "internal/store/videos.go",
-	"internal/store/internal/sqlcgen/console_videos.sql.go", "internal/store/internal/sqlcgen/erasures.sql.go", "internal/store/internal/sqlcgen/projection.sql.go",
+	"internal/store/catalog*.go", "internal/store/changes.go", "internal/store/erase.go", "internal/store/video_comparison.go", "internal/store/videos.go",
+	"internal/store/internal/sqlcgen/erasures.sql.go", "internal/store/internal/sqlcgen/projection.sql.go",
 	"internal/store/internal/sqlcgen/video*.go",
 }
 

@@ -74,7 +74,7 @@ func TestWrongOptions(t *testing.T) {
 		"short topic":           {options{Module: "github.com/acme/orders", Topic: "ab"}, []string{"--topic"}},
 		"long topic":            {options{Module: "github.com/acme/orders", Topic: strings.Repeat("x", 201)}, []string{"--topic"}},
 		"topic of Google":       {options{Module: "github.com/acme/orders", Service: "google-orders"}, []string{"--topic", "goog"}},
-		"unknown part":          {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"console", "docs"}}, []string{`--with "docs"`, "console, terraform"}},
+		"unknown part":          {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"terraform", "docs"}}, []string{`--with "docs"`, "one of terraform"}},
 		"part of the example":   {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"lab"}}, []string{`--with "lab"`}},
 		"full has every part":   {options{Module: "github.com/acme/orders", Full: true, With: []string{"console"}}, []string{"--with must not be given with --full"}},
 		"no entity":             {options{Module: "github.com/acme/orders"}, []string{"--entity is required"}},
@@ -113,7 +113,7 @@ func TestWrongOptions(t *testing.T) {
 		{Module: "gitlab.example.org/group/sub/order-service.v2", Service: "order-service", Full: true},
 		{Module: "github.com/acme/status-page", Schema: "status", Full: true},
 		{Module: "github.com/acme/orders", Full: true, Entity: "order", Topic: "mine"},
-		{Module: "github.com/acme/news-feed", With: []string{"console", "terraform"}, Entity: "order"},
+		{Module: "github.com/acme/news-feed", With: []string{"terraform"}, Entity: "order"},
 		{Module: "github.com/acme/orders", Entity: "order"},
 		{Module: "github.com/acme/orders", Entity: "order", Fields: "title:string!", Transitions: "a→b:c"},
 	} {

@@ -17,11 +17,7 @@ import (
 // of a part is marked there by a comment, "only PART" at the end of a line, or "only PART:
 // begin" and "only PART: end" on lines around it. A new service has no marks.
 var parts = map[string][]string{
-	"chinese": {"README.zh-CN.md"},
-	"console": {
-		"cmd/dev/console.go", "cmd/server/console*.go", "internal/app/console*.go", "db/queries/console*.sql",
-		"docs/img/console-*.png", "internal/console", "internal/store/console*.go", "internal/store/internal/sqlcgen/console*.go", "lab/console",
-	},
+	"chinese":   {"README.zh-CN.md"},
 	"decisions": {"docs/decisions"},
 	"examples":  {"cmd/dev/examples_test.go", "examples"},
 	"lab":       {"lab"},
@@ -37,7 +33,7 @@ const (
 
 // choices are the parts that a lean service can have, besides the options. The other parts are
 // about the example.
-var choices = []string{"console", "terraform"}
+var choices = []string{"terraform"}
 
 // The options of the template are the folders of optionsDir. A lean service has the options of
 // With. The others are left out: their folders, their lines in optionsList, and each line of a

@@ -2,6 +2,7 @@ package main
 
 import (
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/options/console"
 	"example.com/videocatalog/options/cors"
 	"example.com/videocatalog/options/oidc"
 )
@@ -9,6 +10,7 @@ import (
 // parts returns the options of the service. To remove one, delete its folder and its lines here.
 func parts() []app.Part {
 	return []app.Part{
+		console.Part(),
 		cors.Part(),
 		oidc.Part(),
 	}

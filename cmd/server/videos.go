@@ -9,7 +9,6 @@ import (
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
-	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
@@ -62,11 +61,6 @@ func videos(queries *pgxpool.Pool) app.Registration {
 			n, err := catalog.MoveFutureChanges(ctx, futureRows)
 			return n == futureRows, err
 		},
-		// only console: begin
-		Console: func(commands, queries *pgxpool.Pool) console.Type {
-			return console.Type{Name: event.AggregateVideo, View: "catalog", Source: store.NewVideosSource(commands, queries)}
-		},
-		// only console: end
 	}
 }
 

@@ -297,7 +297,7 @@ func (s *stack) startConsole(ctx context.Context, of *process) error {
 		return err
 	}
 	p := &process{
-		failed: s.failed, program: of.program, args: []string{"console", "--addr", addr, "--metrics", "http://" + of.private + "/metrics"},
+		failed: s.failed, program: of.program, args: []string{"console", "--addr", addr},
 		environ: of.environ, url: "http://" + addr, log: of.log,
 	}
 	s.consoles = append(s.consoles, p)

@@ -94,8 +94,6 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return migrate(ctx, cfg, stdout, log)
 	case line == "drain":
 		return drain(ctx, cfg, stdout, log)
-	case command == "console": // only console
-		return serveConsole(ctx, cfg, args, stdout, log) // only console
 	case command == "seek":
 		return seek(ctx, cfg, args, stdout)
 	case command == "databases":

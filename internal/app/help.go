@@ -49,9 +49,7 @@ func (p Program) printHelp(w io.Writer) error {
          --by NAME                     who does it; default: the user and the host
          --dry-run                     change nothing, and count what matches
          --json                        of stuck, retry and skip: print JSON, one object per line
-` +
-		helpConsole + // only console
-		p.helpOfParts() + `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
+` + p.helpOfParts() + `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
   server outbox backfill TYPE          publish the state of every aggregate of a type, for a new consumer
          --pending N                   wait while so many events are pending; default: 2000
          --after ID                    continue behind what an interrupted command has printed

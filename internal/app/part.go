@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/envelope"
 )
@@ -47,6 +48,7 @@ type Process struct {
 	Auth    string          // the value of AUTH
 	Roles   []string        // the value of ROLES
 	Methods func() []string // names of all methods of the API, as package.Service/Method
+	Hosts   []string        // by which a port that authenticates nobody may be called
 }
 
 // Service is what a part sees of the process, and adds to it.
@@ -102,6 +104,20 @@ func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 	return client, err
 }
 
+// LimitConns limits the connections that Open opens to each side.
+func (s *Service) LimitConns(n int32) { s.cfg.DatabaseMaxConns = min(s.cfg.DatabaseMaxConns, n) }
+
+// Replayed returns the subscriptions whose messages Replay can apply.
+func (s *Service) Replayed() []Subscription { return replayed(s.Registered, s.Commands) }
+
+// Replay applies a message of the quarantine, as the process that received it would have.
+func (s *Service) Replay(ctx context.Context, m admin.Quarantined) error {
+	return replayer(s.Replayed())(ctx, m)
+}
+
+// OperatorName returns who runs a command, for the audit.
+func OperatorName() string { return operatorName() }
+
 // Open connects a command to the sides that it uses, and checks their schema. The connections are
 // closed when the command ends.
 func (s *Service) Open(ctx context.Context, commands, queries bool) error {
@@ -135,7 +151,7 @@ func (c config) runCommand(ctx context.Context, name string, run Command, args [
 
 // process returns what the parts may know of a process with this config.
 func (c config) process(command string) Process {
-	return Process{Command: command, Auth: c.Auth, Roles: c.Roles, Methods: c.program.Methods}
+	return Process{Command: command, Auth: c.Auth, Roles: c.Roles, Methods: c.program.Methods, Hosts: c.hosts()}
 }
 
 // startParts starts the parts of a process that serves.

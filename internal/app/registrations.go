@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
@@ -43,11 +42,6 @@ type Registration struct {
 	// Repair does the work that a replaced database of the query side needs at once. Nil:
 	// there is none.
 	Repair Step
-	// only console: begin
-	// Console returns what the console shows of the type besides its events, from the pools
-	// of both sides. Nil: nothing.
-	Console func(commands, queries *pgxpool.Pool) console.Type
-	// only console: end
 }
 
 // Backend is what handlers are made of.

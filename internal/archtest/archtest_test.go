@@ -38,8 +38,7 @@ var imports = map[string][]string{
 	"internal/envelope":        {},
 	"internal/event":           {"internal/domain", "internal/envelope", "internal/problem", "api"},
 	"internal/admin":           {"internal/envelope", "internal/problem", "internal/reconcile"},
-	"internal/console":         {"internal/admin", "internal/envelope", "internal/problem"}, // only console
-	"internal/store":           {"internal/admin", "internal/console", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen", "internal/timer"},
+	"internal/store":           {"internal/admin", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen", "internal/timer"},
 	"internal/search":          {}, // only full
 	"internal/aip":             {"internal/problem"},
 	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},

@@ -43,6 +43,9 @@ import (
 // Wrap adds context to an error of the database, for the queries of an option: see wrap.
 func Wrap(err error, format string, args ...any) error { return wrap(err, format, args...) }
 
+// Unescape returns a text of a column that a caller or a publisher may have filled, as it was.
+func Unescape(text string) string { return unescape(text) }
+
 // wrap adds context to an error of the database and, if a caller can act on it, makes it a
 // *problem.Error with a kind.
 func wrap(err error, format string, args ...any) error {

@@ -264,42 +264,6 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := inbox.PruneAudit(ctx, time.Hour, 10)
 			return err
 		},
-		// only console: begin
-		"Outbox.Reacted": func(ctx context.Context) error { return events.Reacted(ctx, []string{consumer}, nil) },
-		"Outbox.SampleCommands": func(ctx context.Context) error {
-			_, err := events.SampleCommands(ctx, time.Now().Add(-time.Second))
-			return err
-		},
-		"Outbox.Events": func(ctx context.Context) error {
-			_, err := events.Events(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()}, time.Now().Add(-time.Hour), time.Now())
-			return err
-		},
-		"Outbox.CommandPrivileges": func(ctx context.Context) error {
-			_, err := events.CommandPrivileges(ctx)
-			return err
-		},
-		"Outbox.ServerVersion": func(ctx context.Context) error {
-			_, err := events.ServerVersion(ctx)
-			return err
-		},
-		"Outbox.Tables": func(ctx context.Context) error {
-			_, err := events.Tables(ctx)
-			return err
-		},
-		"Inbox.SampleQueries": func(ctx context.Context) error {
-			_, err := inbox.SampleQueries(ctx, []string{consumer})
-			return err
-		},
-		"Inbox.Applied": func(ctx context.Context) error { return inbox.Applied(ctx, []string{consumer}, nil) },
-		"Inbox.Quarantined": func(ctx context.Context) error {
-			_, err := inbox.Quarantined(ctx, 1)
-			return err
-		},
-		"Inbox.QueryPrivileges": func(ctx context.Context) error {
-			_, err := inbox.QueryPrivileges(ctx)
-			return err
-		},
-		// only console: end
 		"Inbox.Observe":   nothing, // its callback reads few rows
 		"Catalog.Observe": nothing, // its callback counts
 		"Catalog.PruneTombstones": func(ctx context.Context) error {

@@ -304,7 +304,7 @@ func (n names) execute(name string, data any) ([]byte, error) {
 	t, err := template.New(name+".tmpl").Funcs(template.FuncMap{
 		"upper": strings.ToUpper, "lower": lowerFirst, "words": words, "sentence": capital, "camel": camel,
 		"module": func() string { return n.Module }, "schema": func() string { return n.Schema },
-		"domain": func() string { return n.ErrorDomain }, "java": n.javaPackage, "console": func() bool { return n.HasConsole },
+		"domain": func() string { return n.ErrorDomain }, "java": n.javaPackage,
 		"inc": func(i int) int { return i + 1 }, "wrap": wrap, "literal": literal, "comment": comment,
 		"join": func(separator string, items []string) string { return strings.Join(items, separator) },
 	}).ParseFS(templates, "templates/"+name+".tmpl")

@@ -16,7 +16,6 @@ type names struct {
 	Schema      string
 	Service     string
 	ErrorDomain string
-	HasConsole  bool
 }
 
 var (
@@ -39,7 +38,7 @@ func readNames() (names, error) {
 	const constants = "internal/names/names.go"
 	n := names{
 		Module: read(moduleLine, "go.mod"), Schema: read(createsSchema, "db/migrations/*.sql"),
-		Service: read(serviceLine, constants), ErrorDomain: read(domainLine, constants), HasConsole: isThere("internal/console"),
+		Service: read(serviceLine, constants), ErrorDomain: read(domainLine, constants),
 	}
 	if err := errors.Join(errs...); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)

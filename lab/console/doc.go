@@ -3,6 +3,4 @@
 // light and in dark, by keyboard alone, with the content security policy in force.
 //
 // They need Chromium. If it is not installed, they pass and log that nothing was looked at.
-// With -update they leave the screenshots of docs/img; -history is how long they write
-// before, so that the charts show something.
 package console

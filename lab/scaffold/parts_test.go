@@ -28,7 +28,7 @@ import (
 // partWords match what files say of a part of the template.
 var partWords = map[string]string{
 	"chinese":   `zh-CN`,
-	"console":   `CONSOLE_`,
+	"console":   `options/console/`,
 	"decisions": `docs/decisions|\]\([^)]*decisions/`,
 	"examples":  `films\.jsonl|examples/`,
 	"lab":       `make chaos`,
@@ -72,7 +72,7 @@ func TestWith(t *testing.T) {
 	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", "console,terraform")...)
 	clone.Run(t, service, "go", "vet", "./...")
 	checkParts(t, service, "console", "terraform")
-	for _, there := range []string{"internal/console", "deploy/terraform"} {
+	for _, there := range []string{"options/console", "deploy/terraform"} {
 		if _, err := os.Stat(filepath.Join(service, there)); err != nil {
 			t.Error(err)
 		}

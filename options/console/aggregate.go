@@ -1,0 +1,90 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/envelope"
+)
+
+// findPage is the result of a search.
+type findPage struct {
+	Text  string
+	Found []found
+}
+
+// find finds aggregates by their id, or by a part of their title. It shows one result at once.
+func (s *server) find(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	p := findPage{Text: strings.TrimSpace(r.URL.Query().Get("q"))}
+	var err error
+	switch {
+	case uuid.Validate(p.Text) == nil:
+		var types []string
+		if types, err = s.typesOf(ctx, p.Text); err != nil {
+			break
+		}
+		if len(types) == 0 && len(s.types) == 1 {
+			types = s.types // its events are older than those in the outbox
+		}
+		if len(types) > 0 { // an id is of one aggregate
+			http.Redirect(w, r, "/aggregates/"+url.PathEscape(types[0])+"/"+url.PathEscape(p.Text), http.StatusSeeOther)
+			return
+		}
+	case p.Text != "":
+		p.Found, err = s.findTitles(ctx, p.Text)
+	}
+	switch {
+	case err != nil:
+		s.fail(w, r, err)
+	case len(p.Found) == 1:
+		http.Redirect(w, r, "/aggregates?q="+p.Found[0].ID, http.StatusSeeOther)
+	default:
+		s.show(w, r, http.StatusOK, "find", "aggregates", "Aggregates", p)
+	}
+}
+
+// aggregatePage is one aggregate with its way.
+type aggregatePage struct {
+	envelope.Aggregate
+	Title string
+	history
+	Acts bool
+
+	traceURL string
+}
+
+// TraceURL returns where a trace is shown; empty: nowhere.
+func (p aggregatePage) TraceURL(id string) string { return strings.ReplaceAll(p.traceURL, traceID, id) }
+
+// Stuck returns the number of a message of it in quarantine; 0: there is none.
+func (p aggregatePage) Stuck() int64 {
+	for _, e := range p.Events {
+		if e.Message > 0 {
+			return e.Message
+		}
+	}
+	return 0
+}
+
+func (s *server) aggregate(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	p := aggregatePage{Aggregate: envelope.Aggregate{Type: r.PathValue("type"), ID: r.PathValue("id")}, traceURL: s.traceURL}
+	var err error
+	if p.history, err = s.history(ctx, p.Aggregate); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	p.Title, p.Acts = s.titlesOf(ctx, []string{p.ID})[p.ID], s.sample(ctx).Rights.Commands
+	title := p.Title
+	if title == "" {
+		title = p.Type + " " + p.ID
+	}
+	s.show(w, r, http.StatusOK, "aggregate", "aggregates", title, p)
+}

@@ -1,0 +1,101 @@
+// Package console is an option of a service: it shows the service in a browser, and lets a person
+// retry or skip what is stuck. It is a command, and so a process of its own, with its own database
+// users. See README.md.
+//
+// Every text comes from a template that escapes it, and the content security policy allows no
+// inline script and no inline style. A request that changes something must come from a page of the
+// console, and the Host of every request must be known, so that a foreign page cannot reach the
+// console under a name of its own (DNS rebinding). Nothing is measured while nobody looks.
+package console
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/store"
+)
+
+// Part returns the option.
+func Part() app.Part {
+	return app.Part{Name: "console", Commands: map[string]app.Command{"console": run}, Help: help}
+}
+
+const help = `  server console [FLAGS]               serve the console for a browser; it may do what its database users may do
+         --addr ADDRESS                where it listens; default: 127.0.0.1:8081
+         --traces URL                  where a trace is shown, with {trace_id} instead of its id
+`
+
+// maxConns is how many connections the console opens to each database. A role for people may have
+// as many.
+const maxConns = 3
+
+// traceID stands for the id of a trace in the flag --traces.
+const traceID = "{trace_id}"
+
+// readFlags returns the address to listen on, and the URL of traces.
+func readFlags(args []string) (addr, traces string, err error) {
+	flags := flag.NewFlagSet("console", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says enough
+	flags.StringVar(&addr, "addr", "127.0.0.1:8081", "")
+	flags.StringVar(&traces, "traces", "", "")
+	if err := flags.Parse(args); err != nil {
+		return "", "", fmt.Errorf("console: %w: try `server help`", err)
+	}
+	if flags.NArg() > 0 {
+		return "", "", fmt.Errorf("console: unknown argument %q: try `server help`", flags.Arg(0))
+	}
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return "", "", errors.New("--addr must be a host and a port, such as 127.0.0.1:8081")
+	}
+	if at, err := url.Parse(traces); err != nil || traces != "" && (at.Scheme != "http" && at.Scheme != "https" || !strings.Contains(traces, traceID)) {
+		return "", "", fmt.Errorf("--traces must be a URL with %s in it, such as https://traces.example.com/%s", traceID, traceID)
+	}
+	return addr, traces, nil
+}
+
+// run serves the console until ctx ends.
+func run(ctx context.Context, service *app.Service, args []string, stdout io.Writer) error {
+	addr, traces, err := readFlags(args)
+	if err != nil {
+		return app.UsageError(err)
+	}
+	service.LimitConns(maxConns)
+	if err := service.Open(ctx, true, true); err != nil {
+		return err
+	}
+	s := &server{
+		service: names.Service, log: service.Log, user: app.OperatorName(), traceURL: traces, replay: service.Replay,
+		sides: sides{
+			commands: service.Commands, queries: service.Queries,
+			outbox: store.NewOutbox(service.Commands), inbox: store.NewInbox(service.Queries),
+		},
+	}
+	for _, subscribed := range service.Replayed() {
+		s.consumers = append(s.consumers, subscribed.Consumer)
+	}
+	for _, registered := range service.Registered {
+		s.types = append(s.types, registered.AggregateType)
+	}
+	if err := s.parse(); err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	host, number, _ := net.SplitHostPort(listener.Addr().String())
+	if ip := net.ParseIP(host); ip != nil && !ip.IsLoopback() {
+		service.Log.WarnContext(ctx, "console: everybody who reaches this address can do what its database users may do", "addr", listener.Addr().String())
+	}
+	fmt.Fprintf(stdout, "console: http://localhost:%s/\n", number)
+	return s.serve(ctx, listener, port.RefusePages(service.Hosts, s.routes()))
+}

@@ -1,0 +1,636 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+func TestMain(m *testing.M) { storetest.Main(m) }
+
+// program is a service with things, whose events a consumer applies, and with this option.
+func program() app.Program {
+	return app.Program{Parts: []app.Part{Part()}, Registrations: func(queries *pgxpool.Pool) []app.Registration {
+		decode := func(m envelope.Message) (envelope.Message, error) {
+			if string(m.Payload) == "bad" {
+				return m, &envelope.DecodeError{Reason: "too new"}
+			}
+			return m, nil
+		}
+		apply := func(ctx context.Context, name string, events []envelope.Message) ([]envelope.Outcome, error) {
+			for _, m := range events {
+				if _, err := storetest.Receive(ctx, queries, name, m.ID); err != nil {
+					return nil, err
+				}
+			}
+			return make([]envelope.Outcome, len(events)), nil
+		}
+		return []app.Registration{{
+			AggregateType: "thing",
+			Subscriptions: []app.Subscription{{
+				ID: "thing.events.shelf", Consumer: "shelf",
+				Handlers: consumer.Handlers{"thing": consumer.Handle([]string{"ThingMade"}, decode, apply)},
+			}},
+		}}
+	}}
+}
+
+// running is a running `server console`.
+type running struct {
+	url  string
+	stop func() error // ends it, and returns how it ended
+}
+
+// start starts a console over a database, as the user of a URL.
+func start(t testing.TB, databaseURL string, args ...string) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	out, stdout := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := program().Run(ctx, append([]string{"console", "--addr", "127.0.0.1:0"}, args...),
+			[]string{"DATABASE_URL=" + databaseURL, "ALLOWED_HOSTS=console.example.com"}, stdout, t.Output())
+		_ = stdout.CloseWithError(errors.Join(err, io.EOF))
+		ended <- err
+	}()
+	r := &running{stop: func() error {
+		cancel()
+		err := <-ended
+		ended <- err
+		return err
+	}}
+	t.Cleanup(func() { _ = r.stop() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the console ended: %v", err)
+	}
+	r.url = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "console: "), "/")
+	return r
+}
+
+// do sends a request, without following redirects, and returns the status, the header and the body.
+func (r *running) do(t testing.TB, method, path string, form url.Values, header ...string) (int, http.Header, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+		if header[i] == "Host" {
+			request.Host = header[i+1]
+		}
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, response.Header, html.UnescapeString(string(body))
+}
+
+// get returns a page, which must be there.
+func (r *running) get(t testing.TB, path string) string {
+	t.Helper()
+	status, _, body := r.do(t, http.MethodGet, path, nil)
+	if status != http.StatusOK {
+		t.Fatalf("GET %s: %d\n%s", path, status, body)
+	}
+	return body
+}
+
+// act confirms an action, and returns the page of its result.
+func (r *running) act(t testing.TB, form url.Values) string {
+	t.Helper()
+	status, header, body := r.do(t, http.MethodPost, "/actions", form)
+	if status != http.StatusSeeOther {
+		t.Fatalf("POST %v: %d\n%s", form, status, body)
+	}
+	var result string
+	eventually(t, "the action ends", func() bool {
+		result = r.get(t, header.Get("Location"))
+		return !strings.Contains(result, `http-equiv="refresh"`)
+	})
+	return result
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("not within a minute: %s", what)
+}
+
+// shows fails the test if a page lacks one of some texts.
+func shows(t testing.TB, body string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(body, text) {
+			t.Errorf("the page lacks %q:\n%s", text, body)
+		}
+	}
+}
+
+func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func number(t testing.TB, pool *pgxpool.Pool, sql string) (n int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func parked(t testing.TB, pool *pgxpool.Pool) int {
+	t.Helper()
+	return number(t, pool, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL")
+}
+
+// park blocks aggregates as the publisher does after its last attempt.
+func park(t testing.TB, pool *pgxpool.Pool, n int, cause string) {
+	t.Helper()
+	for _, sql := range []string{
+		`INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT -1, gen_random_uuid(), 'thing', md5($2::text || n)::uuid::text, 'ThingChanged', 3, 1, '', now() - interval '2 hours' FROM generate_series(1, $1::int) n`,
+		`INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+			SELECT 'thing', md5($2::text || n)::uuid::text, 0, 10, $2::text || n, now() FROM generate_series(1, $1::int) n`,
+	} {
+		exec(t, pool, sql, n, cause)
+	}
+}
+
+// made appends an event of a new thing, in a table that has its title.
+func made(t testing.TB, pool *pgxpool.Pool, title string) envelope.Message {
+	t.Helper()
+	m := envelope.Message{
+		ID: uuid.Must(uuid.NewV7()), AggregateType: "thing", AggregateID: uuid.Must(uuid.NewV7()).String(), Type: "ThingMade", Version: 1, SchemaVersion: 1,
+		OccurredAt: time.Now(), Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+	}
+	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.things (id uuid PRIMARY KEY, version bigint NOT NULL, title text NOT NULL)")
+	exec(t, pool, "INSERT INTO video_catalog.things VALUES ($1, 1, $2)", m.AggregateID, title)
+	storetest.Append(t, pool, m)
+	return m
+}
+
+// setAside puts a message into quarantine.
+func setAside(t testing.TB, pool *pgxpool.Pool, m envelope.Message, reason string) {
+	t.Helper()
+	if err := store.NewInbox(pool).Quarantine(t.Context(), "shelf", envelope.Quarantined{
+		MessageID: m.ID.String(), OrderingKey: m.AggregateID, Attributes: m.Attributes(), Payload: m.Payload, Reason: reason, PublishTime: time.Now(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// user returns the URL of the database for a new user who has some roles, and nothing else.
+func user(t testing.TB, pool *pgxpool.Pool, roles string, settings ...string) string {
+	t.Helper()
+	direct, err := url.Parse(storetest.Direct(t, pool.Config().ConnString()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "person_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	for _, sql := range append([]string{"CREATE USER %s IN ROLE " + roles + " CONNECTION LIMIT 3"}, settings...) {
+		exec(t, pool, fmt.Sprintf(sql, pgx.Identifier{name}.Sanitize()))
+	}
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.WithoutCancel(t.Context()), "DROP USER "+pgx.Identifier{name}.Sanitize()); err != nil {
+			t.Error(err)
+		}
+	})
+	direct.User = url.User(name)
+	return direct.String()
+}
+
+func newDatabase(t testing.TB) (*pgxpool.Pool, string) {
+	t.Helper()
+	pool := storetest.Pool(t, 4)
+	return pool, pool.Config().ConnString()
+}
+
+const evil = `<script>alert("x")</script>`
+
+// newEvil has a script wherever somebody else can write: in a title, in an error of the broker, and
+// in a quarantined message.
+func newEvil(t testing.TB) (pool *pgxpool.Pool, target string, m envelope.Message) {
+	t.Helper()
+	pool, target = newDatabase(t)
+	m = made(t, pool, evil)
+	exec(t, pool, "GRANT SELECT ON video_catalog.things TO support_ro, video_catalog_rw")
+	park(t, pool, 2, evil)
+	wrong := m
+	wrong.ID, wrong.Type = uuid.Must(uuid.NewV7()), evil
+	setAside(t, pool, wrong, evil)
+	return pool, target, m
+}
+
+// inline matches what the content security policy forbids.
+var inline = regexp.MustCompile(`(?i)<style|\sstyle\s*=|\son[a-z]+\s*=|javascript:`)
+
+// Text of others is shown as text, and no page needs what its policy forbids.
+func TestEscapesTextOfOthers(t *testing.T) {
+	t.Parallel()
+	pool, target, m := newEvil(t)
+	c := start(t, target)
+	c.act(t, url.Values{"side": {"outbox"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"2"}, "reason": {evil}})
+	park(t, pool, 1, evil+" again ")
+	for path, times := range map[string]int{
+		"/": 1, "/stuck": 3, "/stuck?id=1": 2, "/audit": 2, "/aggregates?q=" + url.QueryEscape(evil): 1, "/aggregates?q=alert": 1,
+		"/aggregates/thing/" + m.AggregateID: 1, "/aggregates/" + url.PathEscape(evil) + "/x": 1,
+	} {
+		status, header, body := c.do(t, http.MethodGet, path, nil)
+		for status == http.StatusSeeOther { // the only one that was found
+			status, header, body = c.do(t, http.MethodGet, header.Get("Location"), nil)
+		}
+		if status != http.StatusOK {
+			t.Errorf("GET %s: %d", path, status)
+		}
+		if got := strings.Count(body, "<script>alert"); got < times {
+			t.Errorf("GET %s shows the text %d times, want at least %d", path, got, times)
+		}
+		if got, want := header.Get("Content-Security-Policy"), "default-src 'none'; script-src 'self'; style-src 'self';"; !strings.HasPrefix(got, want) {
+			t.Errorf("GET %s has the policy %q, want %q…", path, got, want)
+		}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if found := inline.FindString(string(raw)); err != nil || found != "" || strings.Contains(string(raw), "<script>") {
+			t.Errorf("GET %s has %q, or a script of others: %v", path, found, err)
+		}
+	}
+	if status, _, body := c.do(t, http.MethodGet, "/actions/"+uuid.NewString(), nil); status != http.StatusNotFound || !strings.Contains(body, "the audit has what was done") {
+		t.Errorf("an unknown action: %d\n%s", status, body)
+	}
+}
+
+// A page of another origin cannot act, not even under a name that leads here.
+func TestRefusesOtherOrigins(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	park(t, pool, 1, "refused")
+	c := start(t, target)
+	form := url.Values{"side": {"outbox"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"1"}, "reason": {"none"}}
+	for _, header := range [][]string{
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example.com"},
+		{"Host", "evil.example.com", "Origin", "http://evil.example.com"},
+	} {
+		if status, _, body := c.do(t, http.MethodPost, "/actions", form, header...); status != http.StatusForbidden {
+			t.Errorf("%v: %d, want %d\n%s", header, status, http.StatusForbidden, body)
+		}
+	}
+	if n := parked(t, pool); n != 1 {
+		t.Errorf("%d aggregates are parked, want 1", n)
+	}
+	if status, _, _ := c.do(t, http.MethodPost, "/actions", form, "Host", "console.example.com", "Sec-Fetch-Site", "same-origin"); status != http.StatusSeeOther {
+		t.Errorf("its own page: %d, want %d", status, http.StatusSeeOther)
+	}
+}
+
+// An action is counted first, needs a reason, does exactly what was confirmed, and is in the audit.
+func TestActs(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	park(t, pool, 2500, "too large: ")
+	park(t, pool, 3, "no such field: ")
+	c := start(t, target)
+	cause := regexp.MustCompile(`\?cause=([0-9a-f]+)`).FindStringSubmatch(c.get(t, "/stuck"))
+	if cause == nil {
+		t.Fatal("the page has no cause")
+	}
+	if body := c.get(t, "/stuck?cause="+cause[1]); strings.Contains(body, "no such field") || !strings.Contains(body, "There are more.") {
+		t.Errorf("the items of a cause:\n%.5000s", body)
+	}
+	form := url.Values{"side": {"outbox"}, "action": {"retry"}, "cause": {cause[1]}}
+	refused := func(name string, wantStatus int, want string) {
+		t.Helper()
+		status, _, body := c.do(t, http.MethodPost, "/actions", form)
+		if status != wantStatus || !strings.Contains(body, want) {
+			t.Errorf("%s: %d, want %d with %q\n%s", name, status, wantStatus, want, body)
+		}
+		if n := parked(t, pool); n < 2503 {
+			t.Fatalf("%s: %d are parked, want all", name, n)
+		}
+	}
+	refused("without an answer", http.StatusOK, "Retry 2\u202f500 aggregates?")
+	form.Set("confirmed", "2500")
+	refused("without a reason", http.StatusBadRequest, "reason: must say why")
+	form.Set("reason", strings.Repeat("因", 200))
+	refused("with a reason that the audit cannot keep", http.StatusBadRequest, "reason: must say why")
+	form.Set("reason", "the limit was raised")
+	park(t, pool, 2502, "too large: 0")
+	refused("when more match", http.StatusBadRequest, "More match now")
+	form.Set("confirmed", "5002")
+	shows(t, c.act(t, form), "5\u202f002 of 5\u202f002 aggregates are done.")
+	if n := parked(t, pool); n != 3 {
+		t.Errorf("%d are parked, want the 3 of the other cause", n)
+	}
+	shows(t, c.get(t, "/audit"), "the limit was raised", app.OperatorName(), "by console", "1\u202f000")
+	shows(t, c.get(t, "/audit?text=RAISED"), "the limit was raised")
+	if body := c.get(t, "/audit?text=lowered"); strings.Contains(body, "the limit was raised") {
+		t.Errorf("the audit has an entry without the text:\n%s", body)
+	}
+	for want, form := range map[string]url.Values{
+		"action: must be":   {"side": {"outbox"}, "action": {"drop"}},
+		"age: must be":      {"side": {"outbox"}, "action": {"skip"}, "age": {"soon"}},
+		"event_id: must be": {"side": {"outbox"}, "action": {"skip"}, "event_id": {"1"}},
+	} {
+		if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest || !strings.Contains(body, want) {
+			t.Errorf("POST %v: %d, want %d with %q\n%s", form, status, http.StatusBadRequest, want, body)
+		}
+	}
+}
+
+// A person who has confirmed that nothing matches changes nothing, whatever matches later.
+func TestConfirmedNothingChangesNothing(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	c := start(t, target)
+	form := url.Values{"side": {"outbox"}, "action": {"retry"}, "confirmed": {"0"}, "reason": {"test"}}
+	if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest {
+		t.Errorf("POST = %d, want that it is refused\n%s", status, body)
+	}
+	park(t, pool, 1, "refused")
+	if status, _, _ := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest || parked(t, pool) != 1 {
+		t.Errorf("POST = %d, %d parked, want that it is refused", status, parked(t, pool))
+	}
+}
+
+// A console that is closed in the middle of an action leaves what is done, with its rows in the
+// audit, and the rest as it was. The action run again does the rest.
+func TestIsClosedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	park(t, pool, 2500, "too large: ")
+	hold, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
+	// It is in the third transaction.
+	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = (SELECT max(aggregate_id) FROM video_catalog.outbox_blocked) FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	form := url.Values{"side": {"outbox"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"2500"}, "reason": {"the limit was raised"}}
+	c := start(t, target)
+	status, header, body := c.do(t, http.MethodPost, "/actions", form)
+	if status != http.StatusSeeOther {
+		t.Fatalf("POST: %d\n%s", status, body)
+	}
+	const locked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+	eventually(t, "the third transaction waits", func() bool { return number(t, pool, locked) == 1 })
+	shows(t, c.get(t, header.Get("Location")), "2\u202f000 of 2\u202f500 aggregates are done.")
+	if err := c.stop(); err != nil {
+		t.Errorf("the console ended with %v", err)
+	}
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its transaction has ended", func() bool {
+		return number(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()") == 0
+	})
+	const audited = "SELECT count(*) FROM video_catalog.audit"
+	if left, rows := parked(t, pool), number(t, pool, audited); left != 500 || rows != 2 {
+		t.Errorf("%d are parked, %d in the audit, want 500 and 2", left, rows)
+	}
+	form.Set("confirmed", "500")
+	shows(t, start(t, target).act(t, form), "500 of 500 aggregates are done.")
+	if left, items := parked(t, pool), number(t, pool, "SELECT sum(items) FROM video_catalog.audit"); left != 0 || items != 2500 {
+		t.Errorf("%d are parked, %d items in the audit, want none and 2,500", left, items)
+	}
+}
+
+// A message that cannot be applied stays, and is shown with its cause. The others are applied.
+func TestShowsPartialFailure(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	good, bad := made(t, pool, "Good"), made(t, pool, "Bad")
+	bad.Payload = []byte("bad")
+	setAside(t, pool, good, "not known yet")
+	setAside(t, pool, bad, "not known yet")
+	c := start(t, target)
+	shows(t, c.get(t, "/stuck"), "Good", "Bad", "quarantine 2")
+	shows(t, c.get(t, "/aggregates/thing/"+bad.AggregateID), `<a class="missing" href="/stuck?id=2">quarantined</a>`)
+	body := c.act(t, url.Values{"side": {"quarantine"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"2"}, "reason": {"a newer build"}})
+	shows(t, body, "1 of 2 messages is done.", "1 could not be done", "decode event: too new")
+	if n := number(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine WHERE payload = 'bad'"); n != 1 {
+		t.Errorf("%d messages are left, want the bad one", n)
+	}
+	shows(t, c.get(t, "/aggregates/thing/"+good.AggregateID), `<span title="by shelf">after`)
+}
+
+// A user of support_ro sees every page, and is told why it cannot act.
+func TestOnlyReads(t *testing.T) {
+	t.Parallel()
+	pool, _, m := newEvil(t)
+	for name, settings := range map[string][]string{
+		"as docs/database.md says":        {"ALTER ROLE %s SET default_transaction_read_only = on"},
+		"without its transaction setting": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t, user(t, pool, "support_ro", settings...))
+			t.Cleanup(func() { _ = c.stop() }) // before its user is dropped
+			for _, path := range []string{"/", "/stuck", "/stuck?id=1", "/audit", "/aggregates", "/aggregates/thing/" + m.AggregateID} {
+				body := c.get(t, path)
+				if strings.Contains(body, `action="/actions"`) {
+					t.Errorf("GET %s has a button that acts", path)
+				}
+				if strings.Contains(body, "permission denied") || !strings.Contains(body, "only reads") {
+					t.Errorf("GET %s:\n%s", path, body)
+				}
+			}
+			for _, action := range actions {
+				form := url.Values{"side": {string(action.Side)}, "action": {action.Name}, "type": {"thing"}, "confirmed": {"9"}, "reason": {"none"}}
+				if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusForbidden || !strings.Contains(body, "may only read") {
+					t.Errorf("%s: %d\n%s", action.Name, status, body)
+				}
+			}
+		})
+	}
+}
+
+// A user with the roles of the service acts, as the owner of the schemas does. A skipped event is
+// called skipped, and not published.
+func TestActsWithTheRolesOfTheService(t *testing.T) {
+	t.Parallel()
+	pool, _, m := newEvil(t)
+	refused := m
+	refused.ID, refused.Version = uuid.Must(uuid.NewV7()), 2
+	storetest.Append(t, pool, refused)
+	exec(t, pool, "UPDATE video_catalog.outbox_pending SET lane = -1 WHERE id = $1", refused.ID)
+	exec(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('thing', $1, 0, 10, 'too large', now())", m.AggregateID)
+	c := start(t, user(t, pool, "video_catalog_rw, video_catalog_read_rw"))
+	t.Cleanup(func() { _ = c.stop() })
+	path := "/aggregates/thing/" + m.AggregateID
+	shows(t, c.get(t, path), `aside">refused`, "Version 2 was not published", "the broker has refused it 10 times", "too large")
+	for _, form := range []url.Values{
+		{"side": {"outbox"}, "action": {"skip"}, "type": {"thing"}, "confirmed": {"3"}, "reason": {"given up"}},
+		{"side": {"quarantine"}, "action": {"skip"}, "id": {"1"}, "confirmed": {"1"}, "reason": {"given up"}},
+	} {
+		if body := c.act(t, form); strings.Contains(body, "Stopped") || !strings.Contains(body, "done.") {
+			t.Errorf("%v:\n%s", form, body)
+		}
+	}
+	shows(t, c.get(t, path), `aside">skipped`)
+	if n := number(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); n != 0 {
+		t.Errorf("%d messages are in quarantine, want none", n)
+	}
+}
+
+// An aggregate is found by its id and by a part of its title. Its page shows where its events are,
+// who called each command, and which event led to which.
+func TestShowsAnAggregate(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	first := made(t, pool, "The Third Man")
+	second := first
+	second.ID, second.Version, second.Type = uuid.Must(uuid.NewV7()), 2, "ThingChanged"
+	storetest.Append(t, pool, second)
+	exec(t, pool, "DELETE FROM video_catalog.outbox_pending WHERE id = $1", first.ID)
+	exec(t, pool, "UPDATE video_catalog.outbox SET caller = 'ann\\x00@example.com' WHERE id = $1", first.ID)
+	foreign := uuid.Must(uuid.NewV7())
+	exec(t, pool, "UPDATE video_catalog.outbox SET causation_id = $2, correlation_id = $3 WHERE id = $1", second.ID, first.ID, foreign)
+	for _, m := range []envelope.Message{first, second} {
+		if _, err := storetest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := start(t, target, "--traces", "https://traces.example.com/of;id={trace_id}?project=x")
+	path := "/aggregates/thing/" + first.AggregateID
+	for _, text := range []string{"third m", first.AggregateID} {
+		status, header, _ := c.do(t, http.MethodGet, "/aggregates?q="+url.QueryEscape(text), nil)
+		if text != first.AggregateID && status == http.StatusSeeOther {
+			status, header, _ = c.do(t, http.MethodGet, header.Get("Location"), nil)
+		}
+		if status != http.StatusSeeOther || header.Get("Location") != path {
+			t.Errorf("a search for %q: %d %s", text, status, header.Get("Location"))
+		}
+	}
+	body := c.get(t, path)
+	shows(t, body, "<h1>The Third Man</h1>", `step">published`, `step pending">waiting`, `<span title="by shelf">after`,
+		"<td>ThingMade<br><span class=\"dim\">by ann\ufffd@example.com</span></td>",
+		fmt.Sprintf(`after <a href=%q title="event %s of thing %s">ThingMade</a>`, path, first.ID, first.AggregateID),
+		fmt.Sprintf(`first <code title="event %s, which is not in this outbox">`, foreign),
+		`<a href="https://traces.example.com/of;id=4bf92f3577b34da6a3ce929d0e0e4736?project=x"`)
+	if strings.Contains(start(t, target).get(t, path), "traces.example.com") {
+		t.Error("the page has a link without a URL")
+	}
+	shows(t, c.get(t, "/aggregates/thing/none"), "The outbox has no event of this aggregate.")
+	shows(t, c.get(t, "/"), "The Third Man", "ThingChanged")
+}
+
+// The overview has what waits, with the age of what is stuck, and how long events take.
+func TestShowsNow(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	c := start(t, target)
+	shows(t, c.get(t, "/"), "Nothing has been written", "No event has been applied.")
+	m := made(t, pool, "Ran")
+	if _, err := storetest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
+		t.Fatal(err)
+	}
+	park(t, pool, 7, "refused")
+	eventually(t, "the sample is taken again", func() bool { return strings.Contains(c.get(t, "/"), "7 aggregates are parked") })
+	shows(t, c.get(t, "/"), `bad">7</b>`, "<strong>8</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %")
+}
+
+// Without a database every page says so with status 503, and comes back by itself.
+func TestWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	_, target := newDatabase(t)
+	network := storetest.NewNetwork(t, target)
+	c := start(t, network.URL)
+	c.get(t, "/")
+	network.Move(t, "postgres://nobody@127.0.0.1:1/none")
+	for path, want := range map[string]string{
+		"/": "The command side cannot be read", "/stuck": "not available", "/audit": "not available",
+		"/aggregates/thing/" + uuid.NewString(): "not available", "/aggregates?q=text": "not available",
+	} {
+		eventually(t, path+" says that the database is unavailable", func() bool {
+			status, _, body := c.do(t, http.MethodGet, path, nil)
+			return status == http.StatusServiceUnavailable && strings.Contains(body, want) && !strings.Contains(body, "Nothing is stuck")
+		})
+	}
+	network.Move(t, target)
+	eventually(t, "the page is as before", func() bool {
+		status, _, _ := c.do(t, http.MethodGet, "/", nil)
+		return status == http.StatusOK
+	})
+}
+
+// Wrong arguments are named, before a database is opened.
+func TestRefusesWrongArguments(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"now"}, {"--port", "1"}, {"--addr", "here"}, {"--traces", "https://traces.example.com/"}, {"--traces", "javascript:{trace_id}"}} {
+		err := program().Run(t.Context(), append([]string{"console"}, args...), []string{"DATABASE_URL=postgres://127.0.0.1:1/none"}, io.Discard, io.Discard)
+		if app.ExitCode(err) != app.ExitUsage {
+			t.Errorf("console %v = %v, want exit code %d", args, err, app.ExitUsage)
+		}
+	}
+}
+
+// Every page is fast with 10,000 parked aggregates, and 10,000 messages in quarantine.
+func BenchmarkConsole(b *testing.B) {
+	pool, target := newDatabase(b)
+	park(b, pool, 10_000, "too large: ")
+	exec(b, pool, `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+		SELECT 'shelf', n, n, '{}', 'x', 'not an event: ' || n, now() FROM generate_series(1, 10000) n`)
+	c := start(b, target)
+	for _, path := range []string{"/", "/stuck", "/stuck?age=1s", "/audit", "/aggregates?q=none", "/aggregates/thing/none"} {
+		b.Run(strings.ReplaceAll(path, "/", "_"), func(b *testing.B) {
+			for b.Loop() {
+				c.get(b, path)
+			}
+		})
+	}
+	b.Run("retry", func(b *testing.B) {
+		for n := 0; b.Loop(); n++ {
+			c.act(b, url.Values{"side": {"outbox"}, "action": {"retry"}, "type": {"thing"}, "confirmed": {"10000"}, "reason": {strconv.Itoa(n)}})
+			b.StopTimer()
+			exec(b, pool, "UPDATE video_catalog.outbox_blocked SET parked_at = now(), next_retry_at = NULL")
+			b.StartTimer()
+		}
+	})
+}

@@ -1,0 +1,50 @@
+package console
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// Numbers are exact, and durations have two units at most.
+func TestFormats(t *testing.T) {
+	for got, want := range map[string]string{
+		exact(0): "0", exact(999): "999", exact(1234567): "1\u202f234\u202f567", exact(-1000): "−1\u202f000",
+		capped(countLimit - 1): "9\u202f999", capped(countLimit): "10\u202f000+",
+		perSecond(0.04): "0.0", perSecond(9.94): "9.9", perSecond(1234.5): "1\u202f235",
+		duration(0): "0\u202fs", duration(time.Microsecond): "<1\u202fms", duration(-3 * time.Millisecond): "−3\u202fms",
+		duration(1500 * time.Millisecond): "1.5\u202fs", duration(61 * time.Second): "1\u202fmin 1\u202fs", duration(2 * time.Hour): "2\u202fh",
+		duration(49*time.Hour + 59*time.Minute): "2\u202fd 1\u202fh",
+		cut("short"):                            "short", cut(strings.Repeat("因", 4000)): strings.Repeat("因", 300) + "…",
+		short("0192f7a0-7b5e-7c3a-9f00-52540000abcd"): "…52540000abcd", short("short"): "short", short("日本語日本語日本語日本語日本語"): "…日本語日本語日本語日本語",
+		string(timeTag(time.Time{}, time.TimeOnly)): "–",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// Problems are named, and nothing is named if all is well.
+func TestProblems(t *testing.T) {
+	for name, tt := range map[string]struct {
+		sample
+		want string
+	}{
+		"well":       {sample{}, ""},
+		"commands":   {sample{CommandsErr: "unavailable", QueriesErr: "unavailable"}, "The command side cannot be read: unavailable."},
+		"queries":    {sample{QueriesErr: "unavailable"}, "The query side cannot be read: unavailable."},
+		"old":        {sample{Commands: commandSample{Oldest: 2 * time.Minute}}, "The oldest pending event waits for 2\u202fmin."},
+		"blocked":    {sample{Commands: commandSample{Blocked: 1}}, "1 aggregate is blocked, and tried again by itself."},
+		"parked":     {sample{Commands: commandSample{Blocked: 3, Parked: 2}}, "2 aggregates are parked: the broker refused an event, and a person must decide."},
+		"quarantine": {sample{Queries: querySample{Quarantined: 1}}, "1 message is in quarantine, and could not be applied."},
+	} {
+		var got []string
+		for _, p := range tt.Problems() {
+			got = append(got, p.Text)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}

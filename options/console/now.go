@@ -1,0 +1,152 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// sample is a measurement of both sides. Every page shows what is wrong in it.
+type sample struct {
+	Commands    commandSample
+	CommandsErr string
+	Queries     querySample
+	QueriesErr  string
+	Rights      rights
+
+	at time.Time
+}
+
+const (
+	// sampleTimeout is how long a sample may take.
+	sampleTimeout = 5 * time.Second
+	// sampleAge is how old a sample may be that a page shows.
+	sampleAge = time.Second
+)
+
+// sample returns a sample that is at most sampleAge old. Those who come meanwhile wait for it.
+func (s *server) sample(ctx context.Context) sample {
+	s.sampling.Lock()
+	defer s.sampling.Unlock()
+	if time.Since(s.last.at) > sampleAge {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sampleTimeout) // it is for others, too
+		defer cancel()
+		s.last = s.measure(ctx)
+	}
+	return s.last
+}
+
+func (s *server) measure(ctx context.Context) (m sample) {
+	var err error
+	if m.Commands, err = s.sampleCommands(ctx); err != nil {
+		m.CommandsErr = reasonOf(err)
+	}
+	if m.Queries, err = s.sampleQueries(ctx); err != nil {
+		m.QueriesErr = reasonOf(err)
+	}
+	m.Rights = s.readRights(ctx)
+	if m.CommandsErr == "" && m.QueriesErr == "" {
+		s.describe(ctx, m.Commands.Newest)
+	}
+	m.at = time.Now()
+	return m
+}
+
+// describe adds the titles of writes, and when they were applied, if that is known.
+func (s *server) describe(ctx context.Context, writes []write) {
+	ids, events := make([]string, len(writes)), make([]event, len(writes))
+	for i, w := range writes {
+		ids[i], events[i].ID = w.Aggregate.ID, w.ID
+	}
+	titles := s.titlesOf(ctx, ids)
+	_ = s.follow(ctx, events) // without it they are on their way
+	for i := range writes {
+		writes[i].Title = titles[writes[i].Aggregate.ID]
+		if len(events[i].Applied) > 0 {
+			writes[i].Applied = events[i].Applied[0].Time
+		}
+	}
+}
+
+// now shows the way of the events, drawn once.
+func (s *server) now(w http.ResponseWriter, r *http.Request) {
+	status := http.StatusOK
+	if m := s.sample(r.Context()); m.CommandsErr != "" || m.QueriesErr != "" {
+		status = http.StatusServiceUnavailable
+	}
+	s.show(w, r, status, "now", "now", "Now", nil)
+}
+
+// patience is how old a pending event may be before the console calls it a problem.
+const patience = time.Minute
+
+// trouble is something that a person should know.
+type trouble struct{ Text, Link string }
+
+// Problems returns what is wrong, the worst first.
+func (m sample) Problems() []trouble {
+	var all []trouble
+	add := func(is bool, link, format string, args ...any) {
+		if is {
+			all = append(all, trouble{Text: fmt.Sprintf(format, args...), Link: link})
+		}
+	}
+	c, q := m.Commands, m.Queries
+	add(m.CommandsErr != "", "", "The command side cannot be read: %s.", m.CommandsErr)
+	add(m.QueriesErr != "" && m.QueriesErr != m.CommandsErr, "", "The query side cannot be read: %s.", m.QueriesErr)
+	add(c.Oldest > patience, "", "The oldest pending event waits for %s.", duration(c.Oldest))
+	add(c.Parked > 0, "/stuck", "%s parked: the broker refused an event, and a person must decide.", many(c.Parked, "aggregate is", "aggregates are"))
+	add(c.Blocked > c.Parked && c.Parked == 0, "/stuck", "%s blocked, and tried again by itself.", many(c.Blocked, "aggregate is", "aggregates are"))
+	add(q.Quarantined > 0, "/stuck", "%s in quarantine, and could not be applied.", many(q.Quarantined, "message is", "messages are"))
+	return all
+}
+
+// Stuck returns how many aggregates and messages are stuck.
+func (m sample) Stuck() int64 { return m.Commands.Blocked + m.Queries.Quarantined }
+
+// Alerts reports whether something waits for a person.
+func (m sample) Alerts() bool { return m.Commands.Parked > 0 || m.Queries.Quarantined > 0 }
+
+func many(n int64, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return capped(n) + " " + more
+}
+
+// flow is an arrow between two places of the U.
+type flow struct {
+	Place string
+	Moves bool
+}
+
+// Flows returns the arrows, along the U.
+func (m sample) Flows() []flow {
+	writes, applies := m.Commands.Rate > 0, time.Since(m.Queries.Last) < rateWindow
+	return []flow{{"down", writes}, {"right", writes}, {"right2", applies}, {"up", applies}}
+}
+
+func (r rights) text() string {
+	switch {
+	case r.Err != nil:
+		return "no database"
+	case r.Commands || r.Queries:
+		return r.User + " may act"
+	}
+	return r.User + " only reads"
+}
+
+func (r rights) help() string {
+	switch {
+	case r.Err != nil:
+		return reasonOf(r.Err)
+	case r.Commands && r.Queries:
+		return "The database user may act on both sides."
+	case r.Commands:
+		return "The database user may act on the command side only."
+	case r.Queries:
+		return "The database user may act on the query side only."
+	}
+	return "The database user may only read. To act, start the console with a user that has the roles of the service."
+}

@@ -1,0 +1,155 @@
+-- name: UseIndexes :exec
+-- Sets the planner for the rest of the transaction, as the outbox does: statistics of a queue are always wrong.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
+	set_config('plan_cache_mode', 'force_generic_plan', true);
+
+-- name: SampleOutbox :one
+-- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, and blocked
+-- aggregates up to that. Lane -1 has the events of blocked aggregates. oldest_age is in seconds; 0 if nothing is pending. Run
+-- UseIndexes first.
+WITH lanes AS (
+	SELECT l.lane, l.floor_seq FROM generate_series(0, 7) AS n (lane)
+	CROSS JOIN LATERAL (
+		SELECT * FROM video_catalog.outbox_lanes l WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
+	) l
+	UNION ALL
+	SELECT -1::smallint, 0
+)
+SELECT coalesce(sum((SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
+	) counted)), 0)::bigint AS pending,
+	greatest(coalesce(max(extract(epoch FROM now() - head.occurred_at)), 0), 0)::float8 AS oldest_age,
+	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT @max_counted) counted)::bigint AS blocked,
+	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT @max_counted) counted)::bigint AS parked,
+	now()::timestamptz AS at
+FROM lanes l
+LEFT JOIN LATERAL (
+	SELECT p.occurred_at FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT 1
+) head ON true;
+
+-- name: ListNewest :many
+-- Returns the newest events of the outbox, the newest first.
+SELECT id, aggregate_type, aggregate_id, event_type, version, occurred_at
+FROM video_catalog.outbox
+ORDER BY id DESC
+LIMIT @max_rows;
+
+-- name: CountEvents :one
+-- Counts the events whose ids are in a range, up to max_counted. Their ids are UUIDv7, so a range of ids is one of time.
+SELECT count(*)::bigint AS n FROM (
+	SELECT 1 FROM video_catalog.outbox WHERE id >= @from_id AND id < @until_id LIMIT @max_counted
+) counted;
+
+-- name: SampleInbox :one
+-- Describes the newest max_read events that each consumer has applied: when the last one was, how many were in the last five
+-- minutes, and how long after the time in their ids (in seconds, the median and the 99th percentile). applied_at is the epoch
+-- if there is none.
+WITH newest AS (
+	SELECT i.received_at, i.received_at > now() - interval '5 minutes' AS recent,
+		extract(epoch FROM i.received_at) - ('x' || translate(left(i.event_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0 AS lag
+	FROM unnest(@consumers::text[]) AS c (consumer)
+	CROSS JOIN LATERAL (
+		SELECT o.event_id, o.received_at FROM video_catalog_read.inbox o WHERE o.consumer = c.consumer ORDER BY o.event_id DESC LIMIT @max_read
+	) i
+)
+SELECT coalesce(max(received_at), 'epoch')::timestamptz AS applied_at, (count(*) FILTER (WHERE recent))::bigint AS applied,
+	coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY lag) FILTER (WHERE recent), 0)::float8 AS p50,
+	coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY lag) FILTER (WHERE recent), 0)::float8 AS p99
+FROM newest;
+
+-- name: CountQuarantine :one
+-- Counts the messages in quarantine, up to max_counted.
+SELECT count(*)::bigint AS n FROM (SELECT 1 FROM video_catalog_read.quarantine LIMIT @max_counted) counted;
+
+-- name: ListTypes :many
+-- Returns the types of the aggregates with an id. No index has the aggregates of the outbox, so it reads only the newest
+-- max_read events from from_id on.
+SELECT DISTINCT aggregate_type FROM (
+	SELECT aggregate_type, aggregate_id FROM video_catalog.outbox WHERE id >= @from_id ORDER BY id DESC LIMIT @max_read
+) newest
+WHERE aggregate_id = @aggregate_id
+ORDER BY aggregate_type;
+
+-- name: ListEvents :many
+-- Returns up to max_rows events of one aggregate, the newest first, in the same way.
+SELECT id, event_type, version, occurred_at, coalesce(traceparent, '')::text AS traceparent,
+	coalesce(caller, '')::text AS caller, causation_id, correlation_id
+FROM (
+	SELECT id, aggregate_type, aggregate_id, event_type, version, occurred_at, traceparent, caller, causation_id, correlation_id
+	FROM video_catalog.outbox
+	WHERE id >= @from_id
+	ORDER BY id DESC LIMIT @max_read
+) newest
+WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id
+ORDER BY id DESC
+LIMIT @max_rows;
+
+-- name: FindEvents :many
+-- Returns those of some events that the outbox has. Run UseIndexes first.
+SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY (@ids::uuid[]);
+
+-- name: ListPending :many
+-- Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of those that are
+-- set aside. Run UseIndexes first.
+SELECT p.id
+FROM generate_series(0, 7) AS n (lane)
+CROSS JOIN LATERAL (
+	SELECT l.floor_seq FROM video_catalog.outbox_lanes l WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
+) l
+CROSS JOIN LATERAL (
+	SELECT p.id, p.aggregate_type, p.aggregate_id FROM video_catalog.outbox_pending p
+	WHERE p.lane = n.lane AND p.seq > l.floor_seq
+	ORDER BY p.seq LIMIT @max_read
+) p
+WHERE p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
+UNION ALL
+SELECT a.id
+FROM video_catalog.outbox_aside a
+WHERE a.lane + 0 = -1 AND a.aggregate_type = @aggregate_type AND a.aggregate_id = @aggregate_id;
+
+-- name: ListSkipped :many
+-- Returns the events of one aggregate that people have skipped, by the newest max_read entries of the audit for that action.
+SELECT skipped.event_id::uuid AS event_id FROM (
+	SELECT a.before FROM video_catalog.audit a WHERE a.action = @action ORDER BY a.id DESC LIMIT @max_read
+) newest
+CROSS JOIN LATERAL jsonb_to_recordset(newest.before) AS skipped (aggregate_type text, aggregate_id text, event_id uuid)
+WHERE skipped.aggregate_type = @aggregate_type::text AND skipped.aggregate_id = @aggregate_id::text AND skipped.event_id IS NOT NULL;
+
+-- name: ListReactions :many
+-- Returns when the command side reacted to each of some events, by consumer.
+SELECT i.consumer, i.event_id, i.received_at FROM video_catalog.inbox i
+WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uuid[])
+ORDER BY i.received_at;
+
+-- name: ListApplied :many
+-- Returns when each of some events was applied, by consumer.
+SELECT i.consumer, i.event_id, i.received_at FROM video_catalog_read.inbox i
+WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uuid[])
+ORDER BY i.received_at;
+
+-- name: ListQuarantined :many
+-- Returns those of some events that are in quarantine, with the number of the message.
+SELECT q.id, (q.attributes ->> 'event_id')::text AS event_id FROM video_catalog_read.quarantine q
+WHERE q.attributes ->> 'event_id' = ANY (@event_ids::text[])
+ORDER BY q.id;
+
+-- name: GetCommandPrivileges :one
+-- Returns the user of this connection, and whether it may act on the command side.
+SELECT session_user::text AS name,
+	coalesce(has_table_privilege(to_regclass('video_catalog.outbox_blocked'), 'UPDATE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes;
+
+-- name: GetQueryPrivileges :one
+-- Returns the same for the query side.
+SELECT session_user::text AS name,
+	coalesce(has_table_privilege(to_regclass('video_catalog_read.quarantine'), 'DELETE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes;
+
+-- name: ListTitled :many
+-- Returns the tables of aggregates whose rows have a title or a name, and that column.
+SELECT format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname IN ('title', 'name') AND a.atttypid = 'text'::regtype
+JOIN pg_catalog.pg_attribute i ON i.attrelid = c.oid AND i.attname = 'id' AND i.atttypid = 'uuid'::regtype
+JOIN pg_catalog.pg_attribute v ON v.attrelid = c.oid AND v.attname = 'version' AND v.atttypid = 'bigint'::regtype
+WHERE n.nspname = 'video_catalog' AND c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
+ORDER BY table_name, column_name;

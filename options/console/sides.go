@@ -1,0 +1,383 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/console/internal/sqlcgen"
+)
+
+const (
+	countLimit      = 10_000  // rows that a sample counts per lane, and of everything else
+	newestEvents    = 10      // that the overview shows
+	aggregateEvents = 200     // that the page of an aggregate shows
+	readEvents      = 200_000 // that are read to find them
+	readPending     = 5_000   // pending events that are read per lane
+	readSkips       = 1_000   // entries of the audit that are read
+	readTitles      = 20_000  // rows that are searched per table
+	foundTitles     = 25      // that a search shows per table
+	// rateWindow is the time in which events are counted. It ends settleTime ago: so long a command
+	// may take from its event to its commit.
+	rateWindow = 10 * time.Second
+	settleTime = time.Second
+)
+
+// sides reads both sides of the service.
+type sides struct {
+	commands, queries *pgxpool.Pool
+	outbox            *store.Outbox
+	inbox             *store.Inbox
+	consumers         []string // names in the inboxes and in the quarantine
+	types             []string // of aggregates
+}
+
+// inTx runs queries in one transaction on the command side.
+func (s *sides) inTx(ctx context.Context, name string, fn func(context.Context, *sqlcgen.Queries) error) error {
+	return store.InTx(ctx, s.commands, name, func(ctx context.Context, tx store.Tx) error {
+		q := sqlcgen.New(tx)
+		if err := q.UseIndexes(ctx); err != nil {
+			return err
+		}
+		return fn(ctx, q)
+	})
+}
+
+// commandSample is a measurement of the command side.
+type commandSample struct {
+	Pending, Blocked, Parked int64         // counted up to countLimit, pending events per lane
+	Oldest                   time.Duration // age of the oldest pending event; 0: there is none
+	Rate                     float64       // events a second
+	Newest                   []write       // the newest first
+}
+
+// write is an event of the outbox.
+type write struct {
+	envelope.Aggregate
+	ID      uuid.UUID
+	Event   string
+	Version int64
+	Time    time.Time
+	Title   string    // of the aggregate; may be empty
+	Applied time.Time // zero: not known to be applied
+}
+
+func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error) {
+	err = s.inTx(ctx, "console.sampleCommands", func(ctx context.Context, q *sqlcgen.Queries) error {
+		row, err := q.SampleOutbox(ctx, countLimit)
+		if err != nil {
+			return err
+		}
+		c.Pending, c.Blocked, c.Parked, c.Oldest = row.Pending, row.Blocked, row.Parked, secondsOf(row.OldestAge)
+		until := row.At.Add(-settleTime)
+		n, err := q.CountEvents(ctx, uuidFloor(until.Add(-rateWindow)), uuidFloor(until), 10*countLimit)
+		if err != nil {
+			return err
+		}
+		c.Rate = float64(n) / rateWindow.Seconds()
+		newest, err := q.ListNewest(ctx, newestEvents)
+		for _, e := range newest {
+			c.Newest = append(c.Newest, write{
+				Aggregate: envelope.Aggregate{Type: e.AggregateType, ID: e.AggregateID}, ID: e.ID, Event: e.EventType, Version: e.Version, Time: e.OccurredAt.UTC(),
+			})
+		}
+		return err
+	})
+	return c, store.Wrap(err, "sample the command side")
+}
+
+// querySample is a measurement of the query side.
+type querySample struct {
+	Quarantined int64         // counted up to countLimit
+	Applied     int64         // events applied in the last five minutes, up to countLimit per consumer
+	P50, P99    time.Duration // from the event until it was applied, of these
+	Last        time.Time     // when an event was last applied; zero: never
+}
+
+func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
+	q := sqlcgen.New(s.queries)
+	quarantined, err := q.CountQuarantine(ctx, countLimit)
+	if err != nil {
+		return querySample{}, store.Wrap(err, "sample the query side")
+	}
+	row, err := q.SampleInbox(ctx, s.consumers, countLimit)
+	sample := querySample{Quarantined: quarantined, Applied: row.Applied, P50: secondsOf(row.P50), P99: secondsOf(row.P99)}
+	if row.AppliedAt.Unix() != 0 { // the query returns the epoch for never
+		sample.Last = row.AppliedAt.UTC()
+	}
+	return sample, store.Wrap(err, "sample the query side")
+}
+
+// rights are what the database users may do.
+type rights struct {
+	User              string
+	Commands, Queries bool  // may act on that side
+	Err               error // why it is not known
+}
+
+// readRights reads them from the database, because they may change while the console runs.
+func (s *sides) readRights(ctx context.Context) (r rights) {
+	commands, err := sqlcgen.New(s.commands).GetCommandPrivileges(ctx)
+	if err != nil {
+		return rights{Err: store.Wrap(err, "read privileges")}
+	}
+	queries, err := sqlcgen.New(s.queries).GetQueryPrivileges(ctx)
+	if err != nil {
+		return rights{Err: store.Wrap(err, "read privileges")}
+	}
+	r = rights{User: commands.Name, Commands: commands.Writes, Queries: queries.Writes}
+	if queries.Name != r.User {
+		r.User += " and " + queries.Name
+	}
+	return r
+}
+
+// state is where an event is on its way to the broker.
+type state string
+
+const (
+	waiting   state = "waiting"
+	refused   state = "refused"
+	skipped   state = "skipped"
+	published state = "published"
+)
+
+// event is an event of an aggregate.
+type event struct {
+	ID      uuid.UUID
+	Type    string
+	Version int64
+	Time    time.Time
+	TraceID string
+	Caller  string // of the command; empty: there is none, or it is unknown
+	// Cause is the event that led to this one, and First the first one of the chain. Nil: there
+	// is none.
+	Cause, First *cause
+	State        state
+	Applied      []applied
+	Message      int64 // its number in quarantine; 0: it is not there
+}
+
+// cause is an event that led to another one.
+type cause struct {
+	envelope.Aggregate // zero: the outbox does not have the event
+	EventID            uuid.UUID
+	Event              string
+}
+
+// applied says when a consumer applied an event, or reacted to it.
+type applied struct {
+	Consumer string
+	Time     time.Time
+}
+
+// history has the events of an aggregate.
+type history struct {
+	Events []event // the newest first
+	// Cut says that there may be older events, which were not read.
+	Cut bool
+	// Unsure says that not all pending events were read: one that looks published may be waiting.
+	Unsure  bool
+	Blocked *admin.Blocked // nil: the aggregate is not blocked
+}
+
+// typesOf returns the types of the aggregates with an id that have events in the outbox.
+func (s *sides) typesOf(ctx context.Context, id string) ([]string, error) {
+	types, err := sqlcgen.New(s.commands).ListTypes(ctx, sinceID(id), readEvents, id)
+	return types, store.Wrap(err, "find %s", id)
+}
+
+// history returns the newest events of an aggregate.
+func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, err error) {
+	var pending []uuid.UUID
+	var skips []uuid.UUID
+	err = s.inTx(ctx, "console.history", func(ctx context.Context, q *sqlcgen.Queries) error {
+		rows, err := q.ListEvents(ctx, sqlcgen.ListEventsParams{
+			FromID: sinceID(of.ID), MaxRead: readEvents, AggregateType: of.Type, AggregateID: of.ID, MaxRows: aggregateEvents,
+		})
+		if err != nil {
+			return err
+		}
+		h.Cut = len(rows) == 0 || rows[len(rows)-1].Version > 1 // they were dropped, or are beyond the limit
+		if h.Events, err = withCauses(ctx, q, rows); err != nil {
+			return err
+		}
+		skips, err = q.ListSkipped(ctx, sqlcgen.ListSkippedParams{Action: admin.ActionSkip, MaxRead: readSkips, AggregateType: of.Type, AggregateID: of.ID})
+		if err != nil {
+			return err
+		}
+		// Read last: an event that has been published meanwhile is not pending.
+		pending, err = q.ListPending(ctx, readPending, of.Type, of.ID)
+		return err
+	})
+	if err != nil {
+		return h, store.Wrap(err, "list the events of %s %s", of.Type, of.ID)
+	}
+	blocked, err := s.outbox.ListBlocked(ctx, admin.Filter{Type: of.Type, ID: of.ID}, envelope.Aggregate{}, 1)
+	if err != nil {
+		return h, err
+	}
+	if len(blocked) > 0 {
+		h.Blocked = &blocked[0]
+	}
+	backlog, err := s.outbox.Measure(ctx, readPending)
+	h.Unsure = backlog.Pending >= readPending
+	for i := range h.Events {
+		h.Events[i].State = stateOf(h.Events[i].ID, h.Blocked, pending, skips)
+	}
+	if err != nil {
+		return h, err
+	}
+	return h, s.follow(ctx, h.Events)
+}
+
+// stateOf returns the state of an event, each but published by a row that proves it.
+func stateOf(id uuid.UUID, blocked *admin.Blocked, pending, skips []uuid.UUID) state {
+	switch {
+	case blocked != nil && blocked.EventID == id && blocked.LastError != "":
+		return refused
+	case slices.Contains(pending, id):
+		return waiting
+	case slices.Contains(skips, id):
+		return skipped
+	}
+	return published
+}
+
+// withCauses returns events with those that led to them, as far as the outbox has them.
+func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEventsRow) ([]event, error) {
+	var ids []uuid.UUID
+	for _, row := range rows {
+		for _, id := range []*uuid.UUID{row.CausationID, row.CorrelationID} {
+			if id != nil {
+				ids = append(ids, *id)
+			}
+		}
+	}
+	found, err := q.FindEvents(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	of := func(id *uuid.UUID) *cause {
+		if id == nil {
+			return nil
+		}
+		c := &cause{EventID: *id}
+		if i := slices.IndexFunc(found, func(e sqlcgen.FindEventsRow) bool { return e.ID == *id }); i >= 0 {
+			c.Aggregate, c.Event = envelope.Aggregate{Type: found[i].AggregateType, ID: found[i].AggregateID}, found[i].EventType
+		}
+		return c
+	}
+	events := make([]event, len(rows))
+	for i, row := range rows {
+		events[i] = event{
+			ID: row.ID, Type: row.EventType, Version: row.Version, Time: row.OccurredAt.UTC(), TraceID: envelope.TraceID(row.Traceparent),
+			Caller: store.Unescape(row.Caller), Cause: of(row.CausationID), First: of(row.CorrelationID),
+		}
+	}
+	return events, nil
+}
+
+// follow adds when events were applied, and which are in quarantine.
+func (s *sides) follow(ctx context.Context, events []event) error {
+	ids, texts := make([]uuid.UUID, len(events)), make([]string, len(events))
+	at := make(map[uuid.UUID]*event, len(events))
+	for i, e := range events {
+		ids[i], texts[i], at[e.ID] = e.ID, e.ID.String(), &events[i]
+	}
+	views, err := sqlcgen.New(s.queries).ListApplied(ctx, s.consumers, ids)
+	if err != nil {
+		return store.Wrap(err, "read the inbox")
+	}
+	for _, row := range views {
+		at[row.EventID].Applied = append(at[row.EventID].Applied, applied{row.Consumer, row.ReceivedAt.UTC()})
+	}
+	reactions, err := sqlcgen.New(s.commands).ListReactions(ctx, s.consumers, ids)
+	if err != nil {
+		return store.Wrap(err, "read the inbox of the command side")
+	}
+	for _, row := range reactions {
+		at[row.EventID].Applied = append(at[row.EventID].Applied, applied{row.Consumer, row.ReceivedAt.UTC()})
+	}
+	messages, err := sqlcgen.New(s.queries).ListQuarantined(ctx, texts)
+	for _, m := range messages {
+		if id, err := uuid.Parse(m.EventID); err == nil {
+			at[id].Message = m.ID
+		}
+	}
+	return store.Wrap(err, "read the quarantine")
+}
+
+// found is an aggregate that was found by its title.
+type found struct{ ID, Title string }
+
+// titles runs a query on every table of aggregates that has titles. The query has the names of
+// the table and of the column.
+func (s *sides) titles(ctx context.Context, query string, args ...any) ([]found, error) {
+	tables, err := sqlcgen.New(s.commands).ListTitled(ctx)
+	if err != nil || len(tables) == 0 {
+		return nil, store.Wrap(err, "find titles")
+	}
+	var parts []string
+	for _, t := range tables { // the database has quoted both names
+		parts = append(parts, "("+strings.NewReplacer("TABLE_NAME", t.TableName, "TITLE", t.ColumnName).Replace(query)+")")
+	}
+	rows, err := s.commands.Query(ctx, strings.Join(parts, " UNION ALL "), args...)
+	if err != nil {
+		return nil, store.Wrap(err, "find titles")
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[found])
+	return all, store.Wrap(err, "find titles")
+}
+
+// findTitles returns aggregates whose title has a text in it, among the last made ones.
+func (s *sides) findTitles(ctx context.Context, text string) ([]found, error) {
+	return s.titles(ctx, fmt.Sprintf(`SELECT id::text, TITLE FROM (SELECT id, TITLE FROM TABLE_NAME ORDER BY id DESC LIMIT %d) newest
+		WHERE strpos(lower(TITLE), lower($1)) > 0 LIMIT %d`, readTitles, foundTitles), text)
+}
+
+// titlesOf returns the titles of aggregates, by id. It leaves out what it cannot find.
+func (s *sides) titlesOf(ctx context.Context, ids []string) map[string]string {
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return uuid.Validate(id) != nil })
+	all, err := s.titles(ctx, "SELECT id::text, TITLE FROM TABLE_NAME WHERE id = ANY ($1::uuid[])", ids)
+	titles := make(map[string]string, len(all))
+	if err != nil {
+		return titles // the ids are shown all the same
+	}
+	for _, f := range all {
+		titles[f.ID] = f.Title
+	}
+	return titles
+}
+
+// sinceID returns the smallest id of an event of an aggregate: its own id is a UUIDv7, made before
+// its first event, but maybe by another clock.
+func sinceID(id string) uuid.UUID {
+	parsed, err := uuid.Parse(id)
+	if err != nil || parsed.Version() != 7 {
+		return uuid.Nil
+	}
+	const slack = time.Minute
+	return uuidFloor(time.Unix(parsed.Time().UnixTime()).Add(-slack))
+}
+
+// uuidFloor returns the smallest UUIDv7 of a time, like uuid7_floor in the database, which people
+// may not call.
+func uuidFloor(t time.Time) (id uuid.UUID) {
+	milliseconds := max(0, t.UnixMilli())
+	for i := range 6 {
+		id[i] = byte(milliseconds >> (40 - 8*i)) //nolint:gosec // the lowest eight bits
+	}
+	return id
+}
+
+func secondsOf(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }

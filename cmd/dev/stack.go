@@ -286,10 +286,7 @@ func (s *stack) openPubSub(ctx context.Context) error {
 	} else {
 		where = "in this process"
 		var server *pubsublocal.Server
-		// A crash of this machine can lose events that the outbox has already
-		// deleted. On a development machine that is not worth an fsync per
-		// event.
-		cfg := pubsublocal.Config{Addr: s.listenAddr(0), DataDir: filepath.Join(s.state, "pubsub"), Sync: pubsublocal.SyncInterval}
+		cfg := pubsublocal.Config{Addr: s.listenAddr(0), DataDir: filepath.Join(s.state, "pubsub")}
 		if s.allowed != "" {
 			cfg.AllowedHosts = strings.Split(s.allowed, ",")
 		}

@@ -54,7 +54,7 @@ var imports = map[string][]string{
 	"internal/failpoint":       {},
 	"internal/app":             {"."},
 	"cmd/server":               {"."}, // and the options, see TestOptionsStandAlone
-	"cmd/dev":                  {"."},
+	"cmd/dev":                  {"internal/localtopics", "internal/names"},
 	"cmd/entity":               {},
 	"cmd/new":                  {},
 	"cmd/upgrade":              {},

@@ -25,10 +25,6 @@ test: ## Run the tests. They start what they need.
 	cd kit && go test ./...
 # only template: end
 
-.PHONY: test-pooler
-test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
-	DEEP_TEST=1 STORETEST_POOLER=1 go test -shuffle=on -skip 'TestFailover|TestMove|TestMemory|TestReactorUnderChaos|TestConsoleWithoutDatabase' ./db ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
-
 .PHONY: check-deep
 check-deep: ## Run the tests that prove more than a change to a clone can break, too: storms, attacks, failovers, plans. Takes minutes.
 	DEEP_TEST=1 go test -race -shuffle=on ./...
@@ -42,7 +38,6 @@ check: drift lint breaking openapi verify build secrets ## Run exactly what CI r
 # only observe: begin
 	cd tools/promql && go vet ./... && go test -count=1 ./...
 # only observe: end
-	$(MAKE) --no-print-directory test-pooler
 	@echo 'make check: OK'
 
 .PHONY: generate

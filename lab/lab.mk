@@ -10,16 +10,21 @@ build: lab-build
 lab-check: deploy-test ## Test the lab, and break the service for two minutes.
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/...
 	@# Not from the cache, which does not see changes of files outside of this module.
-	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold ./size
-	$(MAKE) --no-print-directory chaos
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./pooler ./scaffold ./size
+	$(MAKE) --no-print-directory test-pooler chaos
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./entity/... ./guarantees/... ./internal/... ./scaffold/... ./size/...
+	cd lab && $(LINT) run ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./entity/... ./guarantees/... ./internal/... ./pooler/... ./scaffold/... ./size/...
 
 .PHONY: lab-build
 lab-build:
 	cd lab && go build ./... && GOOS=darwin go vet ./...
+
+.PHONY: test-pooler
+test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && go build -C lab -o "$$dir/pooler" ./pooler && \
+	DEEP_TEST=1 STORETEST_POOLER="$$dir/pooler" go test -shuffle=on -skip 'TestFailover|TestMove|TestMemory|TestReactorUnderChaos|TestConsoleWithoutDatabase' ./db ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
 
 .PHONY: bench
 bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.

@@ -23,36 +23,18 @@ run: ## Start the whole thing on this machine: PostgreSQL, Pub/Sub, migrations, 
 .PHONY: test
 test: ## Run the tests. They start what they need.
 	go test ./...
-# only template: begin
-	cd kit && go test ./...
-# only template: end
 
-.PHONY: test-pooler
-test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
-	DEEP_TEST=1 STORETEST_POOLER=1 go test -shuffle=on -skip 'TestFailover|TestMove|TestMemory|TestReactorUnderChaos' ./db ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
-
-.PHONY: check-deep
-check-deep: ## Run the tests that prove more than a change to a clone can break, too: storms, attacks, failovers, plans. Takes minutes.
-	DEEP_TEST=1 go test -race -shuffle=on ./...
+.PHONY: test-race
+test-race: ## Run the tests with the race detector, in random order.
+	go test -race -shuffle=on ./...
 
 .PHONY: check
-check: drift lint breaking openapi verify build secrets ## Run exactly what CI runs. Changes no file.
-	$(MAKE) --no-print-directory check-deep
-# only template: begin
-	cd kit && DEEP_TEST=1 go test -race -shuffle=on ./...
-# only template: end
-# only observe: begin
-	cd tools/promql && go vet ./... && go test -count=1 ./...
-# only observe: end
-	$(MAKE) --no-print-directory test-pooler
+check: drift lint breaking openapi verify build secrets test-race ## Run exactly what CI runs. Changes no file.
 	@echo 'make check: OK'
 
 .PHONY: generate
 generate: generate-code ## Generate Go and OpenAPI from api/proto, Go from db, and what has names of internal/names.
 	go test ./internal/names -run '^TestScript$$' -update
-# only observe: begin
-	go run ./deploy/observe/generate
-# only observe: end
 
 .PHONY: generate-code
 generate-code:
@@ -77,10 +59,6 @@ drift: ## Check that the generated files are what make generate makes.
 .PHONY: lint
 lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and tools/apilint.
 	$(LINT) run
-# only template: begin
-	cd kit && $(LINT) run
-	cd examples/saga && $(LINT) run
-# only template: end
 	$(BUF) lint
 	$(BUF) format api/proto --diff --exit-code
 	$(API_LINT) --set-exit-status --output-format github --config tools/apilint/rules.yaml -I api/proto -I third_party/googleapis -I third_party/protovalidate \
@@ -89,9 +67,6 @@ lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and t
 .PHONY: fmt
 fmt: ## Format Go and proto files.
 	$(LINT) fmt
-# only template: begin
-	cd kit && $(LINT) fmt
-# only template: end
 	$(BUF) format api/proto --write
 
 .PHONY: breaking
@@ -115,17 +90,11 @@ tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
 .PHONY: verify
 verify: ## Check the downloaded modules against go.sum.
 	go mod verify
-# only template: begin
-	cd kit && go mod verify
-# only template: end
 
 .PHONY: build
 build: ## Build everything, and vet what only macOS builds.
 	go build ./...
 	GOOS=darwin go vet ./...
-# only template: begin
-	cd kit && go build ./... && GOOS=darwin go vet ./...
-# only template: end
 
 .PHONY: image
 image: ## Build the container image with Docker, for Cloud Run.
@@ -140,14 +109,6 @@ vulns: ## Ask the Go vulnerability database, over the network, about what we lin
 	go tool -modfile=deploy/tools/go.mod govulncheck ./...
 
 # What may be deleted: without the folder, make check does without its steps.
--include lab/lab.mk
-# only template: begin
 
-chaos: saga
-
-.PHONY: saga
-saga: ## Make three services that sell something together, break everything around them, and check that nothing is lost.
-	cd examples/saga && go mod verify && go vet ./... && go test -race ./...
-	go run -C examples/saga . --orders 400 --rate 40 --faults
-	cd .local/saga/orders && go vet ./... && go test ./internal/archtest ./internal/domain ./internal/event ./internal/names ./internal/store ./cmd/server -run 'Payment|Product|Reaction|Subscriptions|Least|Support|Names|Samples'
-# only template: end
+# More work for the targets above.
+-include $(wildcard lab/*.mk deploy/*/*.mk)

@@ -1,28 +1,44 @@
-# Targets of lab/ for the Makefile, which includes this file.
+# Targets of the template itself for the Makefile, which includes this file: its kit, its lab and its examples.
 
-check: lab-check
+check: lab-check test-pooler
 lint: lab-lint
+fmt: kit-fmt
 build: lab-build
-test-pooler: lab-pooler
+test: kit-test
+verify: kit-verify
+
+.PHONY: kit-test kit-fmt kit-verify
+kit-test:
+	cd kit && go test ./...
+kit-fmt:
+	cd kit && $(LINT) fmt
+kit-verify:
+	cd kit && go mod verify
 
 .PHONY: lab-check
-lab-check: deploy-test ## Test the lab, and break the service for two minutes.
+lab-check: test-race deploy-test ## Test the kit and the lab, and break the service for two minutes.
+	cd kit && DEEP_TEST=1 go test -race -shuffle=on ./...
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/... ./prove
 	@# Not from the cache, which does not see changes of files outside of this module.
-	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... ./console ./deploytest ./entity ./guarantees ./licenses ./scaffold ./size
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... ./console ./deploytest ./entity ./guarantees ./licenses ./pooler ./scaffold ./size
 	cd lab && go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/...
 	$(MAKE) --no-print-directory chaos
 
-.PHONY: lab-pooler
-lab-pooler:
-	cd lab && STORETEST_POOLER=1 go test -count=1 -shuffle=on -timeout 30m ./catalog ./engine/db ./engine/outbox ./engine/store
+.PHONY: test-pooler
+test-pooler: lab-check ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && go build -C lab -o "$$dir/pooler" ./pooler && export STORETEST_POOLER="$$dir/pooler" && \
+	go test -shuffle=on ./db ./internal/store/... ./internal/outbox ./cmd/server ./options/... && \
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./catalog ./engine/db ./engine/outbox ./engine/store
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./catalog/... ./cmd/... ./console ./deploytest/... ./engine/... ./entity/... ./guarantees/... ./internal/... ./prove/... ./scaffold/... ./size/...
+	cd kit && $(LINT) run
+	cd examples/saga && $(LINT) run
+	cd lab && $(LINT) run $$(go list -f '{{.Dir}}' ./... | grep -v /bench)
 
 .PHONY: lab-build
 lab-build:
+	cd kit && go build ./... && GOOS=darwin go vet ./...
 	cd lab && go build ./... && GOOS=darwin go vet ./...
 
 .PHONY: bench
@@ -41,8 +57,14 @@ bench-plots: ## Make the tables and plots of lab/bench/RESULTS.md from results.t
 	cd lab/bench && go run ./report -in results.txt -doc RESULTS.md -img img
 
 .PHONY: chaos
-chaos: ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit).
+chaos: saga ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit).
 	go run -C lab ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(abspath $(OUT))) $(if $(OLDER),--older $(OLDER))
+
+.PHONY: saga
+saga: ## Make three services that sell something together, break everything around them, and check that nothing is lost.
+	cd examples/saga && go mod verify && go vet ./... && go test -race ./...
+	go run -C examples/saga . --orders 400 --rate 40 --faults
+	cd .local/saga/orders && go vet ./... && go test ./internal/archtest ./internal/domain ./internal/event ./internal/names ./internal/store ./cmd/server -run 'Payment|Product|Reaction|Subscriptions|Least|Support|Names|Samples'
 
 .PHONY: deploy-test
 deploy-test: ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.

@@ -2,640 +2,126 @@ package main
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
+	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
-	"unicode"
-
-	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 )
 
-// patience is how long a step may take on a machine that is busy.
-const patience = 2 * time.Minute
-
-// program is this test binary by another name: where go run would have put it.
-// With isDev in its environment it is cmd/dev.
-var program string
-
-const isDev = "DEV_TEST_IS_DEV"
+const (
+	isDev = "DEV_TEST_IS_DEV" // in the environment: this test binary is cmd/dev
+	// patience is how long a step may take on a machine that is busy.
+	patience = 2 * time.Minute
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(isDev) != "" {
 		main()
 		return
 	}
-	folder, err := os.MkdirTemp("", "dev-test-")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(folder)
-	program = filepath.Join(folder, "go-build1", "b001", "exe", "dev")
-	self, err := os.ReadFile(os.Args[0])
-	if err := errors.Join(err, os.MkdirAll(filepath.Dir(program), 0o755), os.WriteFile(program, self, 0o755)); err != nil {
-		panic(err)
-	}
 	m.Run()
 }
 
-// session is a running cmd/dev.
-type session struct {
-	cmd    *exec.Cmd
-	stderr bytes.Buffer
-	done   chan struct{} // closed when it has ended
-
-	mu     sync.Mutex
-	screen bytes.Buffer
-}
-
-func (s *session) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.screen.Write(p)
-}
-
-func (s *session) text() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.screen.String()
-}
-
-// start starts cmd/dev on a free port, with nothing in the environment that
-// would make it use what runs here already.
-func start(t *testing.T, environ []string, args ...string) *session {
+// start starts cmd/dev on a free port, waits until it runs, and returns its screen. It must end well after SIGTERM.
+func start(t *testing.T, args ...string) (screen string) {
 	t.Helper()
-	return startCommand(t, environ, exec.Command(program, args...))
-}
-
-func startCommand(t *testing.T, environ []string, cmd *exec.Cmd) *session {
-	t.Helper()
-	s := &session{cmd: cmd, done: make(chan struct{})}
-	settings := regexp.MustCompile(`^(PORT|ROLES|LOG_LEVEL|DATABASE_URL|POSTGRES_BIN_DIR|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY)_\w+)=`)
-	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", isDev+"=1")
-	s.cmd.Env = append(s.cmd.Env, environ...)
-	s.cmd.Stdout, s.cmd.Stderr = s, &s.stderr
-	if err := s.cmd.Start(); err != nil {
+	state, err := os.MkdirTemp("", "dev-test-")
+	if err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		_ = s.cmd.Wait() // how it ended is in ProcessState
-		close(s.done)
-	}()
+	t.Cleanup(func() { os.RemoveAll(state) })
+	if err := os.Chmod(state, 0o755); err != nil { // if we are root, PostgreSQL runs as another user
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], append(args, "--state", state)...)
+	settings := regexp.MustCompile(`^(PORT|ROLES|LOG_LEVEL|DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY)_\w+)=`)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", isDev+"=1")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := os.Create(filepath.Join(state, "screen"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdout.Close()
+	cmd.Stdout = stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = s.cmd.Process.Signal(syscall.SIGTERM)
-		<-s.done
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := <-ended; err != nil {
+			t.Errorf("cmd/dev ended with %v: %s", err, &stderr)
+		}
 	})
-	return s
+	eventually(t, "cmd/dev runs", func() bool {
+		text, err := os.ReadFile(stdout.Name())
+		screen = string(text)
+		return err != nil || len(ended) > 0 || strings.Contains(screen, "Ctrl-C stops everything")
+	})
+	return screen
 }
 
-// await waits until the screen says something.
-func (s *session) await(t *testing.T, text string) {
+func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !strings.Contains(s.text(), text) {
-		select {
-		case <-s.done:
-			if strings.Contains(s.text(), text) {
-				return
-			}
-			t.Fatalf("cmd/dev ended (%s) and never said %q:\n%s%s", s.cmd.ProcessState, text, s.text(), &s.stderr)
-		case <-time.After(20 * time.Millisecond):
-		}
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("cmd/dev did not say %q:\n%s", text, s.text())
+			t.Fatalf("not within %s: %s", patience, what)
 		}
 	}
 }
 
-// end waits until it has ended and returns its exit code.
-func (s *session) end(t *testing.T) int {
+// field returns what the group of a regular expression matches on the screen.
+func field(t *testing.T, screen, pattern string) string {
 	t.Helper()
-	select {
-	case <-s.done:
-	case <-time.After(patience):
-		t.Fatalf("cmd/dev does not end:\n%s", s.text())
-	}
-	return s.cmd.ProcessState.ExitCode()
-}
-
-// field returns what a regular expression's group matches on the screen.
-func (s *session) field(t *testing.T, pattern string) string {
-	t.Helper()
-	found := regexp.MustCompile(pattern).FindStringSubmatch(s.text())
+	found := regexp.MustCompile(pattern).FindStringSubmatch(screen)
 	if found == nil {
-		t.Fatalf("no %s on the screen:\n%s", pattern, s.text())
+		t.Fatalf("no %s on the screen:\n%s", pattern, screen)
 	}
 	return found[1]
 }
 
-func (s *session) addr(t *testing.T) string {
+// call makes a request, which must succeed.
+func call(t *testing.T, method, url, body string) string {
 	t.Helper()
-	return "localhost:" + s.field(t, `http://localhost:(\d+)/`)
-}
-
-// families is the running processes, by their parent.
-func families(t *testing.T) map[int][]int {
-	t.Helper()
-	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=,stat=").Output()
-	if err != nil {
-		t.Fatalf("ps: %v", err)
-	}
-	children := make(map[int][]int)
-	for line := range strings.Lines(string(out)) {
-		var pid, parent int
-		var state string
-		if _, err := fmt.Sscan(line, &pid, &parent, &state); err != nil {
-			t.Fatalf("ps: %q: %v", line, err)
-		}
-		if !strings.HasPrefix(state, "Z") { // ended; whether its parent has noticed does not matter
-			children[parent] = append(children[parent], pid)
-		}
-	}
-	return children
-}
-
-// descendants returns the processes that cmd/dev has started.
-func (s *session) descendants(t *testing.T) []int {
-	t.Helper()
-	children := families(t)
-	var all []int
-	for next := []int{s.cmd.Process.Pid}; len(next) > 0; next = next[1:] {
-		all = append(all, children[next[0]]...)
-		next = append(next, children[next[0]]...)
-	}
-	if len(all) < 3 { // the server, PostgreSQL, and some of its own
-		t.Errorf("descendants of cmd/dev: %v, want the server and PostgreSQL with its children", all)
-	}
-	return all
-}
-
-// wantGone waits a moment for processes to end.
-func wantGone(t *testing.T, pids []int) {
-	t.Helper()
-	var left []int
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		left = nil
-		for _, running := range families(t) {
-			for _, pid := range running {
-				if slices.Contains(pids, pid) {
-					left = append(left, pid)
-				}
-			}
-		}
-		if len(left) == 0 {
-			return
-		}
-	}
-	t.Errorf("processes that cmd/dev left: %v", left)
-}
-
-// stateDir makes a folder that the user who runs PostgreSQL may enter, also
-// when we are root.
-func stateDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "dev-test-")
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-func get(t *testing.T, url string) string {
-	t.Helper()
-	response, err := http.Get(url)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s: %s: %s, %v", url, response.Status, body, err)
+		t.Fatalf("%s %s: %s: %s, %v", method, url, response.Status, text, err)
 	}
-	return string(body)
+	return string(text)
 }
 
-// catalogSize asks over gRPC how many entries the catalog has.
-func catalogSize(t *testing.T, addr string) int {
-	t.Helper()
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	page, err := catalogv1.NewCatalogServiceClient(conn).ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(page.GetCatalogEntries())
-}
-
-// videosFile writes a file of n videos.
-func videosFile(t *testing.T, n int, more ...string) string {
-	t.Helper()
-	lines := more
-	for i := range n {
-		lines = append(lines, fmt.Sprintf(`{"title":"Video %d","release_year":%d,"tags":["test"]}`, i, 1950+i%70))
-	}
-	path := filepath.Join(t.TempDir(), "videos.jsonl")
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// The life of one state folder: everything starts and returns, videos travel
-// into the catalog, and data stays until it is told to go. However it ends,
-// nothing is left running.
-func TestStack(t *testing.T) {
+// The whole system works: what is published reaches the catalog.
+func TestDev(t *testing.T) {
 	t.Parallel()
-	state := stateDir(t)
-	const n = 12
-	// One line twice, and one that only the server refuses.
-	file := videosFile(t, n, `{"title":"Video 0","release_year":1950,"tags":["test"]}`, `{"title":"a\u0000b"}`)
-
-	t.Run("load and run", func(t *testing.T) {
-		s := start(t, nil, "--state", state, "--load", file)
-		s.await(t, "lines were refused")
-		addr := s.addr(t)
-		if got := catalogSize(t, addr); got != n {
-			t.Errorf("entries in the catalog: %d, want %d", got, n)
-		}
-		if got := strings.Count(get(t, "http://"+addr+"/v1/videos?page_size=1000"), `"STATE_PUBLISHED"`); got != n {
-			t.Errorf("published videos: %d, want %d", got, n)
-		}
-		for path, want := range map[string]string{"/health/ready": "ready", "/openapi.json": `"openapi": "3.0`} {
-			if got := get(t, "http://"+addr+path); !strings.Contains(got, want) {
-				t.Errorf("GET %s = %.100s, want: %s", path, got, want)
-			}
-		}
-		for _, want := range []string{"12 videos are in the catalog, 12 of them are new", "videos.jsonl:2: create: ", "slowest"} {
-			if !strings.Contains(s.text(), want) {
-				t.Errorf("the screen does not say %q:\n%s", want, s.text())
-			}
-		}
-		if i := strings.IndexFunc(s.text(), func(r rune) bool { return unicode.IsControl(r) && r != '\n' }); i >= 0 {
-			t.Errorf("the screen is no terminal, and has a control character: %q", s.text()[i:])
-		}
-
-		second := start(t, nil, "--state", state)
-		if code := second.end(t); code != 1 {
-			t.Errorf("exit code of a second cmd/dev on the folder: %d, want 1", code)
-		}
-		if want := fmt.Sprintf("(pid %d)", s.cmd.Process.Pid); !strings.Contains(second.stderr.String(), want) {
-			t.Errorf("a second cmd/dev on the folder says %q, want: %s", &second.stderr, want)
-		}
-
-		more := start(t, nil, "--state", state, "--load", videosFile(t, n, `{"title":"One more"}`))
-		if code := more.end(t); code != 0 || !strings.Contains(more.text(), "13 videos are in the catalog, 1 of them are new") {
-			t.Errorf("exit code of a second cmd/dev that loads: %d, want 0; it says:\n%s%s", code, more.text(), &more.stderr)
-		}
-		if got := catalogSize(t, addr); got != n+1 {
-			t.Errorf("entries in the catalog: %d, want %d", got, n+1)
-		}
-
-		family := s.descendants(t)
-		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if code := s.end(t); code != 0 {
-			t.Errorf("exit code after SIGTERM: %d, want 0: %s", code, &s.stderr)
-		}
-		wantGone(t, family)
-		if log, err := os.ReadFile(filepath.Join(state, "postgres", "postgres.log")); err != nil || !strings.Contains(string(log), "fast shutdown") {
-			t.Errorf("PostgreSQL's log = %q, %v, want a fast shutdown, with a checkpoint", log, err)
-		}
+	api := field(t, start(t), `(http://localhost:\d+)/v1`)
+	var video struct{ Name string }
+	if err := json.Unmarshal([]byte(call(t, http.MethodPost, api+"/v1/videos", `{"title":"Ran"}`)), &video); err != nil {
+		t.Fatal(err)
+	}
+	call(t, http.MethodPost, api+"/v1/"+video.Name+":publish", "{}")
+	eventually(t, "the catalog has the video", func() bool {
+		return strings.Contains(call(t, http.MethodGet, api+"/v1/catalogEntries", ""), `"Ran"`)
 	})
-
-	t.Run("load again", func(t *testing.T) {
-		s := start(t, nil, "--state", state, "--load", file)
-		s.await(t, "12 videos are in the catalog, 0 of them are new")
-		if got := catalogSize(t, s.addr(t)); got != n+1 {
-			t.Errorf("entries in the catalog: %d, want %d", got, n+1)
-		}
-
-		family := s.descendants(t)
-		pid, _ := strconv.Atoi(s.field(t, `ready, pid (\d+)`))
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		if code := s.end(t); code != 1 {
-			t.Errorf("exit code after the server was killed: %d, want 1", code)
-		}
-		for _, want := range []string{"the server ended by itself (signal: killed)", "server: request"} {
-			if !strings.Contains(s.stderr.String(), want) {
-				t.Errorf("after the server was killed it says %q, want: %s", &s.stderr, want)
-			}
-		}
-		wantGone(t, family)
-	})
-
-	t.Run("start again and exit", func(t *testing.T) {
-		s := start(t, nil, "--state", state, "--fresh", "--exit", "--load", videosFile(t, 3))
-		if code := s.end(t); code != 0 {
-			t.Errorf("exit code: %d, want 0: %s", code, &s.stderr)
-		}
-		if want := "3 videos are in the catalog, 3 of them are new"; !strings.Contains(s.text(), want) {
-			t.Errorf("the screen does not say %q:\n%s", want, s.text())
-		}
-	})
-
-	t.Run("interrupted", func(t *testing.T) {
-		s := start(t, nil, "--state", state, "--exit", "--load", videosFile(t, 5000))
-		s.await(t, "Ctrl-C stops everything")
-		if got := catalogSize(t, s.addr(t)); got < 3 {
-			t.Errorf("entries in the catalog after --fresh with 3 videos and a restart: %d", got)
-		}
-		family := s.descendants(t)
-		if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
-		if code := s.end(t); code != 1 || s.stderr.String() != "dev: interrupted\n" {
-			t.Errorf("interrupted while it loads: exit code %d, %q, want 1, interrupted", code, &s.stderr)
-		}
-		wantGone(t, family)
-	})
-
-	if runtime.GOOS == "linux" { // elsewhere nothing ends the children of who is killed
-		t.Run("killed", func(t *testing.T) {
-			s := start(t, nil, "--state", state)
-			s.await(t, "Ctrl-C stops everything")
-			family := s.descendants(t)
-			if err := s.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			s.end(t)
-			wantGone(t, family)
-		})
-	}
-
-	t.Run("go run is terminated alone", func(t *testing.T) {
-		goRun := exec.Command("sh", "-c", `"$0" "$@"; true`, program, "--state", state)
-		s := startCommand(t, nil, goRun)
-		s.await(t, "Ctrl-C stops everything")
-		family := s.descendants(t)
-		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		s.end(t)
-		wantGone(t, family)
-		if !strings.HasSuffix(s.text(), "Stopped.\n") {
-			t.Errorf("the screen does not end with Stopped:\n%s", s.text())
-		}
-	})
-}
-
-// What cannot start is one sentence with its remedy, and exit code 1.
-func TestStartError(t *testing.T) {
-	t.Parallel()
-	taken, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { taken.Close() }) // after the parallel subtests
-	_, port, _ := net.SplitHostPort(taken.Addr().String())
-	dir := stateDir(t)
-	file, empty, damaged := filepath.Join(dir, "file"), filepath.Join(dir, "empty"), filepath.Join(dir, "damaged")
-	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(empty, 0o755), os.MkdirAll(filepath.Join(damaged, "postgres", "data"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	goOnly := filepath.Join(dir, "path")
-	if path, err := exec.LookPath("go"); err != nil || errors.Join(os.Mkdir(goOnly, 0o755), os.Symlink(path, filepath.Join(goOnly, "go"))) != nil {
-		t.Fatal(path, err)
-	}
-	for _, test := range []struct {
-		name    string
-		environ []string
-		args    []string
-		want    []string
-	}{
-		{"port in use", []string{"PORT=" + port}, []string{"--state", dir}, []string{"port " + port + " is in use", "PORT="}},
-		{"no port", []string{"PORT=http"}, nil, []string{`PORT is "http"`, "number"}},
-		{"state is a file", nil, []string{"--state", file}, []string{file, "not a directory", "--state DIR"}},
-		{"state cannot be made", nil, []string{"--state", filepath.Join(file, "below")}, []string{file, "--state DIR"}},
-		{"damaged data", nil, []string{"--state", damaged}, []string{"PG_VERSION", "--fresh"}},
-		{"no PostgreSQL", []string{"POSTGRES_BIN_DIR=" + empty, "PATH=" + goOnly}, []string{"--state", filepath.Join(dir, "new")}, []string{"no such file", "POSTGRES_BIN_DIR", "DATABASE_URL"}},
-		{"no database server", []string{"DATABASE_URL=postgres://u:secret@127.0.0.1:1/x"}, []string{"--state", filepath.Join(dir, "new2")}, []string{"refused", "unset DATABASE_URL"}},
-		{"fresh with a database of one's own", []string{"DATABASE_URL=postgres://u:secret@127.0.0.1:1/x"}, []string{"--fresh"}, []string{"--fresh", "unset DATABASE_URL"}},
-		{"wrong line", nil, []string{"--load", videosFile(t, 1, `{"title":"x","color":"red"}`)}, []string{`videos.jsonl:1:14: unknown field "color"`, "nothing was loaded"}},
-		{"no file", nil, []string{"--load", filepath.Join(dir, "none")}, []string{"--load", "no such file"}},
-		{"no Prometheus", []string{"PATH=" + goOnly}, []string{"--observe"}, []string{"--observe needs prometheus", "apt-get install prometheus"}}, // only observe
-		{"allowed host with a port", nil, []string{"--state", filepath.Join(dir, "new3"), "--allowed-hosts", "dev.test:80"}, []string{"allowed hosts", `"dev.test:80"`, "without a port"}},
-		{"unknown flag", nil, []string{"--loud"}, []string{"-loud", "--help"}},
-		{"unknown argument", nil, []string{"run"}, []string{`"run"`, "--help"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			s := start(t, test.environ, test.args...)
-			if code := s.end(t); code != 1 {
-				t.Errorf("exit code = %d, want 1", code)
-			}
-			got := s.stderr.String()
-			for _, want := range append(test.want, "dev: ") {
-				if !strings.Contains(got, want) {
-					t.Errorf("stderr = %q, want: %s", got, want)
-				}
-			}
-			if strings.Count(got, "\n") != 1 || strings.Contains(got, "secret") {
-				t.Errorf("stderr = %q, want one line without secrets", got)
-			}
-		})
-	}
-}
-
-// The server and Pub/Sub listen on the loopback interface only, unless there are names for other machines.
-func TestAllowedHosts(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		allowed string
-		args    []string
-		open    bool
-	}{
-		{"", nil, false},
-		{"other.test,dev.test", []string{"--allowed-hosts", "other.test,dev.test"}, true},
-		{"*", []string{"--allowed-hosts", "*"}, true},
-	} {
-		t.Run(test.allowed, func(t *testing.T) {
-			t.Parallel()
-			opts, err := parseOptions(test.args, []string{"PORT=0", "ALLOWED_HOSTS=elsewhere.test"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			opts.state = stateDir(t)
-			s := &stack{options: opts, screen: &screen{out: io.Discard}}
-			t.Cleanup(func() {
-				if err := s.stop(); err != nil {
-					t.Error(err)
-				}
-			})
-			if err := errors.Join(s.holdPort(t.Context()), s.openPubSub(t.Context())); err != nil {
-				t.Fatal(err)
-			}
-			if got := (options{environ: s.environment()}).getenv("ALLOWED_HOSTS"); got != test.allowed {
-				t.Errorf("the server gets ALLOWED_HOSTS=%s, want %q", got, test.allowed)
-			}
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.pubsub, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			request.Host = "dev.test"
-			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			response.Body.Close()
-			if accepted := response.StatusCode == http.StatusOK; accepted != test.open {
-				t.Errorf("Pub/Sub with the host dev.test: %s, want it accepted: %t", response.Status, test.open)
-			}
-			if runtime.GOOS != "linux" { // elsewhere the loopback interface has only one IPv4 address
-				return
-			}
-			for name, addr := range map[string]string{"the server": s.addr, "Pub/Sub": s.pubsub} {
-				conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.Replace(addr, "127.0.0.1:", "127.0.0.2:", 1))
-				if err == nil {
-					conn.Close()
-				}
-				if all := err == nil; all != test.open {
-					t.Errorf("%s listens on more than 127.0.0.1: %t, want %t", name, all, test.open)
-				}
-			}
-		})
-	}
-}
-
-// A server that does not become ready is given up, with the reason.
-func TestAwaitReady(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	answers := make(chan int, 100)
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		code := http.StatusServiceUnavailable
-		select {
-		case code = <-answers:
-		default:
-		}
-		w.WriteHeader(code)
-	})}
-	served := make(chan error)
-	go func() { served <- server.Serve(listener) }()
-	url := "http://" + listener.Addr().String()
-
-	if err := awaitReady(t.Context(), url, 2*time.Second); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("awaitReady() = %v, want: 503", err)
-	}
-	answers <- http.StatusServiceUnavailable
-	answers <- http.StatusOK
-	if err := awaitReady(t.Context(), url, patience); err != nil {
-		t.Errorf("awaitReady() = %v, want nil", err)
-	}
-	server.Close()
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		t.Errorf("Serve() = %v, want http.ErrServerClosed", err)
-	}
-	if err := awaitReady(t.Context(), url, 2*time.Second); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("awaitReady() without a server = %v, want: refused", err)
-	}
-}
-
-// Every line has the id of its content, equal lines are one, and the first
-// mistake is told by its place.
-func TestReadVideos(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "v.jsonl")
-	for _, test := range []struct{ name, content, want string }{
-		{"good", "{\"title\":\"a\"}\r\n\n {\"title\":\"b\",\"releaseYear\":1999}\n{\"title\":\"a\"}", ""},
-		{"unknown field", "{\"title\":\"a\"}\n{\"title\":\"b\",\"color\":1}\n{}", `:2:14: unknown field "color" (lines with mistakes: 2)`},
-		{"no JSON", "title", ":1:1: "},
-		{"two in a line", `{"title":"a"} {"title":"b"}`, ":1:15: "},
-		{"wrong type", `{"title":"a","release_year":"x"}`, ":1:29: invalid value for int32 field releaseYear"},
-		{"read-only", `{"title":"a","version":"3"}`, ":1: version: is set by the server"},
-		{"no title", `{"title":" "}`, ":1: title: must not be empty"},
-		{"out of range", `{"title":"a","release_year":1}`, ":1: release_year: "},
-		{"wrong item", `{"title":"a","tags":["b",""]}`, ":1: tags[1]: "},
-		{"empty", "\n\n", "has no videos"},
-	} {
-		if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		inputs, err := readVideos(path)
-		if test.want != "" {
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%s: readVideos() = %v, want: %s", test.name, err, test.want)
-			}
-			continue
-		}
-		if err != nil {
-			t.Errorf("%s: readVideos() = %v", test.name, err)
-			continue
-		}
-		var lines []int
-		ids := make(map[string]bool)
-		for _, in := range inputs {
-			lines = append(lines, in.line)
-			ids[in.requestID] = true
-		}
-		if diff := cmp.Diff([]int{1, 3}, lines); diff != "" || len(ids) != 2 {
-			t.Errorf("%s: lines (-want +got):\n%s%d different ids, want 2", test.name, diff, len(ids))
-		}
-	}
-}
-
-// The file gets all of the server's output, the screen only what is worth
-// knowing: one short line each, and not the same again and again.
-func TestServerLog(t *testing.T) {
-	t.Parallel()
-	var shown bytes.Buffer
-	path := filepath.Join(t.TempDir(), "log")
-	log, err := newServerLog(path, &screen{out: &shown})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.file.Close()
-	all := `{"severity":"INFO","message":"started"}
-{"severity":"ERROR","message":"outbox: pass failed","err":"dial\nrefused` + strings.Repeat("!", 300) + `"}
-{"severity":"ERROR","message":"outbox: pass failed","err":"dial\nrefused` + strings.Repeat("!", 300) + `"}
-panic: no JSON
-{"severity":"WARNING","message":"slow"}
-`
-	for _, chunk := range []string{all[:7], all[7:100], all[100:]} {
-		if n, err := log.Write([]byte(chunk)); n != len(chunk) || err != nil {
-			t.Errorf("Write() = %d, %v", n, err)
-		}
-	}
-	if kept, err := os.ReadFile(path); err != nil || string(kept) != all {
-		t.Errorf("file = %q, %v, want everything", kept, err)
-	}
-	lines := strings.Split(strings.TrimSpace(shown.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], " outbox: pass failed: dial refused!!!") || !strings.HasSuffix(lines[1], " slow") {
-		t.Fatalf("the screen shows %q, want one error and one warning", lines)
-	}
-	if length := len([]rune(lines[0])); length > 160 {
-		t.Errorf("a line on the screen has %d characters", length)
-	}
-	if got := tail(path); !strings.Contains(got, "\n\tpanic: no JSON\n\tWARNING slow") {
-		t.Errorf("tail() = %q", got)
+	if got := call(t, http.MethodGet, api+"/openapi.json", ""); !strings.Contains(got, `"openapi": "3.0`) {
+		t.Errorf("GET /openapi.json = %.100s, want OpenAPI 3.0", got)
 	}
 }

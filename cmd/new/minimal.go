@@ -13,7 +13,6 @@ import (
 // such files use. A star stands for any part of a name.
 var exampleFiles = []string{
 	"api/proto/catalog", "api/proto/video",
-	"cmd/dev/join.go", "cmd/dev/load.go",
 	"cmd/server/videos.go",
 	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00012_purge.sql",
 	"db/migrations/00013_tombstones.sql", "db/migrations/00014_videos_purge_time.sql", "db/migrations/00015_projection_tombstones.sql",

@@ -19,9 +19,9 @@ import (
 var parts = map[string][]string{
 	"chinese":   {"README.zh-CN.md"},
 	"decisions": {"docs/decisions"},
-	"examples":  {"cmd/dev/examples_test.go", "examples"},
+	"examples":  {"examples"},
 	"lab":       {"lab"},
-	"observe":   {"cmd/dev/observe.go", "cmd/dev/observe_test.go", "deploy/observe", "docs/alerts.md", "docs/runbooks.md", "tools/promql"},
+	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md", "tools/promql"},
 	"terraform": {"deploy/terraform"},
 }
 
@@ -43,6 +43,12 @@ const (
 	optionsList = "cmd/server/parts.go"
 )
 
+// A part or an option can have a program of cmd/dev: the files of its name there, and its line in devList.
+const (
+	devDir  = "cmd/dev"
+	devList = "cmd/dev/parts.go"
+)
+
 // optionNames returns the names of the options.
 func (t template) optionNames() ([]string, error) {
 	folders, err := os.ReadDir(filepath.Join(t.root, optionsDir))
@@ -56,12 +62,12 @@ func (t template) optionNames() ([]string, error) {
 	return all, err
 }
 
-// withoutOptions removes options from the list of the program: their imports and their entries.
+// withoutOptions removes options from the list of a program: their imports and their entries.
 func withoutOptions(list string, without []string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(list) {
 		if !slices.ContainsFunc(without, func(name string) bool {
-			return strings.HasSuffix(line, "/"+optionsDir+"/"+name+"\"\n") || strings.HasPrefix(line, "\t\t"+name+".")
+			return strings.HasSuffix(line, "/"+optionsDir+"/"+name+"\"\n") || strings.HasPrefix(line, "\t\t"+name+".") || line == "\t\t"+name+"(),\n"
 		}) {
 			kept.WriteString(line)
 		}

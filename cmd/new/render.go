@@ -79,9 +79,10 @@ func (r *renderer) copy() error {
 	var left []string // out
 	for _, part := range r.options.without() {
 		left = append(left, parts[part]...)
+		left = append(left, devDir+"/"+part+".go", devDir+"/"+part+"_test.go")
 	}
 	for _, name := range r.options.withoutOptions() {
-		left = append(left, optionsDir+"/"+name)
+		left = append(left, optionsDir+"/"+name, devDir+"/"+name+".go", devDir+"/"+name+"_test.go")
 	}
 	if r.options.Entity != "" {
 		left = append(left, notCopiedWithEntity...)
@@ -134,8 +135,8 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if !r.options.Full && name == registrations {
 			text = withoutExample(text)
 		}
-		if name == optionsList {
-			text = withoutOptions(text, r.options.withoutOptions())
+		if name == optionsList || name == devList {
+			text = withoutOptions(text, append(r.options.without(), r.options.withoutOptions()...))
 		}
 		text = kitPath.ReplaceAllString(r.options.rename(text, spans(name, text)), "${1}${3}third_party/kit${2}")
 		switch name {

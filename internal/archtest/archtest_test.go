@@ -51,7 +51,7 @@ var imports = map[string][]string{
 	"internal/reconnect":       {},
 	"internal/app":             {"."},
 	"cmd/server":               {"."}, // and the options, see TestOptionsStandAlone
-	"cmd/dev":                  {"."},
+	"cmd/dev":                  {"internal/localtopics", "internal/names"},
 	"cmd/entity":               {},
 	"cmd/new":                  {},
 	"cmd/upgrade":              {},

@@ -28,10 +28,7 @@ var inwards = map[string][]string{
 // outwards are the imports that still go outwards, with the reason. Remove an
 // entry with its last import; add none.
 var outwards = map[string]string{
-	"cmd/dev imports api":                             "the loader calls the contract", // only full
-	"cmd/dev imports db":                              "the stack migrates",
-	"cmd/dev imports internal/domain":                 "until the loader reads the contract only", // only full
-	"deploy/smoke imports api":                        "the smoke test calls the contract",        // only full
+	"deploy/smoke imports api":                        "the smoke test calls the contract", // only full
 	"internal/store/storetest imports db":             "a database of a test has the schema",
 	"internal/store/storetest imports internal/store": "an event of a test is appended by the query of the service",
 	"internal/localtopics imports api":                "topics have the schemas of the contract",

@@ -28,20 +28,29 @@ var first = func() names.Topic {
 	return all[slices.IndexFunc(all, func(t names.Topic) bool { return len(t.Consumers) > 0 })]
 }()
 
-// Create creates the topics of internal/names with their schemas and subscriptions; foreign
+// Topics returns the topics of internal/names with their schemas and subscriptions; foreign
 // ones too, which elsewhere their owner creates.
-func Create(ctx context.Context, client *pubsub.Client, settings localbroker.Resources) error {
+func Topics() ([]localbroker.Topic, error) {
 	var topics []localbroker.Topic
 	for _, t := range names.Topics() {
 		schema, err := api.Schemas.ReadFile(strings.TrimPrefix(t.Schema, "api/"))
 		if err != nil {
-			return fmt.Errorf("schema of topic %s: %w", t.Name, err)
+			return nil, fmt.Errorf("schema of topic %s: %w", t.Name, err)
 		}
 		topic := localbroker.Topic{Name: t.Name, Schema: string(schema)}
 		for _, consumer := range t.Consumers {
 			topic.Subscriptions = append(topic.Subscriptions, t.Subscription(consumer))
 		}
 		topics = append(topics, topic)
+	}
+	return topics, nil
+}
+
+// Create creates the topics.
+func Create(ctx context.Context, client *pubsub.Client, settings localbroker.Resources) error {
+	topics, err := Topics()
+	if err != nil {
+		return err
 	}
 	return settings.Create(ctx, client, topics...)
 }

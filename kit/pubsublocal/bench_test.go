@@ -212,8 +212,7 @@ func BenchmarkStart(b *testing.B) {
 }
 
 // BenchmarkMemory measures the resident memory of this process with a million
-// undelivered messages of 1 KB, under a memory limit like that of
-// cmd/pubsublocal.
+// undelivered messages of 1 KB, under a memory limit.
 func BenchmarkMemory(b *testing.B) {
 	const limit = 1900 << 20
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))

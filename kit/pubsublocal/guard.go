@@ -41,7 +41,7 @@ func (g *guard) checkHost(host string) error {
 		return nil
 	}
 	return status.Errorf(codes.PermissionDenied,
-		"The host %q is not accepted. Connect to localhost or to an IP address, or name it in --allowed-hosts (Config.AllowedHosts).", host)
+		"The host %q is not accepted. Connect to localhost or to an IP address, or name it in --allowed-hosts of cmd/dev.", host)
 }
 
 // tap checks the :authority of a call over HTTP/2. It is a tap.ServerInHandle.

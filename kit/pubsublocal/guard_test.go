@@ -15,7 +15,6 @@ import (
 
 func startGuarded(t *testing.T, cfg pubsublocal.Config) *pubsublocal.Server {
 	t.Helper()
-	cfg.Admin = true
 	server, _ := start(t, cfg)
 	return server
 }
@@ -73,7 +72,7 @@ func TestHosts(t *testing.T) {
 		{named, "evil.example", false},
 		{open, "evil.example", true},
 	} {
-		for _, path := range []string{"/", "/v1/" + testTopic, "/admin/faults"} {
+		for _, path := range []string{"/", "/v1/" + testTopic} {
 			code := send(t, tt.server, http.MethodGet, path, map[string]string{"Host": tt.host}).StatusCode
 			if tt.want && code != http.StatusOK || !tt.want && code != http.StatusForbidden {
 				t.Errorf("GET %s with the host %q = %d, want it accepted: %t", path, tt.host, code, tt.want)
@@ -139,11 +138,9 @@ func TestOrigins(t *testing.T) {
 		{"malformed", map[string]string{"Origin": "http://[localhost"}, false},
 		{"cross-site without origin", map[string]string{"Sec-Fetch-Site": "cross-site"}, false},
 	} {
-		for _, path := range []string{"/v1/" + testTopic + ":publish", "/admin/streams:cut"} {
-			code := send(t, server, http.MethodPost, path, tt.headers).StatusCode
-			if tt.want && code != http.StatusOK || !tt.want && code != http.StatusForbidden {
-				t.Errorf("%s: POST %s = %d, want it accepted: %t", tt.name, path, code, tt.want)
-			}
+		code := send(t, server, http.MethodPost, "/v1/"+testTopic+":publish", tt.headers).StatusCode
+		if tt.want && code != http.StatusOK || !tt.want && code != http.StatusForbidden {
+			t.Errorf("%s: POST = %d, want it accepted: %t", tt.name, code, tt.want)
 		}
 	}
 }

@@ -16,10 +16,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"cloud.google.com/go/iam/apiv1/iampb"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"connectrpc.com/vanguard"
-	"google.golang.org/genproto/googleapis/api/annotations"
+	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // so that error details can be written as JSON
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -41,20 +40,19 @@ var systemParameters = []string{
 	"prettyPrint", "quotaUser", "uploadType", "upload_protocol",
 }
 
-// newHTTPHandler serves the JSON API, at the paths of the google.api.http annotations of Pub/Sub and IAM. It calls
-// grpcServer, which must have these services. Errors have the form of Google's APIs. Paths under /admin/ go to
-// admin, unless it is nil. GET / returns Ok, like the emulator.
-func newHTTPHandler(grpcServer *grpc.Server, admin http.Handler) (http.Handler, error) {
-	services := make([]*vanguard.Service, 0, 4)
+// newHTTPHandler serves the JSON API, at the paths of the google.api.http annotations of Pub/Sub. It calls
+// grpcServer, which must have these services. Errors have the form of Google's APIs. GET / returns Ok, like the
+// emulator.
+func newHTTPHandler(grpcServer *grpc.Server) (http.Handler, error) {
+	services := make([]*vanguard.Service, 0, 3)
 	for _, name := range []string{
 		pubsubpb.Publisher_ServiceDesc.ServiceName, pubsubpb.Subscriber_ServiceDesc.ServiceName,
-		pubsubpb.SchemaService_ServiceDesc.ServiceName, iampb.IAMPolicy_ServiceDesc.ServiceName,
+		pubsubpb.SchemaService_ServiceDesc.ServiceName,
 	} {
 		services = append(services, vanguard.NewService(name, watchAnswers(grpcServer),
 			vanguard.WithTargetProtocols(vanguard.ProtocolGRPC), vanguard.WithTargetCodecs(vanguard.CodecProto)))
 	}
 	transcoder, err := vanguard.NewTranscoder(services,
-		vanguard.WithRules(iamRules()...),
 		vanguard.WithCodec(func(r vanguard.TypeResolver) vanguard.Codec {
 			return jsonCodec{vanguard.JSONCodec{
 				MarshalOptions:   protojson.MarshalOptions{Resolver: r},
@@ -72,9 +70,6 @@ func newHTTPHandler(grpcServer *grpc.Server, admin http.Handler) (http.Handler, 
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, codes.NotFound, fmt.Sprintf("no such path: %s %s", r.Method, r.URL.Path), nil)
 	})
-	if admin != nil {
-		mux.Handle("/admin/", admin)
-	}
 	api := serveJSON(transcoder)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The mux would clean paths and redirect, but a resource name is not a file name.
@@ -84,29 +79,6 @@ func newHTTPHandler(grpcServer *grpc.Server, admin http.Handler) (http.Handler, 
 		}
 		mux.ServeHTTP(w, r)
 	}), nil
-}
-
-// iamRules are the paths of google.iam.v1 in Pub/Sub's service configuration. The annotations of that package do
-// not name these collections.
-func iamRules() []*annotations.HttpRule {
-	var rules []*annotations.HttpRule
-	for _, collection := range []string{"topics", "subscriptions", "snapshots", "schemas"} {
-		path := "/v1/{resource=projects/*/" + collection + "/*}:"
-		rules = append(rules,
-			&annotations.HttpRule{
-				Selector: "google.iam.v1.IAMPolicy.GetIamPolicy",
-				Pattern:  &annotations.HttpRule_Get{Get: path + "getIamPolicy"},
-			},
-			&annotations.HttpRule{
-				Selector: "google.iam.v1.IAMPolicy.SetIamPolicy",
-				Pattern:  &annotations.HttpRule_Post{Post: path + "setIamPolicy"}, Body: "*",
-			},
-			&annotations.HttpRule{
-				Selector: "google.iam.v1.IAMPolicy.TestIamPermissions",
-				Pattern:  &annotations.HttpRule_Post{Post: path + "testIamPermissions"}, Body: "*",
-			})
-	}
-	return rules
 }
 
 // jsonCodec is a codec for proto3 JSON that refuses unknown fields.
@@ -344,7 +316,7 @@ func writeError(w http.ResponseWriter, code codes.Code, message string, details 
 	}
 	answer := struct {
 		Error detailed `json:"error"`
-	}{detailed{Code: httpCode(code), Message: message, Status: codeName(code), Details: details}}
+	}{detailed{Code: httpCode(code), Message: message, Status: rpccode.Code(code).String(), Details: details}}
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	w.WriteHeader(answer.Error.Code)
 	encoder := json.NewEncoder(w)

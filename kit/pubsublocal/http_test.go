@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/iam/apiv1/iampb"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -66,8 +65,7 @@ func httpStandIn(t *testing.T) (*standIn, string) {
 	pubsubpb.RegisterPublisherServer(server, pubsubpb.UnimplementedPublisherServer{})
 	pubsubpb.RegisterSubscriberServer(server, pubsubpb.UnimplementedSubscriberServer{})
 	pubsubpb.RegisterSchemaServiceServer(server, pubsubpb.UnimplementedSchemaServiceServer{})
-	iampb.RegisterIAMPolicyServer(server, iampb.UnimplementedIAMPolicyServer{})
-	handler, err := newHTTPHandler(server, nil)
+	handler, err := newHTTPHandler(server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,15 +192,6 @@ func TestHTTPRequests(t *testing.T) {
 				Parent: "projects/p", SchemaSpec: &pubsubpb.ValidateMessageRequest_Name{Name: schema},
 				Message: []byte("hi"), Encoding: pubsubpb.Encoding_JSON,
 			}},
-		{"N10: get policy", "GET /v1/" + topic + ":getIamPolicy?options.requestedPolicyVersion=3", "",
-			&iampb.GetIamPolicyRequest{Resource: topic, Options: &iampb.GetPolicyOptions{RequestedPolicyVersion: 3}}},
-		{"set policy", "POST /v1/" + subscription + ":setIamPolicy", `{"policy":{"etag":"ACAB","bindings":[{"role":"r","members":["m"]}]}}`,
-			&iampb.SetIamPolicyRequest{Resource: subscription, Policy: &iampb.Policy{
-				Etag: []byte{0, 0x20, 1}, Bindings: []*iampb.Binding{{Role: "r", Members: []string{"m"}}},
-			}}},
-		{"test permissions", "POST /v1/" + snapshot + ":testIamPermissions", `{"permissions":["x"]}`,
-			&iampb.TestIamPermissionsRequest{Resource: snapshot, Permissions: []string{"x"}}},
-		{"get policy of a schema", "GET /v1/" + schema + ":getIamPolicy", "", &iampb.GetIamPolicyRequest{Resource: schema}},
 		{"N4: parameters that are no fields", "GET /v1/" + topic + "?alt=json&prettyPrint=true&fields=name&key=k&quotaUser=q&access_token=t", "",
 			&pubsubpb.GetTopicRequest{Topic: topic}},
 		{"N4: those of generated clients", "GET /v1/" + topic + "?%24alt=json%3Benum-encoding%3Dint", "",
@@ -344,8 +333,6 @@ func TestHTTPRefuses(t *testing.T) {
 		{"an unknown collection", "GET /v1/projects/p/queues/q", "", "NOT_FOUND", "/v1/projects/p/queues/q"},
 		{"an unknown version", "GET /v2/projects/p/topics/t", "", "NOT_FOUND", "/v2/projects/p/topics/t"},
 		{"another HTTP method", "POST " + topic, "{}", "NOT_FOUND", "POST " + topic},
-		{"get policy by POST", "POST " + topic + ":getIamPolicy", "{}", "NOT_FOUND", "getIamPolicy"},
-		{"admin while it is off", "POST /admin/cut", "", "NOT_FOUND", "/admin/cut"},
 		{"N7: an unknown field", "PUT " + subscription, `{"topic":"t","ackDeadline":5}`, "INVALID_ARGUMENT", `"ackDeadline"`},
 		{"N7: an unknown field deep in", "POST " + topic + ":publish", `{"messages":[{"key":"x"}]}`, "INVALID_ARGUMENT", `"key"`},
 		{"N7: a wrong type", "PUT " + subscription, `{"ackDeadlineSeconds":"soon"}`, "INVALID_ARGUMENT", "ackDeadlineSeconds"},
@@ -471,7 +458,7 @@ func TestHTTPHangUp(t *testing.T) {
 	server := grpc.NewServer(grpc.UnaryInterceptor(wait))
 	pubsubpb.RegisterPublisherServer(server, pubsubpb.UnimplementedPublisherServer{})
 	pubsubpb.RegisterSubscriberServer(server, pubsubpb.UnimplementedSubscriberServer{})
-	handler, err := newHTTPHandler(server, nil)
+	handler, err := newHTTPHandler(server)
 	if err != nil {
 		t.Fatal(err)
 	}

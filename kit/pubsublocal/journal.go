@@ -19,18 +19,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Sync says when data in Config.DataDir is safe from a crash of the machine.
-type Sync string
-
-// The values of Sync. A call returns after its change is written to the file. So
-// a crash of the process, even by SIGKILL, loses nothing that a call has
-// confirmed.
-const (
-	SyncBatch    Sync = "batch"    // fsync before a call returns: a crash of the machine loses nothing that was confirmed
-	SyncInterval Sync = "interval" // fsync every 10 ms: a crash of the machine loses up to 10 ms
-	SyncNever    Sync = "never"    // fsync only when the file is rewritten: the operating system decides
-)
-
 const (
 	journalMagic = "pubsublocal journal "
 	// journalHeader is the start of the file. Its number changes with the format.
@@ -38,6 +26,9 @@ const (
 
 	journalFile, newJournalFile, lockFile = "journal", "journal.new", "lock"
 
+	// syncInterval is the time between two calls of fsync. A call returns after its
+	// change is written to the file: a crash of the process, even by SIGKILL, loses
+	// nothing that a call has confirmed, and a crash of the machine up to that time.
 	syncInterval = 10 * time.Millisecond
 	// smallestCompaction is the smallest file in bytes that is rewritten.
 	smallestCompaction = 64 << 20
@@ -48,13 +39,13 @@ const (
 )
 
 // journal stores what survives a restart: topics, subscriptions, snapshots,
-// schemas, and the messages that any of them needs. Leases, counts of attempts
-// and IAM policies do not survive. A nil journal stores nothing.
+// schemas, and the messages that any of them needs. Leases and counts of attempts
+// do not survive. A nil journal stores nothing.
 //
 // The journal is a file of records in the order of events. A record is added to a
 // buffer, under the lock of the resource that it is about. The lock of the
 // buffer, mu, comes after all other locks. One goroutine writes the buffer as a
-// frame with a checksum, syncs, and then wakes everybody who waits. A crash
+// frame with a checksum, and then wakes everybody who waits. A crash
 // during a write leaves either the whole frame or an incomplete one, which the
 // next start drops.
 //
@@ -72,7 +63,6 @@ const (
 // delays nobody. It takes about 3 µs of CPU and up to 100 bytes of memory per
 // message in the file.
 type journal struct {
-	sync    Sync
 	log     *slog.Logger
 	now     func() time.Time
 	folder  *os.Root
@@ -109,7 +99,7 @@ type commit struct {
 	err  error // written before done is closed
 }
 
-// wait waits until the records of the commit are as safe as [Sync] says. An error
+// wait waits until the records of the commit are written. An error
 // is INTERNAL, which publishers retry: if the server restarts while they retry,
 // nothing is lost.
 func (c *commit) wait() error {
@@ -392,8 +382,8 @@ func (j *journal) run() {
 	for {
 		select {
 		case <-j.wake:
-			j.write(j.sync == SyncBatch)
-			if j.unsynced && j.sync == SyncInterval && later == nil {
+			j.write(false)
+			if j.unsynced && later == nil {
 				later = time.After(syncInterval)
 			}
 		case <-j.stir:
@@ -402,7 +392,7 @@ func (j *journal) run() {
 			}
 		case <-later:
 			later = nil
-			j.write(j.sync != SyncNever)
+			j.write(true)
 		case c := <-j.compacted:
 			compacting = false
 			j.adopt(c)
@@ -481,7 +471,7 @@ func (j *journal) writeFrame(frame []byte, syncToo bool) error {
 // finish writes what is left and closes the files. It is the end of run.
 func (j *journal) finish() {
 	for open := true; open; {
-		j.write(j.sync != SyncNever)
+		j.write(true)
 		j.mu.Lock()
 		if j.next == nil || j.err != nil { // later calls get an error
 			open = false

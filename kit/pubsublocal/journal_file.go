@@ -101,7 +101,7 @@ func syncFolder(folder *os.Root) error {
 
 // openJournal opens the journal of a directory, and rewrites it. It returns
 // what the journal has, and the live messages.
-func openJournal(path string, policy Sync, log *slog.Logger, now func() time.Time) (_ *journal, _ *image, _ map[uint64]*message, err error) {
+func openJournal(path string, log *slog.Logger, now func() time.Time) (_ *journal, _ *image, _ map[uint64]*message, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, nil, nil, fmt.Errorf("make folder: %w", err)
 	}
@@ -145,7 +145,7 @@ func openJournal(path string, policy Sync, log *slog.Logger, now func() time.Tim
 		return nil, nil, nil, errors.Join(err, file.Close())
 	}
 	j := &journal{
-		sync: policy, log: log, now: now, folder: folder, lock: lock,
+		log: log, now: now, folder: folder, lock: lock,
 		wake: make(chan struct{}, 1), stir: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}),
 		compacted: make(chan compaction, 1),
 		buffer:    make([]byte, frameHeader), spare: make([]byte, frameHeader),

@@ -1,7 +1,6 @@
 package pubsublocal
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,16 +11,10 @@ import (
 // open restores the data of Config.DataDir, and starts to write changes there. It is called before the server
 // is used.
 func (s *Server) open(cfg Config) error {
-	policy := cmp.Or(cfg.Sync, SyncBatch)
-	switch policy {
-	case SyncBatch, SyncInterval, SyncNever:
-	default:
-		return fmt.Errorf("sync is %q, but must be %s, %s or %s", policy, SyncBatch, SyncInterval, SyncNever)
-	}
 	if cfg.DataDir == "" {
 		return nil
 	}
-	j, img, messages, err := openJournal(cfg.DataDir, policy, s.log, s.clock.Now)
+	j, img, messages, err := openJournal(cfg.DataDir, s.log, s.clock.Now)
 	if err != nil {
 		return fmt.Errorf("data folder %s: %w", cfg.DataDir, err)
 	}

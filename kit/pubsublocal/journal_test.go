@@ -223,18 +223,14 @@ func diffContents(want, got contents) string { return cmp.Diff(want, got, protoc
 // All resources with their settings and messages survive a restart, and a
 // second one.
 func TestJournalKeepsEverything(t *testing.T) {
-	for _, policy := range []Sync{SyncBatch, SyncInterval, SyncNever} {
-		t.Run(string(policy), func(t *testing.T) {
-			k := startKept(t, Config{DataDir: t.TempDir(), Sync: policy})
-			fill(k)
-			want := contentsOf(k.Server)
-			for restart := range 2 {
-				k = k.again()
-				if diff := diffContents(want, contentsOf(k.Server)); diff != "" {
-					t.Fatalf("after %d restarts (-want +got):\n%s", restart+1, diff)
-				}
-			}
-		})
+	k := startKept(t, Config{DataDir: t.TempDir()})
+	fill(k)
+	want := contentsOf(k.Server)
+	for restart := range 2 {
+		k = k.again()
+		if diff := diffContents(want, contentsOf(k.Server)); diff != "" {
+			t.Fatalf("after %d restarts (-want +got):\n%s", restart+1, diff)
+		}
 	}
 }
 
@@ -531,13 +527,6 @@ func TestJournalRefuses(t *testing.T) {
 	}
 }
 
-// Start refuses an unknown Sync.
-func TestJournalRefusesSync(t *testing.T) {
-	if _, err := Start(Config{InMemory: true, Sync: "sometimes"}); err == nil || !strings.Contains(err.Error(), "sometimes") {
-		t.Errorf("Start() = %v, want an error that names the setting", err)
-	}
-}
-
 // Two servers cannot share a directory. The first one is not affected.
 func TestJournalLocksItsFolder(t *testing.T) {
 	k := startKept(t, Config{DataDir: t.TempDir()})
@@ -669,7 +658,7 @@ func TestJournalSurvivesKill(t *testing.T) {
 // The file does not grow with deleted and acknowledged data, and live data
 // stays.
 func TestJournalIsRewritten(t *testing.T) {
-	k := startKept(t, Config{DataDir: t.TempDir(), Sync: SyncNever})
+	k := startKept(t, Config{DataDir: t.TempDir()})
 	const minimum = 1 << 14
 	k.journal.minimum.Store(minimum)
 	k.makeTopic(&pubsubpb.Topic{Name: journalTopic})
@@ -698,7 +687,7 @@ func TestJournalIsRewritten(t *testing.T) {
 // Many changes happen concurrently while the file is rewritten all the time. A
 // restart gives the same state.
 func TestJournalUnderLoad(t *testing.T) {
-	k := startKept(t, Config{DataDir: t.TempDir(), Sync: SyncInterval})
+	k := startKept(t, Config{DataDir: t.TempDir()})
 	k.journal.minimum.Store(1 << 12)
 	const topicCount, subscriptionCount, workers = 3, 6, 6
 	// A message that is published while a subscription is created may or may

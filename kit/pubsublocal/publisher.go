@@ -142,7 +142,6 @@ func (p *publisherService) DeleteTopic(_ context.Context, r *pubsubpb.DeleteTopi
 	}
 	s.topics.remove(t.name)
 	t.close()
-	s.policies.forget(t.name)
 	return &emptypb.Empty{}, s.journal.deleted(t.name).wait()
 }
 

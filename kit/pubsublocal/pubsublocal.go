@@ -1,6 +1,6 @@
 // Package pubsublocal is a Google Cloud Pub/Sub server in a Go process, for development and tests. It is as strict as
-// the real service. It serves google.pubsub.v1 (Publisher, Subscriber, SchemaService) and google.iam.v1 over gRPC, and
-// the same over HTTP/JSON on the same port. Client libraries of any language and gcloud work with it.
+// the real service. It serves google.pubsub.v1 (Publisher, Subscriber, SchemaService) over gRPC, and the same over
+// HTTP/JSON on the same port. Client libraries of any language and gcloud work with it.
 //
 // # What it guarantees
 //
@@ -19,14 +19,15 @@
 //   - Push delivery: it stores the configuration, and pushes nothing.
 //   - BigQuery, Cloud Storage and Bigtable subscriptions, ingestion, message transforms, tags, AVRO schemas and compiled
 //     protobuf schemas: it returns Unimplemented with the name of the field.
-//   - It stores IAM policies but does not enforce them. Encryption keys and storage regions have no effect.
+//   - IAM: every caller may do everything, and there are no policies.
+//   - Encryption keys and storage regions have no effect.
 //   - Quotas, throttling, several regions, monitoring.
 //
 // # Memory
 //
 // A message of 1 KB takes about 1.5 KB while a subscription, a snapshot or the retention of its topic needs it. Only
 // retention limits how many messages are kept. The garbage collector lets the heap grow to twice the live data, unless
-// the process calls debug.SetMemoryLimit. The flag --memory of cmd/pubsublocal does that.
+// the process calls debug.SetMemoryLimit.
 //
 // It is not for production.
 package pubsublocal
@@ -44,7 +45,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"cloud.google.com/go/iam/apiv1/iampb"
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/api/option"
@@ -67,13 +67,8 @@ type Config struct {
 	// any. Clients with another name in Host or :authority get PERMISSION_DENIED, so that a web page cannot use the
 	// server by DNS rebinding. Default: none. InMemory accepts any.
 	AllowedHosts []string
-	// DataDir is a directory that keeps the data over a restart, except leases, counts of attempts and IAM policies.
-	// Empty: nothing is kept.
+	// DataDir is a directory that keeps the data over a restart, except leases and counts of attempts. Empty: nothing is kept.
 	DataDir string
-	// Sync says when data in DataDir is safe from a crash of the machine. Default: SyncBatch.
-	Sync Sync
-	// Admin turns on the HTTP endpoint for faults, under /admin/. Default: off.
-	Admin bool
 	// Clock is the time of the server. A test can move it. Default: a new clock.
 	Clock *Clock
 	// StreamLifetime is the time after which the server ends a StreamingPull. Default: 30 minutes.
@@ -93,7 +88,6 @@ type Server struct {
 	log            *slog.Logger
 	journal        *journal
 	schemas        *schemaRegistry
-	policies       *iamPolicies
 	faults         *faults
 
 	mu            sync.Mutex // held while resources are created, changed and deleted; locked before any other lock
@@ -126,7 +120,6 @@ func Start(cfg Config) (*Server, error) {
 	}
 	s.schemas = newSchemaRegistry(s.clock.Now)
 	s.schemas.onChange = s.schemaChanged
-	s.policies = newIAMPolicies(s.exists)
 	s.faults = newFaults(s.clock)
 	if cfg.InMemory {
 		cfg.AllowedHosts = []string{"*"}
@@ -153,14 +146,14 @@ func Start(cfg Config) (*Server, error) {
 	if err := s.open(cfg); err != nil {
 		return nil, errors.Join(err, base.Close())
 	}
-	if err := s.serve(base, guard, cfg.Admin); err != nil {
+	if err := s.serve(base, guard); err != nil {
 		return nil, errors.Join(err, base.Close(), s.journal.close())
 	}
 	return s, nil
 }
 
 // serve starts to serve gRPC and HTTP on a listener. Both end with Close.
-func (s *Server) serve(base net.Listener, guard *guard, admin bool) error {
+func (s *Server) serve(base net.Listener, guard *guard) error {
 	// Larger requests are not read at all. The limits of the service are lower, and have their own errors. [B3]
 	const maxRequest = 64 << 20
 	s.grpc = grpc.NewServer(
@@ -170,14 +163,9 @@ func (s *Server) serve(base net.Listener, guard *guard, admin bool) error {
 	pubsubpb.RegisterPublisherServer(s.grpc, &publisherService{server: s})
 	pubsubpb.RegisterSubscriberServer(s.grpc, &subscriberService{server: s})
 	pubsubpb.RegisterSchemaServiceServer(s.grpc, s.schemas)
-	iampb.RegisterIAMPolicyServer(s.grpc, s.policies)
 	healthpb.RegisterHealthServer(s.grpc, health.NewServer())
 	reflection.Register(s.grpc)
-	var adminHandler http.Handler
-	if admin {
-		adminHandler = newAdminHandler(s, s.faults)
-	}
-	handler, err := newHTTPHandler(s.grpc, adminHandler)
+	handler, err := newHTTPHandler(s.grpc)
 	if err != nil {
 		return err
 	}
@@ -373,10 +361,4 @@ func (s *Server) schemaChanged(name string, revisions []*pubsubpb.Schema) {
 	for _, t := range s.topics.all() {
 		t.forgetSchema(name)
 	}
-	s.policies.forget(name)
-}
-
-// exists reports whether a resource of any kind has this name.
-func (s *Server) exists(name string) bool {
-	return s.topics.get(name) != nil || s.subscriptions.get(name) != nil || s.snapshots.get(name) != nil || s.schemas.exists(name)
 }

@@ -172,7 +172,6 @@ func (s *Server) deleteSubscription(sub *subscription) *commit {
 	s.subscriptions.remove(sub.name)
 	sub.topic.remove(sub)
 	sub.close(notFound("subscription", sub.name))
-	s.policies.forget(sub.name)
 	return s.journal.deleted(sub.name)
 }
 
@@ -302,7 +301,6 @@ func (s *Server) expireSnapshot(snap *snapshot) {
 func (s *Server) deleteSnapshot(snap *snapshot) *commit {
 	s.snapshots.remove(snap.name)
 	snap.drop()
-	s.policies.forget(snap.name)
 	return s.journal.deleted(snap.name)
 }
 

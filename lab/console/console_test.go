@@ -44,7 +44,7 @@ func findChromium() string {
 // stack is a running cmd/dev.
 type stack struct{ api, console, database string }
 
-// startStack starts cmd/dev with films.
+// startStack starts cmd/dev, and writes the films of examples.
 func startStack(t *testing.T) *stack {
 	t.Helper()
 	program, state := filepath.Join(t.TempDir(), "dev"), t.TempDir()
@@ -63,7 +63,7 @@ func startStack(t *testing.T) *stack {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = screen.Close() })
-	cmd := exec.Command(program, "--state", state, "--load", "examples/films.jsonl")
+	cmd := exec.Command(program, "--state", state)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, screen, screen
 	settings := regexp.MustCompile(`^(PORT|ROLES|\w*DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY|CONSOLE)_\w+)=`)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", "NO_COLOR=1")
@@ -80,7 +80,7 @@ func startStack(t *testing.T) *stack {
 		<-ended
 	})
 	var text []byte
-	eventually(t, "cmd/dev has loaded the films", func() bool {
+	eventually(t, "cmd/dev runs", func() bool {
 		if text, err = os.ReadFile(screen.Name()); err != nil {
 			t.Fatal(err)
 		}
@@ -89,24 +89,36 @@ func startStack(t *testing.T) *stack {
 			t.Fatalf("cmd/dev ended:\n%s", text)
 		default:
 		}
-		return strings.Contains(string(text), "videos are in the catalog")
+		return strings.Contains(string(text), "Ctrl-C stops everything")
 	})
-	s := &stack{api: string(regexp.MustCompile(`http://localhost:\d+/`).Find(text)), console: string(regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).Find(text))}
-	var place struct{ Database string }
-	content, err := os.ReadFile(filepath.Join(state, "place.json"))
-	if err == nil {
-		err = json.Unmarshal(content, &place)
+	field := func(pattern string) string {
+		found := regexp.MustCompile(pattern).FindSubmatch(text)
+		if found == nil {
+			t.Fatalf("no %s on the screen:\n%s", pattern, text)
+		}
+		return string(found[1])
 	}
+	s := &stack{api: field(`(http://localhost:\d+/)`), console: field(`console +(http://\S+/)`), database: field(`psql '(.*)'`)}
+	films, err := os.ReadFile(filepath.Join(root, "examples", "films.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.database = place.Database
+	for film := range strings.Lines(string(films)) {
+		if _, err := s.publish(t.Context(), film); err != nil {
+			t.Fatalf("%s: %v", film, err)
+		}
+	}
 	return s
 }
 
 // write creates and publishes a video through the API.
 func (s *stack) write(ctx context.Context, title string) (name string, err error) {
-	created, err := s.post(ctx, "v1/videos", fmt.Sprintf(`{"title":%q}`, title))
+	return s.publish(ctx, fmt.Sprintf(`{"title":%q}`, title))
+}
+
+// publish creates and publishes a video in JSON.
+func (s *stack) publish(ctx context.Context, video string) (name string, err error) {
+	created, err := s.post(ctx, "v1/videos", video)
 	if err == nil {
 		_, err = s.post(ctx, "v1/"+created+":publish", "{}")
 	}
@@ -123,6 +135,9 @@ func (s *stack) post(ctx context.Context, path, body string) (name string, err e
 		return "", err
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("POST %s: %s", path, response.Status)
+	}
 	var answer struct{ Name string }
 	err = json.NewDecoder(response.Body).Decode(&answer)
 	return answer.Name, err

@@ -149,12 +149,15 @@ func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusForbidden, api+" API has not been used in project "+c.number+" before or it is disabled")
 		return
 	}
-	if r.Host == "pubsub"+domain {
+	path, method, _ := strings.Cut(trimVersion(r.URL.Path), ":")
+	if r.Host == "pubsub"+domain && !strings.HasSuffix(method, "IamPolicy") { // pubsublocal has no policies
+		if r.Method == http.MethodDelete {
+			delete(c.policies, path)
+		}
 		c.record(r, body)
 		c.pubsub.ServeHTTP(w, r)
 		return
 	}
-	path, method, _ := strings.Cut(trimVersion(r.URL.Path), ":")
 	// The project of a service account may be a dash, which means any project.
 	path = strings.Replace(path, "projects/-/", "projects/"+c.project+"/", 1)
 	if strings.HasSuffix(r.Host, "run"+domain) && strings.HasPrefix(path, "projects/") {
@@ -260,7 +263,8 @@ func (c *controlPlane) serviceUsage(method string, body object) (object, int) {
 
 // policy reads and writes policies as the services do: the whole policy, protected by its etag.
 func (c *controlPlane) policy(path, method string, body object) (object, int) {
-	if _, ok := c.resources[path]; !ok && path != "projects/"+c.project {
+	isPubSub := strings.Contains(path, "/topics/") || strings.Contains(path, "/subscriptions/")
+	if _, ok := c.resources[path]; !ok && !isPubSub && path != "projects/"+c.project {
 		return nil, http.StatusNotFound
 	}
 	current := c.policies[path]

@@ -2,9 +2,8 @@
 // server per test binary. Each test gets its own database, cloned from one that
 // has the whole schema. Nothing has to be prepared, so no test is ever skipped.
 //
-// With the environment variable STORETEST_POOLER=1 (make test-pooler),
-// PgBouncer in transaction mode is in front of the server, and URL and Pool use
-// it. So the same tests show that the code depends on no session state. A test
+// With the program of a pooler in the environment variable STORETEST_POOLER, it
+// is in front of the server, and URL and Pool use it. So the same tests show that the code depends on no session state. A test
 // that needs a session calls Direct.
 package storetest
 
@@ -24,21 +23,17 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/servicekit/localbouncer"
 	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
 )
 
-const (
-	template       = "template_service"
-	poolerVariable = "STORETEST_POOLER"
-)
+const template = "template_service"
 
 var (
-	server    *localpg.Server       // set by Main, before any test
-	bouncer   *localbouncer.Bouncer // in front of the server; nil: none
-	folder    string                // directory of the server's data during benchmarks
-	databases atomic.Int64          // number of databases that this process has created
+	server    *localpg.Server  // set by Main, before any test
+	pooler    *localpg.Process // in front of the server; nil: none
+	folder    string           // directory of the server's data during benchmarks
+	databases atomic.Int64     // number of databases that this process has created
 )
 
 // Main starts the server, runs the tests of a package, and stops the server:
@@ -86,21 +81,15 @@ func start() (err error) {
 	if _, err := db.Migrate(ctx, server.DSN(template), slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
-	switch value := os.Getenv(poolerVariable); value {
-	case "", "0":
-	case "1":
-		bouncer, err = localbouncer.Start(ctx, server)
-	default:
-		err = fmt.Errorf("%s=%s: want 0 or 1", poolerVariable, value)
-	}
+	pooler, err = StartPooler(ctx, server)
 	return err
 }
 
 // stop stops the server and removes its data. It ignores errors: a test, or an
 // error before, has already reported the cause.
 func stop() {
-	if bouncer != nil {
-		bouncer.Stop()
+	if pooler != nil {
+		pooler.Stop()
 	}
 	_ = server.Stop()
 	if folder != "" {
@@ -136,14 +125,10 @@ func URL(t testing.TB) string {
 			t.Error(err)
 		}
 	})
-	if bouncer == nil {
+	if pooler == nil {
 		return server.DSN(name)
 	}
-	pooled, err := localbouncer.URL(server.DSN(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pooled
+	return Pooled(server.DSN(name))
 }
 
 // Direct returns the URL of the same database and user without the pooler. It
@@ -151,7 +136,7 @@ func URL(t testing.TB) string {
 // pg_backend_pid.
 func Direct(t testing.TB, target string) string {
 	t.Helper()
-	if bouncer == nil {
+	if pooler == nil {
 		return target
 	}
 	address, err := url.Parse(target)

@@ -104,7 +104,7 @@ var Emulator = map[string]string{
 	"K2":  "returns OUT_OF_RANGE",
 	"K7":  lateDeadLetters,
 	"K8":  lateDeadLetters,
-	"K11": "has no GetIamPolicy",
+	"K11": lateDeadLetters,
 	"K12": "counts the failure of a delivery that was under way when the policy was added",
 	"K13": lateDeadLetters,
 	"K14": "returns from no pull of the subscription once the message should have been forwarded",
@@ -144,7 +144,7 @@ var Emulator = map[string]string{
 	"N8":  "lets a pull over HTTP wait on after the time of X-Server-Timeout",
 	"N9":  fixedFields,
 	"N10": noProtobuf,
-	"N11": "takes export and transform settings, and has no TestIamPermissions",
+	"N11": "takes export and transform settings",
 	"N13": "flaky: mostly responds to a preface in several packets as HTTP/1.1",
 	"N14": "serves neither reflection nor grpc.health.v1",
 }

@@ -94,7 +94,6 @@ var rest = []Case{
 			topic := e.Topic(t)
 			detached := e.Subscription(t, topic)
 			wantOK(t, e, http.MethodPost, detached+":detach", "")
-			wantOK(t, e, http.MethodPost, topic+":setIamPolicy", `{"policy": {"bindings": [{"role": "roles/pubsub.viewer", "members": ["allUsers"]}]}}`)
 			full, _ := fullSchema(t, e)
 			for _, test := range []struct {
 				method, path, body string
@@ -105,7 +104,6 @@ var rest = []Case{
 				{http.MethodPost, detached + ":pull", `{"maxMessages": 1}`, http.StatusBadRequest, "FAILED_PRECONDITION"},
 				{http.MethodDelete, e.Name("subscriptions"), "", http.StatusNotFound, "NOT_FOUND"},
 				{http.MethodPut, topic, `{}`, http.StatusConflict, "ALREADY_EXISTS"},
-				{http.MethodPost, topic + ":setIamPolicy", `{"policy": {"etag": "c3RhbGU="}}`, http.StatusConflict, "ABORTED"},
 				{
 					http.MethodPost, full + ":commit", `{"schema": {"type": "PROTOCOL_BUFFER", "definition": ` + strconv.Quote(filmRevision(21)) + `}}`,
 					http.StatusTooManyRequests, "RESOURCE_EXHAUSTED",
@@ -314,10 +312,9 @@ var rest = []Case{
 		},
 	},
 	{
-		ID: "N10",
-		Sentence: "The requests of gcloud schemas describe, list and of add-iam-policy-binding work: view=FULL, view=BASIC, " +
-			"getIamPolicy and setIamPolicy with its etag.",
-		HTTP: true,
+		ID:       "N10",
+		Sentence: "The requests of gcloud schemas describe and list work: view=FULL, view=BASIC.",
+		HTTP:     true,
 		Run: func(t *testing.T, e *Env) {
 			schema := newSchema(t, e, filmV1)
 			got := wantOK(t, e, http.MethodGet, schema.GetName()+"?alt=json&view=FULL", "")
@@ -334,36 +331,6 @@ var rest = []Case{
 			}
 			if !found {
 				t.Errorf("list: got %v, want it to have %q", list, schema.GetName())
-			}
-
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
-			for _, resource := range []string{topic, sub, snapshotOf(t, e, sub), schema.GetName()} {
-				t.Run(strings.Split(resource, "/")[2], func(t *testing.T) {
-					bindings := any([]any{map[string]any{"role": "roles/pubsub.publisher", "members": []any{"user:a@example.com"}}})
-					set := func(etag any) string {
-						body, err := json.Marshal(map[string]any{"policy": map[string]any{"bindings": bindings, "etag": etag, "version": 1}})
-						if err != nil {
-							t.Fatal(err)
-						}
-						return string(body)
-					}
-					unset := wantOK(t, e, http.MethodGet, resource+":getIamPolicy?alt=json", "")
-					if unset["bindings"] != nil {
-						t.Errorf("unset policy: got %v, want no bindings", unset)
-					}
-					first := wantOK(t, e, http.MethodPost, resource+":setIamPolicy?alt=json", set(unset["etag"]))
-					if etag, _ := first["etag"].(string); etag == "" || etag == unset["etag"] {
-						t.Errorf("got etag %q after %q, want a new one", etag, unset["etag"])
-					}
-					got := wantOK(t, e, http.MethodGet, resource+":getIamPolicy?alt=json&options.requestedPolicyVersion=3", "")
-					if diff := cmp.Diff([]any{bindings, first["etag"]}, []any{got["bindings"], got["etag"]}); diff != "" {
-						t.Errorf("policy (-want +got):\n%s", diff)
-					}
-					wantOK(t, e, http.MethodPost, resource+":setIamPolicy?alt=json", set(first["etag"]))
-					// Another caller has changed the policy meanwhile.
-					wantFault(t, e, http.MethodPost, resource+":setIamPolicy?alt=json", set(first["etag"]), http.StatusConflict, "ABORTED")
-				})
 			}
 		},
 	},
@@ -406,10 +373,6 @@ var rest = []Case{
 				got := wantOK(t, e, http.MethodGet, push, "")
 				if diff := cmp.Diff(any(map[string]any{"pushEndpoint": "https://example.com/other"}), got["pushConfig"]); diff != "" {
 					t.Errorf("pushConfig (-want +got):\n%s", diff)
-				}
-				asked := wantOK(t, e, http.MethodPost, topic+":testIamPermissions", `{"permissions": ["pubsub.topics.publish"]}`)
-				if diff := cmp.Diff(map[string]any{"permissions": []any{"pubsub.topics.publish"}}, asked); diff != "" {
-					t.Errorf("testIamPermissions (-want +got):\n%s", diff)
 				}
 			})
 			for _, test := range []struct{ name, method, path, body string }{

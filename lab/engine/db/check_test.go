@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/servicekit/localbouncer"
 	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/store/storetest"
@@ -150,18 +149,15 @@ func pooler(t *testing.T) (server *localpg.Server, pooled string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Stop() })
-	bouncer, err := localbouncer.Start(t.Context(), server)
-	if errors.Is(err, localbouncer.ErrNotFound) && os.Getenv("STORETEST_POOLER") == "" {
-		t.Skip(err) // as the tests of localbouncer
-	}
+	pooler, err := storetest.StartPooler(t.Context(), server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(bouncer.Stop)
-	if pooled, err = localbouncer.URL(server.DSN("postgres")); err != nil {
-		t.Fatal(err)
+	if pooler == nil {
+		t.Skip("there is no pooler: make test-pooler")
 	}
-	return server, pooled
+	t.Cleanup(pooler.Stop)
+	return server, storetest.Pooled(server.DSN("postgres"))
 }
 
 // A pooler in transaction mode is no reason to migrate one after the other by hand,

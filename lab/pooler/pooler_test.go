@@ -1,4 +1,4 @@
-package localbouncer
+package main
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,13 +16,24 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/servicekit/localpg"
+	"example.com/videocatalog/internal/store/storetest"
 )
 
-// Where PgBouncer is not installed there is nothing to test, unless the pooler lane asks: make test needs only Go.
+// Where PgBouncer is not installed there is nothing to test.
 func TestMain(m *testing.M) {
-	if _, err := find(); errors.Is(err, ErrNotFound) && os.Getenv("STORETEST_POOLER") == "" {
-		fmt.Fprintln(os.Stderr, "localbouncer: nothing is tested:", err)
+	if _, err := find(); err != nil {
+		fmt.Fprintln(os.Stderr, "pooler: nothing is tested:", err)
 		return
+	}
+	folder, err := os.MkdirTemp("", "pooler-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(folder)
+	program := filepath.Join(folder, "pooler")
+	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	if err := errors.Join(err, os.Chmod(folder, 0o755), os.Setenv("STORETEST_POOLER", program)); err != nil { // the server's user runs it
+		panic(fmt.Sprintf("%v: %s", err, out))
 	}
 	m.Run()
 }
@@ -39,15 +52,12 @@ func start(t *testing.T) (server *localpg.Server, pooled string) {
 			t.Error(err)
 		}
 	})
-	bouncer, err := Start(ctx, server)
+	pooler, err := storetest.StartPooler(ctx, server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(bouncer.Stop)
-	if pooled, err = URL(server.DSN("postgres")); err != nil {
-		t.Fatal(err)
-	}
-	return server, pooled
+	t.Cleanup(pooler.Stop)
+	return server, storetest.Pooled(server.DSN("postgres"))
 }
 
 func connect(t *testing.T, target string) *pgx.Conn {
@@ -146,7 +156,7 @@ func TestRoleSettingsReachThePooledConnection(t *testing.T) {
 	}
 }
 
-// What is wrong is in the error: there is no pooler, or why it did not start.
+// The error has the output of a pooler that did not start.
 func TestStartErrors(t *testing.T) {
 	server, err := localpg.Start(t.Context(), localpg.Config{})
 	if err != nil {
@@ -158,7 +168,7 @@ func TestStartErrors(t *testing.T) {
 		}
 	})
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/pgbouncer", []byte("#!/bin/sh\necho cannot work here\nexit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(dir+"/pooler", []byte("#!/bin/sh\necho cannot work here\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for folder := dir; folder != "/tmp" && folder != "/"; folder = folder[:strings.LastIndex(folder, "/")] {
@@ -166,8 +176,8 @@ func TestStartErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv("PATH", dir)
-	if _, err := Start(t.Context(), server); err == nil || !strings.Contains(err.Error(), "cannot work here") {
+	t.Setenv("STORETEST_POOLER", dir+"/pooler")
+	if _, err := storetest.StartPooler(t.Context(), server); err == nil || !strings.Contains(err.Error(), "cannot work here") {
 		t.Errorf("Start() of a pooler that ends at once = %v, want the end of its log", err)
 	}
 }

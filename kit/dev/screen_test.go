@@ -1,4 +1,4 @@
-package main
+package dev
 
 import (
 	"path/filepath"
@@ -11,9 +11,9 @@ func TestPrintedPathsAreQuoted(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	getenv := func(string) string { return "" }
-	s := &stack{screen: newScreen(&out, getenv, nil), root: filepath.Join(t.TempDir(), "my orders"), addr: "127.0.0.1:8080"}
+	s := &Stack{screen: newScreen(&out, getenv, nil), Root: filepath.Join(t.TempDir(), "my orders"), addr: "127.0.0.1:8080"}
 	s.present()
-	if want := "-modfile='" + filepath.Join(s.root, "tools", "go.mod") + "'"; !strings.Contains(out.String(), want) {
+	if want := "-modfile='" + filepath.Join(s.Root, "tools", "go.mod") + "'"; !strings.Contains(out.String(), want) {
 		t.Errorf("screen = %s, want %s", out.String(), want)
 	}
 }

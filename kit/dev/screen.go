@@ -1,4 +1,4 @@
-package main
+package dev
 
 import (
 	"fmt"
@@ -152,8 +152,8 @@ func shorten(text string, length int) string {
 	return clean
 }
 
-// present prints the addresses of all parts, and examples to try.
-func (s *stack) present() {
+// present prints the addresses of all parts, and commands to try.
+func (s *Stack) present() {
 	_, port, _ := strings.Cut(s.addr, ":")
 	host := "localhost:" + port
 	psql := "psql \"$DATABASE_URL\"" // do not print it, it may have a password
@@ -170,16 +170,14 @@ func (s *stack) present() {
 		{"health", "http://" + host + "/health/ready"},
 		{"PostgreSQL", psql},
 		{"Pub/Sub", "PUBSUB_EMULATOR_HOST=" + s.pubsub + ", project " + s.project},
-		{"log", s.short(s.log())},
-	}, s.watchers...) {
+		{"log", s.short(s.log("server"))},
+	}, s.rows...) {
 		s.screen.row(" ", row[0], row[1])
 	}
-	grpcurl := "go tool -modfile=" + naming.ForShell(s.short(filepath.Join(s.root, "tools", "go.mod"))) + " grpcurl"
+	grpcurl := "go tool -modfile=" + naming.ForShell(s.short(filepath.Join(s.Root, "tools", "go.mod"))) + " grpcurl"
 	s.screen.print("", "Try, in another terminal:")
-	tries := []string{grpcurl + " -plaintext " + host + " list"}
-	tries = append(tries, tryAPI(host, grpcurl)...) // only full
-	for _, example := range tries {
-		s.screen.print("  " + s.screen.paint(cyan, example))
+	for _, try := range append(s.config.Try, grpcurl+" -plaintext HOST list") {
+		s.screen.print("  " + s.screen.paint(cyan, strings.ReplaceAll(try, "HOST", host)))
 	}
 	s.screen.print("  "+s.screen.paint(dim, "(go tool builds grpcurl when it is first used, which takes minutes)"), "", "Ctrl-C stops everything.")
 }

@@ -640,7 +640,6 @@ func TestConsoleShowsAnAggregate(t *testing.T) {
 func TestConsoleShowsWhoAndWhy(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	s.react(t, remind(false, time.Millisecond))
 	const editor = "editor@example.com"
 	p := s.start(t, "AUTH=iam")
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-serverless-authorization", vouched(t, editor))
@@ -649,6 +648,20 @@ func TestConsoleShowsWhoAndWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := strings.TrimPrefix(video.GetName(), "videos/")
+	created := ask[uuid.UUID](t, s.url, "SELECT id FROM video_catalog.outbox WHERE aggregate_id = $1", id)[0]
+	updated, published := domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}
+	for _, next := range []struct {
+		after  uuid.UUID
+		decide domain.Decision
+	}{
+		{created, domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{"seen"}}, domain.AnyVersion, updated)},
+		{updated.EventID, domain.Publish(domain.AnyVersion, published)},
+	} {
+		caused := envelope.WithCause(t.Context(), envelope.Cause{CausationID: next.after, CorrelationID: created})
+		if _, err := store.NewVideos(s.pool, nil).ChangeVideo(caused, uuid.MustParse(id), next.decide); err != nil {
+			t.Fatal(err)
+		}
+	}
 	messages := func() (of []*localbroker.Message) {
 		for _, m := range s.pubsub.Published() {
 			if m.OrderingKey == id {
@@ -657,7 +670,7 @@ func TestConsoleShowsWhoAndWhy(t *testing.T) {
 		}
 		return of
 	}
-	eventually(t, time.Minute, "the events of the command, the reaction and the timer are published", func() bool { return len(messages()) == 3 })
+	eventually(t, time.Minute, "the events of the command and of what it caused are published", func() bool { return len(messages()) == 3 })
 
 	for reader, target := range map[string]string{"owner": s.url, "support_ro": s.user(t, "support_ro")} {
 		path := "/aggregates/video/" + id

@@ -4,6 +4,7 @@ import (
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/options/cors"
 	"example.com/videocatalog/options/oidc"
+	"example.com/videocatalog/options/reactions"
 )
 
 // parts returns the options of the service. To remove one, delete its folder and its lines here.
@@ -11,5 +12,6 @@ func parts() []app.Part {
 	return []app.Part{
 		cors.Part(),
 		oidc.Part(),
+		reactions.Part(),
 	}
 }

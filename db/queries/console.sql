@@ -117,3 +117,9 @@ SELECT session_user::text AS name,
 
 -- name: GetServerVersion :one
 SELECT current_setting('server_version')::text AS version;
+
+-- name: ListReactions :many
+-- Returns which of some events some consumers have reacted to, and when.
+SELECT i.event_id, i.consumer, i.received_at FROM video_catalog.inbox i
+WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uuid[])
+ORDER BY i.consumer, i.event_id;

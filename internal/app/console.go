@@ -98,7 +98,7 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 	commands, queries := database.commands.own, database.queries.own
 	events, inbox := store.NewOutbox(commands), store.NewInbox(queries)
 	registered := cfg.program.Registrations(queries)
-	subscribed := replayed(registered, commands)
+	subscribed := cfg.program.replayed(registered, commands)
 	made := console.Config{
 		Service: names.Service(), Version: cfg.program.Version, Commands: events, Queries: inbox, Outbox: events, Quarantine: inbox,
 		Apply: replayer(subscribed), Decode: decodeQuarantined(subscribed),

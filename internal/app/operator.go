@@ -230,7 +230,7 @@ func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io
 	if err != nil {
 		return err
 	}
-	reacts := command == "replay" && len(withReactions(cfg.program.Registrations(nil))) > 0
+	reacts := command == "replay" && len(cfg.program.subscriptions(cfg.program.Registrations(nil), Backend{})) > 0
 	database, err := openDatabase(ctx, cfg, sides{queries: true, commands: reacts}, 0, nil)
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io
 		groups, err := inbox.GroupQuarantine(ctx, listRows)
 		return printGroups(groups, o, stdout, err)
 	case command == "replay" && o.takeMessage():
-		result, err := admin.Replay(ctx, inbox, replayer(replayed(cfg.program.Registrations(database.queries.own), database.commandPool())), o.Request)
+		result, err := admin.Replay(ctx, inbox, replayer(cfg.program.replayed(cfg.program.Registrations(database.queries.own), database.commandPool())), o.Request)
 		return o.report(stdout, "replayed", "messages", result, err)
 	case command == "delete" && o.takeMessage():
 		result, err := admin.Delete(ctx, inbox, o.Request)

@@ -14,6 +14,7 @@ import (
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/console"
+	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
@@ -54,10 +55,10 @@ func TestEventsHaveCallerAndCause(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := created.Video.ID
-	foreign, local := reviewed(t, "good", id), reviewed(t, "better", id)
-	local.Message.ID, local.Message.Cause = created.ID, envelope.Cause{CausationID: newID(t), CorrelationID: foreign.Message.ID}
-	for _, r := range []envelope.Received[review]{foreign, local} {
-		if _, err := store.ReactVideos(videos, addReview(), realStamp)(t.Context(), "reviews", []envelope.Received[review]{r}); err != nil {
+	foreign := newID(t)
+	for _, cause := range []envelope.Cause{{CausationID: foreign, CorrelationID: foreign}, {CausationID: created.ID, CorrelationID: foreign}} {
+		update := domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: cause.CausationID.String()}, domain.AnyVersion, stamp(t))
+		if _, err := videos.ChangeVideo(envelope.WithCause(t.Context(), cause), id, update); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,7 +71,7 @@ func TestEventsHaveCallerAndCause(t *testing.T) {
 		Caller       string
 		Cause, First *console.Cause
 	}
-	elsewhere := console.Cause{EventID: foreign.Message.ID}
+	elsewhere := console.Cause{EventID: foreign}
 	want := []why{ // the newest first
 		{Cause: &console.Cause{Aggregate: aggregate, EventID: created.ID, Event: "VideoCreated"}, First: &elsewhere},
 		{Cause: &elsewhere, First: &elsewhere},
@@ -144,11 +145,8 @@ func TestCompareStates(t *testing.T) {
 func TestReactedIsOfTheCommandSide(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	r := reviewed(t, "nothing")
-	if _, err := store.ReactVideos(store.NewVideos(pool, nil), addReview(), realStamp)(t.Context(), "reviews", []envelope.Received[review]{r}); err != nil {
-		t.Fatal(err)
-	}
-	events := []console.Event{{ID: uuid.New()}, {ID: r.Message.ID}}
+	events := []console.Event{{ID: uuid.New()}, {ID: newID(t)}}
+	execute(t, pool, "INSERT INTO video_catalog.inbox (consumer, event_id) VALUES ('reviews', '"+events[1].ID.String()+"')")
 	if err := store.NewOutbox(pool).Reacted(t.Context(), []string{"catalog", "reviews"}, events); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"flag"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -35,10 +35,13 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// Reactions and timers take effect once, in order, and none is forgotten, while processes are killed at any point, the database
+var reactorSeed = flag.Uint64("reactor.seed", rand.Uint64(), "seed of the faults of TestReactorUnderChaos, and of its clients")
+
+// Reactions and timers take effect once, in order, and none is forgotten, while processes are killed at random moments, the database
 // crashes, and the broker is unavailable. Without an inbox the same faults let reactions take effect twice, and the checker sees it.
 func TestReactorUnderChaos(t *testing.T) {
 	deep.Test(t)
+	t.Logf("-reactor.seed=%d", *reactorSeed)
 	program := buildReminded(t)
 	t.Run("holds", func(t *testing.T) {
 		c, end := newReactorChaos(t, program), time.Now().Add(20*time.Second)
@@ -58,7 +61,7 @@ func TestReactorUnderChaos(t *testing.T) {
 	})
 }
 
-// buildReminded builds the service with failpoints and with what reminded adds.
+// buildReminded builds the service with what reminded adds.
 func buildReminded(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -164,7 +167,7 @@ func (c *reactorChaos) run(t *testing.T, enough func() bool) reactorHistory {
 		if slot == 0 {
 			environ = append(environ, "PORT="+port)
 		}
-		work.Go(func() { c.keep(ctx, t, slot, environ, slot == 3) })
+		work.Go(func() { c.keep(ctx, t, slot, environ) })
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
@@ -172,12 +175,13 @@ func (c *reactorChaos) run(t *testing.T, enough func() bool) reactorHistory {
 	}
 	defer conn.Close()
 	c.videos = videov1.NewVideoServiceClient(conn)
-	for range 3 {
-		load.Go(func() { c.use(loading, &load) })
+	for client := range uint64(3) {
+		load.Go(func() { c.use(loading, random(client), &load) })
 	}
+	load.Go(func() { c.killOften(loading, random(3), 3) })
 	defer load.Wait()
 	defer stopLoad()
-	faults := c.harm(t, enough)
+	faults := c.harm(t, random(4), enough)
 	stopLoad()
 	load.Wait()
 	began := time.Now()
@@ -225,21 +229,20 @@ func freeAddress(t *testing.T) string {
 	}
 }
 
-// keep runs a process, and starts it again when it was killed, until ctx ends. If dies is set, every second one kills itself
-// between the commit of a batch and its acknowledgement.
-func (c *reactorChaos) keep(ctx context.Context, t *testing.T, slot int, environ []string, dies bool) {
+// random returns one of the sequences of numbers that the seed makes.
+func random(sequence uint64) *rand.Rand { return rand.New(rand.NewPCG(*reactorSeed, sequence)) }
+
+// keep runs a process, and starts it again when it was killed, until ctx ends.
+func (c *reactorChaos) keep(ctx context.Context, t *testing.T, slot int, environ []string) {
 	log, err := os.Create(filepath.Join(c.logs, strconv.Itoa(slot)))
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	defer log.Close()
-	for n := 0; ctx.Err() == nil; n++ {
+	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, c.program)
 		cmd.Env, cmd.Stderr = environ, log
-		if dies && n%2 == 0 {
-			cmd.Env = append(slices.Clone(environ), fmt.Sprintf("FAILPOINT=consumer/committed=kill@%d", 1+rand.IntN(30)))
-		}
 		c.mu.Lock()
 		err := cmd.Start()
 		c.running[slot] = cmd.Process
@@ -269,16 +272,24 @@ func (c *reactorChaos) kill(slot int) {
 	}
 }
 
+// killOften kills a process at random moments until ctx ends, many of them between the commit of a batch and its acknowledgement.
+func (c *reactorChaos) killOften(ctx context.Context, r *rand.Rand, slot int) {
+	for ctx.Err() == nil {
+		time.Sleep(time.Duration(200+r.IntN(1500)) * time.Millisecond)
+		c.kill(slot)
+	}
+}
+
 // use is a client. It creates videos until ctx ends, and stops the timers of some. A call that fails may have succeeded: the
 // events show it.
-func (c *reactorChaos) use(ctx context.Context, stops *sync.WaitGroup) {
+func (c *reactorChaos) use(ctx context.Context, r *rand.Rand, stops *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		video, err := c.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 		if err == nil {
 			c.mu.Lock()
 			c.created = append(c.created, uuid.MustParse(strings.TrimPrefix(video.GetName(), "videos/")))
 			c.mu.Unlock()
-			if after := time.Duration(rand.IntN(3000)) * time.Millisecond; after < 1500*time.Millisecond {
+			if after := time.Duration(r.IntN(3000)) * time.Millisecond; after < 1500*time.Millisecond {
 				stops.Go(func() {
 					time.Sleep(after)
 					_, _ = c.videos.UpdateVideo(ctx, &videov1.UpdateVideoRequest{
@@ -292,9 +303,9 @@ func (c *reactorChaos) use(ctx context.Context, stops *sync.WaitGroup) {
 }
 
 // harm makes faults until it is enough, and each once at least. It returns how many.
-func (c *reactorChaos) harm(t *testing.T, enough func() bool) (made int) {
+func (c *reactorChaos) harm(t *testing.T, r *rand.Rand, enough func() bool) (made int) {
 	t.Helper()
-	killOne := func() { c.kill(rand.IntN(len(c.running))) }
+	killOne := func() { c.kill(r.IntN(len(c.running))) }
 	faults := []func(){
 		killOne, killOne, killOne, c.network.Cut,
 		func() { // the database crashes, and comes back elsewhere with its data
@@ -306,7 +317,7 @@ func (c *reactorChaos) harm(t *testing.T, enough func() bool) (made int) {
 		},
 		func() { // the broker is unavailable
 			c.pubsub.SetDown(true)
-			time.Sleep(time.Duration(200+rand.IntN(1000)) * time.Millisecond)
+			time.Sleep(time.Duration(200+r.IntN(1000)) * time.Millisecond)
 			c.pubsub.SetDown(false)
 		},
 		func() { // messages come again after their acknowledgement
@@ -325,10 +336,10 @@ func (c *reactorChaos) harm(t *testing.T, enough func() bool) (made int) {
 		if time.Since(began) > 3*time.Minute {
 			t.Fatal("too little has happened to show anything")
 		}
-		rand.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+		r.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, fault := range faults {
 			fault()
-			time.Sleep(time.Duration(100+rand.IntN(900)) * time.Millisecond)
+			time.Sleep(time.Duration(100+r.IntN(900)) * time.Millisecond)
 		}
 	}
 	return made

@@ -1,111 +1,133 @@
-package app
+// Package reactions lets aggregates decide about events, of this service or another, and act when a time has come:
+// "the payment was captured, so the order is confirmed", "the order is canceled if it is not paid in 15 minutes".
+//
+// A reaction takes effect once, because the id of its event is recorded in the transaction of its effects. A timer is a row.
+// It is set and cancelled in the transaction that changes its aggregate, and deleted in the transaction of what it causes. So it
+// fires once, however many processes look for it and whenever they crash. Only the clock of the database counts.
+package reactions
 
 import (
 	"context"
+	"math"
 	"slices"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/timer"
+	"example.com/videocatalog/options/reactions/internal/sqlcgen"
 )
 
-// startReactor starts what reacts to events and what fires timers, if the process has that
-// role and the service has any.
-func (i *instance) startReactor(ctx context.Context) error {
-	if !i.cfg.has(roleReactor) || len(withReactions(i.registered)) == 0 {
+// Name is the name of the option, and role its value of ROLES.
+const (
+	Name = "reactions"
+	role = "reactor"
+)
+
+// Of is what an aggregate type has for the option: app.Registration.Parts[Name].
+type Of struct {
+	// Subscriptions returns the subscriptions to whose events it reacts, whose handlers Handler makes. Nil: there are none.
+	Subscriptions func(app.Backend) []app.Subscription
+	// Timers returns its timers, which NewTimers makes. Nil: it has none.
+	Timers func(app.Backend) Timers
+}
+
+// Aggregates is the command side of an aggregate type, such as *store.Orders: A is the aggregate, D an event of it.
+type Aggregates[A, D any] interface {
+	Lock(ctx context.Context, tx store.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error)
+	Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before A, decide func(A) (*D, error)) (after A, changed bool, err error)
+	Committed(id uuid.UUID, err error)
+	Base() (pool *pgxpool.Pool, aggregateType string)
+}
+
+// Part returns the option.
+func Part() app.Part {
+	return app.Part{Name: Name, Role: role, Subscriptions: subscriptions, Start: start}
+}
+
+// declared returns what the aggregate types have for the option, by their names. A type may have several registrations.
+func declared(registered []app.Registration) (all []Of, types []string) {
+	for _, r := range registered {
+		if of, ok := r.Parts[Name].(Of); ok {
+			all, types = append(all, of), append(types, r.AggregateType)
+		}
+	}
+	return all, types
+}
+
+func subscriptions(registered []app.Registration, made app.Backend) (all []app.Subscription) {
+	declarations, _ := declared(registered)
+	for _, of := range declarations {
+		if of.Subscriptions != nil {
+			all = append(all, of.Subscriptions(made)...)
+		}
+	}
+	return all
+}
+
+// timersOf returns the timers of the service by aggregate type.
+func timersOf(registered []app.Registration, made app.Backend) map[string]Timers {
+	all := make(map[string]Timers)
+	declarations, types := declared(registered)
+	for i, of := range declarations {
+		if of.Timers != nil {
+			all[types[i]] = of.Timers(made)
+		}
+	}
+	return all
+}
+
+// start measures the timers that wait, in each process that uses the command side, and fires them in a process with the role.
+func start(_ context.Context, s *app.Service) error {
+	if s.Commands == nil {
 		return nil
 	}
-	made := Backend{Commands: i.database.commands.own, Wake: i.wake, Purged: i.wakeEraser}
-	clock, err := timer.New(timer.Config{}, timers(i.registered, made), i.log, i.tel.Meter(scope))
+	s.Maintain(pruning(s)...)
+	all := timersOf(s.Registered, s.Backend())
+	if s.Meter != nil {
+		if err := observe(s.Meter, all); err != nil {
+			return err
+		}
+	}
+	if !slices.Contains(s.Roles, role) || len(all) == 0 {
+		return nil
+	}
+	c, err := newClock(all, s.Log, s.Meter)
 	if err != nil {
 		return err
 	}
-	i.loops, i.checks = append(i.loops, clock.Run), append(i.checks, clock.Stuck)
-	reacted := reactions(i.registered, made)
-	if len(reacted) == 0 {
-		return nil
-	}
-	if err := i.startPubSub(ctx); err != nil {
-		return err
-	}
-	cfg := i.cfg.consumer
-	cfg.Tracing, cfg.Workers = i.tel.Tracing, reactionWorkers(reacted)
-	// A message that cannot be handled goes to the quarantine, which is on the query side.
-	reactor, err := consumer.New(cfg, sources(i.client, reacted), store.NewInbox(i.database.queries.own), i.log, i.tel.Meter(scope))
-	if err != nil {
-		return err
-	}
-	i.loops, i.checks = append(i.loops, reactor.Run), append(i.checks, reactor.Stuck)
+	s.Go(c.run)
+	s.Live(c.stuck)
 	return nil
 }
 
-// pruneReactions returns the steps of maintenance that delete old event ids from the inbox of
-// the command side.
-func (i *instance) pruneReactions() []Step {
-	var steps []Step
-	inbox := store.NewReactions(i.database.commands.own)
-	for _, s := range reactions(i.registered, Backend{Commands: i.database.commands.own}) {
+// pruning returns the steps of maintenance that delete old event ids from the inbox of the command side.
+func pruning(s *app.Service) []app.Step {
+	var steps []app.Step
+	for _, of := range subscriptions(s.Registered, s.Backend()) {
 		steps = append(steps, func(ctx context.Context) (more bool, err error) {
-			n, err := inbox.Prune(ctx, s.Consumer, i.cfg.InboxRetention, PruneRows)
-			return n == PruneRows, err
+			n, err := prune(ctx, s.Commands, of.Consumer, s.Retention, app.PruneRows)
+			return n == app.PruneRows, err
 		})
 	}
 	return steps
 }
 
-// reactions returns the subscriptions to whose events this service reacts.
-func reactions(registered []Registration, made Backend) []Subscription {
-	var all []Subscription
-	for _, r := range registered {
-		if r.Reactions != nil {
-			all = append(all, r.Reactions(made)...)
-		}
-	}
-	return all
+// prune deletes the ids of events that happened and were received longer ago than olderThan, by the clock of the database. It
+// deletes at most maxRows and returns how many. If such an event comes again, the consumer reacts to it again: olderThan must be
+// longer than the topic and the owner's outbox keep it.
+func prune(ctx context.Context, pool *pgxpool.Pool, consumer string, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := sqlcgen.New(store.Over(pool)).PruneReactions(ctx, consumer, olderThan, limit(maxRows))
+	return n, store.Wrap(err, "prune the inbox of the command side")
 }
 
-// timers returns the timers of this service by aggregate type.
-func timers(registered []Registration, made Backend) map[string]timer.Timers {
-	all := make(map[string]timer.Timers)
-	for _, r := range registered {
-		if r.Timers != nil {
-			all[r.AggregateType] = r.Timers(made)
-		}
-	}
-	return all
+// stamp returns the id and the time of a new event.
+func stamp() (domain.Stamp, error) {
+	id, err := uuid.NewV7()
+	return domain.Stamp{EventID: id, Time: time.Now().UTC()}, err
 }
 
-// reacts reports whether this process reacts to events or fires timers.
-func (c config) reacts() bool {
-	return c.has(roleReactor) && len(withReactions(c.program.Registrations(nil))) > 0
-}
-
-// reactionWorkers returns how many transactions of reactions run at the same time.
-func reactionWorkers(reacted []Subscription) int { return max(2, len(reacted)) }
-
-// reactorWorkers returns how many workers the role reactor has. Timers need a connection only
-// for moments, and are among everything else.
-func (c config) reactorWorkers() int {
-	reacted := reactions(c.program.Registrations(nil), Backend{})
-	if !c.has(roleReactor) || len(reacted) == 0 {
-		return 0
-	}
-	return reactionWorkers(reacted)
-}
-
-// withReactions returns the registrations that have reactions or timers.
-func withReactions(registered []Registration) []Registration {
-	return slices.DeleteFunc(slices.Clone(registered), func(r Registration) bool { return r.Reactions == nil && r.Timers == nil })
-}
-
-// replayed returns the subscriptions whose messages can be applied again from the quarantine:
-// with a pool of the command side also those to whose events the service reacts.
-func replayed(registered []Registration, commands *pgxpool.Pool) []Subscription {
-	all := subscriptions(registered)
-	if commands != nil {
-		all = append(all, reactions(registered, Backend{Commands: commands})...)
-	}
-	return all
-}
+func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked

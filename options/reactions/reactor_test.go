@@ -1,169 +1,179 @@
-package main
+package reactions
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
-	"log/slog"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/servicekit/localpg"
-	"example.com/videocatalog/db"
+	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/server"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
-	"example.com/videocatalog/internal/timer"
 )
 
-// remind is a registration: a video that was created gets a tag by a reaction, and is
-// published when a timer fires after that; 0: there is no timer.
-func remind(broken bool, after time.Duration) app.Registration {
-	videos := func(b app.Backend) *store.Videos { return store.NewVideos(b.Commands, b.Wake) }
-	return app.Registration{
-		AggregateType: event.AggregateVideo,
-		Reactions: func(b app.Backend) []app.Subscription {
-			reaction := domain.Reaction[domain.Event, domain.Video, domain.Event]{
-				Concerns: func(e domain.Event) []uuid.UUID { return []uuid.UUID{e.Video.ID} },
-				Decide: func(v domain.Video, e domain.Event, stamp domain.Stamp) (*domain.Event, error) {
-					if e.Type != domain.VideoCreated {
-						return nil, nil
-					}
-					if broken {
-						return nil, errBroken
-					}
-					made, err := domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{"seen"}}, domain.AnyVersion, stamp)(v)
-					if made != nil && after > 0 {
-						made.Timers = []domain.Timer{{Name: "publish", After: after}}
-					}
-					return made, err
-				},
+const project = "test-project"
+
+var errBroken = errors.New("broken on purpose")
+
+// program is a service in which a video that was created gets a tag by a reaction, and is
+// published by a timer soon after that.
+func program(isBroken bool) app.Program {
+	of := Of{
+		Subscriptions: func(b app.Backend) []app.Subscription {
+			decide := func(v domain.Video, e domain.Event, stamp domain.Stamp) (*fact, error) {
+				switch {
+				case e.Type != domain.VideoCreated:
+					return nil, nil
+				case isBroken:
+					return nil, errBroken
+				}
+				made, err := tagged(v, "seen", stamp)
+				if made != nil {
+					made.Timers = after{"publish": now}
+				}
+				return made, err
 			}
-			react := store.ReactVideos(videos(b), reaction, server.Stamp)
-			return []app.Subscription{{ID: reminders, Consumer: "reminders", Handlers: consumer.Handlers{event.AggregateVideo: consumer.React(event.Types, event.Decode, react)}}}
+			concerns := func(e domain.Event) []uuid.UUID { return []uuid.UUID{e.Video.ID} }
+			return []app.Subscription{{
+				ID: names.TopicOf(event.AggregateVideo).Subscription("reminders"), Consumer: "reminders",
+				Handlers: consumer.Handlers{event.AggregateVideo: Handler(event.Types, event.Decode, newClips(b.Commands, b.Wake), concerns, decide)},
+			}}
 		},
-		Timers: func(b app.Backend) timer.Timers {
-			return videos(b).Timers(func(v domain.Video, _ string, stamp domain.Stamp) (*domain.Event, error) {
-				return domain.Publish(domain.AnyVersion, stamp)(v)
-			}, server.Stamp)
+		Timers: func(b app.Backend) Timers {
+			return NewTimers(newClips(b.Commands, b.Wake), func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
+				return of(domain.Publish(domain.AnyVersion, stamp)(v))
+			})
 		},
 	}
+	return app.Program{Parts: []app.Part{Part()}, Registrations: func(*pgxpool.Pool) []app.Registration {
+		return []app.Registration{{AggregateType: event.AggregateVideo, Parts: map[string]any{Name: of}}}
+	}}
 }
 
-// subscribe creates a subscription to the topic of the videos.
-func subscribe(t testing.TB, client *pubsub.Client, name string) {
+// service is a running program, with its database and its Pub/Sub.
+type service struct {
+	pool    *pgxpool.Pool
+	environ []string
+	stop    func()
+
+	mu      sync.Mutex
+	private string // guarded by mu: the address of the private port
+}
+
+// Write finds the private port in the log.
+func (s *service) Write(line []byte) (int, error) {
+	var of struct{ Message, Addr string }
+	if json.Unmarshal(line, &of) == nil && of.Message == "telemetry: private port open" {
+		s.mu.Lock()
+		s.private = of.Addr
+		s.mu.Unlock()
+	}
+	return len(line), nil
+}
+
+// serve runs a program until the test ends or stop is called.
+func serve(t *testing.T, pool *pgxpool.Pool, program app.Program, environ ...string) *service {
 	t.Helper()
-	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
-		Name:                  "projects/" + project + "/subscriptions/" + name,
-		Topic:                 "projects/" + project + "/topics/" + names.TopicOf(event.AggregateVideo).Name,
-		EnableMessageOrdering: true,
-	}); err != nil {
+	broker, err := localbroker.Start()
+	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// react runs the roles reactor and publisher in this process, for a service with one
-// registration. It runs the role projector too, which has nothing to do, so that the query
-// side is observed.
-func (s *stack) react(t testing.TB, only app.Registration, extra ...string) *inProcess {
-	t.Helper()
-	client, err := s.pubsub.Client(t.Context(), project)
+	t.Cleanup(func() { _ = broker.Close() })
+	client, err := broker.Client(t.Context(), project)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	subscribe(t, client, reminders)
-	return s.runInProcess(t, programOf(only), append(extra, "ROLES=reactor,publisher,projector")...)
-}
-
-// programOf returns a service with one registration.
-func programOf(only app.Registration) app.Program {
-	return app.Program{Registrations: func(*pgxpool.Pool) []app.Registration { return []app.Registration{only} }}
-}
-
-// inProcess is a server that runs in the process of the test.
-type inProcess struct {
-	process
-	stop func()
-}
-
-// runInProcess serves until the test ends or stop is called.
-func (s *stack) runInProcess(t testing.TB, program app.Program, extra ...string) *inProcess {
-	t.Helper()
-	p := &inProcess{process: process{eof: make(chan struct{})}}
-	started := make(chan string, 1)
-	log, written := io.Pipe()
-	go p.read(log, started)
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	topic := names.TopicOf(event.AggregateVideo)
+	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
+		Name:  "projects/" + project + "/subscriptions/" + topic.Subscription("reminders"),
+		Topic: "projects/" + project + "/topics/" + topic.Name, EnableMessageOrdering: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s := &service{pool: pool, environ: append([]string{
+		"PORT=0", "AUTH=off", "DATABASE_URL=" + pool.Config().ConnString(), "PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + broker.Addr(),
+		"ROLES=publisher,reactor", "TELEMETRY_ADDR=127.0.0.1:0",
+	}, environ...)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() {
-		done <- program.Run(ctx, nil, s.environ(extra...), io.Discard, written)
-		_ = written.Close() // it returns nil
-	}()
-	p.stop = sync.OnceFunc(func() {
+	go func() { done <- program.Run(ctx, nil, s.environ, io.Discard, s) }()
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(p.stop)
-	select {
-	case <-started:
-	case err := <-done:
-		done <- nil
-		t.Fatalf("the server ended: %v", err)
-	}
-	return p
+	t.Cleanup(s.stop)
+	return s
 }
 
-// createVideo makes a video with timers.
-func createVideo(t testing.TB, videos *store.Videos, timers ...domain.Timer) uuid.UUID {
+// metrics returns the metrics of the process; empty until it has any.
+func (s *service) metrics(t *testing.T) string {
 	t.Helper()
-	stamp, err := server.Stamp()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.private+"/metrics", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	created, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, stamp)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	created.Timers = timers
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created); err != nil {
-		t.Fatal(err)
+	return string(text)
+}
+
+// eventually polls until something holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if holds() {
+			return
+		}
 	}
-	return created.Video.ID
+	t.Fatalf("it did not happen: %s", what)
 }
 
 // A command leads to a reaction, and the reaction to a timer, through the topic and with the
 // chain of causes. Each happens once.
 func TestReactor(t *testing.T) {
 	t.Parallel()
-	s := newStack(t)
-	s.react(t, reminded(app.Registration{AggregateType: event.AggregateVideo}))
-	id := createVideo(t, store.NewVideos(s.pool, nil))
-	eventually(t, 30*time.Second, "the timer fires", func() bool {
-		v, err := store.NewVideos(s.pool, nil).GetVideo(t.Context(), id)
-		return err == nil && v.State == domain.Published && slices.Equal(v.Tags, []string{seenTag}) && v.Version == 3
+	s := serve(t, storetest.Pool(t, 4), program(false))
+	videos := newClips(s.pool, nil)
+	id := newClip(t, videos)
+	eventually(t, "the timer fires", func() bool {
+		v, err := videos.GetVideo(t.Context(), id)
+		return err == nil && v.State == domain.Published && slices.Equal(v.Tags, []string{"seen"}) && v.Version == 3
 	})
 	const chain = `SELECT count(*) FROM video_catalog.outbox first, video_catalog.outbox second, video_catalog.outbox third
 		WHERE first.version = 1 AND second.version = 2 AND third.version = 3 AND first.causation_id IS NULL
 		AND second.causation_id = first.id AND second.correlation_id = first.id AND third.causation_id = second.id AND third.correlation_id = first.id`
-	if n := s.count(t, chain); n != 1 {
+	if n := count(t, s.pool, chain); n != 1 {
 		t.Error("the events of command, reaction and timer are no chain of causes")
 	}
 }
@@ -172,28 +182,25 @@ func TestReactor(t *testing.T) {
 // Another build reacts to it.
 func TestReactorQuarantines(t *testing.T) {
 	t.Parallel()
-	s, queries := newStack(t), storetest.Pool(t, 2)
-	apart := "READ_DATABASE_URL=" + queries.Config().ConnString()
-	p := s.react(t, remind(true, 0), apart, "TELEMETRY_ADDR=127.0.0.1:0")
-	createVideo(t, store.NewVideos(s.pool, nil))
-	eventually(t, 30*time.Second, "the event is in quarantine", func() bool {
-		var n int
-		err := queries.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog_read.quarantine WHERE consumer = 'reminders' AND reason LIKE 'refused 5 times%'").Scan(&n)
-		return err == nil && n == 1
+	pool, queries := storetest.Pool(t, 4), storetest.Pool(t, 2)
+	s := serve(t, pool, program(true), "READ_DATABASE_URL="+queries.Config().ConnString())
+	newClip(t, newClips(pool, nil))
+	eventually(t, "the event is in quarantine", func() bool {
+		return count(t, queries, "SELECT count(*) FROM video_catalog_read.quarantine WHERE consumer = 'reminders' AND reason LIKE 'refused 5 times%'") == 1
 	})
-	eventually(t, 30*time.Second, "the metrics have it, and the timers", func() bool {
-		_, metrics := get(t, "http://"+p.private(t)+"/metrics")
+	eventually(t, "the metrics have it, and the timers", func() bool {
+		metrics := s.metrics(t)
 		return regexp.MustCompile(`(?m)^consumer_quarantine(\{.*\})? 1$`).MatchString(metrics) && strings.Contains(metrics, `timer_waiting{aggregate_type="video"`)
 	})
-	if n := s.count(t, "SELECT count(*) FROM video_catalog.inbox"); n != 0 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.inbox"); n != 0 {
 		t.Errorf("the inbox has %d events, want none: the event did not take effect", n)
 	}
-	p.stop()
+	s.stop()
 	var out strings.Builder
-	if err := programOf(remind(false, time.Millisecond)).Run(t.Context(), []string{"quarantine", "replay", "--all", "--reason", "mended"}, s.environ(apart), &out, io.Discard); err != nil {
+	if err := program(false).Run(t.Context(), []string{"quarantine", "replay", "--all", "--reason", "mended"}, s.environ, &out, io.Discard); err != nil {
 		t.Fatalf("quarantine replay = %q, %v", &out, err)
 	}
-	if n := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
 		t.Errorf("%d events of the reaction, want 1", n)
 	}
 }
@@ -202,7 +209,7 @@ func TestReactorQuarantines(t *testing.T) {
 // many there are.
 func TestReactorForgetsOldEvents(t *testing.T) {
 	t.Parallel()
-	s := newStack(t)
+	pool := storetest.Pool(t, 4)
 	const insert = `INSERT INTO video_catalog.inbox (consumer, event_id, received_at)
 		SELECT $1, (left(video_catalog.uuid7_floor(now() - $3::interval)::text, 14) || '7' || substr(gen_random_uuid()::text, 16))::uuid, now() - $3::interval
 		FROM generate_series(1, $2::int)`
@@ -211,83 +218,11 @@ func TestReactorForgetsOldEvents(t *testing.T) {
 		n        int
 		age      time.Duration
 	}{{"reminders", app.PruneRows + 1, 40 * 24 * time.Hour}, {"reminders", 2, 20 * 24 * time.Hour}, {"another", 3, 40 * 24 * time.Hour}} {
-		if _, err := s.pool.Exec(t.Context(), insert, rows.consumer, rows.n, rows.age); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, pool, insert, rows.consumer, rows.n, rows.age)
 	}
-	s.react(t, remind(false, 0))
-	eventually(t, 30*time.Second, "the old events are forgotten", func() bool { return s.count(t, "SELECT count(*) FROM video_catalog.inbox") <= 5 })
-	if n := s.count(t, "SELECT count(*) FROM video_catalog.inbox"); n != 5 {
+	serve(t, pool, program(false))
+	eventually(t, "the old events are forgotten", func() bool { return count(t, pool, "SELECT count(*) FROM video_catalog.inbox") <= 5 })
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.inbox"); n != 5 {
 		t.Errorf("%d events are left, want the 2 that are not old and the 3 of another consumer", n)
-	}
-}
-
-// Only the role reactor reacts and fires timers. Both wake the publisher.
-func TestReactorIsARole(t *testing.T) {
-	t.Parallel()
-	for roles, want := range map[string]int64{"publisher": 0, "reactor,publisher": 2} {
-		var woken atomic.Int64
-		counted, reminds := remind(false, 0), remind(false, 0)
-		count := func(b app.Backend) app.Backend {
-			if b.Wake != nil {
-				woken.Add(1)
-			}
-			return b
-		}
-		counted.Reactions = func(b app.Backend) []app.Subscription { return reminds.Reactions(count(b)) }
-		counted.Timers = func(b app.Backend) timer.Timers { return reminds.Timers(count(b)) }
-		newStack(t).runInProcess(t, programOf(counted), "ROLES="+roles).stop()
-		if got := woken.Load(); got != want {
-			t.Errorf("ROLES=%s: %d of reactions and timers wake the publisher, want %d", roles, got, want)
-		}
-	}
-}
-
-// Timers are in a dump. Where it is restored, one that was due fires once, although it has
-// fired in the lost database too, and a later one still waits.
-func TestTimersSurviveARestore(t *testing.T) {
-	deep.Test(t)
-	t.Parallel()
-	pg, source := newServer(t, localpg.Config{})
-	if _, err := db.Migrate(t.Context(), source, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.Open(t.Context(), source, 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	videos := store.NewVideos(pool, nil)
-	due := createVideo(t, videos, domain.Timer{Name: "publish", After: time.Microsecond})
-	later := createVideo(t, videos, domain.Timer{Name: "publish", After: time.Hour})
-	ask[int](t, pg.DSN("postgres"), "CREATE DATABASE restored")
-	target := pg.DSN("restored")
-	s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}
-	read := newReader(t, s, pg.Programs(), source, target)
-	read.run(t, "pg_dump --format=custom --file="+names.Service()+`.dump "$SOURCE_URL"`)
-	publish := app.Registration{AggregateType: event.AggregateVideo, Timers: remind(false, 0).Timers}
-	if fired, err := publish.Timers(app.Backend{Commands: pool}).Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 {
-		t.Fatalf("Fire() = %+v, %v, want the timer that is due", fired, err)
-	}
-	for _, script := range append(blocks(t, failoverPage, "## Moving by dump and restore", "sh")[1:], blocks(t, failoverPage, "## Before the service starts", "sh")...) {
-		read.run(t, script)
-	}
-
-	s.url, s.migrateURL = target, target
-	s.react(t, publish)
-	if out, err := s.command(t, "databases", "accept", "--reason", "restored"); err != nil {
-		t.Errorf("databases accept = %q, %v", out, err)
-	}
-	version := func(id uuid.UUID) int64 {
-		return ask[int64](t, target, "SELECT version FROM video_catalog.videos WHERE id = $1", id)[0]
-	}
-	eventually(t, 30*time.Second, "the timer that was due fires", func() bool { return version(due) > 1 })
-	// As if the hour had passed: the other one fires, and the first does not do so again.
-	if waits := ask[uuid.UUID](t, target, "UPDATE video_catalog.timers SET due_at = due_at - interval '1 hour' RETURNING aggregate_id"); len(waits) != 1 || waits[0] != later {
-		t.Errorf("timers of %v wait, want of %s", waits, later)
-	}
-	eventually(t, 30*time.Second, "the later timer fires", func() bool { return version(later) > 1 })
-	if first, second := version(due), version(later); first != 2 || second != 2 {
-		t.Errorf("versions %d and %d, want each timer to fire once", first, second)
 	}
 }

@@ -408,6 +408,39 @@ func (q *Queries) ListNewestOutbox(ctx context.Context, maxRows int32) ([]ListNe
 	return items, nil
 }
 
+const ListReactions = `-- name: ListReactions :many
+SELECT i.event_id, i.consumer, i.received_at FROM video_catalog.inbox i
+WHERE i.consumer = ANY ($1::text[]) AND i.event_id = ANY ($2::uuid[])
+ORDER BY i.consumer, i.event_id
+`
+
+type ListReactionsRow struct {
+	EventID    uuid.UUID
+	Consumer   string
+	ReceivedAt time.Time
+}
+
+// Returns which of some events some consumers have reacted to, and when.
+func (q *Queries) ListReactions(ctx context.Context, consumers []string, eventIds []uuid.UUID) ([]ListReactionsRow, error) {
+	rows, err := q.db.Query(ctx, ListReactions, consumers, eventIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListReactionsRow
+	for rows.Next() {
+		var i ListReactionsRow
+		if err := rows.Scan(&i.EventID, &i.Consumer, &i.ReceivedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const SampleBlocked = `-- name: SampleBlocked :one
 SELECT
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT $1) counted)::bigint AS blocked,

@@ -19,6 +19,8 @@ type names struct {
 	Service     string `yaml:"service"`
 	ErrorDomain string `yaml:"error_domain"`
 	HasConsole  bool   `yaml:"-"`
+	// HasReactions reports whether the service has the option that runs reactions and timers.
+	HasReactions bool `yaml:"-"`
 }
 
 var (
@@ -36,6 +38,7 @@ func readNames() (n names, err error) {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
 	n.Module, n.Schema, n.HasConsole = module, schema, isThere("internal/console")
+	n.HasReactions = isThere("options/reactions")
 	return n, nil
 }
 

@@ -130,6 +130,8 @@ func (a *options) check() error {
 		wrong("--entity is required: what the service stores, such as order; --full keeps the example instead")
 	case a.Full && (a.Fields != "" || a.Transitions != "" || a.Timers != ""):
 		wrong("--fields, --transitions and --timers must not be given with --full: its entity has the fields of a video")
+	case a.Timers != "" && !slices.Contains(a.With, "reactions"):
+		wrong("--timers needs --with reactions: the option fires them")
 	case !a.Full && a.Topic != a.Service+"."+a.oldTopic():
 		wrong("--topic needs --full: cmd/entity names the topic of the entity")
 	}

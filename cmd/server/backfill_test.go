@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
@@ -23,6 +24,7 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -44,7 +46,13 @@ func (s *stack) subscribe(t *testing.T) *newcomer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	subscribe(t, client, "newcomer")
+	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
+		Name:                  "projects/" + project + "/subscriptions/newcomer",
+		Topic:                 "projects/" + project + "/topics/" + names.VideoTopic.Name,
+		EnableMessageOrdering: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	n := &newcomer{t: t, cancel: cancel, done: make(chan error, 1), entries: make(map[string]domain.Entry), marks: make(map[string]int)}
 	go func() {

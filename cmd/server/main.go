@@ -1,6 +1,6 @@
 // Command server is the program of the service. One process runs the API, the outbox
-// publisher, the projector and the reactor, or only those that ROLES names. `server help` lists the
-// commands and the settings. The default command is serve, and the settings come from the
+// publisher, the projector and what options add, or only those that ROLES names. `server help` lists
+// the commands and the settings. The default command is serve, and the settings come from the
 // environment.
 package main
 

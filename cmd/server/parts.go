@@ -5,6 +5,7 @@ import (
 	"example.com/videocatalog/options/console"
 	"example.com/videocatalog/options/cors"
 	"example.com/videocatalog/options/oidc"
+	"example.com/videocatalog/options/reactions"
 )
 
 // parts returns the options of the service. To remove one, delete its folder and its lines here.
@@ -13,5 +14,6 @@ func parts() []app.Part {
 		console.Part(),
 		cors.Part(),
 		oidc.Part(),
+		reactions.Part(),
 	}
 }

@@ -21,8 +21,10 @@ func TestSubscriptionsAreInNames(t *testing.T) {
 	var subscribed []app.Subscription
 	for _, r := range registrations(nil) {
 		subscribed = append(subscribed, r.Subscriptions...)
-		if r.Reactions != nil {
-			subscribed = append(subscribed, r.Reactions(app.Backend{})...)
+	}
+	for _, part := range parts() {
+		if part.Subscriptions != nil {
+			subscribed = append(subscribed, part.Subscriptions(registrations(nil), app.Backend{})...)
 		}
 	}
 	consumers := make(map[string]bool)

@@ -10,7 +10,7 @@
 // checks that each order was confirmed or canceled, once, that no stock was lost, and that
 // exactly the confirmed orders were paid. If not, it lists what is wrong, and exits with 1.
 //
-// docs/saga.md explains it.
+// options/reactions/saga.md explains it.
 package main
 
 import (

@@ -78,7 +78,7 @@ func makeServices(ctx context.Context, dir string, out io.Writer) error {
 	g, making := errgroup.WithContext(ctx)
 	for _, name := range services {
 		g.Go(func() error {
-			args := []string{"run", "./cmd/new", filepath.Join(dir, name), "--yes", "--with", "console", "--module", "saga.example.com/" + name, "--service", name}
+			args := []string{"run", "./cmd/new", filepath.Join(dir, name), "--yes", "--with", "console,reactions", "--module", "saga.example.com/" + name, "--service", name}
 			return command(making, template, "go", append(args, created[name]...)...)
 		})
 	}

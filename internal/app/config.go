@@ -28,14 +28,13 @@ const (
 	roleAPI       = "api"
 	rolePublisher = "publisher"
 	roleProjector = "projector"
-	roleReactor   = "reactor"
 )
 
 // config has the settings that differ between deployments, from environment variables. An
 // empty or absent variable means its default. All other settings are fields of the Config
 // of a package, which configure sets.
 type config struct {
-	Roles    []string   `env:"ROLES" envDefault:"api,publisher,projector,reactor" help:"what this process does: api, publisher, projector, reactor"`
+	Roles    []string   `env:"ROLES" help:"what this process does: api, publisher, projector, and the roles of options; default: all of them"`
 	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
@@ -47,7 +46,7 @@ type config struct {
 	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
 	DatabaseMaxConns int32  `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
 
-	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher, projector and reactor"`
+	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by every role but api"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
 	CallerRate     int `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
@@ -113,6 +112,9 @@ func (p Program) readConfig(command string, environ []string) (config, error) {
 		if err := env.ParseWithOptions(settings, env.Options{Environment: variables}); err != nil {
 			errs = append(errs, parseErrors(settings, err)...)
 		}
+	}
+	if len(cfg.Roles) == 0 {
+		cfg.Roles = p.roles()
 	}
 	cfg.ReadDatabaseURL = cmp.Or(cfg.ReadDatabaseURL, cfg.DatabaseURL)
 	cfg.emulator = variables["PUBSUB_EMULATOR_HOST"]
@@ -197,18 +199,34 @@ func kindName(t reflect.Type) string {
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
+// hasPartRole reports whether the process has a role of a part.
+func (c config) hasPartRole() bool {
+	return slices.ContainsFunc(c.program.Parts, func(p Part) bool { return c.has(p.Role) })
+}
+
+// missingParts returns a mistake for each part that a registration needs and the program does
+// not have.
+func (c config) missingParts() (errs []error) {
+	for _, r := range c.program.Registrations(nil) {
+		for name := range r.Parts {
+			if !slices.ContainsFunc(c.program.Parts, func(p Part) bool { return p.Name == name }) {
+				errs = append(errs, fmt.Errorf("the aggregate type %s needs the option %s: add it to cmd/server/parts.go", r.AggregateType, name))
+			}
+		}
+	}
+	return errs
+}
+
 // check returns the mistakes in each value and between values. Only serve, drain and
 // seek need Pub/Sub. serve needs only the settings of its roles.
 func (c config) check(command string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	if len(c.Roles) == 0 {
-		wrong("ROLES must name at least one of api, publisher, projector, reactor")
-	}
+	roles := c.program.roles()
 	for _, role := range c.Roles {
-		if !slices.Contains([]string{roleAPI, rolePublisher, roleProjector, roleReactor}, role) {
-			wrong("ROLES has %q: it may have api, publisher, projector, reactor", role)
+		if !slices.Contains(roles, role) {
+			wrong("ROLES has %q: it may have %s", role, strings.Join(roles, ", "))
 		}
 	}
 	if c.Port < 0 || c.Port > 65535 {
@@ -218,8 +236,8 @@ func (c config) check(command string) []error {
 	if c.emulator != "" && c.Environment == production {
 		wrong("PUBSUB_EMULATOR_HOST must not be set in production: events would go there, without TLS and without credentials")
 	}
-	if c.PubSubProject == "" && command == "serve" && (c.has(rolePublisher) || c.has(roleProjector) || c.reacts()) {
-		wrong("PUBSUB_PROJECT is required by the roles publisher, projector and reactor")
+	if c.PubSubProject == "" && command == "serve" && slices.ContainsFunc(c.Roles, func(role string) bool { return role != roleAPI }) {
+		wrong("PUBSUB_PROJECT is required by every role but api")
 	}
 	if c.PubSubProject == "" && (command == "drain" || command == "seek") {
 		wrong("PUBSUB_PROJECT is required by %s", command)
@@ -244,6 +262,7 @@ func (c config) check(command string) []error {
 			errs = append(errs, part.Check(c.process(command))...)
 		}
 	}
+	errs = append(errs, c.missingParts()...)
 	errs = append(errs, c.checkTelemetry()...)
 	need := c.ownConnections()
 	if c.has(roleAPI) {
@@ -314,7 +333,12 @@ func (c config) ownConnections() int32 {
 	if c.has(roleProjector) {
 		queries = c.consumer.Workers
 	}
-	commands += c.reactorWorkers()
+	registered := c.program.Registrations(nil)
+	for _, part := range c.program.Parts {
+		if part.Subscriptions != nil && c.has(part.Role) {
+			commands += commandWorkers(part.Subscriptions(registered, Backend{}))
+		}
+	}
 	n := max(commands, queries)
 	if c.ReadDatabaseURL == c.DatabaseURL {
 		n = commands + queries

@@ -32,8 +32,8 @@ type sides struct{ commands, queries bool }
 // sides returns the sides that the roles of this process use.
 func (c config) sides() sides {
 	return sides{
-		commands: c.has(roleAPI) || c.has(rolePublisher) || c.reacts(),
-		queries:  c.has(roleAPI) || c.has(roleProjector) || c.reacts(),
+		commands: c.has(roleAPI) || c.has(rolePublisher) || c.hasPartRole(),
+		queries:  c.has(roleAPI) || c.has(roleProjector) || c.hasPartRole(),
 	}
 }
 
@@ -65,7 +65,7 @@ func openDatabase(ctx context.Context, cfg config, used sides, calls int32, trac
 	if d.queries, err = openPools(ctx, cfg.ReadDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
 		return d, fmt.Errorf("READ_DATABASE_URL: %w", err)
 	}
-	d.queries.writes = cfg.has(roleProjector) || cfg.reacts()
+	d.queries.writes = cfg.has(roleProjector) || cfg.hasPartRole()
 	return d, nil
 }
 

@@ -22,7 +22,6 @@ import (
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
-	"example.com/videocatalog/internal/timer"
 )
 
 const metricsFile = "../../docs/metrics.md"
@@ -74,9 +73,6 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(store.NewComparisons(nil).Observe(meter))
 	_, err = reconcile.NewLoop(reconcile.Config{}, nil, nil, nil, meter)
 	check(err)
-	_, err = timer.New(timer.Config{}, nil, nil, meter)
-	check(err)
-	check(store.ObserveTimers(meter, nil))
 	tel.QueryTracer()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 	check(err)
@@ -133,7 +129,6 @@ var groups = []struct{ prefix, title, text string }{
 	{"consumer", "The projector", ""},
 	{"catalog", "The catalog", ""}, // only full
 	{"projection", "The comparison of projections with their owners", "The differences are the same in every process: use max, never sum."},
-	{"timer", "Timers", "Only if the service has timers. Those that wait are the same in every process that uses the command side: use max, never sum."},
 	{"database", "The databases", "The same in every process that uses a side: use max, never sum."},
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},
@@ -157,8 +152,6 @@ var attributesOf = map[string][]string{
 	"consumer.table.size":     {"table"},
 	"projection.compared":     {"aggregate_type"},
 	"projection.differences":  {"aggregate_type"},
-	"timer":                   {"aggregate_type"},
-	"timer.failures":          {"error.type"},
 	"database.replaced":       {"side"},
 	"rpc":                     {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
 	"server.calls.refused":    {"kind"},
@@ -240,7 +233,7 @@ func TestInstrumentsAreNamedByConvention(t *testing.T) {
 	ours := 0
 	for _, i := range instruments(t) {
 		prefix, _, _ := strings.Cut(i.Name, ".")
-		if !slices.Contains([]string{"outbox", "consumer", "catalog", "projection", "timer", "server"}, prefix) {
+		if !slices.Contains([]string{"outbox", "consumer", "catalog", "projection", "server"}, prefix) {
 			continue
 		}
 		ours++

@@ -11,7 +11,6 @@ import (
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
-	"example.com/videocatalog/internal/timer"
 )
 
 // scope is the name of our meters.
@@ -30,20 +29,19 @@ func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Log
 	}
 }
 
-// observeStores makes metrics of the pools and of the stores that this process's roles use. Also
-// processes that fire no timers measure those that wait, so the metric exists when no process fires timers.
-func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, registered []Registration, waiting map[string]timer.Timers) error {
+// observeStores makes metrics of the pools and of the stores that this process's roles use.
+func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, registered []Registration) error {
 	meter := tel.Meter(scope)
 	if meter == nil {
 		return nil
 	}
 	var errs []error
 	if events != nil {
-		errs = append(errs, events.Observe(meter), store.ObserveTimers(meter, waiting))
+		errs = append(errs, events.Observe(meter))
 	}
-	if cfg.has(roleProjector) || cfg.reacts() {
+	if cfg.has(roleProjector) || cfg.hasPartRole() {
 		var consumers []string
-		for _, s := range replayed(registered, database.commandPool()) {
+		for _, s := range cfg.program.replayed(registered, database.commandPool()) {
 			consumers = append(consumers, s.Consumer)
 		}
 		errs = append(errs, store.NewInbox(database.queries.own).Observe(meter, consumers))

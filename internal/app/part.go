@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"time"
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -30,6 +31,13 @@ type Part struct {
 	Check func(Process) []error
 	// NewChecker makes the check of callers, which AUTH selects by the name of the part.
 	NewChecker func(*Service) (auth.Checker, error)
+	// Role is one more value of ROLES. A process that has it uses both sides and Pub/Sub, and
+	// consumes Subscriptions. Start sees by [Process.Roles] whether the process has it.
+	Role string
+	// Subscriptions returns the subscriptions of the part, whose handlers write to the command
+	// side. Their messages in quarantine are replayed like all others. It is also called with an
+	// empty Backend, whose pools are nil: then handlers are not called.
+	Subscriptions func([]Registration, Backend) []Subscription
 	// Start adds to a process that serves, before its port is opened.
 	Start func(context.Context, *Service) error
 	// Commands are more commands of the program, by their first word. Help has their lines for
@@ -61,6 +69,7 @@ type Service struct {
 	Registered        []Registration           // in a command those of Open
 	Meter             metric.Meter             // nil: nothing measures
 	Wake              func(envelope.Aggregate) // is called after a commit of the command side
+	Retention         time.Duration            // CONSUMER_INBOX_RETENTION
 
 	cfg      config
 	instance *instance
@@ -85,6 +94,11 @@ func (s *Service) Live(check func() error) { s.instance.checks = append(s.instan
 // that side.
 func (s *Service) Maintain(steps ...Step) { s.instance.steps = append(s.instance.steps, steps...) }
 
+// Backend returns what loops of the part make command sides of.
+func (s *Service) Backend() Backend {
+	return Backend{Commands: s.Commands, Wake: s.Wake, Purged: s.instance.wakeEraser}
+}
+
 // Wrap puts a middleware around all requests of the port, before they are checked. The last one
 // that is added gets a request first.
 func (s *Service) Wrap(middleware func(http.Handler) http.Handler) {
@@ -108,7 +122,7 @@ func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 func (s *Service) LimitConns(n int32) { s.cfg.DatabaseMaxConns = min(s.cfg.DatabaseMaxConns, n) }
 
 // Replayed returns the subscriptions whose messages Replay can apply.
-func (s *Service) Replayed() []Subscription { return replayed(s.Registered, s.Commands) }
+func (s *Service) Replayed() []Subscription { return s.cfg.program.replayed(s.Registered, s.Commands) }
 
 // Replay applies a message of the quarantine, as the process that received it would have.
 func (s *Service) Replay(ctx context.Context, m admin.Quarantined) error {
@@ -157,20 +171,58 @@ func (c config) process(command string) Process {
 // startParts starts the parts of a process that serves.
 func (i *instance) startParts(ctx context.Context) error {
 	for _, part := range i.cfg.program.Parts {
-		if part.Start == nil {
+		if part.Start != nil {
+			if err := part.Start(ctx, i.service()); err != nil {
+				return err
+			}
+		}
+		if part.Subscriptions == nil || !i.cfg.has(part.Role) {
 			continue
 		}
-		if err := part.Start(ctx, i.service()); err != nil {
+		cfg, subscribed := i.cfg.consumer, part.Subscriptions(i.registered, i.service().Backend())
+		cfg.Workers = commandWorkers(subscribed)
+		if err := i.consume(ctx, cfg, subscribed); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// commandWorkers returns how many transactions on the command side the consumer of some
+// subscriptions runs at the same time.
+func commandWorkers(subscribed []Subscription) int {
+	if len(subscribed) == 0 {
+		return 0
+	}
+	return max(2, len(subscribed))
+}
+
+// subscriptions returns the subscriptions of the parts.
+func (p Program) subscriptions(registered []Registration, made Backend) []Subscription {
+	var all []Subscription
+	for _, part := range p.Parts {
+		if part.Subscriptions != nil {
+			all = append(all, part.Subscriptions(registered, made)...)
+		}
+	}
+	return all
+}
+
+// roles returns the values that ROLES may have.
+func (p Program) roles() []string {
+	all := []string{roleAPI, rolePublisher, roleProjector}
+	for _, part := range p.Parts {
+		if part.Role != "" {
+			all = append(all, part.Role)
+		}
+	}
+	return all
+}
+
 func (i *instance) service() *Service {
 	s := &Service{
 		Process: i.cfg.process("serve"), Log: i.log, Registered: i.registered, Meter: i.tel.Meter(scope), Wake: i.wake,
-		cfg: i.cfg, instance: i,
+		Retention: i.cfg.InboxRetention, cfg: i.cfg, instance: i,
 	}
 	s.take(i.database)
 	return s

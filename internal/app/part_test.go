@@ -64,3 +64,28 @@ func TestParts(t *testing.T) {
 		t.Errorf("help = %v, %s", err, help.String())
 	}
 }
+
+// A role of an option is in ROLES, by default too. Its process needs Pub/Sub, both sides, and a
+// connection for each worker. What an aggregate type has for an option that is missing is an error.
+func TestRoleOfAPart(t *testing.T) {
+	t.Parallel()
+	worker := Part{Name: "workers", Role: "worker", Subscriptions: func([]Registration, Backend) []Subscription { return make([]Subscription, 4) }}
+	var has map[string]any
+	p := Program{Parts: []Part{worker}, Registrations: func(*pgxpool.Pool) []Registration {
+		return []Registration{{AggregateType: "order", Parts: has}}
+	}}
+	environ := []string{"DATABASE_URL=postgres://x", "AUTH=off"}
+	if err := p.Validate("serve", append(environ, "ROLES=worker,cook", "DATABASE_MAX_CONNS=6")); err == nil ||
+		!strings.Contains(err.Error(), `ROLES has "cook": it may have api, publisher, projector, worker`) ||
+		!strings.Contains(err.Error(), "PUBSUB_PROJECT is required") || !strings.Contains(err.Error(), "DATABASE_MAX_CONNS (6) must be at least 7") {
+		t.Errorf("Validate() = %v, want three mistakes", err)
+	}
+	cfg, err := p.readConfig("serve", append(environ, "PUBSUB_PROJECT=p"))
+	if err != nil || !cfg.has("worker") || !cfg.has(roleProjector) || cfg.sides() != (sides{commands: true, queries: true}) {
+		t.Errorf("roles = %v, %v, want all", cfg.Roles, err)
+	}
+	has = map[string]any{"missing": 1}
+	if err := p.Validate("serve", append(environ, "PUBSUB_PROJECT=p")); err == nil || !strings.Contains(err.Error(), "the aggregate type order needs the option missing") {
+		t.Errorf("Validate() = %v, want the option that is missing", err)
+	}
+}

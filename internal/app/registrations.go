@@ -12,7 +12,6 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/timer"
 )
 
 // Registration is what one aggregate type adds to a process: see cmd/server/videos.go.
@@ -29,11 +28,9 @@ type Registration struct {
 	// Maintain returns the steps that the maintenance of the command side runs for it, at
 	// most PruneRows rows at a time. keep is how long tombstones stay. Nil: there are none.
 	Maintain func(events *store.Outbox, keep time.Duration) []Step
-	// Reactions returns the subscriptions to whose events it reacts. Their handlers write to
-	// the command side. Nil: there are none.
-	Reactions func(Backend) []Subscription
-	// Timers returns its timers. Nil: it has none.
-	Timers func(Backend) timer.Timers
+	// Parts is what it has for options, by the name of the part. Each option says which type its
+	// value has. A part that the service does not have is an error.
+	Parts map[string]any
 	// Comparison compares its projection with the owner. Nil: nothing does.
 	Comparison func(commands, queries *pgxpool.Pool) admin.Projection
 	// Aggregates is how their events and states are published again. The zero value: this

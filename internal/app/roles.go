@@ -35,9 +35,7 @@ func (i *instance) startStores(ctx context.Context) error {
 		inbox = store.NewInbox(queries)
 	}
 	i.registered = append(i.registered, i.cfg.program.Registrations(queries)...)
-	commands := i.database.commandPool()
-	waiting := timers(i.registered, Backend{Commands: commands})
-	if err := observeStores(i.cfg, i.tel, i.database, i.events, i.registered, waiting); err != nil {
+	if err := observeStores(i.cfg, i.tel, i.database, i.events, i.registered); err != nil {
 		return err
 	}
 	var repairs []Step
@@ -54,7 +52,6 @@ func (i *instance) startStores(ctx context.Context) error {
 	if i.events == nil {
 		return nil
 	}
-	i.steps = append(i.steps, i.pruneReactions()...)
 	for _, r := range i.registered {
 		if r.Maintain != nil {
 			i.steps = append(i.steps, r.Maintain(i.events, tombstoneRetention(i.cfg))...)
@@ -107,22 +104,33 @@ func (i *instance) startProjector(ctx context.Context) error {
 	if !i.cfg.has(roleProjector) {
 		return nil
 	}
-	if err := i.startPubSub(ctx); err != nil {
-		return err
-	}
 	inbox, subscribed := store.NewInbox(i.database.queries.own), subscriptions(i.registered)
-	cfg := i.cfg.consumer
-	cfg.Tracing = i.tel.Tracing
-	projector, err := consumer.New(cfg, sources(i.client, subscribed), inbox, i.log, i.tel.Meter(scope))
-	if err != nil {
+	if err := i.consume(ctx, i.cfg.consumer, subscribed); err != nil {
 		return err
 	}
-	i.loops, i.checks = append(i.loops, projector.Run), append(i.checks, projector.Stuck)
 	loop := maintenanceLoop("inbox")
 	i.checks = append(i.checks, loop.Check)
 	i.tasks = append(i.tasks, func(ctx context.Context) error {
 		return maintainInbox(ctx, inbox, subscribed, i.cfg, i.log, loop)
 	})
+	return nil
+}
+
+// consume starts a consumer of subscriptions. A message that cannot be handled goes to the
+// quarantine, which is on the query side.
+func (i *instance) consume(ctx context.Context, cfg consumer.Config, subscribed []Subscription) error {
+	if len(subscribed) == 0 {
+		return nil
+	}
+	if err := i.startPubSub(ctx); err != nil {
+		return err
+	}
+	cfg.Tracing = i.tel.Tracing
+	c, err := consumer.New(cfg, sources(i.client, subscribed), store.NewInbox(i.database.queries.own), i.log, i.tel.Meter(scope))
+	if err != nil {
+		return err
+	}
+	i.loops, i.checks = append(i.loops, c.Run), append(i.checks, c.Stuck)
 	return nil
 }
 

@@ -62,7 +62,7 @@ func operate(ctx context.Context, cfg config, command string, args []string, std
 		err = j.on(ctx, sides{commands: true}, words[command].outbox)
 	}
 	if !isAggregate || command == "stuck" {
-		reacts := command == "retry" && len(withReactions(cfg.program.Registrations(nil))) > 0
+		reacts := command == "retry" && len(cfg.program.subscriptions(cfg.program.Registrations(nil), Backend{})) > 0
 		err = errors.Join(err, j.on(ctx, sides{queries: true, commands: reacts}, words[command].quarantine))
 	}
 	if command == "stuck" && j.found == 0 && err == nil {
@@ -243,7 +243,7 @@ func retryBlocked(ctx context.Context, j *job) error {
 }
 
 func retryQuarantined(ctx context.Context, j *job) error {
-	subscribed := replayed(j.cfg.program.Registrations(j.database.queries.own), j.database.commandPool())
+	subscribed := j.cfg.program.replayed(j.cfg.program.Registrations(j.database.queries.own), j.database.commandPool())
 	result, err := admin.Replay(ctx, j.inbox(), replayer(subscribed), j.Request)
 	return j.reportTo(j.out, "retried", "messages", result, result, err)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/consumer"
 )
@@ -24,6 +25,16 @@ func subscriptions(registered []Registration) []Subscription {
 	var all []Subscription
 	for _, r := range registered {
 		all = append(all, r.Subscriptions...)
+	}
+	return all
+}
+
+// replayed returns the subscriptions whose messages can be applied again from the quarantine:
+// with a pool of the command side also those of the parts.
+func (p Program) replayed(registered []Registration, commands *pgxpool.Pool) []Subscription {
+	all := subscriptions(registered)
+	if commands != nil {
+		all = append(all, p.subscriptions(registered, Backend{Commands: commands})...)
 	}
 	return all
 }

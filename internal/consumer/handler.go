@@ -33,16 +33,6 @@ func Handle[E any](types []string, decode func(envelope.Message) (E, error), app
 	}
 }
 
-// React makes a Handler from two functions that work like those of Handle. react also gets
-// the message of each event, so that what it causes has the trace and the cause.
-func React[E any](types []string, decode func(envelope.Message) (E, error), react func(ctx context.Context, consumer string, received []envelope.Received[E]) ([]envelope.Outcome, error)) Handler {
-	return Handle(types, func(m envelope.Message) (envelope.Received[E], error) {
-		e, err := decode(m)
-		m.Payload = nil // it is decoded
-		return envelope.Received[E]{Message: m, Event: e}, err
-	}, react)
-}
-
 // Handlers maps each aggregate type of a subscription to its handler.
 type Handlers map[string]Handler
 

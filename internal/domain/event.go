@@ -25,5 +25,4 @@ type Event struct {
 	Video         Video
 	ChangedFields []string // only in VideoUpdated
 	OccurredAt    time.Time
-	Timers        []Timer // are set or cancelled with the event
 }

@@ -36,12 +36,6 @@ type Message struct {
 	Cause         Cause  // zero for the event of a command
 }
 
-// Received is an event with the message that brought it.
-type Received[E any] struct {
-	Message Message
-	Event   E
-}
-
 // Aggregate identifies an aggregate.
 type Aggregate struct {
 	Type string `json:"type"`

@@ -29,9 +29,6 @@ func (o origin) stamp() (domain.Stamp, error) {
 	return domain.Stamp{EventID: id, Time: o.now().UTC()}, nil
 }
 
-// Stamp returns the id and the time of a new event, for reactions and timers.
-func Stamp() (domain.Stamp, error) { return realOrigin.stamp() }
-
 // parseRequestID returns the request_id of a create request (AIP-155), or uuid.Nil if it has
 // none.
 func parseRequestID(text string) (uuid.UUID, error) {

@@ -40,6 +40,10 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
+// Over returns a pool as what the queries of an option run on. Each statement uses a connection of
+// its own.
+func Over(pool *pgxpool.Pool) Tx { return singly{pool} }
+
 // queriesOver returns queries over a pool. Each statement uses a connection of its own.
 func queriesOver(pool *pgxpool.Pool) *sqlcgen.Queries { return sqlcgen.New(singly{pool}) }
 

@@ -41,20 +41,20 @@ func newCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func(enve
 // it is idempotent: a repeated call with the same fingerprint writes nothing, and returns
 // the id of the first call. With another fingerprint it returns problem.Exists.
 func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUID, fingerprint []byte, id uuid.UUID,
-	record func(ctx context.Context, q *sqlcgen.Queries) error,
+	record func(ctx context.Context, tx Tx) error,
 ) (uuid.UUID, error) {
 	recorded := false
-	err := inTx(ctx, s.pool, name, func(ctx context.Context, q *sqlcgen.Queries) error {
+	err := InTx(ctx, s.pool, name, func(ctx context.Context, tx Tx) error {
 		if requestID != uuid.Nil {
-			if err := insertRequest(ctx, q, requestID, s.aggregate(id), fingerprint); err != nil {
+			if err := insertRequest(ctx, sqlcgen.New(tx), requestID, s.aggregate(id), fingerprint); err != nil {
 				return err
 			}
 		}
 		recorded = true
-		return record(ctx, q)
+		return record(ctx, tx)
 	})
 	if recorded {
-		s.committed(id, err)
+		s.Committed(id, err)
 	}
 	if !errors.Is(err, errRepeated) {
 		return id, wrap(err, "create %s %s", s.aggregateType, id)
@@ -71,21 +71,27 @@ func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUI
 
 // change runs record, which writes the next event of an aggregate, in one transaction. record
 // reports whether it wrote one.
-func (s commandSide) change(ctx context.Context, name string, id uuid.UUID, record func(ctx context.Context, q *sqlcgen.Queries) (changed bool, err error)) error {
+func (s commandSide) change(ctx context.Context, name string, id uuid.UUID, record func(ctx context.Context, tx Tx) (changed bool, err error)) error {
 	changed := false
-	err := inTx(ctx, s.pool, name, func(ctx context.Context, q *sqlcgen.Queries) (err error) {
-		changed, err = record(ctx, q)
+	err := InTx(ctx, s.pool, name, func(ctx context.Context, tx Tx) (err error) {
+		changed, err = record(ctx, tx)
 		return err
 	})
 	if changed {
-		s.committed(id, err)
+		s.Committed(id, err)
 	}
 	return wrap(err, "change %s %s", s.aggregateType, id)
 }
 
-// committed calls onCommit unless the database reported that the transaction failed.
-// Without such a report the commit may have succeeded.
-func (s commandSide) committed(id uuid.UUID, err error) {
+// Base returns the connections, and the name of the aggregate type, for an option.
+func (s commandSide) Base() (pool *pgxpool.Pool, aggregateType string) {
+	return s.pool, s.aggregateType
+}
+
+// Committed calls onCommit after a transaction that changed an aggregate, unless the database
+// reported that it failed. Without such a report the commit may have succeeded. Options that run
+// their own transactions call it, too.
+func (s commandSide) Committed(id uuid.UUID, err error) {
 	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
 		s.onCommit(s.aggregate(id))
 	}

@@ -11,7 +11,7 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// erase erases the pending events and the timers of an aggregate, and queues the erasure of what else the
+// erase erases the pending events of an aggregate, and queues the erasure of what else the
 // command side has of it, which an Eraser does. It runs in the transaction that purges the
 // aggregate, after its row is locked and before the event of the purge is appended. A
 // publisher that has claimed those events may still publish them. It keeps the lane until
@@ -28,13 +28,6 @@ func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate
 		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane.Lane, FloorSeq: lane.FloorSeq,
 	}); err != nil {
 		return err
-	}
-	id, err := uuid.Parse(aggregate.ID)
-	if err != nil {
-		return fmt.Errorf("delete timers: %w", err)
-	}
-	if err := q.DeleteTimersOf(ctx, aggregate.Type, id); err != nil {
-		return fmt.Errorf("delete timers: %w", err)
 	}
 	return q.InsertErasure(ctx, aggregate.Type, aggregate.ID)
 }

@@ -53,7 +53,7 @@ func (b *Inbox) apply(ctx context.Context, consumerName string, ids []uuid.UUID,
 		return nil
 	})
 	if err != nil {
-		return nil, forConsumer(wrap(notTheEvents(err), "project %d events", len(ids)))
+		return nil, WrapEvents(err, "project %d events", len(ids))
 	}
 	return outcomes, nil
 }
@@ -119,6 +119,12 @@ func (b *Inbox) Forget(ctx context.Context, consumerName string, e admin.Entry) 
 		after, more = page.LastID, page.Read == readRows
 	}
 	return n, nil
+}
+
+// WrapEvents is [Wrap] for a transaction about events, which come again after an
+// [envelope.ErrUnavailable]: that is each error that no event can have caused.
+func WrapEvents(err error, format string, args ...any) error {
+	return forConsumer(wrap(notTheEvents(err), format, args...))
 }
 
 // notTheEvents changes errors that no event can have caused to kind Unavailable, for

@@ -113,6 +113,13 @@ type taken[T any] struct {
 	err   error
 }
 
+// Sampled returns take as the metrics of an option read it: begin starts a measurement unless the
+// last one is young, and does not wait; get waits for it, for a limited time.
+func Sampled[T any](take func(context.Context) (T, error)) (begin func(context.Context), get func(context.Context) (T, error)) {
+	s := &sample[T]{take: take}
+	return func(ctx context.Context) { s.begin(ctx) }, s.get
+}
+
 // begin starts a new sample, unless the last one is younger than sampleAge. It does not
 // wait. The sample must end within limited(ctx).
 func (s *sample[T]) begin(ctx context.Context) *taken[T] {

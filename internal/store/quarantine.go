@@ -165,6 +165,9 @@ func (b *Inbox) PruneQuarantine(ctx context.Context, olderThan time.Duration, ma
 	return n, wrap(err, "prune quarantine")
 }
 
+// Escape is escape for an option.
+func Escape(text string) string { return escape(text) }
+
 // escape writes text so that PostgreSQL can store it: PostgreSQL accepts neither a NUL nor
 // broken UTF-8. A text with one of these, or with a backslash, is written as in a Go
 // string. Any other text is unchanged. unescape restores the original.

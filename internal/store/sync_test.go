@@ -157,9 +157,13 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := videos.ChangeVideo(ctx, e.Video.ID, domain.Publish(domain.AnyVersion, stamp(t)))
 			return err
 		},
-		"Videos.Timers": func(ctx context.Context) error {
-			_, err := videos.Timers(ring, realStamp).Fire(ctx, 10)
-			return err
+		"Videos.Base": nothing, "Videos.Committed": nothing, "Videos.Decide": nothing, // of transactions of others
+		"Videos.Lock": func(ctx context.Context) error {
+			pool, _ := videos.Base()
+			return store.InTx(ctx, pool, "test", func(ctx context.Context, tx store.Tx) error {
+				_, err := videos.Lock(ctx, tx, []uuid.UUID{newID(t)}, true)
+				return err
+			})
 		},
 		"Videos.FindVideos": func(ctx context.Context) error {
 			_, err := videos.FindVideos(ctx, []uuid.UUID{newID(t)})

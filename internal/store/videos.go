@@ -11,7 +11,6 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
-	"example.com/videocatalog/internal/timer"
 )
 
 // Videos is the command side: videos, and their events.
@@ -34,8 +33,8 @@ func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
 // the current state of the video created first. With another fingerprint it
 // returns problem.Exists.
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
-	id, err := s.create(ctx, "store.CreateVideo", requestID, fingerprint, created.Video.ID, func(ctx context.Context, q *sqlcgen.Queries) error {
-		return record(ctx, q, created)
+	id, err := s.create(ctx, "store.CreateVideo", requestID, fingerprint, created.Video.ID, func(ctx context.Context, tx Tx) error {
+		return record(ctx, tx, created)
 	})
 	if err != nil {
 		return domain.Video{}, err
@@ -50,21 +49,13 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 // returns the new state. If the decision returns no event, nothing changes.
 func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error) {
 	var video domain.Video
-	err := s.change(ctx, "store.ChangeVideo", id, func(ctx context.Context, q *sqlcgen.Queries) (changed bool, err error) {
-		row, err := q.LockVideo(ctx, id)
+	err := s.change(ctx, "store.ChangeVideo", id, func(ctx context.Context, tx Tx) (changed bool, err error) {
+		row, err := sqlcgen.New(tx).LockVideo(ctx, id)
 		if err != nil {
 			return false, notFound(err, "video", id)
 		}
-		video = videoOf(row)
-		made, err := decide(video)
-		if made == nil || err != nil {
-			return false, err
-		}
-		if err := checkNext(id, video.Version, made.Video.ID, made.Video.Version); err != nil {
-			return false, err
-		}
-		video = made.Video
-		return true, record(ctx, q, made)
+		video, changed, err = s.Decide(ctx, tx, id, videoOf(row), decide)
+		return changed, err
 	})
 	if err != nil {
 		return domain.Video{}, err
@@ -75,9 +66,40 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.De
 	return video, nil
 }
 
+// Decide applies a decision to a video in a transaction that has locked it, and returns the state
+// after it. If the decision returns no event, nothing changes. The zero value is the state before
+// of a video that does not exist.
+func (*Videos) Decide(ctx context.Context, tx Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*domain.Event, error)) (after domain.Video, changed bool, err error) {
+	made, err := decide(before)
+	if made == nil || err != nil {
+		return before, false, err
+	}
+	if err := checkNext(id, before.Version, made.Video.ID, made.Video.Version); err != nil {
+		return before, false, err
+	}
+	return made.Video, true, record(ctx, tx, made)
+}
+
+// Lock locks videos in the order of their ids, and returns those that exist. It waits for other
+// transactions; with free it leaves out the videos that they have locked.
+func (*Videos) Lock(ctx context.Context, tx Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]domain.Video, error) {
+	q := sqlcgen.New(tx)
+	lock := q.LockVideos
+	if free {
+		lock = q.LockFreeVideos
+	}
+	rows, err := lock(ctx, ids)
+	locked := make(map[uuid.UUID]domain.Video, len(rows))
+	for _, row := range rows {
+		locked[row.ID] = videoOf(row)
+	}
+	return locked, err
+}
+
 // record writes a video and its event in the caller's transaction. No other
 // code writes videos, so a crash leaves both or neither.
-func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
+func record(ctx context.Context, tx Tx, e *domain.Event) error {
+	q := sqlcgen.New(tx)
 	message, err := event.Encode(e)
 	if err != nil {
 		return err
@@ -106,38 +128,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
-	if err := setTimers(ctx, q, message, e.Timers); err != nil {
-		return err
-	}
 	return appendEvent(ctx, q, message) // last: the row is locked
-}
-
-// decider is how reactions and timers change videos.
-func (s *Videos) decider(stamp Stamp) decider[domain.Video, domain.Event] {
-	of := func(rows []sqlcgen.VideoCatalogVideo, err error) ([]domain.Video, error) {
-		return mapSlice(rows, videoOf), err
-	}
-	return decider[domain.Video, domain.Event]{
-		commandSide: s.commandSide, stamp: stamp, record: record,
-		lock: func(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) ([]domain.Video, error) {
-			return of(q.LockVideos(ctx, ids))
-		},
-		lockFree: func(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) ([]domain.Video, error) {
-			return of(q.LockFreeVideos(ctx, ids))
-		},
-		identity: func(v domain.Video) (uuid.UUID, int64) { return v.ID, v.Version },
-		after:    func(e *domain.Event) domain.Video { return e.Video },
-	}
-}
-
-// ReactVideos returns how videos react to the events of another aggregate type.
-func ReactVideos[E any](s *Videos, reaction domain.Reaction[E, domain.Video, domain.Event], stamp Stamp) React[E] {
-	return reactTo(s.decider(stamp), reaction)
-}
-
-// Timers returns the timers of videos.
-func (s *Videos) Timers(alarm domain.Alarm[domain.Video, domain.Event], stamp Stamp) timer.Timers {
-	return timers[domain.Video, domain.Event]{s.decider(stamp), alarm}
 }
 
 // VideoAggregates is how the outbox publishes events and states of videos again.

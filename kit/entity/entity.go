@@ -230,7 +230,7 @@ var predeclared = strings.Fields(`any append bool byte cap clear close comparabl
 
 // packages are names in the code that is made.
 var packages = strings.Fields(`aip bytes cipher config consumer context domain envelope errors event fmt grpc json main names pgx pgxpool port
-	problem proto queries registration runtime scanner server slices snapshot sqlcgen store subscription time uuid view views backend`)
+	problem proto queries reactions registration runtime scanner server slices snapshot sqlcgen store subscription time timers uuid view views backend`)
 
 func (e entity) checkTransitions() (errs []error) {
 	wrong := func(t transition, format string, args ...any) {
@@ -275,6 +275,9 @@ func (e entity) checkTransitions() (errs []error) {
 }
 
 func (e entity) checkTimers() (errs []error) {
+	if len(e.Timers) > 0 && !e.names.HasReactions {
+		errs = append(errs, errNoReactions)
+	}
 	for i, t := range e.Timers {
 		wrong := func(format string, args ...any) {
 			errs = append(errs, fmt.Errorf("timer %s:%s:%s: "+format, append([]any{t.State, t.After, t.Command}, args...)...))
@@ -291,6 +294,9 @@ func (e entity) checkTimers() (errs []error) {
 	}
 	return errs
 }
+
+// errNoReactions is the error of a timer or a reaction that nothing would run.
+var errNoReactions = errors.New("timers and reactions need the option reactions: make the service with --with reactions, or copy options/reactions from the template and list it in cmd/server/parts.go")
 
 // nested are the messages and enums in the message of the events. protoc-gen-go makes a type of each, and
 // of each event by the name of its field.

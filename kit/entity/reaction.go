@@ -193,6 +193,9 @@ func (r *reaction) checkFree() error {
 
 // check returns all mistakes in the rules.
 func (r *reaction) check() (errs []error) {
+	if !r.Entity.names.HasReactions {
+		errs = append(errs, errNoReactions)
+	}
 	if len(r.Rules) == 0 {
 		errs = append(errs, fmt.Errorf("%s reacts to %s without rules: remove it from %s", r.Entity.Name, r.To, pathOf(r.Entity.Name)))
 	}

@@ -35,8 +35,25 @@ func withPayments(t *testing.T, payment entity) {
 			t.Fatal(err)
 		}
 	}
-	if err := writeFile("db/migrations/01001_payments.sql", nil); err != nil {
+	for _, path := range []string{"db/migrations/01001_payments.sql", "options/reactions/README.md"} {
+		if err := writeFile(path, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Without the option that runs them, timers and reactions are errors that name it.
+func TestReactionsNeedTheOption(t *testing.T) {
+	withPayments(t, payment)
+	if err := removeFile("options/reactions/README.md"); err != nil {
 		t.Fatal(err)
+	}
+	_, timerErr := described(t, "turnip", "--fields=title:string", "--transitions=draft→placed:place", "--timers=draft:15m:place")
+	_, reactionErr := react("order", "payment", "captured:order_id:place")
+	for _, err := range []error{timerErr, reactionErr} {
+		if err == nil || !strings.Contains(err.Error(), "--with reactions") {
+			t.Errorf("error = %v, want one about --with reactions", err)
+		}
 	}
 }
 
@@ -95,7 +112,7 @@ func TestReact(t *testing.T) {
 	}
 
 	reacted(t, "order", "payment", "captured:order_id:place created:payer_id:reopen")
-	contains(t, decision, "case PaymentCaptured, PaymentRefunded:", "case PaymentCreated:\n", "e.Type == PaymentCreated && e.Payment.PayerID == o.ID:\n\t\t\t\treturn ReopenOrder(")
+	contains(t, decision, "case PaymentCaptured, PaymentRefunded:", "case PaymentCreated:\n", "e.Type == PaymentCreated && e.Payment.PayerID == o.ID:\n\t\treturn ReopenOrder(")
 	reacted(t, "order", "order", "placed:parent_id:cancel")
 	contains(t, "internal/names/order.go", "{\"order-views\", \"order-order\"},\n")
 
@@ -126,9 +143,9 @@ func TestReactionMakesEntity(t *testing.T) {
 		t.Errorf("kept %q, want all files written", kept)
 	}
 	contains(t, "internal/domain/payment_order.go",
-		"case OrderPlaced, OrderCanceled:\n\t\t\t\tids = []uuid.UUID{e.Order.ID}",
-		"case e.Type == OrderPlaced && o.ID == uuid.Nil:\n\t\t\t\treturn CreatePayment(e.Order.ID, PaymentDetails{}, stamp)",
-		"case e.Type == OrderCanceled && e.Order.ID == o.ID:\n\t\t\t\treturn RefundPayment(AnyVersion, stamp)(o)")
+		"case OrderPlaced, OrderCanceled:\n\t\tids = []uuid.UUID{e.Order.ID}",
+		"case e.Type == OrderPlaced && o.ID == uuid.Nil:\n\t\treturn CreatePayment(e.Order.ID, PaymentDetails{}, stamp)",
+		"case e.Type == OrderCanceled && e.Order.ID == o.ID:\n\t\treturn RefundPayment(AnyVersion, stamp)(o)")
 	reacted(t, "order", "payment", "created:payer_id:create")
 	contains(t, "internal/domain/order_payment.go", "return CreateOrder(e.Payment.PayerID, OrderDetails{}, stamp)")
 }

@@ -16,6 +16,8 @@ type names struct {
 	Schema      string
 	Service     string
 	ErrorDomain string
+	// HasReactions reports whether the service has the option that runs reactions and timers.
+	HasReactions bool
 }
 
 var (
@@ -43,6 +45,7 @@ func readNames() (names, error) {
 	if err := errors.Join(errs...); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
+	n.HasReactions = isThere("options/reactions")
 	return n, nil
 }
 

@@ -367,7 +367,7 @@ func (e entity) Imports(layer string) []string {
 		return quoted(slices.Concat([]string{"context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
 			"", "github.com/google/uuid", "github.com/jackc/pgx/v5/pgxpool",
 			"", ours + "internal/domain", ours + "internal/envelope",
-		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/store/internal/sqlcgen"}, list(!e.Replica(), ours+"internal/timer"))...)
+		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/store/internal/sqlcgen"}, list(len(e.Timers) > 0, ours+"options/reactions/timers"))...)
 	default: // server
 		return quoted(slices.Concat([]string{"context"}, list(!e.Replica(), "fmt"), list(len(e.States()) > 0 && !e.Replica(), "text/scanner"), []string{
 			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",

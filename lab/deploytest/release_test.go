@@ -199,7 +199,7 @@ func TestReleaseDryRun(t *testing.T) {
 		shown                 []string // shown, but not sent
 	}{
 		{"all", service, map[string]string{
-			"ROLES": "api,publisher,projector,reactor", "AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
+			"AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
 		}, nil},
 		{"pools", service + "-api", map[string]string{"ROLES": "api"}, []string{"/pools.projector.yaml", "/pools.publisher.yaml"}},
 	} {

@@ -69,10 +69,13 @@ func TestWith(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "service")
-	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", "console,terraform")...)
+	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", "console,terraform,reactions", "--timers", "placed:15m:cancel")...)
+	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "order_id:uuid!", "--transitions", "asked→captured:capture")
+	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "order", "payment", "--on", "captured:order_id:place")
 	clone.Run(t, service, "go", "vet", "./...")
+	clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/domain", "./cmd/server", "-run", "Order|Option|Import|Ring|Subscription")
 	checkParts(t, service, "console", "terraform")
-	for _, there := range []string{"options/console", "deploy/terraform"} {
+	for _, there := range []string{"options/console", "options/reactions", "deploy/terraform"} {
 		if _, err := os.Stat(filepath.Join(service, there)); err != nil {
 			t.Error(err)
 		}

@@ -20,7 +20,7 @@ locals {
     OTEL_RESOURCE_ATTRIBUTES   = "cloud.platform=gcp_cloud_run,cloud.region=${var.region}"
   }
   shapes = {
-    all   = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,publisher,projector,reactor", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
+    all   = { account = "all", instances = 3, env = merge(local.pubsub, { AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
     pools = { account = "api", instances = 5, env = { ROLES = "api", AUTH = "iam", DATABASE_MAX_CONNS = "6", PUBSUB_PROJECT = var.project } }
   }
   shape = local.shapes[var.shape]

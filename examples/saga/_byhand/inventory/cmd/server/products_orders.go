@@ -8,23 +8,20 @@ import (
 	"saga.example.com/inventory/internal/domain"
 	"saga.example.com/inventory/internal/event"
 	"saga.example.com/inventory/internal/names"
-	"saga.example.com/inventory/internal/server"
 	"saga.example.com/inventory/internal/store"
+	"saga.example.com/inventory/options/reactions"
 )
 
 // productsOnOrders registers how products react to the events of orders.
 func productsOnOrders(*pgxpool.Pool) app.Registration {
-	return app.Registration{
-		AggregateType: event.AggregateProduct,
-		Reactions: func(b app.Backend) []app.Subscription {
-			products := store.NewProducts(b.Commands, b.Wake)
-			react := store.ReactProducts(products, domain.ProductOrderReaction(), server.Stamp)
-			return []app.Subscription{{
-				ID: names.OrderTopic.Subscription("inventory-product-order"), Consumer: "inventory-product-order",
-				Handlers: consumer.Handlers{
-					event.AggregateOrder: consumer.React(event.OrderTypes, event.DecodeOrder, react),
-				},
-			}}
-		},
+	subscriptions := func(b app.Backend) []app.Subscription {
+		products := store.NewProducts(b.Commands, b.Wake)
+		return []app.Subscription{{
+			ID: names.OrderTopic.Subscription("inventory-product-order"), Consumer: "inventory-product-order",
+			Handlers: consumer.Handlers{
+				event.AggregateOrder: reactions.Handler(event.OrderTypes, event.DecodeOrder, products, domain.ProductOrderConcerns, domain.ProductOrderReaction),
+			},
+		}}
 	}
+	return app.Registration{AggregateType: event.AggregateProduct, Parts: map[string]any{reactions.Name: reactions.Of{Subscriptions: subscriptions}}}
 }

@@ -6,24 +6,22 @@ import (
 	"github.com/google/uuid"
 )
 
+// ProductOrderConcerns returns the id of the product that an event of an order concerns.
+func ProductOrderConcerns(e OrderEvent) []uuid.UUID {
+	if !slices.Contains([]EventType{OrderCreated, OrderConfirmed, OrderCanceled}, e.Type) {
+		return nil
+	}
+	return []uuid.UUID{e.Order.ProductID}
+}
+
 // ProductOrderReaction is how products react to orders. A new order reserves stock, or is
 // rejected. A confirmed order sells what it has reserved, and a canceled one releases it. Product
 // and quantity of an order must not change meanwhile.
-func ProductOrderReaction() Reaction[OrderEvent, Product, ProductEvent] {
-	return Reaction[OrderEvent, Product, ProductEvent]{
-		Concerns: func(e OrderEvent) []uuid.UUID {
-			if !slices.Contains([]EventType{OrderCreated, OrderConfirmed, OrderCanceled}, e.Type) {
-				return nil
-			}
-			return []uuid.UUID{e.Order.ProductID}
-		},
-		Decide: func(p Product, e OrderEvent, stamp Stamp) (*ProductEvent, error) {
-			if p.ID == uuid.Nil {
-				return nil, nil // there is no such product: the timer of the order cancels it
-			}
-			return UpdateProduct(AllProductFields(), p.afterOrder(e), AnyVersion, stamp)(p)
-		},
+func ProductOrderReaction(p Product, e OrderEvent, stamp Stamp) (*ProductEvent, error) {
+	if p.ID == uuid.Nil {
+		return nil, nil // there is no such product: the timer of the order cancels it
 	}
+	return UpdateProduct(AllProductFields(), p.afterOrder(e), AnyVersion, stamp)(p)
 }
 
 // afterOrder returns the stock after an event of an order. available + reserved + sold stays the

@@ -11,7 +11,7 @@ import (
 // Two orders want the last three of a product. The first reserves two, so the second is rejected.
 // Then the first is confirmed or canceled. The end of the second changes nothing.
 func TestProductOrderReaction(t *testing.T) {
-	decide := domain.ProductOrderReaction().Decide
+	decide := domain.ProductOrderReaction
 	first, second := uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f2004"), uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f2005")
 	for _, end := range []struct {
 		of                        domain.EventType

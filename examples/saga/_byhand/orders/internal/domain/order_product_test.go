@@ -11,7 +11,6 @@ import (
 // Reserved stock reserves the order, rejected stock cancels it, and nothing else of a product
 // concerns an order.
 func TestOrderProductReaction(t *testing.T) {
-	reaction := domain.OrderProductReaction()
 	order := domain.Order{ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f2004"), State: domain.OrderStatePlaced, Version: 1}
 	for _, test := range []struct {
 		outcome domain.ProductOutcome
@@ -27,10 +26,10 @@ func TestOrderProductReaction(t *testing.T) {
 			Type:    domain.ProductUpdated,
 			Product: domain.Product{ProductDetails: domain.ProductDetails{OrderID: order.ID, Outcome: test.outcome}},
 		}
-		if ids := reaction.Concerns(e); len(ids) != 1 || ids[0] != order.ID {
+		if ids := domain.OrderProductConcerns(e); len(ids) != 1 || ids[0] != order.ID {
 			t.Errorf("it concerns %v, want %s", ids, order.ID)
 		}
-		made, err := reaction.Decide(test.of, e, domain.Stamp{EventID: uuid.New()})
+		made, err := domain.OrderProductReaction(test.of, e, domain.Stamp{EventID: uuid.New()})
 		if err != nil || made == nil && test.want != "" || made != nil && made.Type != test.want {
 			t.Errorf("%s = %v, %v, want %q", test.outcome, made, err, test.want)
 		}
@@ -39,7 +38,7 @@ func TestOrderProductReaction(t *testing.T) {
 		{Type: domain.ProductCreated},
 		{Type: domain.ProductUpdated}, // before the first order
 	} {
-		if ids := reaction.Concerns(e); len(ids) != 0 {
+		if ids := domain.OrderProductConcerns(e); len(ids) != 0 {
 			t.Errorf("%s concerns %v, want none", e.Type, ids)
 		}
 	}

@@ -12,38 +12,28 @@ import (
 	"github.com/google/uuid"
 )
 
-const CancelTimers = `-- name: CancelTimers :exec
+const cancelTimers = `-- name: CancelTimers :exec
 DELETE FROM video_catalog.timers
 WHERE aggregate_type = $1 AND aggregate_id = $2 AND name = ANY ($3::text[])
 `
 
 // Deletes timers of an aggregate. The caller has locked the aggregate.
 func (q *Queries) CancelTimers(ctx context.Context, aggregateType string, aggregateID uuid.UUID, names []string) error {
-	_, err := q.db.Exec(ctx, CancelTimers, aggregateType, aggregateID, names)
+	_, err := q.db.Exec(ctx, cancelTimers, aggregateType, aggregateID, names)
 	return err
 }
 
-const DeleteTimer = `-- name: DeleteTimer :exec
+const deleteTimer = `-- name: DeleteTimer :exec
 DELETE FROM video_catalog.timers WHERE aggregate_type = $1 AND aggregate_id = $2 AND name = $3
 `
 
 // Deletes a timer that fires. The caller has locked the aggregate.
 func (q *Queries) DeleteTimer(ctx context.Context, aggregateType string, aggregateID uuid.UUID, name string) error {
-	_, err := q.db.Exec(ctx, DeleteTimer, aggregateType, aggregateID, name)
+	_, err := q.db.Exec(ctx, deleteTimer, aggregateType, aggregateID, name)
 	return err
 }
 
-const DeleteTimersOf = `-- name: DeleteTimersOf :exec
-DELETE FROM video_catalog.timers WHERE aggregate_type = $1 AND aggregate_id = $2
-`
-
-// Deletes all timers of an aggregate. The caller has locked the aggregate.
-func (q *Queries) DeleteTimersOf(ctx context.Context, aggregateType string, aggregateID uuid.UUID) error {
-	_, err := q.db.Exec(ctx, DeleteTimersOf, aggregateType, aggregateID)
-	return err
-}
-
-const ListDueAggregates = `-- name: ListDueAggregates :many
+const listDueAggregates = `-- name: ListDueAggregates :many
 SELECT aggregate_id, due_at FROM video_catalog.timers
 WHERE aggregate_type = $1 AND due_at <= now() AND (due_at, aggregate_id) > ($2::timestamptz, $3::uuid)
 ORDER BY due_at, aggregate_id
@@ -64,7 +54,7 @@ type ListDueAggregatesRow struct {
 
 // Returns the next due timers behind (after_due, after_id), the oldest first, without a lock.
 func (q *Queries) ListDueAggregates(ctx context.Context, arg ListDueAggregatesParams) ([]ListDueAggregatesRow, error) {
-	rows, err := q.db.Query(ctx, ListDueAggregates,
+	rows, err := q.db.Query(ctx, listDueAggregates,
 		arg.AggregateType,
 		arg.AfterDue,
 		arg.AfterID,
@@ -88,7 +78,7 @@ func (q *Queries) ListDueAggregates(ctx context.Context, arg ListDueAggregatesPa
 	return items, nil
 }
 
-const ListDueTimers = `-- name: ListDueTimers :many
+const listDueTimers = `-- name: ListDueTimers :many
 SELECT DISTINCT ON (aggregate_id) aggregate_id, name, attempts, causation_id, correlation_id,
 	extract(epoch FROM clock_timestamp() - due_at)::float8 AS late_seconds
 FROM video_catalog.timers
@@ -107,7 +97,7 @@ type ListDueTimersRow struct {
 
 // Returns, for each aggregate, the timer that was due first. The caller has locked the aggregates.
 func (q *Queries) ListDueTimers(ctx context.Context, aggregateType string, aggregateIds []uuid.UUID) ([]ListDueTimersRow, error) {
-	rows, err := q.db.Query(ctx, ListDueTimers, aggregateType, aggregateIds)
+	rows, err := q.db.Query(ctx, listDueTimers, aggregateType, aggregateIds)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +123,7 @@ func (q *Queries) ListDueTimers(ctx context.Context, aggregateType string, aggre
 	return items, nil
 }
 
-const MeasureTimers = `-- name: MeasureTimers :one
+const measureTimers = `-- name: MeasureTimers :one
 SELECT coalesce((
 		SELECT extract(epoch FROM now() - t.due_at) FROM video_catalog.timers t
 		WHERE t.aggregate_type = $1 AND t.due_at <= now() ORDER BY t.due_at LIMIT 1
@@ -148,13 +138,13 @@ type MeasureTimersRow struct {
 
 // Returns by how many seconds the oldest timer of an aggregate type is late, and how many wait, up to max_counted.
 func (q *Queries) MeasureTimers(ctx context.Context, aggregateType string, maxCounted int32) (MeasureTimersRow, error) {
-	row := q.db.QueryRow(ctx, MeasureTimers, aggregateType, maxCounted)
+	row := q.db.QueryRow(ctx, measureTimers, aggregateType, maxCounted)
 	var i MeasureTimersRow
 	err := row.Scan(&i.LateSeconds, &i.Waiting)
 	return i, err
 }
 
-const PostponeTimer = `-- name: PostponeTimer :execrows
+const postponeTimer = `-- name: PostponeTimer :execrows
 UPDATE video_catalog.timers
 SET due_at = clock_timestamp() + $1::interval, attempts = attempts + 1, last_error = $2
 WHERE aggregate_type = $3 AND aggregate_id = $4 AND name = $5 AND due_at <= now()
@@ -170,7 +160,7 @@ type PostponeTimerParams struct {
 
 // Has a timer that failed fire again later, unless it has fired after all, or was set to another time meanwhile.
 func (q *Queries) PostponeTimer(ctx context.Context, arg PostponeTimerParams) (int64, error) {
-	result, err := q.db.Exec(ctx, PostponeTimer,
+	result, err := q.db.Exec(ctx, postponeTimer,
 		arg.After,
 		arg.LastError,
 		arg.AggregateType,
@@ -183,7 +173,7 @@ func (q *Queries) PostponeTimer(ctx context.Context, arg PostponeTimerParams) (i
 	return result.RowsAffected(), nil
 }
 
-const SetTimers = `-- name: SetTimers :exec
+const setTimers = `-- name: SetTimers :exec
 INSERT INTO video_catalog.timers (aggregate_type, aggregate_id, name, due_at, causation_id, correlation_id)
 SELECT $1, $2, new.name, clock_timestamp() + new.after, $3, $4
 FROM (SELECT unnest($5::text[]) AS name, unnest($6::interval[]) AS after) new
@@ -202,7 +192,7 @@ type SetTimersParams struct {
 
 // Sets timers of an aggregate, in place of those with the same names. The caller has locked the aggregate.
 func (q *Queries) SetTimers(ctx context.Context, arg SetTimersParams) error {
-	_, err := q.db.Exec(ctx, SetTimers,
+	_, err := q.db.Exec(ctx, setTimers,
 		arg.AggregateType,
 		arg.AggregateID,
 		arg.CausationID,

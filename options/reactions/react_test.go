@@ -1,4 +1,4 @@
-package store_test
+package reactions
 
 import (
 	"context"
@@ -31,47 +31,25 @@ var errUnreadable = errors.New("unreadable")
 
 // addReview lets a video have the text of each review as a tag. A text can also ask for
 // nothing, for a first event, or for an error.
-func addReview() domain.Reaction[review, domain.Video, domain.Event] {
-	return domain.Reaction[review, domain.Video, domain.Event]{
-		Concerns: func(r review) []uuid.UUID { return r.videos },
-		Decide: func(v domain.Video, r review, stamp domain.Stamp) (*domain.Event, error) {
-			switch {
-			case r.text == "nothing":
-				return nil, nil
-			case r.text == "unreadable":
-				return nil, errUnreadable
-			case r.title != "":
-				return domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: r.title}, domain.AnyVersion, stamp)(v)
-			case v.Version == 0:
-				return domain.Create(r.videos[0], domain.Details{Title: r.text}, stamp)
-			}
-			return domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: append(slices.Clone(v.Tags), r.text)}, domain.AnyVersion, stamp)(v)
-		},
-	}
-}
-
-func realStamp() (domain.Stamp, error) {
-	id, err := uuid.NewV7()
-	return domain.Stamp{EventID: id, Time: time.Now()}, err
-}
-
-func reviewed(t testing.TB, text string, videos ...uuid.UUID) envelope.Received[review] {
-	t.Helper()
-	return envelope.Received[review]{Message: envelope.Message{ID: newID(t), Type: "ReviewWritten"}, Event: review{text: text, videos: videos}}
-}
-
-// newVideos stores some videos and returns their ids.
-func newVideos(t testing.TB, videos *store.Videos, n int) (ids []uuid.UUID) {
-	t.Helper()
-	for range n {
-		e := created(t, "Ran")
-		e.Video.Tags = nil
-		if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-			t.Fatal(err)
+func addReview(videos clips) reaction[review, domain.Video, fact] {
+	return reaction[review, domain.Video, fact]{videos, func(r review) []uuid.UUID { return r.videos }, func(v domain.Video, r review, stamp domain.Stamp) (*fact, error) {
+		switch {
+		case r.text == "nothing":
+			return nil, nil
+		case r.text == "unreadable":
+			return nil, errUnreadable
+		case r.title != "":
+			return retitled(v, r.title, stamp)
+		case v.Version == 0:
+			return of(domain.Create(r.videos[0], domain.Details{Title: r.text}, stamp))
 		}
-		ids = append(ids, e.Video.ID)
-	}
-	return ids
+		return tagged(v, r.text, stamp)
+	}}
+}
+
+func reviewed(t testing.TB, text string, videos ...uuid.UUID) received[review] {
+	t.Helper()
+	return received[review]{Message: envelope.Message{ID: newID(t), Type: "ReviewWritten"}, Event: review{text: text, videos: videos}}
 }
 
 // However often and beside whom an event comes, a video reacts to it once, with one event
@@ -79,11 +57,11 @@ func newVideos(t testing.TB, videos *store.Videos, n int) (ids []uuid.UUID) {
 func TestReactionTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
-	videos := store.NewVideos(pool, nil)
-	react := store.ReactVideos(videos, addReview(), realStamp)
-	ids := newVideos(t, videos, 5)
+	videos := newClips(pool, nil)
+	react := addReview(videos).react
+	ids := someClips(t, videos, 5)
 	const each = 20
-	var events []envelope.Received[review]
+	var events []received[review]
 	for n := range each {
 		for i, id := range ids {
 			other := ids[(i+1)%len(ids)]
@@ -96,7 +74,7 @@ func TestReactionTakesEffectOnce(t *testing.T) {
 	for range 6 {
 		consumers.Go(func() {
 			for range 30 {
-				batch := make([]envelope.Received[review], 1+rand.N(20))
+				batch := make([]received[review], 1+rand.N(20))
 				for i := range batch {
 					batch[i] = events[rand.N(len(events))]
 				}
@@ -137,19 +115,19 @@ func TestReactionIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	var commits []envelope.Aggregate
-	videos := store.NewVideos(pool, func(a envelope.Aggregate) { commits = append(commits, a) })
-	react := store.ReactVideos(videos, addReview(), realStamp)
-	ids := newVideos(t, videos, 1)
+	videos := newClips(pool, func(a envelope.Aggregate) { commits = append(commits, a) })
+	react := addReview(videos).react
+	ids := someClips(t, videos, 1)
 	commits = nil
 	good, bad := reviewed(t, "good", ids[0]), reviewed(t, "unreadable", ids[0])
-	if _, err := react(t.Context(), "reviews", []envelope.Received[review]{good, bad}); !errors.Is(err, errUnreadable) || errors.Is(err, envelope.ErrUnavailable) {
+	if _, err := react(t.Context(), "reviews", []received[review]{good, bad}); !errors.Is(err, errUnreadable) || errors.Is(err, envelope.ErrUnavailable) {
 		t.Errorf("react() = %v, want %v", err, errUnreadable)
 	}
 	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
 		t.Errorf("%d rows are left of a batch that was refused, want 0", n)
 	}
 	good.Event.videos = append(good.Event.videos, ids[0]) // twice
-	outcomes, err := react(t.Context(), "reviews", []envelope.Received[review]{good, good, reviewed(t, "nothing", ids[0])})
+	outcomes, err := react(t.Context(), "reviews", []received[review]{good, good, reviewed(t, "nothing", ids[0])})
 	if want := []envelope.Outcome{envelope.Applied, envelope.Duplicate, envelope.Applied}; err != nil || !cmp.Equal(want, outcomes) {
 		t.Errorf("react() = %v, %v, want %v", outcomes, err, want)
 	}
@@ -167,17 +145,17 @@ func TestReactionIsOneTransaction(t *testing.T) {
 func TestReactionThatFailsIsNotHandled(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	ids := newVideos(t, videos, 2)
-	react := func(decide func(v domain.Video, stamp domain.Stamp) (*domain.Event, error)) error {
-		reaction := addReview()
-		reaction.Decide = func(v domain.Video, _ review, stamp domain.Stamp) (*domain.Event, error) { return decide(v, stamp) }
-		_, err := store.ReactVideos(videos, reaction, realStamp)(t.Context(), "reviews", []envelope.Received[review]{reviewed(t, "x", ids[0])})
+	videos := newClips(pool, nil)
+	ids := someClips(t, videos, 2)
+	react := func(decide func(v domain.Video, stamp domain.Stamp) (*fact, error)) error {
+		reaction := addReview(videos)
+		reaction.decide = func(v domain.Video, _ review, stamp domain.Stamp) (*fact, error) { return decide(v, stamp) }
+		_, err := reaction.react(t.Context(), "reviews", []received[review]{reviewed(t, "x", ids[0])})
 		return err
 	}
-	rename := func(change func(*domain.Video)) func(domain.Video, domain.Stamp) (*domain.Event, error) {
-		return func(v domain.Video, stamp domain.Stamp) (*domain.Event, error) {
-			e, err := domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "x"}, domain.AnyVersion, stamp)(v)
+	rename := func(change func(*domain.Video)) func(domain.Video, domain.Stamp) (*fact, error) {
+		return func(v domain.Video, stamp domain.Stamp) (*fact, error) {
+			e, err := retitled(v, "x", stamp)
 			if e != nil {
 				change(&e.Video)
 			}
@@ -192,7 +170,7 @@ func TestReactionThatFailsIsNotHandled(t *testing.T) {
 			t.Errorf("react() with %s = %v, want an error of the decision", name, err)
 		}
 	}
-	if err := react(func(domain.Video, domain.Stamp) (*domain.Event, error) {
+	if err := react(func(domain.Video, domain.Stamp) (*fact, error) {
 		return nil, problem.Errorf(problem.Unavailable, "not now")
 	}); !errors.Is(err, envelope.ErrUnavailable) {
 		t.Errorf("react() = %v, want Unavailable", err)
@@ -214,14 +192,14 @@ func TestReactionThatFailsIsNotHandled(t *testing.T) {
 func TestReactionContinuesTheChain(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	react := store.ReactVideos(videos, addReview(), realStamp)
+	videos := newClips(pool, nil)
+	react := addReview(videos).react
 	id, first := newID(t), newID(t)
 	r := reviewed(t, "Kagemusha", id)
 	r.Message.Cause = envelope.Cause{CausationID: newID(t), CorrelationID: first}
 	snapshot := reviewed(t, "nothing", id)
 	snapshot.Message.Repeat = envelope.RepeatSnapshot
-	outcomes, err := react(t.Context(), "reviews", []envelope.Received[review]{snapshot, r})
+	outcomes, err := react(t.Context(), "reviews", []received[review]{snapshot, r})
 	if want := []envelope.Outcome{envelope.Stale, envelope.Applied}; err != nil || !cmp.Equal(want, outcomes) {
 		t.Errorf("react() = %v, %v, want %v", outcomes, err, want)
 	}
@@ -245,12 +223,12 @@ func TestReactionContinuesTheChain(t *testing.T) {
 func TestReactionsArePruned(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	react := store.ReactVideos(videos, addReview(), realStamp)
+	videos := newClips(pool, nil)
+	react := addReview(videos).react
 	old, older, young := reviewed(t, "nothing"), reviewed(t, "nothing"), reviewed(t, "nothing")
 	old.Message.ID = uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003")
 	older.Message.ID = uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1002")
-	all := []envelope.Received[review]{old, older, young}
+	all := []received[review]{old, older, young}
 	for _, consumer := range []string{"reviews", "another"} {
 		if _, err := react(t.Context(), consumer, all); err != nil {
 			t.Fatal(err)
@@ -258,8 +236,8 @@ func TestReactionsArePruned(t *testing.T) {
 	}
 	execute(t, pool, "UPDATE video_catalog.inbox SET received_at = now() - interval '2 days'")
 	for _, want := range []int64{1, 1, 0} { // the two events that also happened long ago
-		if n, err := store.NewReactions(pool).Prune(t.Context(), "reviews", 24*time.Hour, 1); err != nil || n != want {
-			t.Errorf("Prune() = %d, %v, want %d", n, err, want)
+		if n, err := prune(t.Context(), pool, "reviews", 24*time.Hour, 1); err != nil || n != want {
+			t.Errorf("prune() = %d, %v, want %d", n, err, want)
 		}
 	}
 	for consumer, want := range map[string][]envelope.Outcome{

@@ -1,4 +1,4 @@
-package store_test
+package reactions
 
 import (
 	"context"
@@ -9,15 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/timer"
 )
 
 // measuredTimers are timers of which two wait. If they are silent, the database does not
 // respond.
 type measuredTimers struct {
-	timer.Timers
+	Timers
 	silent bool
 }
 
@@ -36,8 +33,8 @@ func TestTimersAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := metric.NewManualReader()
 		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-		types := map[string]timer.Timers{"order": measuredTimers{silent: true}, "payment": measuredTimers{}, "refund": measuredTimers{silent: true}}
-		if err := store.ObserveTimers(meter, types); err != nil {
+		types := map[string]Timers{"order": measuredTimers{silent: true}, "payment": measuredTimers{}, "refund": measuredTimers{silent: true}}
+		if err := observe(meter, types); err != nil {
 			t.Fatal(err)
 		}
 		for _, limit := range []struct{ has, takes time.Duration }{{time.Minute, 2 * time.Second}, {time.Second, 500 * time.Millisecond}} {

@@ -30,10 +30,6 @@ ORDER BY aggregate_id, due_at, name;
 -- Deletes a timer that fires. The caller has locked the aggregate.
 DELETE FROM video_catalog.timers WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id AND name = @name;
 
--- name: DeleteTimersOf :exec
--- Deletes all timers of an aggregate. The caller has locked the aggregate.
-DELETE FROM video_catalog.timers WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
-
 -- name: PostponeTimer :execrows
 -- Has a timer that failed fire again later, unless it has fired after all, or was set to another time meanwhile.
 UPDATE video_catalog.timers

@@ -1,4 +1,4 @@
-package timer_test
+package reactions
 
 import (
 	"bytes"
@@ -18,7 +18,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/timer"
 )
 
 // row is a timer in memory.
@@ -37,7 +36,7 @@ type memTimers struct {
 	calls  int
 }
 
-func (m *memTimers) Fire(_ context.Context, maxTimers int) (done timer.Fired, err error) {
+func (m *memTimers) Fire(_ context.Context, maxTimers int) (done Fired, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.calls++
@@ -64,19 +63,19 @@ func (m *memTimers) Fire(_ context.Context, maxTimers int) (done timer.Fired, er
 func (*memTimers) Waiting(context.Context, int) (time.Duration, int64, error) { return 0, 0, nil }
 
 // run runs a clock for some time.
-func run(t *testing.T, kinds map[string]timer.Timers, lasting time.Duration) {
+func run(t *testing.T, kinds map[string]Timers, lasting time.Duration) {
 	t.Helper()
-	clock, err := timer.New(timer.Config{}, kinds, slog.New(slog.DiscardHandler), nil)
+	c, err := newClock(kinds, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), lasting)
 	defer cancel()
-	if err := clock.Run(ctx); err != nil {
-		t.Errorf("Run() = %v, want nil", err)
+	if err := c.run(ctx); err != nil {
+		t.Errorf("run() = %v, want nil", err)
 	}
-	if err := clock.Stuck(); err != nil {
-		t.Errorf("Stuck() = %v after the end", err)
+	if err := c.stuck(); err != nil {
+		t.Errorf("stuck() = %v after the end", err)
 	}
 }
 
@@ -87,7 +86,7 @@ func TestClockFiresInTime(t *testing.T) {
 		for i := range 1000 {
 			m.rows = append(m.rows, row{due: time.Now().Add(time.Duration(i%7) * time.Second)})
 		}
-		run(t, map[string]timer.Timers{"order": &m}, 10*time.Second)
+		run(t, map[string]Timers{"order": &m}, 10*time.Second)
 		if len(m.fired) != 1000 {
 			t.Errorf("%d timers have fired, want 1000", len(m.fired))
 		}
@@ -95,20 +94,6 @@ func TestClockFiresInTime(t *testing.T) {
 			if late > time.Second {
 				t.Errorf("a timer fired %s late, want less than a second", late)
 			}
-		}
-	})
-}
-
-// Timers that fail hold up no others.
-func TestClockGoesOnAfterAFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var m memTimers
-		for i := range 300 {
-			m.rows = append(m.rows, row{due: time.Now(), refused: i%100 == 50})
-		}
-		run(t, map[string]timer.Timers{"order": &m}, 10*time.Second)
-		if len(m.fired) != 297 {
-			t.Errorf("%d timers have fired, want 297", len(m.fired))
 		}
 	})
 }
@@ -129,7 +114,7 @@ func TestClockOutlivesTheDatabase(t *testing.T) {
 			}
 			down.err = nil
 		}()
-		run(t, map[string]timer.Timers{"down": &down, "broken": &broken, "good": &good}, 70*time.Second)
+		run(t, map[string]Timers{"down": &down, "broken": &broken, "good": &good}, 70*time.Second)
 		if len(down.fired) != 1 || len(good.fired) != 1 || good.fired[0] > time.Second {
 			t.Errorf("fired %v after the outage and %v beside it, want one each", down.fired, good.fired)
 		}
@@ -140,9 +125,9 @@ func TestClockOutlivesTheDatabase(t *testing.T) {
 }
 
 // scripted are timers that a test fires by a function.
-type scripted func(ctx context.Context) (timer.Fired, error)
+type scripted func(ctx context.Context) (Fired, error)
 
-func (f scripted) Fire(ctx context.Context, _ int) (timer.Fired, error) { return f(ctx) }
+func (f scripted) Fire(ctx context.Context, _ int) (Fired, error) { return f(ctx) }
 
 func (scripted) Waiting(context.Context, int) (time.Duration, int64, error) { return 0, 0, nil }
 
@@ -153,7 +138,7 @@ func TestClockPauses(t *testing.T) {
 		start, last := time.Now(), time.Now()
 		var calls int
 		longest, shortest, after := time.Duration(0), time.Hour, time.Duration(0)
-		run(t, map[string]timer.Timers{"order": scripted(func(context.Context) (timer.Fired, error) {
+		run(t, map[string]Timers{"order": scripted(func(context.Context) (Fired, error) {
 			pause := time.Since(last)
 			last = time.Now()
 			switch calls++; {
@@ -164,9 +149,9 @@ func TestClockPauses(t *testing.T) {
 				longest, shortest = max(longest, pause), min(shortest, pause)
 			}
 			if time.Since(start) < 10*time.Minute {
-				return timer.Fired{}, envelope.ErrUnavailable
+				return Fired{}, envelope.ErrUnavailable
 			}
-			return timer.Fired{More: true}, nil
+			return Fired{More: true}, nil
 		})}, 12*time.Minute)
 		if longest > 7500*time.Millisecond || shortest < 2500*time.Millisecond {
 			t.Errorf("pauses of %s to %s in an outage, want 2.5s to 7.5s", shortest, longest)
@@ -183,32 +168,32 @@ func TestClockIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var limit time.Duration
-		kinds := map[string]timer.Timers{
-			"slow": scripted(func(ctx context.Context) (timer.Fired, error) {
+		kinds := map[string]Timers{
+			"slow": scripted(func(ctx context.Context) (Fired, error) {
 				deadline, _ := ctx.Deadline()
 				limit = time.Until(deadline)
 				<-ctx.Done()
-				return timer.Fired{}, ctx.Err()
+				return Fired{}, ctx.Err()
 			}),
-			"hung": scripted(func(context.Context) (timer.Fired, error) {
+			"hung": scripted(func(context.Context) (Fired, error) {
 				<-release
-				return timer.Fired{}, nil
+				return Fired{}, nil
 			}),
 		}
-		clock, err := timer.New(timer.Config{}, kinds, slog.New(slog.DiscardHandler), nil)
+		c, err := newClock(kinds, slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { _ = clock.Run(ctx) })
+		running.Go(func() { _ = c.run(ctx) })
 		for _, test := range []struct {
 			after time.Duration
 			stuck bool
 		}{{40 * time.Second, false}, {10 * time.Second, true}, {time.Hour, true}} {
 			time.Sleep(test.after)
-			if err := clock.Stuck(); (err != nil) != test.stuck || err != nil && (!strings.Contains(err.Error(), "timers of hung") || strings.Contains(err.Error(), "slow")) {
-				t.Errorf("Stuck() %s later = %v, want an error of the type that hangs alone: %t", test.after, err, test.stuck)
+			if err := c.stuck(); (err != nil) != test.stuck || err != nil && (!strings.Contains(err.Error(), "timers of hung") || strings.Contains(err.Error(), "slow")) {
+				t.Errorf("stuck() %s later = %v, want an error of the type that hangs alone: %t", test.after, err, test.stuck)
 			}
 		}
 		close(release)
@@ -218,8 +203,8 @@ func TestClockIsStuck(t *testing.T) {
 			t.Errorf("Fire() has %s, want 10s", limit)
 		}
 		time.Sleep(time.Hour)
-		if err := clock.Stuck(); err != nil {
-			t.Errorf("Stuck() = %v after the end, want nil", err)
+		if err := c.stuck(); err != nil {
+			t.Errorf("stuck() = %v after the end, want nil", err)
 		}
 	})
 }
@@ -229,24 +214,24 @@ func TestClockIsObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
 		calls := 0
-		kinds := map[string]timer.Timers{"order": scripted(func(context.Context) (timer.Fired, error) {
+		kinds := map[string]Timers{"order": scripted(func(context.Context) (Fired, error) {
 			switch calls++; calls {
 			case 1:
-				return timer.Fired{Late: []time.Duration{time.Second, 2 * time.Second}, Failed: []error{errors.New("row 5 is refused")}}, nil
+				return Fired{Late: []time.Duration{time.Second, 2 * time.Second}, Failed: []error{errors.New("row 5 is refused")}}, nil
 			case 2:
-				return timer.Fired{}, envelope.ErrUnavailable
+				return Fired{}, envelope.ErrUnavailable
 			}
-			return timer.Fired{}, nil
+			return Fired{}, nil
 		})}
 		reader := metric.NewManualReader()
 		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-		clock, err := timer.New(timer.Config{}, kinds, slog.New(slog.NewTextHandler(&logged, nil)), meter)
+		c, err := newClock(kinds, slog.New(slog.NewTextHandler(&logged, nil)), meter)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := clock.Run(ctx); err != nil {
+		if err := c.run(ctx); err != nil {
 			t.Error(err)
 		}
 		want := map[string]float64{
@@ -292,11 +277,4 @@ func measured(t *testing.T, reader metric.Reader) map[string]float64 {
 		}
 	}
 	return values
-}
-
-// A Config with negative values is refused.
-func TestConfig(t *testing.T) {
-	if _, err := timer.New(timer.Config{Interval: -1}, nil, nil, nil); err == nil {
-		t.Error("New() with a negative interval = nil, want an error")
-	}
 }

@@ -1,4 +1,4 @@
-package store_test
+package reactions
 
 import (
 	"context"
@@ -10,55 +10,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
-	"example.com/videocatalog/internal/timer"
 )
-
-// at changes a video and sets timers with the event.
-func at(t testing.TB, videos *store.Videos, id uuid.UUID, timers ...domain.Timer) {
-	t.Helper()
-	if _, err := videos.ChangeVideo(t.Context(), id, rename(newID(t).String(), timers...)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// rename is a decision with timers.
-func rename(title string, timers ...domain.Timer) domain.Decision {
-	return func(v domain.Video) (*domain.Event, error) {
-		stamp, err := realStamp()
-		if err != nil {
-			return nil, err
-		}
-		e, err := domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: title}, domain.AnyVersion, stamp)(v)
-		if e != nil {
-			e.Timers = timers
-		}
-		return e, err
-	}
-}
 
 var errNotNow = errors.New("not now: \x00\xff")
 
 // ring is what videos do when a timer fires: they have its name as a tag.
-func ring(v domain.Video, name string, stamp domain.Stamp) (*domain.Event, error) {
+func ring(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 	switch name {
 	case "broken":
 		return nil, errNotNow
 	case "panic":
 		panic("of an alarm")
 	}
-	return domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: append(v.Tags, name)}, domain.AnyVersion, stamp)(v)
+	return tagged(v, name, stamp)
 }
 
 // now is the shortest time.
 const now = time.Microsecond
 
-func waiting(t testing.TB, timers timer.Timers) int64 {
+func waiting(t testing.TB, timers Timers) int64 {
 	t.Helper()
 	_, n, err := timers.Waiting(t.Context(), 1_000_000)
 	if err != nil {
@@ -72,11 +45,11 @@ func waiting(t testing.TB, timers timer.Timers) int64 {
 func TestTimerFiresOnce(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(ring, realStamp)
-	ids := newVideos(t, videos, 50)
+	videos := newClips(pool, nil)
+	timers := NewTimers(videos, ring)
+	ids := someClips(t, videos, 50)
 	for _, id := range ids {
-		at(t, videos, id, domain.Timer{Name: "first", After: now}, domain.Timer{Name: "second", After: now}, domain.Timer{Name: "later", After: time.Hour})
+		set(t, videos, id, after{"first": now, "second": now, "later": time.Hour})
 	}
 	var clocks sync.WaitGroup
 	for range 6 {
@@ -112,12 +85,12 @@ func TestTimerContinuesTheChain(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	commits := 0
-	videos := store.NewVideos(pool, func(envelope.Aggregate) { commits++ })
-	id, cause := newVideos(t, videos, 1)[0], envelope.Cause{CausationID: newID(t), CorrelationID: newID(t)}
-	if _, err := videos.ChangeVideo(envelope.WithCause(t.Context(), cause), id, rename("set", domain.Timer{Name: "x", After: now})); err != nil {
+	videos := newClips(pool, func(envelope.Aggregate) { commits++ })
+	id, cause := someClips(t, videos, 1)[0], envelope.Cause{CausationID: newID(t), CorrelationID: newID(t)}
+	if err := videos.change(envelope.WithCause(t.Context(), cause), id, rename("set", after{"x": now})); err != nil {
 		t.Fatal(err)
 	}
-	timers := videos.Timers(ring, realStamp)
+	timers := NewTimers(videos, ring)
 	if late, _, err := timers.Waiting(t.Context(), 10); err != nil || late <= 0 {
 		t.Errorf("Waiting() = %s late, %v, want it late", late, err)
 	}
@@ -139,32 +112,32 @@ func TestTimerContinuesTheChain(t *testing.T) {
 func TestTimersAndClocks(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(ring, realStamp)
-	ids := newVideos(t, videos, 2)
+	videos := newClips(pool, nil)
+	timers := NewTimers(videos, ring)
+	ids := someClips(t, videos, 2)
 	for i, wrong := range []time.Duration{-time.Hour, time.Hour} { // the clock of the process
-		stamp, err := realStamp()
+		at, err := stamp()
 		if err != nil {
 			t.Fatal(err)
 		}
-		stamp.Time = stamp.Time.Add(wrong)
-		var before, due, after time.Time
+		at.Time = at.Time.Add(wrong)
+		var before, due, later time.Time
 		if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := videos.ChangeVideo(t.Context(), ids[i], func(v domain.Video) (*domain.Event, error) {
-			e, err := domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "x"}, domain.AnyVersion, stamp)(v)
+		if err := videos.change(t.Context(), ids[i], func(v domain.Video) (*fact, error) {
+			e, err := retitled(v, "x", at)
 			if e != nil {
-				e.Timers = []domain.Timer{{Name: "x", After: 30 * time.Minute}}
+				e.Timers = after{"x": 30 * time.Minute}
 			}
 			return e, err
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if err := pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE aggregate_id = $1", ids[i]).Scan(&due, &after); err != nil {
+		if err := pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE aggregate_id = $1", ids[i]).Scan(&due, &later); err != nil {
 			t.Fatal(err)
 		}
-		if due.Before(before.Add(30*time.Minute)) || due.After(after.Add(30*time.Minute)) {
+		if due.Before(before.Add(30*time.Minute)) || due.After(later.Add(30*time.Minute)) {
 			t.Errorf("with the clock of the process off by %s, the timer of 30m is due in %s", wrong, due.Sub(before))
 		}
 	}
@@ -193,20 +166,20 @@ func TestTimersAndClocks(t *testing.T) {
 func TestTimerIsCancelled(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(func(v domain.Video, name string, stamp domain.Stamp) (*domain.Event, error) {
+	videos := newClips(pool, nil)
+	timers := NewTimers(videos, func(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 		e, err := ring(v, name, stamp)
 		if e != nil && name == "a" {
-			e.Timers = []domain.Timer{{Name: "b"}}
+			e.Timers = after{"b": 0}
 		}
 		return e, err
-	}, realStamp)
-	ids := newVideos(t, videos, 40)
-	at(t, videos, ids[0], domain.Timer{Name: "a", After: now}, domain.Timer{Name: "b", After: now})
-	at(t, videos, ids[1], domain.Timer{Name: "x", After: now})
-	at(t, videos, ids[1], domain.Timer{Name: "x", After: time.Hour})
-	at(t, videos, ids[2], domain.Timer{Name: "x", After: now})
-	at(t, videos, ids[2], domain.Timer{Name: "x"})
+	})
+	ids := someClips(t, videos, 40)
+	set(t, videos, ids[0], after{"a": now, "b": now})
+	set(t, videos, ids[1], after{"x": now})
+	set(t, videos, ids[1], after{"x": time.Hour})
+	set(t, videos, ids[2], after{"x": now})
+	set(t, videos, ids[2], after{"x": 0})
 	for range 3 {
 		if _, err := timers.Fire(t.Context(), 10); err != nil {
 			t.Fatal(err)
@@ -223,16 +196,16 @@ func TestTimerIsCancelled(t *testing.T) {
 
 	raced := ids[3:]
 	for _, id := range raced {
-		at(t, videos, id, domain.Timer{Name: "x", After: now})
+		set(t, videos, id, after{"x": now})
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
 		for _, id := range raced {
-			_, _ = videos.ChangeVideo(t.Context(), id, func(v domain.Video) (*domain.Event, error) {
+			_ = videos.change(t.Context(), id, func(v domain.Video) (*fact, error) {
 				if len(v.Tags) > 0 {
 					return nil, nil
 				}
-				return rename("cancelled", domain.Timer{Name: "x"})(v)
+				return rename("cancelled", after{"x": 0})(v)
 			})
 		}
 	})
@@ -258,17 +231,17 @@ func TestTimerIsCancelled(t *testing.T) {
 func TestTimerThatFailsIsPostponed(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 4)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(func(v domain.Video, name string, stamp domain.Stamp) (*domain.Event, error) {
+	videos := newClips(pool, nil)
+	timers := NewTimers(videos, func(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 		e, err := ring(v, name, stamp)
 		if name == "refused" {
 			e.Video.State = "unknown to the database"
 		}
 		return e, err
-	}, realStamp)
-	ids := newVideos(t, videos, 3)
-	at(t, videos, ids[0], domain.Timer{Name: "broken", After: now})
-	at(t, videos, ids[1], domain.Timer{Name: "good", After: now})
+	})
+	ids := someClips(t, videos, 3)
+	set(t, videos, ids[0], after{"broken": now})
+	set(t, videos, ids[1], after{"good": now})
 	var before time.Time // by the clock of the database; how long this test takes must not matter
 	if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
 		t.Fatal(err)
@@ -285,8 +258,8 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	at(t, videos, ids[2], domain.Timer{Name: "refused", After: now})
-	at(t, videos, ids[1], domain.Timer{Name: "good", After: now})
+	set(t, videos, ids[2], after{"refused": now})
+	set(t, videos, ids[1], after{"good": now})
 	fired, err = timers.Fire(t.Context(), 10)
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 {
 		t.Errorf("Fire() of two, of which the database refuses one = %+v, %v, want the other fired", fired, err)
@@ -301,30 +274,30 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 func TestTimerPausesLongerEachTime(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(ring, realStamp)
-	id := newVideos(t, videos, 1)[0]
-	at(t, videos, id, domain.Timer{Name: "broken", After: now})
+	videos := newClips(pool, nil)
+	timers := NewTimers(videos, ring)
+	id := someClips(t, videos, 1)[0]
+	set(t, videos, id, after{"broken": now})
 	for _, test := range []struct {
 		attempts int
 		want     time.Duration
 	}{{0, time.Second}, {3, 8 * time.Second}, {11, 2048 * time.Second}, {12, time.Hour}, {1000, time.Hour}} {
 		execute(t, pool, fmt.Sprintf("UPDATE video_catalog.timers SET due_at = now(), attempts = %d", test.attempts))
-		var before, due, after time.Time
+		var before, due, later time.Time
 		if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
 			t.Fatal(err)
 		}
 		if fired, err := timers.Fire(t.Context(), 10); err != nil || len(fired.Failed) != 1 {
 			t.Errorf("Fire() = %+v, %v, want one failed", fired, err)
 		}
-		if err := pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE attempts = $1", test.attempts+1).Scan(&due, &after); err != nil {
+		if err := pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE attempts = $1", test.attempts+1).Scan(&due, &later); err != nil {
 			t.Fatal(err)
 		}
-		if due.Before(before.Add(test.want)) || due.After(after.Add(test.want)) {
+		if due.Before(before.Add(test.want)) || due.After(later.Add(test.want)) {
 			t.Errorf("after failure %d the timer waits %s, want %s", test.attempts+1, due.Sub(before), test.want)
 		}
 	}
-	at(t, videos, id, domain.Timer{Name: "broken", After: time.Hour})
+	set(t, videos, id, after{"broken": time.Hour})
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND last_error IS NULL"); n != 1 {
 		t.Errorf("%d timers without a failure after it was set again, want 1", n)
 	}
@@ -335,11 +308,11 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 func TestTimersAndABrokenDatabase(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(ring, realStamp)
-	ids := newVideos(t, videos, 3)
+	videos := newClips(pool, nil)
+	timers := NewTimers(videos, ring)
+	ids := someClips(t, videos, 3)
 	for _, id := range ids {
-		at(t, videos, id, domain.Timer{Name: "x", After: now})
+		set(t, videos, id, after{"x": now})
 	}
 	for _, table := range []string{"timers", "outbox_pending"} { // the first statement, and the last
 		execute(t, pool, "ALTER TABLE video_catalog."+table+" RENAME TO gone")
@@ -385,11 +358,11 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 func TestTimerThatHangsIsPostponed(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(ring, realStamp)
-	ids := newVideos(t, videos, 2)
+	videos := newClips(pool, nil)
+	timers := NewTimers(videos, ring)
+	ids := someClips(t, videos, 2)
 	for _, id := range ids {
-		at(t, videos, id, domain.Timer{Name: "x", After: now})
+		set(t, videos, id, after{"x": now})
 	}
 	execute(t, pool, `CREATE FUNCTION video_catalog.hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM pg_sleep(3600);
@@ -419,64 +392,52 @@ func TestTimerThatHangsIsPostponed(t *testing.T) {
 func TestTimerThatHasFiredIsNotPostponed(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 3)
-	videos := store.NewVideos(pool, nil)
-	id := newVideos(t, videos, 1)[0]
-	at(t, videos, id, domain.Timer{Name: "x", After: now})
+	videos := newClips(pool, nil)
+	id := someClips(t, videos, 1)[0]
+	set(t, videos, id, after{"x": now})
 	execute(t, pool, "ALTER TABLE video_catalog.videos ADD CHECK (version < 3) NOT VALID") // refuses the next change
 	calls := 0
-	fired, err := videos.Timers(func(v domain.Video, name string, stamp domain.Stamp) (*domain.Event, error) {
+	fired, err := NewTimers(videos, func(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 		if calls++; calls == 2 { // alone, after the first transaction was refused
 			execute(t, pool, "DELETE FROM video_catalog.timers")
 		}
 		return ring(v, name, stamp)
-	}, realStamp).Fire(t.Context(), 10)
+	}).Fire(t.Context(), 10)
 	if err != nil || calls != 2 || len(fired.Late)+len(fired.Failed) != 0 {
 		t.Errorf("Fire() = %+v, %v after %d calls, want none fired or failed", fired, err, calls)
 	}
 }
 
 // A panic is a failure of its timer. A refusal by the rules is none: the timer has done nothing.
-// An event cannot have a timer twice. A purge deletes the timers.
 func TestTimerAndItsAggregate(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 4)
-	videos := store.NewVideos(pool, nil)
-	ids := newVideos(t, videos, 3)
-	at(t, videos, ids[0], domain.Timer{Name: "panic", After: now})
-	at(t, videos, ids[1], domain.Timer{Name: "x", After: now})
-	fired, err := videos.Timers(ring, realStamp).Fire(t.Context(), 10)
+	videos := newClips(pool, nil)
+	ids := someClips(t, videos, 2)
+	set(t, videos, ids[0], after{"panic": now})
+	set(t, videos, ids[1], after{"x": now})
+	fired, err := NewTimers(videos, ring).Fire(t.Context(), 10)
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 || !strings.Contains(fired.Failed[0].Error(), "panic: of an alarm") {
 		t.Errorf("Fire() = %+v, %v, want one fired and one failed by its panic", fired, err)
 	}
-	refuse := videos.Timers(func(v domain.Video, _ string, stamp domain.Stamp) (*domain.Event, error) {
-		return domain.Undelete(domain.AnyVersion, stamp)(v) // it is not deleted
-	}, realStamp)
-	at(t, videos, ids[1], domain.Timer{Name: "x", After: now})
+	refuse := NewTimers(videos, func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
+		return of(domain.Undelete(domain.AnyVersion, stamp)(v)) // it is not deleted
+	})
+	set(t, videos, ids[1], after{"x": now})
 	if fired, err := refuse.Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 || len(fired.Failed) != 0 {
 		t.Errorf("Fire() that the rules refuse = %+v, %v, want it fired without an event", fired, err)
 	}
-	if _, err := videos.ChangeVideo(t.Context(), ids[2], rename("twice", domain.Timer{Name: "x", After: now}, domain.Timer{Name: "x"})); err == nil || errors.Is(err, envelope.ErrUnavailable) {
-		t.Errorf("an event with a timer twice = %v, want an error", err)
-	}
-	for _, decide := range []domain.Decision{domain.Delete(false, domain.AnyVersion, stamp(t)), domain.Purge(domain.AnyVersion, stamp(t))} {
-		if _, err := videos.ChangeVideo(t.Context(), ids[0], decide); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := waiting(t, refuse); n != 0 {
-		t.Errorf("%d timers wait, want none after the purge", n)
-	}
 }
 
-// Timers of more locked aggregates than a batch has hold up no other.
+// Timers of more locked aggregates than a batch has hold up no other, and fire later.
 func TestTimersBehindManyLocks(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 4)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(ring, realStamp)
-	ids := newVideos(t, videos, 12)
+	videos := newClips(pool, nil)
+	timers := NewTimers(videos, ring)
+	ids := someClips(t, videos, 12)
 	for _, id := range ids {
-		at(t, videos, id, domain.Timer{Name: "x", After: now})
+		set(t, videos, id, after{"x": now})
 	}
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
@@ -491,34 +452,10 @@ func TestTimersBehindManyLocks(t *testing.T) {
 	if err != nil || len(fired.Late) != 1 {
 		t.Errorf("Fire() = %+v, %v, want the last timer, which nobody has locked", fired, err)
 	}
-}
-
-// A locked aggregate holds up no timer of another one.
-func TestTimersDoNotWaitForLocks(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 4)
-	videos := store.NewVideos(pool, nil)
-	timers := videos.Timers(ring, realStamp)
-	ids := newVideos(t, videos, 2)
-	for _, id := range ids {
-		at(t, videos, id, domain.Timer{Name: "x", After: now})
-	}
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is only a lock
-	if _, err := tx.Exec(t.Context(), "SELECT FROM video_catalog.videos WHERE id = $1 FOR UPDATE", ids[0]); err != nil {
-		t.Fatal(err)
-	}
-	fired, err := timers.Fire(t.Context(), 10)
-	if err != nil || len(fired.Late) != 1 {
-		t.Errorf("Fire() = %+v, %v, want the timer of the other video", fired, err)
-	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if fired, err := timers.Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 {
-		t.Errorf("Fire() = %+v, %v, want the timer that was left out", fired, err)
+	if fired, err := timers.Fire(t.Context(), 11); err != nil || len(fired.Late) != 11 {
+		t.Errorf("Fire() = %+v, %v, want the timers that were left out", fired, err)
 	}
 }

@@ -20,9 +20,3 @@ WHERE (i.consumer, i.event_id) IN (
 	ORDER BY o.event_id
 	LIMIT @max_rows
 );
-
--- name: ListReactions :many
--- Returns which of some events some consumers have reacted to, and when.
-SELECT i.event_id, i.consumer, i.received_at FROM video_catalog.inbox i
-WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uuid[])
-ORDER BY i.consumer, i.event_id;

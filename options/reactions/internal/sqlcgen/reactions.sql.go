@@ -7,12 +7,12 @@ package sqlcgen
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
+	"time"
 )
 
-const InsertReactions = `-- name: InsertReactions :many
+const insertReactions = `-- name: InsertReactions :many
 INSERT INTO video_catalog.inbox (consumer, event_id)
 SELECT $1, event_id
 FROM (SELECT unnest($2::uuid[]) AS event_id) new
@@ -24,7 +24,7 @@ RETURNING event_id
 // Records events as reacted to, and returns those that were not recorded before. It waits for a transaction that is
 // recording one of them.
 func (q *Queries) InsertReactions(ctx context.Context, consumer string, eventIds []uuid.UUID) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, InsertReactions, consumer, eventIds)
+	rows, err := q.db.Query(ctx, insertReactions, consumer, eventIds)
 	if err != nil {
 		return nil, err
 	}
@@ -43,40 +43,7 @@ func (q *Queries) InsertReactions(ctx context.Context, consumer string, eventIds
 	return items, nil
 }
 
-const ListReactions = `-- name: ListReactions :many
-SELECT i.event_id, i.consumer, i.received_at FROM video_catalog.inbox i
-WHERE i.consumer = ANY ($1::text[]) AND i.event_id = ANY ($2::uuid[])
-ORDER BY i.consumer, i.event_id
-`
-
-type ListReactionsRow struct {
-	EventID    uuid.UUID
-	Consumer   string
-	ReceivedAt time.Time
-}
-
-// Returns which of some events some consumers have reacted to, and when.
-func (q *Queries) ListReactions(ctx context.Context, consumers []string, eventIds []uuid.UUID) ([]ListReactionsRow, error) {
-	rows, err := q.db.Query(ctx, ListReactions, consumers, eventIds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ListReactionsRow
-	for rows.Next() {
-		var i ListReactionsRow
-		if err := rows.Scan(&i.EventID, &i.Consumer, &i.ReceivedAt); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const PruneReactions = `-- name: PruneReactions :execrows
+const pruneReactions = `-- name: PruneReactions :execrows
 DELETE FROM video_catalog.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM video_catalog.inbox o
@@ -91,7 +58,7 @@ WHERE (i.consumer, i.event_id) IN (
 // Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
 // database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.
 func (q *Queries) PruneReactions(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
-	result, err := q.db.Exec(ctx, PruneReactions, consumer, olderThan, maxRows)
+	result, err := q.db.Exec(ctx, pruneReactions, consumer, olderThan, maxRows)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,107 @@
+package reactions
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/sync/errgroup"
+
+	"example.com/videocatalog/internal/telemetry/heartbeat"
+)
+
+const (
+	batch    = 100                    // the largest number of timers that one transaction fires
+	interval = 500 * time.Millisecond // the average pause between two searches; each is random, from a half to one and a half of it
+	timeout  = 10 * time.Second       // of a call of Fire
+	retryMax = 5 * time.Second        // the longest pause after a failure
+)
+
+// clock fires the timers of some aggregate types. A timer that fails is tried again later, and later each time; others do not
+// wait for it.
+type clock struct {
+	types   map[string]Timers
+	log     *slog.Logger
+	metrics *metrics
+	loops   map[string]*heartbeat.Loop
+}
+
+// newClock makes a clock for timers by their aggregate type. meter may be nil.
+func newClock(types map[string]Timers, log *slog.Logger, meter metric.Meter) (*clock, error) {
+	m, err := newMetrics(meter)
+	if err != nil {
+		return nil, err
+	}
+	c := &clock{types: types, log: log, metrics: m, loops: make(map[string]*heartbeat.Loop)}
+	for aggregateType := range types {
+		c.loops[aggregateType] = heartbeat.New("timers of "+aggregateType, timeout+retryMax)
+	}
+	return c, nil
+}
+
+// stuck returns an error if a transaction takes three times as long as it may.
+func (c *clock) stuck() error {
+	var errs []error
+	for _, loop := range c.loops {
+		errs = append(errs, loop.Check())
+	}
+	return errors.Join(errs...)
+}
+
+// run fires timers until ctx ends. It then returns nil. The types do not wait for each other.
+func (c *clock) run(ctx context.Context) error {
+	var g errgroup.Group
+	for aggregateType := range c.types {
+		g.Go(func() error {
+			c.runType(ctx, aggregateType)
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// runType fires the timers of one type until ctx ends.
+func (c *clock) runType(ctx context.Context, aggregateType string) {
+	loop, pause := c.loops[aggregateType], interval
+	defer loop.Rest()
+	for ctx.Err() == nil {
+		loop.Beat()
+		fired, err := c.fire(ctx, aggregateType)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			pause = min(2*pause, retryMax)
+			c.metrics.unavailable(ctx, aggregateType)
+			c.log.WarnContext(ctx, "timer: cannot fire, trying again", "aggregate_type", aggregateType, "retry_in", pause, "err", err)
+		case fired.More && len(fired.Late)+len(fired.Failed) > 0:
+			continue
+		default:
+			pause = interval
+		}
+		sleep(ctx, pause/2+rand.N(pause))
+	}
+}
+
+// fire calls Fire once, and counts and logs the result.
+func (c *clock) fire(ctx context.Context, aggregateType string) (Fired, error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	fired, err := c.types[aggregateType].Fire(limited, batch)
+	c.metrics.fired(ctx, aggregateType, fired)
+	for _, err := range fired.Failed {
+		c.log.ErrorContext(ctx, "timer: failed, trying again later", "aggregate_type", aggregateType, "err", err)
+	}
+	return fired, err
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

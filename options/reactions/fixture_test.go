@@ -1,0 +1,159 @@
+package reactions
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/options/reactions/timers"
+)
+
+func TestMain(m *testing.M) { storetest.Main(m) }
+
+// fact is an event of a video, with timers, which the videos of the service do not have.
+type fact struct {
+	domain.Event
+
+	Timers map[string]time.Duration
+}
+
+// clips are videos with timers.
+type clips struct{ *store.Videos }
+
+func newClips(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) clips {
+	return clips{store.NewVideos(pool, onCommit)}
+}
+
+// Decide implements Aggregates.
+func (c clips) Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*fact, error)) (domain.Video, bool, error) {
+	var made *fact
+	after, changed, err := c.Videos.Decide(ctx, tx, id, before, func(v domain.Video) (e *domain.Event, err error) {
+		if made, err = decide(v); made == nil || err != nil {
+			return nil, err
+		}
+		return &made.Event, nil
+	})
+	if changed && err == nil {
+		err = timers.Set(ctx, tx, envelope.Message{ID: made.ID, AggregateType: event.AggregateVideo, AggregateID: id.String()}, made.Timers)
+	}
+	return after, changed, err
+}
+
+// change runs a command on a clip.
+func (c clips) change(ctx context.Context, id uuid.UUID, decide func(domain.Video) (*fact, error)) error {
+	pool, _ := c.Base()
+	changed := false
+	err := store.InTx(ctx, pool, "test", func(ctx context.Context, tx store.Tx) error {
+		locked, err := c.Lock(ctx, tx, []uuid.UUID{id}, false)
+		if err == nil {
+			_, changed, err = c.Decide(ctx, tx, id, locked[id], decide)
+		}
+		return err
+	})
+	if changed {
+		c.Committed(id, err)
+	}
+	return err
+}
+
+// of returns a fact without timers.
+func of(e *domain.Event, err error) (*fact, error) {
+	if e == nil || err != nil {
+		return nil, err
+	}
+	return &fact{Event: *e}, nil
+}
+
+// after are the timers of a fact.
+type after = map[string]time.Duration
+
+// newClip stores a video, and returns its id.
+func newClip(t testing.TB, c clips) uuid.UUID {
+	t.Helper()
+	at, err := stamp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	created, err := domain.Create(newID(t), domain.Details{Title: "Ran"}, at)
+	if err == nil {
+		_, err = c.CreateVideo(t.Context(), uuid.Nil, nil, created)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created.Video.ID
+}
+
+func someClips(t testing.TB, c clips, n int) (ids []uuid.UUID) {
+	t.Helper()
+	for range n {
+		ids = append(ids, newClip(t, c))
+	}
+	return ids
+}
+
+// retitled is the event that gives a video another title.
+func retitled(v domain.Video, title string, stamp domain.Stamp) (*fact, error) {
+	return of(domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: title}, domain.AnyVersion, stamp)(v))
+}
+
+// tagged is the event that gives a video one more tag.
+func tagged(v domain.Video, tag string, stamp domain.Stamp) (*fact, error) {
+	return of(domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: append(slices.Clone(v.Tags), tag)}, domain.AnyVersion, stamp)(v))
+}
+
+// set changes a video, and sets timers with the event.
+func set(t testing.TB, c clips, id uuid.UUID, timers after) {
+	t.Helper()
+	if err := c.change(t.Context(), id, rename(newID(t).String(), timers)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rename is a decision with timers.
+func rename(title string, timers after) func(domain.Video) (*fact, error) {
+	return func(v domain.Video) (*fact, error) {
+		at, err := stamp()
+		if err != nil {
+			return nil, err
+		}
+		e, err := retitled(v, title, at)
+		if e != nil {
+			e.Timers = timers
+		}
+		return e, err
+	}
+}
+
+func newID(t testing.TB) uuid.UUID {
+	t.Helper()
+	id, err := uuid.NewV7()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}

@@ -1,0 +1,164 @@
+package reactions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/reactions/internal/sqlcgen"
+)
+
+// Handler returns how aggregates react to the events of another type, or to others of their own. Both functions are pure.
+// concerns returns the ids of the aggregates that an event concerns. Each decides once: it returns its next event, or nil if it
+// does nothing. An aggregate that does not exist decides as the zero A, and may return its first event. A *problem.Error is a
+// refusal by the rules, and the same as nil. Any other error means that this build cannot handle the event: it is tried again,
+// and then goes to the quarantine.
+//
+// Everything is one transaction: the ids of the events in the inbox, the locks of the aggregates, the decisions, the rows, and
+// the events in the outbox. So an event takes effect once, as long as the inbox remembers it. A crash before the commit leaves
+// nothing, and the broker delivers the events again; after the commit, they are duplicates.
+//
+// Events of one aggregate are handled in the order in which they came. A snapshot is Stale, because nothing has happened. If a
+// decision returns an error, no event of its batch took effect.
+func Handler[E, A, D any](types []string, decode func(envelope.Message) (E, error), of Aggregates[A, D],
+	concerns func(E) []uuid.UUID, decide func(A, E, domain.Stamp) (*D, error),
+) consumer.Handler {
+	r := reaction[E, A, D]{of, concerns, decide}
+	return consumer.Handle(types, func(m envelope.Message) (received[E], error) {
+		e, err := decode(m)
+		m.Payload = nil // it is decoded
+		return received[E]{m, e}, err
+	}, r.react)
+}
+
+// received is an event with the message that brought it.
+type received[E any] struct {
+	Message envelope.Message
+	Event   E
+}
+
+type reaction[E, A, D any] struct {
+	of       Aggregates[A, D]
+	concerns func(E) []uuid.UUID
+	decide   func(A, E, domain.Stamp) (*D, error)
+}
+
+// react handles a batch of events of a consumer. It is called concurrently.
+func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch []received[E]) ([]envelope.Outcome, error) {
+	pool, _ := r.of.Base()
+	var outcomes []envelope.Outcome
+	var changed []uuid.UUID // set before the commit
+	err := store.InTx(ctx, pool, "reactions.React", func(ctx context.Context, tx store.Tx) (err error) {
+		var fresh []received[E]
+		if fresh, outcomes, err = receive(ctx, tx, consumerName, batch); err != nil || len(fresh) == 0 {
+			return err
+		}
+		var ids []uuid.UUID
+		for _, e := range fresh {
+			ids = append(ids, r.concerns(e.Event)...)
+		}
+		states := make(map[uuid.UUID]A)
+		if len(ids) > 0 {
+			if states, err = r.of.Lock(ctx, tx, ids, false); err != nil {
+				return fmt.Errorf("lock: %w", err)
+			}
+		}
+		var all []uuid.UUID
+		for _, e := range fresh {
+			some, err := r.handle(ctx, tx, states, e)
+			if err != nil {
+				return fmt.Errorf("react to %s %s: %w", e.Message.Type, e.Message.ID, err)
+			}
+			all = append(all, some...)
+		}
+		changed = once(all)
+		return nil
+	})
+	for _, id := range changed {
+		r.of.Committed(id, err)
+	}
+	if err != nil {
+		return nil, store.WrapEvents(err, "react to %d events", len(batch))
+	}
+	return outcomes, nil
+}
+
+// handle lets the aggregates that an event concerns decide, and returns those that have changed.
+func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
+	ctx = envelope.WithCause(envelope.InTrace(ctx, e.Message.Traceparent), e.Message.CauseOfNext())
+	for _, id := range once(r.concerns(e.Event)) {
+		after, made, err := r.of.Decide(ctx, tx, id, states[id], func(before A) (*D, error) {
+			return stamped(func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
+		})
+		if err != nil {
+			return nil, err
+		}
+		if made {
+			states[id], changed = after, append(changed, id)
+		}
+	}
+	return changed, nil
+}
+
+// stamped returns the event of a decision; nil if there is none. A refusal by the rules, which is a *problem.Error, is a decision
+// without an event.
+func stamped[D any](decide func(domain.Stamp) (*D, error)) (*D, error) {
+	at, err := stamp()
+	if err != nil {
+		return nil, err
+	}
+	event, err := decide(at)
+	if refusal, ok := errors.AsType[*problem.Error](err); ok && refusal.Kind != problem.Unavailable {
+		return nil, nil //nolint:nilnil // there is no event
+	}
+	return event, err
+}
+
+// receive records events in the inbox. It returns those that are new to the consumer, and the outcomes of all.
+func receive[E any](ctx context.Context, tx store.Tx, consumerName string, batch []received[E]) (fresh []received[E], outcomes []envelope.Outcome, err error) {
+	outcomes = slices.Repeat([]envelope.Outcome{envelope.Duplicate}, len(batch))
+	var ids []uuid.UUID
+	for i, r := range batch {
+		if r.Message.Repeat == envelope.RepeatSnapshot {
+			outcomes[i] = envelope.Stale
+			continue
+		}
+		ids = append(ids, r.Message.ID)
+	}
+	if len(ids) == 0 {
+		return nil, outcomes, nil
+	}
+	recorded, err := sqlcgen.New(tx).InsertReactions(ctx, consumerName, ids)
+	if err != nil {
+		return nil, nil, fmt.Errorf("insert inbox: %w", err)
+	}
+	for i, r := range batch {
+		n := slices.Index(recorded, r.Message.ID)
+		if n < 0 || outcomes[i] == envelope.Stale {
+			continue
+		}
+		recorded = slices.Delete(recorded, n, n+1) // the same event a second time in the batch is a duplicate
+		outcomes[i] = envelope.Applied
+		fresh = append(fresh, r)
+	}
+	return fresh, outcomes, nil
+}
+
+// once returns ids without repetitions, in their order.
+func once(ids []uuid.UUID) []uuid.UUID {
+	var distinct []uuid.UUID
+	for _, id := range ids {
+		if !slices.Contains(distinct, id) {
+			distinct = append(distinct, id)
+		}
+	}
+	return distinct
+}

@@ -1,0 +1,133 @@
+// Package reactions lets aggregates decide about events, of this service or another, and act when a time has come:
+// "the payment was captured, so the order is confirmed", "the order is canceled if it is not paid in 15 minutes".
+//
+// A reaction takes effect once, because the id of its event is recorded in the transaction of its effects. A timer is a row.
+// It is set and cancelled in the transaction that changes its aggregate, and deleted in the transaction of what it causes. So it
+// fires once, however many processes look for it and whenever they crash. Only the clock of the database counts.
+package reactions
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/reactions/internal/sqlcgen"
+)
+
+// Name is the name of the option, and role its value of ROLES.
+const (
+	Name = "reactions"
+	role = "reactor"
+)
+
+// Of is what an aggregate type has for the option: app.Registration.Parts[Name].
+type Of struct {
+	// Subscriptions returns the subscriptions to whose events it reacts, whose handlers Handler makes. Nil: there are none.
+	Subscriptions func(app.Backend) []app.Subscription
+	// Timers returns its timers, which NewTimers makes. Nil: it has none.
+	Timers func(app.Backend) Timers
+}
+
+// Aggregates is the command side of an aggregate type, such as *store.Orders: A is the aggregate, D an event of it.
+type Aggregates[A, D any] interface {
+	Lock(ctx context.Context, tx store.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error)
+	Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before A, decide func(A) (*D, error)) (after A, changed bool, err error)
+	Committed(id uuid.UUID, err error)
+	Base() (pool *pgxpool.Pool, aggregateType string)
+}
+
+// Part returns the option.
+func Part() app.Part {
+	return app.Part{Name: Name, Role: role, Subscriptions: subscriptions, Start: start}
+}
+
+// declared returns what the aggregate types have for the option, by their names. A type may have several registrations.
+func declared(registered []app.Registration) (all []Of, types []string) {
+	for _, r := range registered {
+		if of, ok := r.Parts[Name].(Of); ok {
+			all, types = append(all, of), append(types, r.AggregateType)
+		}
+	}
+	return all, types
+}
+
+func subscriptions(registered []app.Registration, made app.Backend) (all []app.Subscription) {
+	declarations, _ := declared(registered)
+	for _, of := range declarations {
+		if of.Subscriptions != nil {
+			all = append(all, of.Subscriptions(made)...)
+		}
+	}
+	return all
+}
+
+// timersOf returns the timers of the service by aggregate type.
+func timersOf(registered []app.Registration, made app.Backend) map[string]Timers {
+	all := make(map[string]Timers)
+	declarations, types := declared(registered)
+	for i, of := range declarations {
+		if of.Timers != nil {
+			all[types[i]] = of.Timers(made)
+		}
+	}
+	return all
+}
+
+// start measures the timers that wait, in each process that uses the command side, and fires them in a process with the role.
+func start(_ context.Context, s *app.Service) error {
+	if s.Commands == nil {
+		return nil
+	}
+	s.Maintain(pruning(s)...)
+	all := timersOf(s.Registered, s.Backend())
+	if s.Meter != nil {
+		if err := observe(s.Meter, all); err != nil {
+			return err
+		}
+	}
+	if !slices.Contains(s.Roles, role) || len(all) == 0 {
+		return nil
+	}
+	c, err := newClock(all, s.Log, s.Meter)
+	if err != nil {
+		return err
+	}
+	s.Go(c.run)
+	s.Live(c.stuck)
+	return nil
+}
+
+// pruning returns the steps of maintenance that delete old event ids from the inbox of the command side.
+func pruning(s *app.Service) []app.Step {
+	var steps []app.Step
+	for _, of := range subscriptions(s.Registered, s.Backend()) {
+		steps = append(steps, func(ctx context.Context) (more bool, err error) {
+			n, err := prune(ctx, s.Commands, of.Consumer, s.Retention, app.PruneRows)
+			return n == app.PruneRows, err
+		})
+	}
+	return steps
+}
+
+// prune deletes the ids of events that happened and were received longer ago than olderThan, by the clock of the database. It
+// deletes at most maxRows and returns how many. If such an event comes again, the consumer reacts to it again: olderThan must be
+// longer than the topic and the owner's outbox keep it.
+func prune(ctx context.Context, pool *pgxpool.Pool, consumer string, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := sqlcgen.New(store.Over(pool)).PruneReactions(ctx, consumer, olderThan, limit(maxRows))
+	return n, store.Wrap(err, "prune the inbox of the command side")
+}
+
+// stamp returns the id and the time of a new event.
+func stamp() (domain.Stamp, error) {
+	id, err := uuid.NewV7()
+	return domain.Stamp{EventID: id, Time: time.Now().UTC()}, err
+}
+
+func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked

@@ -301,14 +301,9 @@ func TestConsoleActs(t *testing.T) {
 		}
 	}
 	for want, form := range map[string]url.Values{
-		"action: must be":     {"action": {"drop.table"}},
-		"age: must be":        {"action": {"outbox.skip"}, "age": {"soon"}},
-		"event_id: must be":   {"action": {"outbox.skip"}, "event_id": {"1"}},
-		"from: must be a":     {"action": {"inbox.seek"}, "from": {"yesterday"}},
-		"after: must be":      {"action": {"outbox.backfill"}, "type": {"video"}, "after": {"7"}},
-		"type: must be one":   {"action": {"outbox.backfill"}},
-		"id: must name":       {"action": {"projection.repair"}, "type": {"video"}},
-		"id: must be a UUID,": {"action": {"projection.repair"}, "type": {"video"}, "id": {"7"}},
+		"action: must be":   {"action": {"drop.table"}},
+		"age: must be":      {"action": {"outbox.skip"}, "age": {"soon"}},
+		"event_id: must be": {"action": {"outbox.skip"}, "event_id": {"1"}},
 	} {
 		if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest || !strings.Contains(body, want) {
 			t.Errorf("POST %v: %d, want %d with %q\n%s", form, status, http.StatusBadRequest, want, body)
@@ -370,121 +365,6 @@ func TestConsoleIsClosedInTheMiddle(t *testing.T) {
 				t.Errorf("%d are parked, %d rows with %d items in the audit, want none, 3 and 2,500", s.parked(t), s.audited(t), n)
 			}
 		})
-	}
-}
-
-// An entry that differs is repaired from its page.
-func TestConsoleRepairsAnEntry(t *testing.T) {
-	t.Parallel()
-	s, video := newEvilStack(t)
-	c := startConsole(t, s, s.url)
-	path, id := "/aggregates/video/"+video.ID.String(), video.ID.String()
-	const button = `value="projection.repair"`
-	if body := c.get(t, path); strings.Contains(body, button) {
-		t.Errorf("an entry that is equal has a button:\n%s", body)
-	}
-	form := url.Values{"action": {"projection.repair"}, "type": {"video"}, "id": {id}}
-	if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusNotFound || !strings.Contains(body, "no such entry of video differs") {
-		t.Errorf("repair of what is equal: %d\n%s", status, body)
-	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET release_year = 1985"); err != nil {
-		t.Fatal(err)
-	}
-	if body := c.get(t, path); !strings.Contains(body, button) {
-		t.Errorf("the page has no button:\n%s", body)
-	}
-	if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusOK || !strings.Contains(body, "Repair 1 entry?") || !strings.Contains(body, `href="`+path+`"`) {
-		t.Errorf("the question: %d\n%s", status, body)
-	}
-	form.Set("confirmed", "1")
-	form.Set("reason", "edited by hand")
-	if body := c.act(t, form); !strings.Contains(body, "1 of 1 entries is done.") || !strings.Contains(body, `href="`+path+`"`) {
-		t.Errorf("result:\n%s", body)
-	}
-	if body := c.get(t, path); !strings.Contains(body, ">equal<") {
-		t.Errorf("it still differs:\n%s", body)
-	}
-	if n := s.count(t, "SELECT count(*) FROM video_catalog_read.audit WHERE action = 'projection.repair' AND via = 'console' AND reason = 'edited by hand'"); n != 1 {
-		t.Errorf("%d rows in the audit, want 1", n)
-	}
-}
-
-// States are published from a form. More may match when it begins, which is
-// no reason to refuse it.
-func TestConsoleBackfills(t *testing.T) {
-	t.Parallel()
-	s, _ := newEvilStack(t)
-	c := startConsole(t, s, s.url)
-	if body := c.get(t, "/aggregates"); !strings.Contains(body, `value="outbox.backfill"`) {
-		t.Errorf("the page has no buttons:\n%s", body)
-	}
-	for _, test := range []struct {
-		name, question, result string
-		form                   url.Values
-	}{
-		{"states", "Backfill 1 aggregate?", "1 of 1 aggregates is done.", url.Values{"action": {"outbox.backfill"}, "type": {"video"}}},
-		{"the rest of the states", "Nothing matches.", "", url.Values{"action": {"outbox.backfill"}, "type": {"video"}, "after": {uuid.Max.String()}}},
-	} {
-		status, _, body := c.do(t, http.MethodPost, "/actions", test.form)
-		if status != http.StatusOK || !strings.Contains(body, test.question) {
-			t.Errorf("%s: %d, want %q\n%s", test.name, status, test.question, body)
-		}
-		if test.result == "" {
-			continue
-		}
-		test.form["confirmed"], test.form["reason"] = []string{"0"}, []string{"lost"} // there was less
-		if body := c.act(t, test.form); !strings.Contains(body, test.result) {
-			t.Errorf("%s: want %q\n%s", test.name, test.result, body)
-		}
-	}
-	if states := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending WHERE repeat = 'snapshot'"); states != 1 {
-		t.Errorf("%d snapshots are pending, want 1", states)
-	}
-}
-
-// What has ended in the middle, and can go on there, has a button that goes on.
-func TestConsoleGoesOn(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	if _, err := s.pool.Exec(t.Context(), `
-		INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time)
-		SELECT md5(n::text)::uuid, 'Ran', '', 0, 0, '', '{}', 'draft', 1, now(), now() FROM generate_series(1, 700) n`); err != nil {
-		t.Fatal(err)
-	}
-	hold, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
-	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.videos WHERE id = (SELECT id FROM video_catalog.videos ORDER BY id DESC LIMIT 1) FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
-	c := startConsole(t, s, s.url)
-	status, header, body := c.do(t, http.MethodPost, "/actions", url.Values{"action": {"outbox.backfill"}, "type": {"video"}, "confirmed": {"700"}, "reason": {"new"}})
-	if status != http.StatusSeeOther {
-		t.Fatalf("POST: %d\n%s", status, body)
-	}
-	const waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-	eventually(t, time.Minute, "the second transaction waits", func() bool { return s.count(t, "SELECT count(*) "+waiting) == 1 })
-	if _, err := s.pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+waiting); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, time.Minute, "the action has stopped", func() bool {
-		body = c.get(t, header.Get("Location"))
-		return strings.Contains(body, "Stopped after 500 of 700 aggregates.")
-	})
-	after := regexp.MustCompile(`name="after" value="([-0-9a-f]{36})"><button>Go on`).FindStringSubmatch(body)
-	if after == nil {
-		t.Fatalf("there is no button:\n%s", body)
-	}
-	if err := hold.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if body := c.act(t, url.Values{"action": {"outbox.backfill"}, "type": {"video"}, "after": {after[1]}, "confirmed": {"200"}, "reason": {"new"}}); !strings.Contains(body, "200 of 200 aggregates are done.") {
-		t.Errorf("the rest:\n%s", body)
-	}
-	if n := s.count(t, "SELECT count(DISTINCT aggregate_id) FROM video_catalog.outbox_pending"); n != 700 {
-		t.Errorf("%d videos have a snapshot, want 700", n)
 	}
 }
 
@@ -557,7 +437,7 @@ func TestConsoleOnlyReads(t *testing.T) {
 			if body := c.get(t, "/quarantine/1"); !strings.Contains(body, "may not read payloads") || strings.Contains(body, "00000000") {
 				t.Errorf("the payload is not hidden:\n%s", body)
 			}
-			for _, action := range []string{"outbox.requeue", "outbox.skip", "outbox.backfill", "quarantine.replay", "quarantine.delete", "projection.repair", "inbox.seek"} {
+			for _, action := range []string{"outbox.requeue", "outbox.skip", "quarantine.replay", "quarantine.delete"} {
 				form := url.Values{"action": {action}, "type": {"video"}, "confirmed": {"9"}, "reason": {"none"}}
 				if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusForbidden || !strings.Contains(body, "may only read") {
 					t.Errorf("%s: %d\n%s", action, status, body)

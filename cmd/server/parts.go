@@ -4,6 +4,8 @@ import (
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/options/cors"
 	"example.com/videocatalog/options/oidc"
+	"example.com/videocatalog/options/repair"
+	"example.com/videocatalog/options/replay"
 )
 
 // parts returns the options of the service. To remove one, delete its folder and its lines here.
@@ -11,5 +13,7 @@ func parts() []app.Part {
 	return []app.Part{
 		cors.Part(),
 		oidc.Part(),
+		repair.Part(),
+		replay.Part(),
 	}
 }

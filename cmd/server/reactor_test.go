@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,11 +16,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/servicekit/localpg"
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
@@ -240,54 +236,5 @@ func TestReactorIsARole(t *testing.T) {
 		if got := woken.Load(); got != want {
 			t.Errorf("ROLES=%s: %d of reactions and timers wake the publisher, want %d", roles, got, want)
 		}
-	}
-}
-
-// Timers are in a dump. Where it is restored, one that was due fires once, although it has
-// fired in the lost database too, and a later one still waits.
-func TestTimersSurviveARestore(t *testing.T) {
-	deep.Test(t)
-	t.Parallel()
-	pg, source := newServer(t, localpg.Config{})
-	if _, err := db.Migrate(t.Context(), source, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	pool, err := db.Open(t.Context(), source, 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	videos := store.NewVideos(pool, nil)
-	due := createVideo(t, videos, domain.Timer{Name: "publish", After: time.Microsecond})
-	later := createVideo(t, videos, domain.Timer{Name: "publish", After: time.Hour})
-	ask[int](t, pg.DSN("postgres"), "CREATE DATABASE restored")
-	target := pg.DSN("restored")
-	s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}
-	read := newReader(t, s, pg.Programs(), source, target)
-	read.run(t, "pg_dump --format=custom --file="+names.Service()+`.dump "$SOURCE_URL"`)
-	publish := app.Registration{AggregateType: event.AggregateVideo, Timers: remind(false, 0).Timers}
-	if fired, err := publish.Timers(app.Backend{Commands: pool}).Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 {
-		t.Fatalf("Fire() = %+v, %v, want the timer that is due", fired, err)
-	}
-	for _, script := range append(blocks(t, failoverPage, "## Moving by dump and restore", "sh")[1:], blocks(t, failoverPage, "## Before the service starts", "sh")...) {
-		read.run(t, script)
-	}
-
-	s.url, s.migrateURL = target, target
-	s.react(t, publish)
-	if out, err := s.command(t, "databases", "accept", "--reason", "restored"); err != nil {
-		t.Errorf("databases accept = %q, %v", out, err)
-	}
-	version := func(id uuid.UUID) int64 {
-		return ask[int64](t, target, "SELECT version FROM video_catalog.videos WHERE id = $1", id)[0]
-	}
-	eventually(t, 30*time.Second, "the timer that was due fires", func() bool { return version(due) > 1 })
-	// As if the hour had passed: the other one fires, and the first does not do so again.
-	if waits := ask[uuid.UUID](t, target, "UPDATE video_catalog.timers SET due_at = due_at - interval '1 hour' RETURNING aggregate_id"); len(waits) != 1 || waits[0] != later {
-		t.Errorf("timers of %v wait, want of %s", waits, later)
-	}
-	eventually(t, 30*time.Second, "the later timer fires", func() bool { return version(later) > 1 })
-	if first, second := version(due), version(later); first != 2 || second != 2 {
-		t.Errorf("versions %d and %d, want each timer to fire once", first, second)
 	}
 }

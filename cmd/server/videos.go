@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/consumer"
@@ -54,14 +53,6 @@ func videos(queries *pgxpool.Pool) app.Registration {
 				},
 			}
 		},
-		Comparison: func(commands, queries *pgxpool.Pool) admin.Projection {
-			return store.NewVideoComparison(commands, queries)
-		},
-		Aggregates: store.VideoAggregates(),
-		Repair: func(ctx context.Context) (more bool, err error) {
-			n, err := catalog.MoveFutureChanges(ctx, futureRows)
-			return n == futureRows, err
-		},
 		// only console: begin
 		Console: func(commands, queries *pgxpool.Pool) console.Type {
 			return console.Type{Name: event.AggregateVideo, View: "catalog", Source: store.NewVideosSource(commands, queries)}
@@ -69,6 +60,3 @@ func videos(queries *pgxpool.Pool) app.Registration {
 		// only console: end
 	}
 }
-
-// futureRows is how many rows one transaction moves from the future.
-const futureRows = 1000

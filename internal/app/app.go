@@ -96,16 +96,10 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return drain(ctx, cfg, stdout, log)
 	case command == "console": // only console
 		return serveConsole(ctx, cfg, args, stdout, log) // only console
-	case command == "seek":
-		return seek(ctx, cfg, args, stdout)
-	case command == "databases":
-		return databasesCommand(ctx, cfg, args, stdout)
 	case command == "outbox":
 		return outboxCommand(ctx, cfg, args, stdout, stderr)
 	case command == "quarantine":
 		return quarantineCommand(ctx, cfg, args, stdout)
-	case command == "projection":
-		return projectionCommand(ctx, cfg, args, stdout, stderr)
 	case command == "audit":
 		return auditCommand(ctx, cfg, args, stdout)
 	default:

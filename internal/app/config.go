@@ -19,7 +19,6 @@ import (
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/reconcile"
 	"example.com/videocatalog/internal/telemetry"
 )
 
@@ -70,7 +69,6 @@ type config struct {
 	outbox       outbox.Config
 	consumer     consumer.Config
 	port         port.Config
-	reconcile    reconcile.Config
 }
 
 // configure sets the Config of each package. To change a default for this service, set its
@@ -83,10 +81,8 @@ func (c *config) configure(variables map[string]string) error {
 	if c.isOpen() {
 		c.port.Hosts = c.hosts()
 	}
-	c.reconcile = reconcile.Config{}
 	err := tune(c, variables)
 	c.outbox, c.consumer, c.port = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults()
-	c.reconcile = c.reconcile.WithDefaults()
 	c.consumer.Workers = max(c.consumer.Workers, len(subscriptions(c.program.Registrations(nil)))) // each has one for itself
 	return err
 }
@@ -197,8 +193,8 @@ func kindName(t reflect.Type) string {
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
-// check returns the mistakes in each value and between values. Only serve, drain and
-// seek need Pub/Sub. serve needs only the settings of its roles.
+// check returns the mistakes in each value and between values. Only serve and drain
+// need Pub/Sub. serve needs only the settings of its roles.
 func (c config) check(command string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -221,8 +217,8 @@ func (c config) check(command string) []error {
 	if c.PubSubProject == "" && command == "serve" && (c.has(rolePublisher) || c.has(roleProjector) || c.reacts()) {
 		wrong("PUBSUB_PROJECT is required by the roles publisher, projector and reactor")
 	}
-	if c.PubSubProject == "" && (command == "drain" || command == "seek") {
-		wrong("PUBSUB_PROJECT is required by %s", command)
+	if c.PubSubProject == "" && command == "drain" {
+		wrong("PUBSUB_PROJECT is required by drain")
 	}
 	if c.DatabaseMaxConns <= 0 {
 		wrong("DATABASE_MAX_CONNS must be more than 0")

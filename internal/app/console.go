@@ -105,10 +105,7 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		Settings: settingsInForce(cfg), Facts: func(ctx context.Context) ([]console.Setting, error) {
 			return facts(ctx, cfg.program.Version, commands, events)
 		},
-		Projections: projections(cfg, registered, commands, queries),
-		Seek:        seeker(cfg, registered, inbox), Subscriptions: subscriptionIDs(subscriptions(registered)),
-		Backfill: backfiller(events, registered),
-		User:     operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Log: log,
+		User: operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Log: log,
 		Guard: func(next http.Handler) http.Handler { return port.RefusePages(cfg.hosts(), next) },
 	}
 	for _, s := range subscribed {

@@ -42,28 +42,20 @@ func (p Program) printHelp(w io.Writer) error {
   server drain                         publish everything pending, then exit
 ` +
 		helpConsole + // only console
-		p.helpOfParts() + `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
-  server outbox list [FLAGS]           show aggregates whose next event the broker refused
+		p.helpOfParts() + `  server outbox list [FLAGS]           show aggregates whose next event the broker refused
   server outbox causes                 show why, and how many for each cause
   server outbox requeue TYPE ID        try that event again now
   server outbox skip TYPE ID EVENT_ID  give that event up
-  server outbox backfill TYPE          publish the state of every aggregate of a type, for a new consumer
-         --pending N                   wait while so many events are pending; default: 2000
-         --after ID                    continue behind what an interrupted command has printed
   server quarantine list [FLAGS]       show messages that could not be decoded
   server quarantine causes             show why, and how many for each cause
   server quarantine replay ID          apply that message, if this build can decode it
   server quarantine delete ID          give it up
-  server projection compare            compare entries with their owner, and show what differs; with TYPE, or TYPE ID..., only these
-  server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ, also of an empty projection
-         --filter KEY=VALUE,...        of both: only those of a type, an id, a kind, such as kind=missing
   server audit list                    show what was done with these commands, by whom and why
          --reason TEXT                 why: required by all commands that change something
          --filter KEY=VALUE,...        instead of TYPE ID or ID: all that match type, id, cause and age, such as age=1h
          --all                         instead of a filter: all aggregates that are parked, all messages, all entries that differ
          --dry-run                     change nothing, and count what matches
          --json                        print JSON, one object per line
-  server databases accept              record the present databases as known, after a failover that you have looked at
   server version                       print the version
   server help                          print this
 

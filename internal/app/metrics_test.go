@@ -18,7 +18,6 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/reconcile"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
@@ -70,10 +69,6 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(store.NewOutbox(nil).Observe(meter))
 	check(store.NewInbox(nil).Observe(meter, nil))
 	check(store.NewCatalog(nil).Observe(meter)) // only full
-	check(observeReplaced(meter, nil))
-	check(store.NewComparisons(nil).Observe(meter))
-	_, err = reconcile.NewLoop(reconcile.Config{}, nil, nil, nil, meter)
-	check(err)
 	_, err = timer.New(timer.Config{}, nil, nil, meter)
 	check(err)
 	check(store.ObserveTimers(meter, nil))

@@ -136,9 +136,6 @@ func operatorName() string {
 }
 
 func outboxCommand(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) error {
-	if len(args) > 0 && args[0] == "backfill" {
-		return backfillCommand(ctx, cfg, args[1:], stdout, stderr)
-	}
 	command, o, err := parseCommand("outbox", args)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
@@ -35,14 +34,6 @@ type Registration struct {
 	Reactions func(Backend) []Subscription
 	// Timers returns its timers. Nil: it has none.
 	Timers func(Backend) timer.Timers
-	// Comparison compares its projection with the owner. Nil: nothing does.
-	Comparison func(commands, queries *pgxpool.Pool) admin.Projection
-	// Aggregates is how their events and states are published again. The zero value: this
-	// service does not own them.
-	Aggregates store.Aggregates
-	// Repair does the work that a replaced database of the query side needs at once. Nil:
-	// there is none.
-	Repair Step
 	// only console: begin
 	// Console returns what the console shows of the type besides its events, from the pools
 	// of both sides. Nil: nothing.

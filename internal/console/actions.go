@@ -30,7 +30,7 @@ type action struct {
 	Zero       bool   // it acts also if nothing matches
 	queries    bool   // it changes the query side
 	grows      bool   // more may match until it begins, and that does no harm
-	run        func(context.Context, *Server, order) (admin.BackfillResult, error)
+	run        func(context.Context, *Server, order) (jobResult, error)
 }
 
 // What some actions say in the same words.
@@ -47,9 +47,15 @@ type order struct {
 	After uuid.UUID // of a backfill
 }
 
+// jobResult is the result of an action.
+type jobResult struct {
+	admin.Result
+	Last uuid.UUID
+}
+
 // plain is the result of an action that cannot go on where it has ended.
-func plain(r admin.Result, err error) (admin.BackfillResult, error) {
-	return admin.BackfillResult{Result: r}, err
+func plain(r admin.Result, err error) (jobResult, error) {
+	return jobResult{Result: r}, err
 }
 
 var actions = []action{
@@ -57,7 +63,7 @@ var actions = []action{
 		Name: admin.ActionRequeue, Verb: "Requeue", One: "aggregate", Items: "aggregates", All: waiting, Page: "blocked",
 		Effect: "Their first events are tried again at once. The others follow in order.",
 		None:   faster + notParked,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (jobResult, error) {
 			return plain(admin.Requeue(ctx, s.cfg.Outbox, r.Request))
 		},
 	},
@@ -65,47 +71,22 @@ var actions = []action{
 		Name: admin.ActionSkip, Verb: "Skip", One: "aggregate", Items: "aggregates", All: waiting, Page: "blocked",
 		Effect: "Their first events are given up, and never published. Consumers see a gap in the versions. The events behind them are tried at once.",
 		None:   faster + notParked,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (jobResult, error) {
 			return plain(admin.Skip(ctx, s.cfg.Outbox, r.Request))
 		},
 	},
 	{
 		Name: admin.ActionReplay, Verb: "Replay", One: "message", Items: "messages", All: waiting, Page: "quarantine", queries: true,
 		Effect: "Those that this build can decode are applied, and leave the quarantine. The others stay.", None: faster,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (jobResult, error) {
 			return plain(admin.Replay(ctx, s.cfg.Quarantine, s.cfg.Apply, r.Request))
 		},
 	},
 	{
 		Name: admin.ActionDelete, Verb: "Delete", One: "message", Items: "messages", All: waiting, Page: "quarantine", queries: true,
 		Effect: "They are deleted from the quarantine for ever, and not applied.", None: faster,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (jobResult, error) {
 			return plain(admin.Delete(ctx, s.cfg.Quarantine, r.Request))
-		},
-	},
-	{
-		Name: admin.ActionRepair, Verb: "Repair", One: "entry", Items: "entries", Page: "aggregates", queries: true,
-		Effect: "The projection gets the state of the source, over any version. An entry without a source becomes a tombstone.", None: faster,
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			if r.Filter.ID == "" { // to compare all takes longer than a page may
-				return admin.BackfillResult{}, problem.InvalidField("id", "must name an entry: run server projection repair --all for all")
-			}
-			result, err := s.cfg.Projections.Repair(ctx, r.Request)
-			return plain(result.Result, err)
-		},
-	},
-	{
-		Name: admin.ActionSeek, Verb: "Apply again", One: "event", Items: "events", Page: "aggregates", queries: true, grows: true, Zero: true,
-		Effect: "The inbox forgets all its events, and the broker delivers those messages since this time that it has retained. An entry that has its event stays as it is.",
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			return plain(s.cfg.Seek(ctx, admin.SeekRequest{Request: r.Request, From: r.From}))
-		},
-	},
-	{
-		Name: admin.ActionBackfill, Verb: "Backfill", One: "aggregate", Items: "aggregates", Page: "aggregates", grows: true,
-		Effect: "The state of each, also of deleted ones, is published as a snapshot, for a new consumer. The messages go to all subscriptions of the topic, with the attribute repeat. A consumer that has their versions ignores them.", None: "There is no aggregate of this type.",
-		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
-			return s.cfg.Backfill(ctx, admin.BackfillRequest{Request: r.Request, After: r.After})
 		},
 	},
 }
@@ -282,7 +263,7 @@ type job struct {
 	confirmPage
 	Reason string
 	ended  chan struct{} // closed when result and err are set
-	result admin.BackfillResult
+	result jobResult
 	err    error
 
 	mu            sync.Mutex
@@ -337,7 +318,7 @@ type jobPage struct {
 	*job
 	Ended         bool
 	Done, Matched int64
-	Result        admin.BackfillResult
+	Result        jobResult
 	Err           string
 	Continues     bool // it can go on where it has ended
 }

@@ -22,10 +22,7 @@ type found struct {
 	Text   string
 	Groups []foundGroup
 	Types  []Type
-	Acts   bool // the user may publish again
-	// Repairs says that the user may change the query side.
-	Repairs       bool
-	Subscriptions []string // that can be sought
+	Acts   bool
 }
 
 type foundGroup struct {
@@ -42,7 +39,6 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request) {
 	mine := s.privileges(ctx)
 	result := found{
 		Text: strings.TrimSpace(r.URL.Query().Get("q")), Types: s.cfg.Types, Acts: mine.commands.Writes,
-		Repairs: mine.queries.Writes, Subscriptions: s.cfg.Subscriptions,
 	}
 	n := 0
 	for _, t := range s.cfg.Types {
@@ -124,7 +120,7 @@ func (s *Server) aggregate(w http.ResponseWriter, r *http.Request) {
 		p.EventsErr = reasonOf(err)
 	}
 	mine := s.privileges(ctx)
-	p.Acts, p.Repairs, p.Repairable = mine.commands.Writes, mine.queries.Writes, slices.Contains(s.cfg.Projections.Types(), t.Name)
+	p.Acts = mine.commands.Writes
 	title := p.Title
 	if title == "" {
 		title = p.Aggregate.Type + " " + p.ID

@@ -55,11 +55,6 @@ type Config struct {
 	Outbox           admin.Outbox
 	Quarantine       admin.Quarantine
 	Apply            admin.Apply // applies a message of the quarantine
-	Backfill         admin.Backfiller
-	Projections      admin.Projections
-	// Seek seeks one of Subscriptions.
-	Seek          admin.Seeker
-	Subscriptions []string
 	// Decode returns a message as this build reads it, for people.
 	Decode    func(Message) (string, error)
 	Types     []Type   // aggregate types, in the order in which they are shown

@@ -140,12 +140,20 @@ func (s *Videos) Timers(alarm domain.Alarm[domain.Video, domain.Event], stamp St
 	return timers[domain.Video, domain.Event]{s.decider(stamp), alarm}
 }
 
-// VideoAggregates is how the outbox publishes events and states of videos again.
-func VideoAggregates() Aggregates {
-	return aggregatesOf(event.AggregateVideo, (*sqlcgen.Queries).ListVideoIDs, (*sqlcgen.Queries).LockVideos,
-		func(row sqlcgen.VideoCatalogVideo) (envelope.Message, error) {
-			return event.EncodeSnapshot(videoOf(row))
-		})
+// Lock locks videos in the order of their ids, and returns those that exist. It waits for other
+// transactions; with free it leaves out the videos that they have locked.
+func (*Videos) Lock(ctx context.Context, tx Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]domain.Video, error) {
+	q := sqlcgen.New(tx)
+	lock := q.LockVideos
+	if free {
+		lock = q.LockFreeVideos
+	}
+	rows, err := lock(ctx, ids)
+	locked := make(map[uuid.UUID]domain.Video, len(rows))
+	for _, row := range rows {
+		locked[row.ID] = videoOf(row)
+	}
+	return locked, err
 }
 
 // GetVideo returns a video, even a deleted one, or problem.NotFound. A purged one is not

@@ -131,8 +131,8 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if !r.options.Full && isOfExample(name, text) {
 			return nil
 		}
-		if !r.options.Full && name == registrations {
-			text = withoutExample(text)
+		if !r.options.Full && lists[name] != "" {
+			text = strings.Replace(text, lists[name], "", 1)
 		}
 		if name == optionsList {
 			text = withoutOptions(text, r.options.withoutOptions())

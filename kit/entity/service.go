@@ -19,7 +19,11 @@ type names struct {
 	Service     string `yaml:"service"`
 	ErrorDomain string `yaml:"error_domain"`
 	HasConsole  bool   `yaml:"-"`
+	HasReplay   bool   `yaml:"-"`
 }
+
+// replay is the folder of the option that publishes the states of entities.
+const replay = "options/replay"
 
 var (
 	moduleLine    = regexp.MustCompile(`(?m)^module (\S+)`)
@@ -35,7 +39,7 @@ func readNames() (n names, err error) {
 	if err := errors.Join(moduleErr, schemaErr, err, yaml.Unmarshal(text, &n)); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
-	n.Module, n.Schema, n.HasConsole = module, schema, isThere("internal/console")
+	n.Module, n.Schema, n.HasConsole, n.HasReplay = module, schema, isThere("internal/console"), isThere(replay)
 	return n, nil
 }
 

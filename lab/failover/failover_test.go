@@ -1,21 +1,19 @@
-package main
+package failover
 
 import (
 	"maps"
 	"testing"
 	"time"
 
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
 // Both sides are in one database, and its asynchronous standby takes over without the last transactions: what was
 // projected and acknowledged only on the lost primary is missing from the catalog, and a repair brings it back.
 func TestFailoverOfBothSides(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	c := newCluster(t)
-	s := &stack{url: c.network.URL, migrateURL: c.primaryURL, pubsub: newBroker(t)}
+	s := &stack{url: c.network.URL, pubsub: newBroker(t)}
 	p := s.start(t, "ROLES=api,publisher", "TELEMETRY_ADDR=127.0.0.1:0")
 	projector := s.start(t, "ROLES=projector")
 
@@ -68,10 +66,9 @@ func TestFailoverOfBothSides(t *testing.T) {
 // The owner has a database of its own, and that one fails over: the catalog has what the owner has lost, and what the
 // owner does next comes with versions that the catalog has already.
 func TestFailoverOfTheOwner(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	c := newCluster(t)
-	s := &stack{url: c.network.URL, migrateURL: c.primaryURL, pubsub: newBroker(t)}
+	s := &stack{url: c.network.URL, pubsub: newBroker(t)}
 	catalog := storetest.URL(t)
 	p := s.start(t, "READ_DATABASE_URL="+catalog, "TELEMETRY_ADDR=127.0.0.1:0")
 
@@ -107,11 +104,10 @@ func TestFailoverOfTheOwner(t *testing.T) {
 
 // The catalog has a database of its own, and that one fails over: it lacks what was acknowledged on the lost primary.
 func TestFailoverOfTheCatalog(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	c := newCluster(t)
 	owner := storetest.URL(t)
-	s := &stack{url: owner, migrateURL: owner, pubsub: newBroker(t)}
+	s := &stack{url: owner, pubsub: newBroker(t)}
 	p := s.start(t, "READ_DATABASE_URL="+c.network.URL, "TELEMETRY_ADDR=127.0.0.1:0")
 
 	behind, deleted := p.create(t, "behind"), p.create(t, "deleted")

@@ -1,32 +1,289 @@
-package main
+package failover
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
+	"example.com/servicekit/localbroker"
 	"example.com/servicekit/localpg"
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
 )
+
+const root = "../.."
+
+// binary is the program of the service, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "server")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "server")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/server")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("build: %v: %s", err, out))
+	}
+	storetest.Main(m)
+}
+
+const project = "test-project"
+
+// stack is what a server needs: a database with the schema, and Pub/Sub.
+type stack struct {
+	url    string
+	pool   *pgxpool.Pool // of newStack
+	pubsub *localbroker.Server
+}
+
+func newStack(t *testing.T) *stack {
+	t.Helper()
+	pool := storetest.Pool(t, 4)
+	return &stack{url: pool.Config().ConnString(), pool: pool, pubsub: newBroker(t)}
+}
+
+func (s *stack) count(t *testing.T, sql string) (n int) {
+	t.Helper()
+	if err := s.pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// newBroker is a Pub/Sub with the topic and the subscription of the service.
+func newBroker(t testing.TB) *localbroker.Server {
+	t.Helper()
+	broker, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := broker.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	return broker
+}
+
+func (s *stack) environ(extra ...string) []string {
+	return append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
+		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
+	}, extra...)
+}
+
+// command runs a command of the program to its end, with more in the environment.
+func (s *stack) command(t testing.TB, extra []string, args ...string) (stdout string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = s.environ(extra...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%w: %s", err, errOut.String())
+	}
+	return out.String(), nil
+}
+
+// process is a running server.
+type process struct {
+	cmd     *exec.Cmd
+	addr    string
+	conn    *grpc.ClientConn
+	videos  videov1.VideoServiceClient
+	catalog catalogv1.CatalogServiceClient
+
+	mu  sync.Mutex
+	log []string // guarded by mu
+	eof chan struct{}
+}
+
+// start starts a server and waits until it is ready.
+func (s *stack) start(t testing.TB, extra ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(binary), eof: make(chan struct{})}
+	p.cmd.Env = s.environ(extra...)
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan string, 1)
+	go p.read(stderr, started)
+	t.Cleanup(func() {
+		if p.conn != nil {
+			_ = p.conn.Close() // whatever the test did to the server
+		}
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill() // it may have ended by itself
+			_ = p.wait()
+		}
+		if t.Failed() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			t.Logf("log of the server:\n%s", strings.Join(p.log, "\n"))
+		}
+	})
+	select {
+	case addr := <-started:
+		_, port, _ := net.SplitHostPort(addr)
+		p.addr = "127.0.0.1:" + port
+	case <-p.eof:
+		t.Fatalf("the server ended: %v", p.wait())
+	case <-time.After(30 * time.Second):
+		t.Fatal("the server did not start")
+	}
+	if p.conn, err = grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	p.videos, p.catalog = videov1.NewVideoServiceClient(p.conn), catalogv1.NewCatalogServiceClient(p.conn)
+	eventually(t, 10*time.Second, "the server is ready", func() bool {
+		response, err := http.Get("http://" + p.addr + "/health/ready")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	return p
+}
+
+// read keeps the log, and returns the address once it is told.
+func (p *process) read(stderr io.Reader, started chan<- string) {
+	defer close(p.eof)
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		p.mu.Lock()
+		p.log = append(p.log, lines.Text())
+		p.mu.Unlock()
+		var line struct{ Message, Addr string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "server: started" {
+			started <- line.Addr
+		}
+	}
+}
+
+// wait waits for the end and returns how it was.
+func (p *process) wait() error {
+	<-p.eof
+	return p.cmd.Wait()
+}
+
+// stop sends SIGTERM and returns how long the server took to end, and how it did.
+func (p *process) stop(t testing.TB) (time.Duration, error) {
+	t.Helper()
+	start := time.Now()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err := p.wait()
+	return time.Since(start), err
+}
+
+// eventually polls until something holds.
+func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s", within, what)
+}
+
+// private is the address of the private port, which the log tells.
+func (p *process) private(t *testing.T) (addr string) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the private port is open", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, text := range p.log {
+			var line struct{ Message, Addr string }
+			if json.Unmarshal([]byte(text), &line) == nil && line.Message == "telemetry: private port open" {
+				addr = line.Addr
+			}
+		}
+		return addr != ""
+	})
+	return addr
+}
+
+func get(t *testing.T, url string) (code int, body string) {
+	t.Helper()
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// publish publishes a message to the topic of the videos, as some other
+// program might.
+func (s *stack) publish(t *testing.T, message *pubsub.Message) {
+	t.Helper()
+	client, err := s.pubsub.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	publisher := client.Publisher(names.TopicOf(event.AggregateVideo).Name)
+	publisher.EnableMessageOrdering = true
+	defer publisher.Stop()
+	if _, err := publisher.Publish(t.Context(), message).Get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // newServer starts a PostgreSQL server with an empty database, named like the service, and returns it with the URL of the database.
 func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
@@ -327,7 +584,7 @@ func (p *process) checkReplaced(t *testing.T, sides ...string) {
 	t.Helper()
 	for _, side := range sides {
 		eventually(t, time.Minute, "an error in the log names the side "+side+" and the remedy", func() bool {
-			return p.logs(`"severity":"ERROR"`, `"`+side+`"`, "docs/failover.md")
+			return p.logs(`"severity":"ERROR"`, `"`+side+`"`, "options/repair/failover.md")
 		})
 		p.checkGauge(t, side, 1)
 	}
@@ -356,7 +613,7 @@ func (s *stack) repair(t *testing.T, p *process, catalogURL, found string) {
 	t.Helper()
 	run := func(want string, args ...string) {
 		t.Helper()
-		out, err := s.commandIn(t, []string{"READ_DATABASE_URL=" + catalogURL}, append([]string{"projection", "repair", "--all", "--reason", "failover"}, args...)...)
+		out, err := s.command(t, []string{"READ_DATABASE_URL=" + catalogURL}, append([]string{"projection", "repair", "--all", "--why", "failover"}, args...)...)
 		if err != nil || !strings.Contains(out, want) {
 			t.Errorf("repair %v = %q, %v, want %q", args, out, err, want)
 		}

@@ -1,4 +1,4 @@
-package main
+package failover
 
 import (
 	"context"
@@ -18,7 +18,6 @@ import (
 	"example.com/servicekit/localpg"
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/deep"
 )
 
 // blocks returns the blocks of code of a language below a heading of a page.
@@ -47,7 +46,7 @@ func blocks(t *testing.T, page, heading, language string) []string {
 	}
 }
 
-// reader runs the commands of docs/failover.md as somebody who reads it does.
+// reader runs the commands of failover.md as somebody who reads it does.
 type reader struct {
 	dir string
 	env []string
@@ -83,12 +82,11 @@ func as(t *testing.T, target, user string) string {
 	return u.String()
 }
 
-const failoverPage = "../../docs/failover.md"
+const failoverPage = root + "/options/repair/failover.md"
 
-// The commands of docs/failover.md move the service, with all that it has, to another cluster: by dump and restore, and by
+// The commands of failover.md move the service, with all that it has, to another cluster: by dump and restore, and by
 // logical replication. There it goes on as users that have nothing but their roles, and watchers begin again.
 func TestMove(t *testing.T) {
-	deep.Test(t)
 	for _, way := range []struct {
 		heading string
 		running int // how many blocks are run before the service is stopped
@@ -103,14 +101,14 @@ func TestMove(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, target := newServer(t, localpg.Config{})
-			for _, block := range blocks(t, "../../docs/database.md", "### Users, and their time limits", "sql") {
+			for _, block := range blocks(t, root+"/docs/database.md", "### Users, and their time limits", "sql") {
 				for statement := range strings.SplitSeq(block, ";\n") {
 					ask[int](t, target, statement)
 				}
 			}
 
-			s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}
-			p := s.start(t, "LAB_OUTBOX_MAX_ATTEMPTS=1") // what is refused is parked
+			s := &stack{url: source, pubsub: newBroker(t)}
+			p := s.start(t)
 			watcher := s.fill(t, p, source)
 			had, token := watcher.copy(), watcher.position()
 
@@ -130,7 +128,7 @@ func TestMove(t *testing.T) {
 				t.Errorf("sequences (-source +target):\n%s", diff)
 			}
 
-			s.url, s.migrateURL = as(t, target, "video_catalog_app"), target
+			s.url = as(t, target, "video_catalog_app")
 			catalog := "READ_DATABASE_URL=" + as(t, target, "video_catalog_read_app")
 			p = s.start(t, catalog, "TELEMETRY_ADDR=127.0.0.1:0")
 			p.checkReplaced(t, "commands", "queries")
@@ -163,6 +161,7 @@ func (s *stack) fill(t *testing.T, p *process, target string) *watcher {
 	eventually(t, time.Minute, "an aggregate is blocked", func() bool {
 		return ask[int](t, target, "SELECT count(*)::int FROM video_catalog.outbox_blocked")[0] == 1
 	})
+	ask[int](t, target, "UPDATE video_catalog.outbox_blocked SET parked_at = now(), next_retry_at = NULL") // as after many attempts
 	refuse()
 	w := p.watch(t, "", nil)
 	eventually(t, time.Minute, "the watcher has the catalog", func() bool { return len(w.copy()) >= 5 })
@@ -172,9 +171,7 @@ func (s *stack) fill(t *testing.T, p *process, target string) *watcher {
 // useAll uses each table of a service that was moved, and what its sequences give.
 func (s *stack) useAll(t *testing.T, p *process, target string) {
 	t.Helper()
-	if _, err := s.command(t, "outbox", "requeue", "--all", "--reason", "the broker is back"); err != nil {
-		t.Errorf("outbox requeue --all = %v", err)
-	}
+	ask[int](t, target, "UPDATE video_catalog.outbox_blocked SET parked_at = NULL, next_retry_at = now()") // as an operator does
 	p.rename(t, p.create(t, "made on the target"), "changed on the target")
 	s.publish(t, &pubsub.Message{Attributes: map[string]string{"name": "no event either"}})
 	s.settled(t, target)

@@ -1,14 +1,9 @@
-package main
+package failover
 
 import (
-	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,25 +14,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/deep"
 )
-
-// fillOwner fills the owner with n videos of ownersVideos.
-func (s *stack) fillOwner(t testing.TB, n int) {
-	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", strconv.Itoa(n))); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// ownersVideos fills the owner with videos that no event tells of: every third is a draft,
-// every fifth is deleted.
-const ownersVideos = `
-	INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
-	SELECT gen_random_uuid(), 'video ' || n, 'of many', 1985, 60000, 'ja', '{drama,war}', CASE WHEN n % 3 = 0 THEN 'draft' ELSE 'published' END, 1 + n % 7,
-		now() - n * interval '1 second', now(), CASE WHEN n % 3 > 0 THEN now() END, CASE WHEN n % 5 = 0 THEN now() END
-	FROM generate_series(1, $1) n`
 
 // unlike counts the entries of the catalog that are not what the owner has.
 const unlike = `
@@ -48,177 +25,6 @@ const unlike = `
 
 // unseen counts the entries that no watch sees yet.
 const unseen = "SELECT count(*) FROM video_catalog_read.video_projection WHERE change_xid >= pg_snapshot_xmax(pg_current_snapshot())"
-
-// startRepair starts a repair of everything, and returns it with its standard error.
-func (s *stack) startRepair(t *testing.T) (*exec.Cmd, *output) {
-	t.Helper()
-	cmd, stderr := exec.CommandContext(t.Context(), binary, "projection", "repair", "--all", "--reason", "test"), new(output)
-	cmd.Env, cmd.Stderr = s.environ(), stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return cmd, stderr
-}
-
-// output is what a process has written so far. It can be read while the process runs.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-func (o *output) Write(text []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(text)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
-// A repair fills an empty catalog, lowers an entry that is ahead, and makes a tombstone of one
-// without an owner. No service need run. A dry run counts the same and changes nothing. Only a
-// repair of everything makes the databases known.
-func TestRepairFillsAnEmptyCatalog(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	s.fillOwner(t, 1500)
-	s.replace(t)
-	out, err := s.command(t, "projection", "repair", "--all", "--dry-run")
-	if want := "video: compared 1500 rows: missing 1500, behind 0, ahead 0, different 0, extra 0\n1500 entries of video match; nothing was changed\n"; err != nil || out != want || s.unknown(t) != 2 || s.audited(t) != 0 {
-		t.Errorf("dry run = %q, %v, with %d databases unknown and %d in the audit, want %q, 2 and none", out, err, s.unknown(t), s.audited(t), want)
-	}
-	if out, err := s.command(t, "projection", "repair", "video", "--all", "--reason", "test"); err != nil || s.count(t, unlike) != 0 || s.unknown(t) != 2 {
-		t.Errorf("repair of a type = %q, %v, with %d entries different and %d databases unknown, want none and 2", out, err, s.count(t, unlike), s.unknown(t))
-	}
-	if got := s.count(t, "SELECT sum(items) FROM video_catalog_read.audit WHERE action = 'projection.repair' AND before = '[]' AND after = '[]'"); got != 1500 {
-		t.Errorf("the audit has %d entries that were missing, want 1500, and not one by one", got)
-	}
-	if _, err := s.pool.Exec(t.Context(), `WITH ahead AS (SELECT min(video_id::text)::uuid AS id FROM video_catalog_read.video_projection),
-		gone AS (DELETE FROM video_catalog.videos WHERE id = (SELECT max(id::text)::uuid FROM video_catalog.videos WHERE delete_time IS NULL))
-		UPDATE video_catalog_read.video_projection p SET version = 99 FROM ahead WHERE p.video_id = ahead.id`); err != nil {
-		t.Fatal(err)
-	}
-	out, err = s.command(t, "projection", "repair", "--all", "--reason", "failover", "--json")
-	if want := `"matched":2,"done":2,"failures":0,"compared":1499,"kinds":{"ahead":1,"extra":1}`; err != nil || !strings.Contains(out, want) || s.count(t, unlike) != 0 || s.unknown(t) != 0 {
-		t.Errorf("repair = %q, %v, with %d entries different and %d databases unknown, want %s and none", out, err, s.count(t, unlike), s.unknown(t), want)
-	}
-	if known := s.audit(t, admin.ActionAccept); len(known) != 2 || known[0].Reason != "failover" {
-		t.Errorf("the audit has %+v, want that both databases are known, and why", known)
-	}
-}
-
-// A repair that is killed leaves what it has repaired, and the databases unknown. The next one
-// does the rest.
-func TestKilledRepairIsRunAgain(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	s.fillOwner(t, 1500)
-	s.replace(t)
-	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog.videos SELECT (jsonb_populate_record(v, '{"id": "ffffffff-ffff-4fff-bfff-ffffffffffff"}')).* FROM video_catalog.videos v LIMIT 1`); err != nil {
-		t.Fatal(err)
-	}
-	held, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
-	if _, err := held.Exec(t.Context(), `INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
-		VALUES ('ffffffff-ffff-4fff-bfff-ffffffffffff', '', '', 0, 0, '', '{}', false, false, 1, now(), '', pg_current_xact_id(), now())`); err != nil {
-		t.Fatal(err)
-	}
-	cmd, _ := s.startRepair(t)
-	eventually(t, time.Minute, "the repair waits for the last entry", func() bool {
-		return s.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
-	})
-	if err := cmd.Process.Kill(); err != nil {
-		t.Error(err)
-	}
-	_ = cmd.Wait() // it was killed
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	left := s.count(t, unlike)
-	if left == 0 || left > 500 || s.unknown(t) != 2 {
-		t.Errorf("after the kill %d entries differ, and %d databases are unknown, want 1 to 500, and 2", left, s.unknown(t))
-	}
-	if out, err := s.command(t, "projection", "repair", "--all", "--reason", "test"); err != nil || !strings.Contains(out, fmt.Sprintf("missing %d, behind 0", left)) || s.count(t, unlike) != 0 || s.unknown(t) != 0 {
-		t.Errorf("repair = %q, %v, with %d entries different and %d databases unknown, want none", out, err, s.count(t, unlike), s.unknown(t))
-	}
-}
-
-// What a comparison has found is compared again after a repair of everything, also if events have
-// repaired it meanwhile. So the alert ends.
-func TestRepairHasTheCatalogComparedAgain(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	// A pass has found ten differences, and the next one begins in a day.
-	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog_read.comparisons (aggregate_type, claim, next_time, begin_time, after_id, last_time, last_differences)
-		VALUES ('video', 7, now() + interval '1 day', now(), '00000000-0000-0000-0000-000000000000', now(), 10)`); err != nil {
-		t.Fatal(err)
-	}
-	const due = "SELECT count(*) FROM video_catalog_read.comparisons WHERE claim = 8 AND next_time <= now()"
-	for i, args := range [][]string{{"--dry-run"}, {"--reason", "test"}} {
-		if out, err := s.command(t, append([]string{"projection", "repair", "--all"}, args...)...); err != nil {
-			t.Fatalf("%q = %q, %v", args, out, err)
-		}
-		if got := s.count(t, due); got != i {
-			t.Errorf("comparisons that are due after %q = %d, want %d", args, got, i)
-		}
-	}
-}
-
-var repairVideos = flag.Int("repair-videos", 20_000, "how many videos TestRepairMemoryIsBounded repairs")
-
-// A repair keeps no list of all entries: its memory does not grow with the catalog.
-// docs/actions.md has what it takes for 200,000: -repair-videos=200000.
-func TestRepairMemoryIsBounded(t *testing.T) {
-	deep.Test(t)
-	const mostMiB = 80
-	s := newStack(t)
-	s.fillOwner(t, *repairVideos)
-	for _, catalog := range []string{"an empty catalog", "one that is right"} {
-		start := time.Now()
-		cmd, stderr := s.startRepair(t)
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		mib, err := peakUntil(cmd.Process.Pid, ended)
-		if err != nil {
-			t.Fatalf("repair = %v: %s", err, stderr)
-		}
-		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
-		t.Logf("%s: %d videos in %s, %d MiB; last progress: %s", catalog, *repairVideos, time.Since(start).Round(100*time.Millisecond), mib, lines[len(lines)-1])
-		if mib > mostMiB {
-			t.Errorf("%s: the repair has used %d MiB, want at most %d", catalog, mib, mostMiB)
-		}
-	}
-	if got := s.count(t, unlike); got != 0 {
-		t.Errorf("entries that differ = %d, want 0", got)
-	}
-}
-
-// peakUntil returns the peak, in MiB, of the resident memory of a process until it ends, on Linux. It is
-// not the peak of getrusage, which begins with the memory of the process that has started it.
-func peakUntil(pid int, ended <-chan error) (mib int, err error) {
-	for {
-		select {
-		case err := <-ended:
-			return mib, err
-		case <-time.After(5 * time.Millisecond):
-		}
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		if err != nil {
-			continue // it ends
-		}
-		var kib int
-		_, peak, _ := strings.Cut(string(status), "VmHWM:")
-		if _, err := fmt.Sscan(peak, &kib); err == nil {
-			mib = max(mib, kib>>10)
-		}
-	}
-}
 
 // Repairs run while everybody works: nobody is refused, no version of another entry goes back,
 // and afterwards the catalog and its watchers have what the owner has. An entry that was right is
@@ -256,7 +62,7 @@ func TestRepairsRunBesideEverything(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		out, err := s.command(t, "projection", "repair", "--all", "--reason", "test")
+		out, err := s.command(t, nil, "projection", "repair", "--all", "--why", "test")
 		if err != nil || !strings.Contains(out, "ahead 1, different 1, extra 0") {
 			t.Errorf("repair = %q, %v, want two entries repaired", out, err)
 		}

@@ -2,6 +2,8 @@ package repair
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -233,4 +235,46 @@ const futureRows = 1000
 func (v videos) moveFuture(ctx context.Context) (more bool, err error) {
 	n, err := sqlcgen.New(v.queries).MoveFutureProjections(ctx, futureRows)
 	return n == futureRows, store.Wrap(err, "move changes of the future")
+}
+
+// pendingOf returns what finds those of some aggregates that have an event in the outbox.
+func pendingOf(commands *pgxpool.Pool, aggregateType string) func(context.Context, []uuid.UUID) (map[uuid.UUID]bool, error) {
+	return func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+		texts := make([]string, len(ids))
+		for i, id := range ids {
+			texts[i] = id.String()
+		}
+		found, err := sqlcgen.New(commands).ListPendingAggregates(ctx, aggregateType, texts)
+		if err != nil {
+			return nil, store.Wrap(err, "find pending events of %d aggregates", len(ids))
+		}
+		pending := make(map[uuid.UUID]bool, len(found))
+		for _, text := range found {
+			id, err := uuid.Parse(text)
+			if err != nil {
+				return nil, fmt.Errorf("aggregate id %q: %w", text, err)
+			}
+			pending[id] = true
+		}
+		return pending, nil
+	}
+}
+
+// record appends the audit of a repair of so many entries, and has the projection compared again.
+// before and after are the entries as they were and are. Missing ones are not in them.
+func record[T any](ctx context.Context, tx store.Tx, aggregateType string, repaired int, before, after []T, e admin.Entry) (err error) {
+	q := sqlcgen.New(tx)
+	params := sqlcgen.InsertQueryAuditParams{
+		ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: int64(repaired),
+	}
+	if params.Before, err = json.Marshal(before); err == nil {
+		params.After, err = json.Marshal(after)
+	}
+	if err != nil {
+		return fmt.Errorf("encode audit: %w", err)
+	}
+	if err := q.InsertQueryAudit(ctx, params); err != nil {
+		return fmt.Errorf("append audit: %w", err)
+	}
+	return q.RestartComparison(ctx, aggregateType)
 }

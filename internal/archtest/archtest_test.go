@@ -38,9 +38,9 @@ var imports = map[string][]string{
 	"internal/auth":            {},
 	"internal/envelope":        {},
 	"internal/event":           {"internal/domain", "internal/envelope", "internal/problem", "api"},
-	"internal/admin":           {"internal/envelope", "internal/problem", "internal/reconcile"},
+	"internal/admin":           {"internal/envelope", "internal/problem"},
 	"internal/console":         {"internal/admin", "internal/envelope", "internal/problem"}, // only console
-	"internal/store":           {"internal/admin", "internal/console", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen", "internal/timer"},
+	"internal/store":           {"internal/admin", "internal/console", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/search", "internal/store/internal/sqlcgen", "internal/timer"},
 	"internal/search":          {}, // only full
 	"internal/aip":             {"internal/problem"},
 	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
@@ -48,7 +48,6 @@ var imports = map[string][]string{
 	"internal/outbox":          {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
 	"internal/consumer":        {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
 	"internal/telemetry":       {"internal/telemetry/connlog", "internal/reconnect"},
-	"internal/reconcile":       {"internal/fields", "internal/telemetry/heartbeat"},
 	"internal/timer":           {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/reconnect":       {},
 	"internal/failpoint":       {},

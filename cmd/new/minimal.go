@@ -28,6 +28,7 @@ var exampleFiles = []string{
 	"internal/store/catalog*.go", "internal/store/changes.go", "internal/store/erase.go", "internal/store/video_comparison.go", "internal/store/videos.go",
 	"internal/store/internal/sqlcgen/erasures.sql.go", "internal/store/internal/sqlcgen/projection.sql.go",
 	"internal/store/internal/sqlcgen/video*.go",
+	"options/*/videos.go", "options/*/queries/videos.sql", "options/*/internal/sqlcgen/videos.sql.go",
 }
 
 // isOfExample reports whether a lean service is without a file, which has no marks any
@@ -36,12 +37,11 @@ func isOfExample(name, content string) bool {
 	return isBelow(name, exampleFiles) || strings.HasSuffix(name, "_test.go") && exampleWords.MatchString(ofService.ReplaceAllString(content, ""))
 }
 
-// registrations is the file with the list of the aggregate types.
-const registrations = "cmd/server/registrations.go"
-
-// withoutExample removes the example from that list.
-func withoutExample(list string) string {
-	return strings.Replace(list, "\t\tvideos(queries),\n", "", 1)
+// lists are the files with a list that has a line of the example, and that line.
+var lists = map[string]string{
+	"cmd/server/registrations.go":   "\t\tvideos(queries),\n",
+	"options/repair/projections.go": "\t\tnewVideos(commands, queries),\n",
+	"options/replay/aggregates.go":  "\t\tvideos(),\n",
 }
 
 var (

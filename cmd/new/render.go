@@ -132,8 +132,8 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if !r.options.Full && isOfExample(name, text) {
 			return nil
 		}
-		if !r.options.Full && name == registrations {
-			text = withoutExample(text)
+		if !r.options.Full && lists[name] != "" {
+			text = strings.Replace(text, lists[name], "", 1)
 		}
 		if name == optionsList || name == devList {
 			text = withoutOptions(text, append(r.options.without(), r.options.withoutOptions()...))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"regexp"
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"example.com/servicekit/pubsublocal"
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/domain"
@@ -228,61 +226,11 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 	}
 }
 
-// A catalog that was lost is filled from the owner, drafts and deleted
-// videos included, while the projector runs.
-func TestRepairRestoresLostCatalog(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	s := newStack(t)
-	p := s.start(t)
-	var last *videov1.Video
-	for i := range 30 {
-		v, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran", Tags: []string{"drama"}}})
-		if err == nil && i%2 == 0 {
-			v, err = p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
-		}
-		if err == nil && i%3 == 0 {
-			v, err = p.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = v
-	}
-	const rows = `SELECT md5(string_agg(video_id::text || title || tags::text || visible || deleted || version || coalesce(publish_time::text, '') || update_time::text || search::text, ',' ORDER BY video_id))
-		FROM video_catalog_read.video_projection`
-	eventually(t, 30*time.Second, "everything is projected", func() bool {
-		return s.count(t, "SELECT count(*) FROM video_catalog_read.inbox") == s.count(t, "SELECT count(*) FROM video_catalog.outbox")
-	})
-	var before, after string
-	if err := s.pool.QueryRow(ctx, rows).Scan(&before); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.pool.Exec(ctx, "DELETE FROM video_catalog_read.video_projection"); err != nil {
-		t.Fatal(err)
-	}
-	out, err := s.command(t, "projection", "repair", "--all", "--reason", "test")
-	if err != nil || !strings.Contains(out, "missing 30, behind 0, ahead 0, different 0, extra 0\nrepaired 30 of 30 entries") {
-		t.Errorf("repair = %q, %v, want 30 entries", out, err)
-	}
-	if err := s.pool.QueryRow(ctx, rows).Scan(&after); err != nil {
-		t.Fatal(err)
-	}
-	if after != before {
-		t.Error("the repaired projection differs from the one that events built")
-	}
-	list, err := p.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{})
-	if err != nil || len(list.GetCatalogEntries()) != 10 {
-		t.Errorf("ListCatalogEntries() = %d entries, %v, want 10 (last video: %v)", len(list.GetCatalogEntries()), err, last)
-	}
-}
-
 // A mistyped command tells where the right ones are listed, and does nothing.
 func TestUnknownCommandIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "list"}, {"quarantine", "list"}, {"audit"}, {"rebuild"}, {"projection", "repair", "--restart"}, {"drain", "now"}} {
+	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "list"}, {"quarantine", "list"}, {"audit"}, {"rebuild"}, {"drain", "now"}} {
 		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
 			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
 		}

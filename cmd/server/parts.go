@@ -6,6 +6,8 @@ import (
 	"example.com/videocatalog/options/cors"
 	"example.com/videocatalog/options/oidc"
 	"example.com/videocatalog/options/reactions"
+	"example.com/videocatalog/options/repair"
+	"example.com/videocatalog/options/replay"
 )
 
 // parts returns the options of the service. To remove one, delete its folder and its lines here.
@@ -15,5 +17,7 @@ func parts() []app.Part {
 		cors.Part(),
 		oidc.Part(),
 		reactions.Part(),
+		repair.Part(),
+		replay.Part(),
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
@@ -53,16 +52,5 @@ func videos(queries *pgxpool.Pool) app.Registration {
 				},
 			}
 		},
-		Comparison: func(commands, queries *pgxpool.Pool) admin.Projection {
-			return store.NewVideoComparison(commands, queries)
-		},
-		Aggregates: store.VideoAggregates(),
-		Repair: func(ctx context.Context) (more bool, err error) {
-			n, err := catalog.MoveFutureChanges(ctx, futureRows)
-			return n == futureRows, err
-		},
 	}
 }
-
-// futureRows is how many rows one transaction moves from the future.
-const futureRows = 1000

@@ -179,19 +179,6 @@ CROSS JOIN LATERAL (
 -- id yet.
 SELECT video_catalog_read.database_identity() AS identity, (@xid::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun;
 
--- name: MoveFutureProjections :execrows
--- Gives some rows the current transaction id if theirs is still in the future. A dump that was restored into a younger
--- cluster has such rows, and no watch would see them. A locked row waits for the next call.
-UPDATE video_catalog_read.video_projection
-SET change_xid = pg_current_xact_id()
-WHERE video_id IN (
-	SELECT video_id FROM video_catalog_read.video_projection
-	WHERE change_xid >= pg_snapshot_xmax(pg_current_snapshot())
-	ORDER BY change_xid, video_id
-	LIMIT @max_rows
-	FOR NO KEY UPDATE SKIP LOCKED
-);
-
 -- name: CountProjectedTombstones :one
 -- Counts the tombstones that PruneProjectedTombstones will delete one day, up to max_counted.
 SELECT count(*) FROM (

@@ -14,10 +14,6 @@ SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]) ORDER BY id FOR
 -- Does the same as LockVideos, and leaves out videos that another transaction has locked.
 SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED;
 
--- name: ListVideoIDs :many
--- Returns the next ids behind after_id, also of deleted videos.
-SELECT id FROM video_catalog.videos WHERE id > @after_id ORDER BY id LIMIT @max_rows;
-
 -- name: UpdateVideo :exec
 -- Writes the whole state of a video. The caller must hold the lock of LockVideo.
 UPDATE video_catalog.videos

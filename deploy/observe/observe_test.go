@@ -45,12 +45,14 @@ func TestFilesAreUpToDate(t *testing.T) {
 	}
 }
 
-// metricRows returns the rows of docs/metrics.md: name, name in Prometheus, kind.
+// metricRows returns the rows of the pages with metrics: name, name in Prometheus, kind.
 func metricRows(t *testing.T) [][]string {
 	t.Helper()
 	var rows [][]string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|").FindAllStringSubmatch(read(t, root+"/docs/metrics.md"), -1) {
-		rows = append(rows, m[1:])
+	for _, page := range metricsPages(".") {
+		for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|").FindAllStringSubmatch(read(t, page), -1) {
+			rows = append(rows, m[1:])
+		}
 	}
 	return rows
 }
@@ -213,12 +215,16 @@ func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
 	known := map[string]bool{} // for example "projection repair # #", and "projection repair --all"
 	help := read(t, root+"/internal/app/help.go")
+	options, _ := filepath.Glob(root + "/options/*/*.go") // it is no bad pattern
+	for _, path := range options {
+		help += read(t, path)
+	}
 	for _, m := range regexp.MustCompile(`(?m)(?:^|`+"`"+`)  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(help, -1) {
 		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", " [ITEM]", "", "...", "").Replace(m[1]), "#")
 		known[command] = true
 		known[strings.TrimRight(command, " #")+" --all"] = true
 	}
-	flags := regexp.MustCompile(` --reason '[^']*'`)
+	flags := regexp.MustCompile(` --(reason|why) '[^']*'`)
 	several := regexp.MustCompile(` --(all|filter \S+)`)
 	used := regexp.MustCompile("(?m)^server ([^#\n]+)|`server ([a-z][^`]*)`").FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)
 	if len(known) < 8 || len(used) < 8 {

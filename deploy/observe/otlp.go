@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,12 +31,28 @@ var kept = map[string]string{"job": "job", "le": "le"}
 
 var metricRow = regexp.MustCompile("^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|[^|]*\\|([^|]*)\\|")
 
-func readMetrics(path string) (metrics, error) {
+// metricsPages are the pages with metrics, from the directory of the sources: metricsPage, and those of the options.
+func metricsPages(dir string) []string {
+	options, _ := filepath.Glob(filepath.Join(dir, "../../options/*/README.md")) // it is no bad pattern
+	return append([]string{filepath.Join(dir, metricsPage)}, options...)
+}
+
+func readMetrics(paths ...string) (metrics, error) {
+	all := metrics{}
+	for _, path := range paths {
+		if err := all.read(path); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// read adds the metrics of a page.
+func (all metrics) read(path string) error {
 	content, err := os.ReadFile(path) //nolint:gosec // its callers name a page of this module
 	if err != nil {
-		return nil, fmt.Errorf("read metrics: %w", err)
+		return fmt.Errorf("read metrics: %w", err)
 	}
-	all := metrics{}
 	for line := range strings.Lines(string(content)) {
 		row := metricRow.FindStringSubmatch(line)
 		if row == nil {
@@ -46,7 +63,7 @@ func readMetrics(path string) (metrics, error) {
 		for attribute := range strings.FieldsSeq(strings.ReplaceAll(attributes, ",", " ")) {
 			label := strings.ReplaceAll(attribute, ".", "_")
 			if labels[label] != "" {
-				return nil, fmt.Errorf("%s: attributes %s and %s of %s are one label of Prometheus", path, labels[label], attribute, name)
+				return fmt.Errorf("%s: attributes %s and %s of %s are one label of Prometheus", path, labels[label], attribute, name)
 			}
 			labels[label] = attribute
 		}
@@ -56,12 +73,12 @@ func readMetrics(path string) (metrics, error) {
 		}
 		for _, part := range parts {
 			if other, twice := all[prometheus+part]; twice {
-				return nil, fmt.Errorf("%s: %s and %s are both called %s in Prometheus", path, other.name, name+part, prometheus+part)
+				return fmt.Errorf("%s: %s and %s are both called %s in Prometheus", path, other.name, name+part, prometheus+part)
 			}
 			all[prometheus+part] = series{name + part, labels}
 		}
 	}
-	return all, nil
+	return nil
 }
 
 var (

@@ -94,16 +94,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return migrate(ctx, cfg, stdout, log)
 	case line == "drain":
 		return drain(ctx, cfg, stdout, log)
-	case command == "seek":
-		return seek(ctx, cfg, args, stdout)
-	case command == "databases":
-		return databasesCommand(ctx, cfg, args, stdout)
 	case words[command].outbox != nil:
 		return operate(ctx, cfg, command, args, stdout)
-	case command == "outbox" && len(args) > 0 && args[0] == "backfill":
-		return backfillCommand(ctx, cfg, args[1:], stdout, stderr)
-	case command == "projection":
-		return projectionCommand(ctx, cfg, args, stdout, stderr)
 	default:
 		if run := p.command(command); run != nil {
 			return cfg.runCommand(ctx, command, run, args, stdout, log)

@@ -19,7 +19,6 @@ import (
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/reconcile"
 	"example.com/videocatalog/internal/telemetry"
 )
 
@@ -69,7 +68,6 @@ type config struct {
 	outbox       outbox.Config
 	consumer     consumer.Config
 	port         port.Config
-	reconcile    reconcile.Config
 }
 
 // configure sets the Config of each package. To change a default for this service, set its
@@ -82,10 +80,8 @@ func (c *config) configure(variables map[string]string) error {
 	if c.isOpen() {
 		c.port.Hosts = c.hosts()
 	}
-	c.reconcile = reconcile.Config{}
 	err := tune(c, variables)
 	c.outbox, c.consumer, c.port = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults()
-	c.reconcile = c.reconcile.WithDefaults()
 	c.consumer.Workers = max(c.consumer.Workers, len(subscriptions(c.program.Registrations(nil)))) // each has one for itself
 	return err
 }
@@ -217,8 +213,8 @@ func (c config) missingParts() (errs []error) {
 	return errs
 }
 
-// check returns the mistakes in each value and between values. Only serve, drain and
-// seek need Pub/Sub. serve needs only the settings of its roles.
+// check returns the mistakes in each value and between values. Only serve and drain
+// need Pub/Sub. serve needs only the settings of its roles.
 func (c config) check(command string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -239,8 +235,8 @@ func (c config) check(command string) []error {
 	if c.PubSubProject == "" && command == "serve" && slices.ContainsFunc(c.Roles, func(role string) bool { return role != roleAPI }) {
 		wrong("PUBSUB_PROJECT is required by every role but api")
 	}
-	if c.PubSubProject == "" && (command == "drain" || command == "seek") {
-		wrong("PUBSUB_PROJECT is required by %s", command)
+	if c.PubSubProject == "" && command == "drain" {
+		wrong("PUBSUB_PROJECT is required by drain")
 	}
 	if c.DatabaseMaxConns <= 0 {
 		wrong("DATABASE_MAX_CONNS must be more than 0")

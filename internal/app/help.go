@@ -49,18 +49,7 @@ func (p Program) printHelp(w io.Writer) error {
          --by NAME                     who does it; default: the user and the host
          --dry-run                     change nothing, and count what matches
          --json                        of stuck, retry and skip: print JSON, one object per line
-` + p.helpOfParts() + `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
-  server outbox backfill TYPE          publish the state of every aggregate of a type, for a new consumer
-         --pending N                   wait while so many events are pending; default: 2000
-         --after ID                    continue behind what an interrupted command has printed
-  server projection compare            compare entries with their owner, and show what differs; with TYPE, or TYPE ID..., only these
-  server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ, also of an empty projection
-         --filter KEY=VALUE,...        of both: only those of a type, an id, a kind, such as kind=missing
-         --reason TEXT                 why: required by all commands that change something
-         --dry-run                     change nothing, and count what matches
-         --json                        print JSON, one object per line
-  server databases accept              record the present databases as known, after a failover that you have looked at
-  server version                       print the version
+` + p.helpOfParts() + `  server version                       print the version
   server help                          print this
 
 Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and

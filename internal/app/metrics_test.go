@@ -18,7 +18,6 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/reconcile"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
@@ -69,10 +68,6 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(store.NewOutbox(nil).Observe(meter))
 	check(store.NewInbox(nil).Observe(meter, nil))
 	check(store.NewCatalog(nil).Observe(meter)) // only full
-	check(observeReplaced(meter, nil))
-	check(store.NewComparisons(nil).Observe(meter))
-	_, err = reconcile.NewLoop(reconcile.Config{}, nil, nil, nil, meter)
-	check(err)
 	tel.QueryTracer()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 	check(err)
@@ -128,8 +123,6 @@ var groups = []struct{ prefix, title, text string }{
 	{"outbox", "The outbox and its publisher", "Backlog, ages, aggregates, lanes, partitions and tables are measured in the database, at most every 5 s. They are the same in every process: use max, never sum."},
 	{"consumer", "The projector", ""},
 	{"catalog", "The catalog", ""}, // only full
-	{"projection", "The comparison of projections with their owners", "The differences are the same in every process: use max, never sum."},
-	{"database", "The databases", "The same in every process that uses a side: use max, never sum."},
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},
 	{"db", "Statements", ""},
@@ -150,9 +143,6 @@ var attributesOf = map[string][]string{
 	"consumer.unknown_types":  {"aggregate_type"},
 	"consumer.failures":       {"error.type"},
 	"consumer.table.size":     {"table"},
-	"projection.compared":     {"aggregate_type"},
-	"projection.differences":  {"aggregate_type"},
-	"database.replaced":       {"side"},
 	"rpc":                     {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
 	"server.calls.refused":    {"kind"},
 	"db":                      {"db.system.name", "pgx.operation.type"},

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -110,6 +111,9 @@ func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 	if s.instance != nil {
 		err := s.instance.startPubSub(ctx)
 		return s.instance.client, err
+	}
+	if s.cfg.PubSubProject == "" {
+		return nil, usageError(fmt.Errorf("PUBSUB_PROJECT is required by %s", s.Command))
 	}
 	client, err := openPubSub(ctx, s.cfg)
 	if err == nil {

@@ -8,7 +8,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
@@ -31,14 +30,6 @@ type Registration struct {
 	// Parts is what it has for options, by the name of the part. Each option says which type its
 	// value has. A part that the service does not have is an error.
 	Parts map[string]any
-	// Comparison compares its projection with the owner. Nil: nothing does.
-	Comparison func(commands, queries *pgxpool.Pool) admin.Projection
-	// Aggregates is how their events and states are published again. The zero value: this
-	// service does not own them.
-	Aggregates store.Aggregates
-	// Repair does the work that a replaced database of the query side needs at once. Nil:
-	// there is none.
-	Repair Step
 }
 
 // Backend is what handlers are made of.

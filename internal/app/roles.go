@@ -26,29 +26,16 @@ import (
 // outbox for the first write.
 func (i *instance) startStores(ctx context.Context) error {
 	var queries *pgxpool.Pool
-	var inbox *store.Inbox
 	if i.database.commands != nil {
 		i.events = store.NewOutbox(i.database.commands.own)
 	}
 	if i.database.queries != nil {
 		queries = i.database.queries.own
-		inbox = store.NewInbox(queries)
 	}
 	i.registered = append(i.registered, i.cfg.program.Registrations(queries)...)
 	if err := observeStores(i.cfg, i.tel, i.database, i.events, i.registered); err != nil {
 		return err
 	}
-	var repairs []Step
-	for _, r := range i.registered {
-		if r.Repair != nil {
-			repairs = append(repairs, r.Repair)
-		}
-	}
-	sides := sidesOf(i.events, inbox, repairs)
-	if err := observeReplaced(i.tel.Meter(scope), sides); err != nil {
-		return err
-	}
-	i.tasks = append(i.tasks, func(ctx context.Context) error { return watchDatabases(ctx, sides, i.log) })
 	if i.events == nil {
 		return nil
 	}

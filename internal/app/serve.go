@@ -33,7 +33,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if i.database, err = openDatabase(ctx, cfg, cfg.sides(), cfg.callConnections(), tel.QueryTracer()); err != nil {
 		return err
 	}
-	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startComparison, i.startPrivatePort, i.startParts, i.startMaintenance} {
+	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startPrivatePort, i.startParts, i.startMaintenance} {
 		if err := start(ctx); err != nil {
 			return err
 		}

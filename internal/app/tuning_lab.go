@@ -12,7 +12,6 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/reconcile"
 )
 
 // tune sets fields of the Config of the packages from variables. For example,
@@ -21,11 +20,10 @@ import (
 func tune(c *config, variables map[string]string) error {
 	fields := struct {
 		DatabaseWait time.Duration
-		Outbox       *outbox.Config    `envPrefix:"OUTBOX_"`
-		Consumer     *consumer.Config  `envPrefix:"CONSUMER_"`
-		Port         *port.Config      `envPrefix:"PORT_"`
-		Reconcile    *reconcile.Config `envPrefix:"RECONCILE_"`
-	}{c.databaseWait, &c.outbox, &c.consumer, &c.port, &c.reconcile}
+		Outbox       *outbox.Config   `envPrefix:"OUTBOX_"`
+		Consumer     *consumer.Config `envPrefix:"CONSUMER_"`
+		Port         *port.Config     `envPrefix:"PORT_"`
+	}{c.databaseWait, &c.outbox, &c.consumer, &c.port}
 	options := env.Options{Environment: variables, Prefix: "LAB_", UseFieldNameByDefault: true}
 	known, err := env.GetFieldParamsWithOptions(&fields, options)
 	if err != nil {

@@ -37,8 +37,8 @@ var imports = map[string][]string{
 	"internal/auth":            {},
 	"internal/envelope":        {},
 	"internal/event":           {"internal/domain", "internal/envelope", "internal/problem", "api"},
-	"internal/admin":           {"internal/envelope", "internal/problem", "internal/reconcile"},
-	"internal/store":           {"internal/admin", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen"},
+	"internal/admin":           {"internal/envelope", "internal/problem"},
+	"internal/store":           {"internal/admin", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/search", "internal/store/internal/sqlcgen"},
 	"internal/search":          {}, // only full
 	"internal/aip":             {"internal/problem"},
 	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
@@ -46,7 +46,6 @@ var imports = map[string][]string{
 	"internal/outbox":          {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/consumer":        {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/telemetry":       {"internal/telemetry/connlog", "internal/reconnect"},
-	"internal/reconcile":       {"internal/fields", "internal/telemetry/heartbeat"},
 	"internal/reconnect":       {},
 	"internal/app":             {"."},
 	"cmd/server":               {"."}, // and the options, see TestOptionsStandAlone

@@ -12,7 +12,7 @@ var rings = map[string][]string{
 	"machinery": {
 		"cmd/new",
 		"cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/consumer", "internal/deep", "internal/envelope", "internal/fields", "internal/localtopics",
-		"internal/admin", "internal/aip", "internal/names", "internal/outbox", "internal/port", "internal/problem", "internal/reconcile", "internal/reconnect", "internal/store/storetest", "internal/telemetry",
+		"internal/admin", "internal/aip", "internal/names", "internal/outbox", "internal/port", "internal/problem", "internal/reconnect", "internal/store/storetest", "internal/telemetry",
 		"internal/auth", // last: what follows it would look like a key to the scan for secrets
 	},
 	"options": {"options"}, // may be missing

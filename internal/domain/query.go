@@ -87,7 +87,7 @@ type Match struct {
 
 // Position is a position in the sequence of catalog changes. The zero Position
 // is before all changes. A Position is valid only in its Database, which
-// identifies a database and its history (docs/failover.md).
+// identifies a database and its history (options/repair/failover.md).
 type Position struct {
 	Database    string
 	Transaction uint64

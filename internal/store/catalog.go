@@ -158,6 +158,33 @@ var outcomeOf = map[domain.Outcome]envelope.Outcome{
 	domain.Stale: envelope.Stale, domain.Conflict: envelope.Conflict,
 }
 
+// FindEntries returns the existing entries among ids, without the ids of their events.
+func FindEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
+	rows, err := sqlcgen.New(tx).GetProjections(ctx, ids)
+	if err != nil {
+		return nil, wrap(err, "find %d entries", len(ids))
+	}
+	found := make(map[uuid.UUID]domain.Entry, len(rows))
+	for _, row := range rows {
+		found[row.VideoID] = entryOf(sqlcgen.GetProjectionRow(row))
+	}
+	return found, nil
+}
+
+// LockEntries locks entries until the end of the transaction, and returns them as FindEntries does.
+// It creates missing ones first, with version 0.
+func LockEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
+	if _, err := lockEntries(ctx, sqlcgen.New(tx), ids); err != nil {
+		return nil, err
+	}
+	return FindEntries(ctx, tx, ids)
+}
+
+// WriteEntries writes entries over any version. The caller must have locked them.
+func WriteEntries(ctx context.Context, tx Tx, entries map[uuid.UUID]domain.Entry) error {
+	return upsert(ctx, sqlcgen.New(tx), entries)
+}
+
 // lockEntries locks entries until the end of the transaction, and returns their
 // versions and events. It creates missing ones first, with version 0, so that
 // they can be locked.

@@ -67,14 +67,3 @@ func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRow
 	})
 	return page, after == domain.Position{} || database.Begun && after.Database == database.Identity, nil
 }
-
-// MoveFutureChanges makes entries visible to watches whose transaction id is still in the
-// future. A dump has such entries after a restore into a younger cluster. It moves at most
-// maxRows entries and returns how many. After a crash, the next call moves the rest.
-func (c *Catalog) MoveFutureChanges(ctx context.Context, maxRows int) (int64, error) {
-	n, err := c.queries.MoveFutureProjections(ctx, limit(maxRows))
-	if n > 0 {
-		c.changes.announce()
-	}
-	return n, wrap(err, "move changes of the future")
-}

@@ -1,8 +1,6 @@
 package store_test
 
 import (
-	"context"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -10,7 +8,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
@@ -23,59 +20,6 @@ func moveTo(t testing.TB, pool *pgxpool.Pool, schema, identity string) {
 	t.Helper()
 	if _, err := pool.Exec(t.Context(), "CREATE OR REPLACE FUNCTION "+schema+".database_identity() RETURNS text LANGUAGE sql AS $$ SELECT '"+identity+"' $$"); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// A side is in the database that its migration ran in. In another one it is until
-// somebody says that this is right too. The audit has that once, however often they say so.
-func TestDatabaseIsKnown(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	type side interface {
-		Database(ctx context.Context) (store.Database, error)
-		KnowDatabase(ctx context.Context, identity string, e admin.Entry) (bool, error)
-		admin.Auditor
-	}
-	for schema, side := range map[string]side{"video_catalog": store.NewOutbox(pool), "video_catalog_read": store.NewInbox(pool)} {
-		first, err := side.Database(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if parts := strings.Split(first.Live, "/"); first.Live != first.Known || len(parts) != 3 || parts[1] != "00000001" {
-			t.Errorf("%s: database = %+v, want the same twice, on timeline 1", schema, first)
-		}
-		moveTo(t, pool, schema, "elsewhere")
-		if got, err := side.Database(t.Context()); err != nil || got != (store.Database{Live: "elsewhere", Known: first.Known}) {
-			t.Errorf("%s: database after a move = %+v, %v", schema, got, err)
-		}
-		for _, want := range []bool{true, false} {
-			if changed, err := side.KnowDatabase(t.Context(), "elsewhere", auditOf(admin.ActionAccept)); changed != want || err != nil {
-				t.Errorf("%s: KnowDatabase() = %t, %v, want %t", schema, changed, err, want)
-			}
-		}
-		if got, err := side.Database(t.Context()); err != nil || got.Known != "elsewhere" {
-			t.Errorf("%s: database that is known = %+v, %v", schema, got, err)
-		}
-		audit, err := side.ListAudit(t.Context(), 0, 10)
-		before, after := fmt.Sprintf(`[{"identity": %q}]`, first.Known), `[{"identity": "elsewhere"}]`
-		if len(audit) != 1 || string(audit[0].Before) != before || string(audit[0].After) != after || err != nil {
-			t.Errorf("%s: audit = %+v, %v, want one entry from %s to %s", schema, audit, err, before, after)
-		}
-	}
-}
-
-// A table that is restored from a dump is another one, in the same cluster too.
-func TestDatabaseOfARestoredTableIsAnother(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	inbox := store.NewInbox(pool)
-	if _, err := pool.Exec(t.Context(), `
-		ALTER TABLE video_catalog_read.inbox RENAME TO before;
-		CREATE TABLE video_catalog_read.inbox (LIKE video_catalog_read.before INCLUDING ALL)`); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := inbox.Database(t.Context()); err != nil || got.Live == got.Known {
-		t.Errorf("database = %+v, %v, want another one", got, err)
 	}
 }
 
@@ -151,31 +95,6 @@ func TestPagesOfChangesAreSmall(t *testing.T) {
 	if seen != entries {
 		t.Errorf("the pages have %d entries, want %d", seen, entries)
 	}
-}
-
-// Entries of transactions yet to come, as a dump has for a younger cluster, are
-// given a place that watches see.
-func TestChangesOfTheFutureAreMoved(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	catalog := store.NewCatalog(pool)
-	var all []domain.Event
-	for range 5 {
-		all = append(all, life(t, "Ran", 1)...)
-	}
-	project(t, catalog, "catalog", all...)
-	if _, err := pool.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET change_xid = (1::bigint << 60)::text::xid8"); err != nil {
-		t.Fatal(err)
-	}
-	if page, err := catalog.ListChanges(t.Context(), domain.Position{}, 10); err != nil || len(page.Changes) != 0 {
-		t.Fatalf("ListChanges() = %d changes, %v, want none of the future", len(page.Changes), err)
-	}
-	for _, want := range []int64{3, 2, 0} {
-		if got, err := catalog.MoveFutureChanges(t.Context(), 3); err != nil || got != want {
-			t.Errorf("MoveFutureChanges() = %d, %v, want %d", got, err, want)
-		}
-	}
-	next(t, catalog, domain.Position{}, len(all), 10)
 }
 
 // Of two events of one version the later one stays, in whatever order they come,

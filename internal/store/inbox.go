@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
@@ -86,39 +85,6 @@ func (b *Inbox) LastApplied(ctx context.Context, consumerName string) (time.Time
 func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
 	return n, wrap(err, "prune inbox")
-}
-
-// Count counts the events that the inbox has of a consumer. It reads all of them, by short
-// statements: some seconds for ten million.
-func (b *Inbox) Count(ctx context.Context, consumerName string) (n int64, err error) {
-	for after, more := uuid.Nil, true; more; {
-		page, err := b.queries.CountInbox(ctx, after, consumerName, readRows)
-		if err != nil {
-			return n, wrap(err, "count the inbox of %s", consumerName)
-		}
-		n += page.Read
-		after, more = page.LastID, page.Read == readRows
-	}
-	return n, nil
-}
-
-// Forget makes every event new to a consumer, for a seek: it appends the entry to the audit, and
-// then deletes what the inbox has of the consumer, by short transactions. It returns how many.
-func (b *Inbox) Forget(ctx context.Context, consumerName string, e admin.Entry) (n int64, err error) {
-	if err := b.queries.InsertQueryAudit(ctx, sqlcgen.InsertQueryAuditParams{
-		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: e.Items, Before: e.Before, After: e.After,
-	}); err != nil {
-		return 0, wrap(err, "append audit")
-	}
-	for after, more := uuid.Nil, true; more; {
-		page, err := b.queries.ClearInbox(ctx, after, consumerName, readRows)
-		if err != nil {
-			return n, wrap(err, "clear the inbox of %s", consumerName)
-		}
-		n += page.Read
-		after, more = page.LastID, page.Read == readRows
-	}
-	return n, nil
 }
 
 // WrapEvents is [Wrap] for a transaction about events, which come again after an

@@ -82,10 +82,6 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 	ctx := t.Context()
 	check(t, "Check()", db.Check(ctx, pool))
-	database, err := events.Database(ctx)
-	check(t, "Database()", err)
-	_, err = events.KnowDatabase(ctx, database.Live+"'", auditOf(admin.ActionAccept))
-	check(t, "KnowDatabase()", err)
 
 	request, e := uuid.New(), created(t, "Ran")
 	for range 2 {
@@ -96,7 +92,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 		_, err := videos.ChangeVideo(ctx, e.Video.ID, decide)
 		check(t, "ChangeVideo()", err)
 	}
-	_, err = videos.GetVideo(ctx, e.Video.ID)
+	_, err := videos.GetVideo(ctx, e.Video.ID)
 	check(t, "GetVideo()", err)
 	for _, oldestFirst := range []bool{false, true} {
 		_, _, err := videos.ListVideos(ctx, domain.VideoQuery{OldestFirst: oldestFirst, Limit: 1})
@@ -219,15 +215,7 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	events := life(t, "Ran", 3)
 	project(t, catalog, "catalog", events[0])
 	project(t, catalog, "catalog", events...)
-	_, err := inbox.Forget(ctx, "another", auditOf(admin.ActionSeek))
-	check(t, "Forget()", err)
-	_, err = catalog.MoveFutureChanges(ctx, 1)
-	check(t, "MoveFutureChanges()", err)
-	database, err := store.NewInbox(pool).Database(ctx)
-	check(t, "Database()", err)
-	_, err = inbox.KnowDatabase(ctx, database.Live+"'", auditOf(admin.ActionAccept))
-	check(t, "KnowDatabase()", err)
-	_, err = catalog.GetEntry(ctx, events[0].Video.ID)
+	_, err := catalog.GetEntry(ctx, events[0].Video.ID)
 	check(t, "GetEntry()", err)
 	for _, byTitle := range []bool{false, true} {
 		_, _, err = catalog.ListEntries(ctx, domain.EntryQuery{ByTitle: byTitle, Tags: []string{"drama"}, Limit: 1})

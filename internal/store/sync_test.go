@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"net/url"
@@ -19,7 +18,6 @@ import (
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -125,15 +123,6 @@ func TestOneSyncAtATime(t *testing.T) {
 			}
 		})
 	}
-}
-
-// everyPage calls the methods of items. It needs some.
-func everyPage(ctx context.Context, items admin.Snapshots) error {
-	page, err := items.CountAggregates(ctx, uuid.Nil)
-	if err == nil && page.Items > 0 {
-		_, err = items.AppendSnapshots(ctx, uuid.Nil, uuid.Max, 10, admin.Entry{Filter: []byte("{}")})
-	}
-	return err
 }
 
 // everyMethod calls each method of the stores, by its name. Those that fail for
@@ -244,14 +233,6 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := events.SkipBlocked(ctx, admin.Filter{}, newID(t), envelope.Aggregate{}, 10, admin.Entry{Filter: []byte("{}")})
 			return err
 		},
-		"Outbox.CountPending": func(ctx context.Context) error {
-			_, err := events.CountPending(ctx, 10)
-			return err
-		},
-		"Outbox.Snapshots": func(ctx context.Context) error {
-			items, err := events.Snapshots(event.AggregateVideo, []store.Aggregates{store.VideoAggregates()})
-			return errors.Join(err, everyPage(ctx, items))
-		},
 		"Outbox.ListAudit": func(ctx context.Context) error {
 			_, err := events.ListAudit(ctx, 0, 10)
 			return err
@@ -296,36 +277,8 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := catalog.ListChanges(ctx, domain.Position{}, 10)
 			return err
 		},
-		"Outbox.Database": func(ctx context.Context) error {
-			_, err := events.Database(ctx)
-			return err
-		},
-		"Outbox.KnowDatabase": func(ctx context.Context) error {
-			_, err := events.KnowDatabase(ctx, "test", auditOf(admin.ActionAccept))
-			return err
-		},
-		"Inbox.Database": func(ctx context.Context) error {
-			_, err := inbox.Database(ctx)
-			return err
-		},
-		"Inbox.KnowDatabase": func(ctx context.Context) error {
-			_, err := inbox.KnowDatabase(ctx, "test", auditOf(admin.ActionAccept))
-			return err
-		},
-		"Catalog.MoveFutureChanges": func(ctx context.Context) error {
-			_, err := catalog.MoveFutureChanges(ctx, 10)
-			return err
-		},
 		"Inbox.PruneQuarantine": func(ctx context.Context) error {
 			_, err := inbox.PruneQuarantine(ctx, time.Hour, 10)
-			return err
-		},
-		"Inbox.Count": func(ctx context.Context) error {
-			_, err := inbox.Count(ctx, consumer)
-			return err
-		},
-		"Inbox.Forget": func(ctx context.Context) error {
-			_, err := inbox.Forget(ctx, consumer, auditOf(admin.ActionSeek))
 			return err
 		},
 		"Inbox.LastApplied": func(ctx context.Context) error {

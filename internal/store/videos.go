@@ -131,14 +131,6 @@ func record(ctx context.Context, tx Tx, e *domain.Event) error {
 	return appendEvent(ctx, q, message) // last: the row is locked
 }
 
-// VideoAggregates is how the outbox publishes events and states of videos again.
-func VideoAggregates() Aggregates {
-	return aggregatesOf(event.AggregateVideo, (*sqlcgen.Queries).ListVideoIDs, (*sqlcgen.Queries).LockVideos,
-		func(row sqlcgen.VideoCatalogVideo) (envelope.Message, error) {
-			return event.EncodeSnapshot(videoOf(row))
-		})
-}
-
 // GetVideo returns a video, even a deleted one, or problem.NotFound. A purged one is not
 // found.
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {

@@ -13,33 +13,44 @@ import (
 	"slices"
 )
 
-// registered is the file with the list of the registrations.
-const registered = "cmd/server/registrations.go"
+// The files with the list of the registrations, and with what the option replay publishes.
+const (
+	registered = "cmd/server/registrations.go"
+	aggregates = replay + "/aggregates.go"
+)
 
-// register adds to the list of registrations those of entities and of their reactions that it
-// does not have.
+// register adds to the lists what entities and their reactions have there, if they do not have it.
 func register(all []entity, written *undo) error {
-	source, err := os.ReadFile(registered)
-	if err != nil {
-		return err
-	}
+	lists := make(map[string][]string)
 	for _, e := range all {
-		names := []string{e.VarPlural()}
+		lists[registered] = append(lists[registered], e.VarPlural()+"(queries)")
 		for i := range e.Reactions {
-			names = append(names, e.Reactions[i].Func())
+			lists[registered] = append(lists[registered], e.Reactions[i].Func()+"(queries)")
 		}
-		for _, name := range names {
-			if source, err = withRegistration(source, name); err != nil {
-				return fmt.Errorf("%s: %w", registered, err)
+		if e.names.HasReplay && !e.Replica() {
+			lists[aggregates] = append(lists[aggregates], e.VarPlural()+"()")
+		}
+	}
+	for path, calls := range lists {
+		source, err := os.ReadFile(path) //nolint:gosec // a file of this repository
+		for _, call := range calls {
+			if err == nil {
+				source, err = withCall(source, call)
 			}
 		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := written.write(path, source); err != nil {
+			return err
+		}
 	}
-	return written.write(registered, source)
+	return nil
 }
 
-// withRegistration returns the source of the list with a call of the function name at its end,
-// if it has none.
-func withRegistration(source []byte, name string) ([]byte, error) {
+// withCall returns the source of the first list that a function returns with a call at its end, if
+// it has none.
+func withCall(source []byte, call string) ([]byte, error) {
 	set := token.NewFileSet()
 	tree, err := parser.ParseFile(set, "", source, parser.SkipObjectResolution)
 	if err != nil {
@@ -53,9 +64,8 @@ func withRegistration(source []byte, name string) ([]byte, error) {
 		return list == nil
 	})
 	if list == nil {
-		return nil, errors.New("no function returns a list of registrations")
+		return nil, errors.New("no function returns a list")
 	}
-	call := name + "(queries)"
 	if slices.ContainsFunc(list.Elts, func(element ast.Expr) bool { return gotypes.ExprString(element) == call }) {
 		return source, nil
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A registration is added at the end of the list, once, and what the owner wrote stays.
-func TestWithRegistration(t *testing.T) {
+// A call is added at the end of the list, once, and what the owner wrote stays.
+func TestWithCall(t *testing.T) {
 	t.Parallel()
 	const head, tail = "package main\n\nfunc registrations(queries *pgxpool.Pool) []app.Registration {\n", "\t}\n}\n"
 	for before, want := range map[string]string{
@@ -15,12 +15,12 @@ func TestWithRegistration(t *testing.T) {
 		"\treturn []app.Registration{\n\t\torders(queries),\n" + tail:        "\treturn []app.Registration{\n\t\torders(queries),\n" + tail,
 		"\treturn []app.Registration{carts(queries)}\n}\n":                   "\treturn []app.Registration{carts(queries),\n\t\torders(queries),\n" + tail,
 	} {
-		got, err := withRegistration([]byte(head+before), "orders")
+		got, err := withCall([]byte(head+before), "orders(queries)")
 		if err != nil || string(got) != head+want {
-			t.Errorf("withRegistration(%q) = %q, %v, want %q", before, strings.TrimPrefix(string(got), head), err, want)
+			t.Errorf("withCall(%q) = %q, %v, want %q", before, strings.TrimPrefix(string(got), head), err, want)
 		}
 	}
-	if _, err := withRegistration([]byte("package main\n"), "orders"); err == nil {
-		t.Error("withRegistration() of a file without a list = nil, want an error")
+	if _, err := withCall([]byte("package main\n"), "orders()"); err == nil {
+		t.Error("withCall() of a file without a list = nil, want an error")
 	}
 }

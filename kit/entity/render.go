@@ -55,6 +55,9 @@ func (e entity) files() []file {
 	for i := range e.Reactions {
 		all = append(all, e.Reactions[i].files()...)
 	}
+	if e.names.HasReplay {
+		all = append(all, file{path: replay + "/queries/" + e.Plural + ".sql", template: "replay.sql"}, file{path: replay + "/" + e.Plural + ".go", template: "replay.go", after: true})
+	}
 	if !e.Replica() {
 		return all
 	}
@@ -98,7 +101,7 @@ func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
 		do   func() error
 	}{
 		{"messages, migration, queries", write(false)},
-		{"generate Go from them", func() error { return generate(ctx, [][]string{{"buf", "generate"}, {"sqlc", "generate"}}) }},
+		{"generate Go from them", func() error { return generate(ctx) }},
 		{"decisions, events, store, handlers", write(true)},
 		{"topics, registrations", func() error { return errors.Join(register(all, written), generateNames(ctx)) }},
 		{"golden samples", func() error {

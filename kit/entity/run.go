@@ -14,8 +14,16 @@ import (
 	"syscall"
 )
 
-// generate runs tools of tools/go.mod.
-func generate(ctx context.Context, tools [][]string) error {
+// generate generates Go from messages and queries, by tools of tools/go.mod.
+func generate(ctx context.Context) error {
+	queries, err := filepath.Glob("options/*/sqlc.yaml")
+	if err != nil {
+		return err
+	}
+	tools := [][]string{{"buf", "generate"}}
+	for _, of := range append(queries, "sqlc.yaml") {
+		tools = append(tools, []string{"sqlc", "generate", "-f", of})
+	}
 	for _, tool := range tools {
 		if err := command(ctx, append([]string{"tool", "-modfile=tools/go.mod"}, tool...)...); err != nil {
 			return err
@@ -60,7 +68,7 @@ func command(ctx context.Context, args ...string) error {
 
 // generated returns the paths of what is generated from the files of entities.
 func generated(all []entity) []string {
-	paths := []string{"api", "internal/store/internal/sqlcgen", "deploy/names.sh", "deploy/observe"}
+	paths := []string{"api", "internal/store/internal/sqlcgen", replay + "/internal/sqlcgen", "deploy/names.sh", "deploy/observe"}
 	for _, e := range all {
 		paths = append(paths, "internal/event/testdata/"+e.Name)
 	}

@@ -18,7 +18,11 @@ type names struct {
 	ErrorDomain string
 	// HasReactions reports whether the service has the option that runs reactions and timers.
 	HasReactions bool
+	HasReplay    bool // it can publish the states of entities again
 }
+
+// replay is the folder of the option that publishes the states of entities.
+const replay = "options/replay"
 
 var (
 	moduleLine    = regexp.MustCompile(`(?m)^module (\S+)`)
@@ -46,6 +50,7 @@ func readNames() (names, error) {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
 	n.HasReactions = isThere("options/reactions")
+	n.HasReplay = isThere(replay)
 	return n, nil
 }
 

@@ -130,7 +130,7 @@ func backfillNewcomer(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 		return err
 	}
 	before := len(l.marks)
-	args := []string{"outbox", "backfill", "--pending=300", reason, event.AggregateVideo}
+	args := []string{"backfill", why, event.AggregateVideo}
 	life := between(r, 20*time.Millisecond, 150*time.Millisecond)
 	o, err := l.command(ctx, func(ctx context.Context) bool { return sleep(ctx, life) }, args...)
 	const done = 0

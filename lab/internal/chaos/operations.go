@@ -47,14 +47,11 @@ func disturbances() []fault {
 // prepareOperator makes the environment that commands need.
 func (l *lab) prepareOperator(ctx context.Context) (err error) {
 	l.marks, l.marking = map[int64]Mark{}, time.Now()
-	if l.operator, err = l.newProcess(ctx, "operator", roleAPI, false); err != nil {
-		return err
-	}
-	l.operator.environ = append(l.operator.environ, "LAB_RECONCILE_WAIT="+compareWait.String())
-	return nil
+	l.operator, err = l.newProcess(ctx, "operator", roleAPI, false)
+	return err
 }
 
-// reason is what operators give as their reason.
+// reason is what operators give as their reason; why is the flag of options.
 const (
 	reason = "--reason=fault lab"
 	why    = "--why=fault lab"
@@ -64,7 +61,7 @@ const (
 // entry, because the owner has lost nothing.
 func repairCatalog(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	defer l.copied(ctx, record)
-	args := []string{"projection", "repair", "--all", reason}
+	args := []string{"projection", "repair", "--all", why}
 	l.operator.proxy.slow(between(r, 5*time.Millisecond, 30*time.Millisecond)) // so that it lasts
 	o, err := l.command(ctx, func(ctx context.Context) bool { return sleep(ctx, between(r, 100*time.Millisecond, 2*time.Second)) }, args...)
 	l.operator.proxy.slow(0)
@@ -116,9 +113,9 @@ func repairProjection(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 	for _, problem := range misjudged(found, ids, damaged) {
 		l.problem(ComparisonWrong, "%s", problem)
 	}
-	args := append([]string{"projection", "repair", reason, event.AggregateVideo}, ids...)
+	args := append([]string{"projection", "repair", why, event.AggregateVideo}, ids...)
 	if r.IntN(2) == 0 {
-		args = []string{"projection", "repair", reason, "--all"}
+		args = []string{"projection", "repair", why, "--all"}
 	}
 	if _, ok, err = l.untilDone(ctx, []int{done, nothing, partly}, args, nil); err != nil || !ok {
 		return err
@@ -163,7 +160,7 @@ func seekSubscription(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord)
 	}
 	sleep(ctx, between(r, time.Second, 3*time.Second))
 	id := names.VideoTopic.Subscription("catalog")
-	_, _, err := l.untilDone(ctx, []int{0}, []string{"seek", reason, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)}, nil)
+	_, _, err := l.untilDone(ctx, []int{0}, []string{"seek", why, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)}, nil)
 	return errors.Join(err, l.retain(context.WithoutCancel(ctx), false))
 }
 

@@ -22,8 +22,6 @@ const (
 	commandTimeout = time.Minute
 	// commandPatience is how long a command is repeated while it fails. No fault lasts as long.
 	commandPatience = 2 * time.Minute
-	// compareWait is how long a comparison waits for events on their way.
-	compareWait = 2 * time.Second
 )
 
 // outcome is the result of one run of a command.

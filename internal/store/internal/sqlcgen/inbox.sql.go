@@ -12,54 +12,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const ClearInbox = `-- name: ClearInbox :one
-WITH page AS (
-	SELECT i.event_id FROM video_catalog_read.inbox i
-	WHERE i.consumer = $2 AND i.event_id > $1
-	ORDER BY i.event_id LIMIT $3
-), gone AS (
-	DELETE FROM video_catalog_read.inbox i USING page p WHERE i.consumer = $2 AND i.event_id = p.event_id
-)
-SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id
-FROM page p
-`
-
-type ClearInboxRow struct {
-	Read   int64
-	LastID uuid.UUID
-}
-
-// Deletes such a page, and returns the same. It starts behind the page before, and not among its dead rows.
-func (q *Queries) ClearInbox(ctx context.Context, afterID uuid.UUID, consumer string, maxRows int32) (ClearInboxRow, error) {
-	row := q.db.QueryRow(ctx, ClearInbox, afterID, consumer, maxRows)
-	var i ClearInboxRow
-	err := row.Scan(&i.Read, &i.LastID)
-	return i, err
-}
-
-const CountInbox = `-- name: CountInbox :one
-WITH page AS (
-	SELECT i.event_id FROM video_catalog_read.inbox i
-	WHERE i.consumer = $2 AND i.event_id > $1
-	ORDER BY i.event_id LIMIT $3
-)
-SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id
-FROM page p
-`
-
-type CountInboxRow struct {
-	Read   int64
-	LastID uuid.UUID
-}
-
-// Reads at most max_rows ids of a consumer behind after_id. It returns how many it has read, and the last of them.
-func (q *Queries) CountInbox(ctx context.Context, afterID uuid.UUID, consumer string, maxRows int32) (CountInboxRow, error) {
-	row := q.db.QueryRow(ctx, CountInbox, afterID, consumer, maxRows)
-	var i CountInboxRow
-	err := row.Scan(&i.Read, &i.LastID)
-	return i, err
-}
-
 const InsertInbox = `-- name: InsertInbox :many
 INSERT INTO video_catalog_read.inbox (consumer, event_id)
 SELECT $1::text, event_id

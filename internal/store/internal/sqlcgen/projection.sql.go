@@ -483,28 +483,6 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 	return items, nil
 }
 
-const MoveFutureProjections = `-- name: MoveFutureProjections :execrows
-UPDATE video_catalog_read.video_projection
-SET change_xid = pg_current_xact_id()
-WHERE video_id IN (
-	SELECT video_id FROM video_catalog_read.video_projection
-	WHERE change_xid >= pg_snapshot_xmax(pg_current_snapshot())
-	ORDER BY change_xid, video_id
-	LIMIT $1
-	FOR NO KEY UPDATE SKIP LOCKED
-)
-`
-
-// Gives some rows the current transaction id if theirs is still in the future. A dump that was restored into a younger
-// cluster has such rows, and no watch would see them. A locked row waits for the next call.
-func (q *Queries) MoveFutureProjections(ctx context.Context, maxRows int32) (int64, error) {
-	result, err := q.db.Exec(ctx, MoveFutureProjections, maxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const PruneProjectedTombstones = `-- name: PruneProjectedTombstones :one
 SELECT video_catalog_read.tombstones_prune($1::interval, $2::int)::bigint AS deleted
 `

@@ -118,31 +118,6 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 	return err
 }
 
-const ListVideoIDs = `-- name: ListVideoIDs :many
-SELECT id FROM video_catalog.videos WHERE id > $1 ORDER BY id LIMIT $2
-`
-
-// Returns the next ids behind after_id, also of deleted videos.
-func (q *Queries) ListVideoIDs(ctx context.Context, afterID uuid.UUID, maxRows int32) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, ListVideoIDs, afterID, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []uuid.UUID
-	for rows.Next() {
-		var id uuid.UUID
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
 WITH found AS (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time

@@ -1,0 +1,627 @@
+package failover
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"example.com/servicekit/localbroker"
+	"example.com/servicekit/localpg"
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+const root = "../.."
+
+// binary is the program of the service, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "server")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "server")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/server")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("build: %v: %s", err, out))
+	}
+	storetest.Main(m)
+}
+
+const project = "test-project"
+
+// stack is what a server needs: a database with the schema, and Pub/Sub.
+type stack struct {
+	url    string
+	pool   *pgxpool.Pool // of newStack
+	pubsub *localbroker.Server
+}
+
+func newStack(t *testing.T) *stack {
+	t.Helper()
+	pool := storetest.Pool(t, 4)
+	return &stack{url: pool.Config().ConnString(), pool: pool, pubsub: newBroker(t)}
+}
+
+func (s *stack) count(t *testing.T, sql string) (n int) {
+	t.Helper()
+	if err := s.pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// newBroker is a Pub/Sub with the topic and the subscription of the service.
+func newBroker(t testing.TB) *localbroker.Server {
+	t.Helper()
+	broker, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := broker.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	return broker
+}
+
+func (s *stack) environ(extra ...string) []string {
+	return append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
+		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
+	}, extra...)
+}
+
+// command runs a command of the program to its end, with more in the environment.
+func (s *stack) command(t testing.TB, extra []string, args ...string) (stdout string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = s.environ(extra...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%w: %s", err, errOut.String())
+	}
+	return out.String(), nil
+}
+
+// process is a running server.
+type process struct {
+	cmd     *exec.Cmd
+	addr    string
+	conn    *grpc.ClientConn
+	videos  videov1.VideoServiceClient
+	catalog catalogv1.CatalogServiceClient
+
+	mu  sync.Mutex
+	log []string // guarded by mu
+	eof chan struct{}
+}
+
+// start starts a server and waits until it is ready.
+func (s *stack) start(t testing.TB, extra ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(binary), eof: make(chan struct{})}
+	p.cmd.Env = s.environ(extra...)
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan string, 1)
+	go p.read(stderr, started)
+	t.Cleanup(func() {
+		if p.conn != nil {
+			_ = p.conn.Close() // whatever the test did to the server
+		}
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill() // it may have ended by itself
+			_ = p.wait()
+		}
+		if t.Failed() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			t.Logf("log of the server:\n%s", strings.Join(p.log, "\n"))
+		}
+	})
+	select {
+	case addr := <-started:
+		_, port, _ := net.SplitHostPort(addr)
+		p.addr = "127.0.0.1:" + port
+	case <-p.eof:
+		t.Fatalf("the server ended: %v", p.wait())
+	case <-time.After(30 * time.Second):
+		t.Fatal("the server did not start")
+	}
+	if p.conn, err = grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	p.videos, p.catalog = videov1.NewVideoServiceClient(p.conn), catalogv1.NewCatalogServiceClient(p.conn)
+	eventually(t, 10*time.Second, "the server is ready", func() bool {
+		response, err := http.Get("http://" + p.addr + "/health/ready")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	return p
+}
+
+// read keeps the log, and returns the address once it is told.
+func (p *process) read(stderr io.Reader, started chan<- string) {
+	defer close(p.eof)
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		p.mu.Lock()
+		p.log = append(p.log, lines.Text())
+		p.mu.Unlock()
+		var line struct{ Message, Addr string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "server: started" {
+			started <- line.Addr
+		}
+	}
+}
+
+// wait waits for the end and returns how it was.
+func (p *process) wait() error {
+	<-p.eof
+	return p.cmd.Wait()
+}
+
+// stop sends SIGTERM and returns how long the server took to end, and how it did.
+func (p *process) stop(t testing.TB) (time.Duration, error) {
+	t.Helper()
+	start := time.Now()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err := p.wait()
+	return time.Since(start), err
+}
+
+// eventually polls until something holds.
+func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s", within, what)
+}
+
+// private is the address of the private port, which the log tells.
+func (p *process) private(t *testing.T) (addr string) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the private port is open", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, text := range p.log {
+			var line struct{ Message, Addr string }
+			if json.Unmarshal([]byte(text), &line) == nil && line.Message == "telemetry: private port open" {
+				addr = line.Addr
+			}
+		}
+		return addr != ""
+	})
+	return addr
+}
+
+func get(t *testing.T, url string) (code int, body string) {
+	t.Helper()
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// publish publishes a message to the topic of the videos, as some other
+// program might.
+func (s *stack) publish(t *testing.T, message *pubsub.Message) {
+	t.Helper()
+	client, err := s.pubsub.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	publisher := client.Publisher(names.VideoTopic.Name)
+	publisher.EnableMessageOrdering = true
+	defer publisher.Stop()
+	if _, err := publisher.Publish(t.Context(), message).Get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newServer starts a PostgreSQL server with an empty database, named like the service, and returns it with the URL of the database.
+func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
+	t.Helper()
+	server, err := localpg.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := os.Stat(filepath.Join(server.Programs(), "pg_basebackup")); err != nil {
+		t.Skipf("the PostgreSQL here has no programs but its server: %v", err)
+	}
+	if cfg.StandbyOf == nil {
+		ask[int](t, server.DSN("postgres"), "CREATE DATABASE "+names.Service)
+	}
+	return server, server.DSN(names.Service)
+}
+
+// ask runs a statement on a connection of its own, and returns the only column of its rows.
+func ask[T any](t *testing.T, target, sql string, args ...any) []T {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), target)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	defer conn.Close(t.Context())
+	rows, _ := conn.Query(t.Context(), sql, args...)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[T]) // has the error of the query, too
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return got
+}
+
+// cluster is a database with an asynchronous standby, and the way to whichever of them is the primary.
+type cluster struct {
+	primary, standby       *localpg.Server
+	primaryURL, standbyURL string
+	network                *storetest.Network
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := new(cluster)
+	c.primary, c.primaryURL = newServer(t, localpg.Config{})
+	if _, err := db.Migrate(t.Context(), c.primaryURL, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	c.standby, c.standbyURL = newServer(t, localpg.Config{StandbyOf: c.primary})
+	c.network = storetest.NewNetwork(t, c.primaryURL)
+	return c
+}
+
+// cut ends the replication once the standby has all that was committed: what is committed from now on is on the primary only.
+func (c *cluster) cut(t *testing.T) {
+	t.Helper()
+	holds := func(target, condition string, args ...any) func() bool {
+		return func() bool { return ask[bool](t, target, "SELECT "+condition, args...)[0] }
+	}
+	eventually(t, time.Minute, "the standby follows", holds(c.primaryURL, "EXISTS (SELECT FROM pg_stat_replication WHERE state = 'streaming')"))
+	ask[int](t, c.primaryURL, "CHECKPOINT") // flushes what was committed asynchronously, too
+	position := ask[string](t, c.primaryURL, "SELECT pg_current_wal_flush_lsn()::text")[0]
+	eventually(t, time.Minute, "the standby has what was committed", holds(c.standbyURL, "pg_last_wal_replay_lsn() >= $1::pg_lsn", position))
+	ask[int](t, c.standbyURL, "ALTER SYSTEM SET primary_conninfo = ''")
+	ask[bool](t, c.standbyURL, "SELECT pg_reload_conf()")
+	eventually(t, time.Minute, "the standby follows no more", holds(c.standbyURL, "current_setting('primary_conninfo') = '' AND NOT EXISTS (SELECT FROM pg_stat_wal_receiver)"))
+	eventually(t, time.Minute, "the primary has no standby", holds(c.primaryURL, "NOT EXISTS (SELECT FROM pg_stat_replication)"))
+}
+
+// failOver kills the primary, promotes the standby, and lets the address lead there.
+func (c *cluster) failOver(t *testing.T) {
+	t.Helper()
+	if err := c.primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if promoted := ask[bool](t, c.standbyURL, "SELECT pg_promote(wait_seconds => 60)")[0]; !promoted {
+		t.Fatal("the standby was not promoted")
+	}
+	c.network.Move(t, c.standbyURL)
+}
+
+// settled waits until every event is published, projected and acknowledged.
+func (s *stack) settled(t *testing.T, owner string) {
+	t.Helper()
+	eventually(t, time.Minute, "all events are published and acknowledged", func() bool {
+		if ask[int](t, owner, "SELECT count(*)::int FROM video_catalog.outbox_pending")[0] > 0 {
+			return false
+		}
+		for _, m := range s.pubsub.Published() {
+			if m.Acks == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// eventsOf returns the ids of the events that were published with one version of a video, each once.
+func (s *stack) eventsOf(name string, version int) []string {
+	ids := map[string]bool{}
+	for _, m := range s.pubsub.Published() {
+		if m.OrderingKey == strings.TrimPrefix(name, "videos/") && m.Attributes[envelope.AttrVersion] == strconv.Itoa(version) {
+			ids[m.Attributes[envelope.AttrEventID]] = true
+		}
+	}
+	return slices.Collect(maps.Keys(ids))
+}
+
+// create makes a video, publishes it, and returns its name.
+func (p *process) create(t *testing.T, title string) string {
+	t.Helper()
+	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
+		t.Fatal(err)
+	}
+	return video.GetName()
+}
+
+// rename changes the title of a video.
+func (p *process) rename(t *testing.T, name, title string) {
+	t.Helper()
+	if _, err := p.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{Video: &videov1.Video{Name: name, Title: title}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// delete deletes a video.
+func (p *process) delete(t *testing.T, name string) {
+	t.Helper()
+	if _, err := p.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entries are what somebody has of the catalog: title and version by id.
+type entries map[string]string
+
+// published is what the owner says should be in the catalog.
+func (p *process) published(t *testing.T) entries {
+	t.Helper()
+	response, err := p.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := entries{}
+	for _, v := range response.GetVideos() {
+		if v.GetState() == videov1.Video_STATE_PUBLISHED {
+			all[strings.TrimPrefix(v.GetName(), "videos/")] = fmt.Sprintf("%s v%d", v.GetTitle(), v.GetVersion())
+		}
+	}
+	return all
+}
+
+// listed is what the catalog has.
+func (p *process) listed(t *testing.T) entries {
+	t.Helper()
+	response, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := entries{}
+	for _, e := range response.GetCatalogEntries() {
+		all.update(e)
+	}
+	return all
+}
+
+func (e entries) update(entry *catalogv1.CatalogEntry) {
+	e[strings.TrimPrefix(entry.GetName(), "catalogEntries/")] = fmt.Sprintf("%s v%d", entry.GetTitle(), entry.GetVersion())
+}
+
+// checkRepaired compares the owner with the catalog, and with the copies of watchers.
+func (p *process) checkRepaired(t *testing.T, watchers ...*watcher) {
+	t.Helper()
+	want := p.published(t)
+	if diff := cmp.Diff(want, p.listed(t)); diff != "" {
+		t.Errorf("catalog (-owner +catalog):\n%s", diff)
+	}
+	for i, w := range watchers {
+		eventually(t, time.Minute, fmt.Sprintf("watcher %d has what the owner has, not %v", i, w.copy()), func() bool {
+			return maps.Equal(want, w.copy())
+		})
+	}
+}
+
+// watcher keeps a copy of the catalog, from nothing but what WatchCatalogEntries tells, and resumes when a stream breaks.
+type watcher struct {
+	mu        sync.Mutex
+	entries   entries // guarded by mu
+	token     string  // guarded by mu
+	restarted int     // guarded by mu: how often it was told to begin again
+}
+
+// watch starts a watcher, with an old token and what it had then, or with neither. It ends with the test.
+func (p *process) watch(t *testing.T, token string, had entries) *watcher {
+	t.Helper()
+	w := &watcher{entries: maps.Clone(had), token: token}
+	if had == nil {
+		w.entries = entries{}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			w.follow(ctx, p)
+			time.Sleep(20 * time.Millisecond) // the server is unavailable
+		}
+	})
+	t.Cleanup(func() { stop(); running.Wait() })
+	return w
+}
+
+// follow reads one stream to its end.
+func (w *watcher) follow(ctx context.Context, p *process) {
+	stream, err := p.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{ResumeToken: w.position()})
+	for err == nil {
+		var response *catalogv1.WatchCatalogEntriesResponse
+		if response, err = stream.Recv(); err == nil {
+			w.apply(response)
+		}
+	}
+}
+
+func (w *watcher) apply(response *catalogv1.WatchCatalogEntriesResponse) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch change := response.GetChange().(type) {
+	case *catalogv1.WatchCatalogEntriesResponse_Updated:
+		w.entries.update(change.Updated)
+	case *catalogv1.WatchCatalogEntriesResponse_Removed:
+		delete(w.entries, strings.TrimPrefix(change.Removed, "catalogEntries/"))
+	case *catalogv1.WatchCatalogEntriesResponse_Restarted:
+		clear(w.entries)
+		w.restarted++
+	}
+	w.token = response.GetResumeToken()
+}
+
+func (w *watcher) position() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.token
+}
+
+func (w *watcher) copy() entries {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.entries)
+}
+
+// restarts is how often the watcher was told to forget everything and begin again.
+func (w *watcher) restarts() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.restarted
+}
+
+// logs reports whether a line of the server's log has all of the words.
+func (p *process) logs(words ...string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, line := range p.log {
+		missing := 0
+		for _, word := range words {
+			if !strings.Contains(line, word) {
+				missing++
+			}
+		}
+		if missing == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// eventuallyReady waits until the server has found the new primary.
+func (p *process) eventuallyReady(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, "the server is ready after the failover", func() bool {
+		response, err := http.Get("http://" + p.addr + "/health/ready")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+}
+
+// checkReplaced waits until the server has noticed that the databases of these sides are others, and has said what to do.
+func (p *process) checkReplaced(t *testing.T, sides ...string) {
+	t.Helper()
+	for _, side := range sides {
+		eventually(t, time.Minute, "an error in the log names the side "+side+" and the remedy", func() bool {
+			return p.logs(`"severity":"ERROR"`, `"`+side+`"`, "options/repair/failover.md")
+		})
+		p.checkGauge(t, side, 1)
+	}
+}
+
+// checkGauge waits until database.replaced of a side has a value.
+func (p *process) checkGauge(t *testing.T, side string, want int) {
+	t.Helper()
+	p.checkMetric(t, "database_replaced", `side="`+side+`"`, want)
+}
+
+// checkMetric waits until a series of the private port has a value.
+func (p *process) checkMetric(t *testing.T, name, label string, want int) {
+	t.Helper()
+	private := p.private(t)
+	series := regexp.MustCompile(fmt.Sprintf(`(?m)^%s\{[^}]*%s[^}]*\} %d$`, name, label, want))
+	eventually(t, time.Minute, fmt.Sprintf("%s{%s} is %d", name, label, want), func() bool {
+		_, metrics := get(t, "http://"+private+"/metrics")
+		return series.MatchString(metrics)
+	})
+}
+
+// repair runs the command that repairs the catalog, which finds those differences. Then nothing differs, and no side counts
+// as replaced.
+func (s *stack) repair(t *testing.T, p *process, catalogURL, found string) {
+	t.Helper()
+	run := func(want string, args ...string) {
+		t.Helper()
+		out, err := s.command(t, []string{"READ_DATABASE_URL=" + catalogURL}, append([]string{"projection", "repair", "--all", "--why", "failover"}, args...)...)
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("repair %v = %q, %v, want %q", args, out, err, want)
+		}
+	}
+	run(found, "--dry-run")
+	run(found)
+	run("missing 0, behind 0, ahead 0, different 0, extra 0", "--dry-run")
+	for _, side := range []string{"commands", "queries"} {
+		p.checkGauge(t, side, 0)
+	}
+}

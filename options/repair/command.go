@@ -1,0 +1,235 @@
+package repair
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/options/repair/internal/sqlcgen"
+)
+
+const (
+	// commandRate and commandWait are the rate and the wait of a comparison by command: somebody
+	// waits.
+	commandRate = 50_000
+	commandWait = 10 * time.Second
+	// compareRows is how many rows are compared before what differs is shown.
+	compareRows = 100_000
+	// commandDifferences is after how many differences a comparison by command stops.
+	commandDifferences = 10_000
+)
+
+// usage is the mistake of a command that has no other name.
+var usage = app.UsageError(errors.New("want projection compare [TYPE [ID...]], projection repair TYPE ID... or projection repair --all: try `server help`"))
+
+// runProjection compares and repairs projections.
+func runProjection(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
+	if len(args) == 0 {
+		return usage
+	}
+	var everything bool
+	o, err := admin.ParseOperation("projection "+args[0], args[1:], func(flags *flag.FlagSet) { flags.BoolVar(&everything, "all", false, "") })
+	if err != nil {
+		return app.UsageError(err)
+	}
+	if err := s.Open(ctx, true, true); err != nil {
+		return err
+	}
+	projections := all(s.Commands, s.Queries)
+	some, ids, err := selected(projections, o.Args)
+	switch {
+	case err != nil:
+		return app.UsageError(err)
+	case args[0] == "compare" && !everything:
+		return compareEntries(ctx, some, ids, o, stdout)
+	case args[0] == "repair" && everything && len(o.Args) == 0:
+		return repairEverything(ctx, s, projections, o, stdout)
+	case args[0] == "repair" && !everything && len(ids) > 0:
+		return repairAndReport(ctx, s, some, ids, o, stdout)
+	}
+	return usage
+}
+
+// selected reads the arguments [TYPE [ID...]]. Without a type it returns all projections.
+func selected(projections []projection, args []string) (some []projection, ids []uuid.UUID, err error) {
+	if len(args) == 0 {
+		return projections, nil, nil
+	}
+	var types []string
+	for _, p := range projections {
+		name := p.source(false).name
+		if types = append(types, name); name == args[0] {
+			some = []projection{p}
+		}
+	}
+	if some == nil {
+		return nil, nil, fmt.Errorf("TYPE %q must be an aggregate type with a projection: %s", args[0], strings.Join(types, ", "))
+	}
+	for _, text := range args[1:] {
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return nil, nil, fmt.Errorf("ID %q must be a UUID", text)
+		}
+		ids = append(ids, id)
+	}
+	return some, ids, nil
+}
+
+// summary is what a comparison of a type says at its end.
+type summary struct {
+	Type        string         `json:"type"`
+	Compared    int64          `json:"compared"`
+	Differences int64          `json:"differences"`
+	Kinds       map[kind]int64 `json:"kinds"`
+	Pending     int64          `json:"pending"`
+	// Stopped is where the comparison has stopped, because of too many differences.
+	Stopped *uuid.UUID `json:"stopped,omitempty"`
+}
+
+// compareEntries shows the differences of projections, or of some ids of one.
+func compareEntries(ctx context.Context, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
+	out := app.NewPrinter(stdout, o.JSON, "TYPE", "ID", "KIND", "OWNER_VERSION", "VERSION", "FIELDS")
+	sums := make([]summary, len(projections))
+	var found int64
+	for i, p := range projections {
+		var err error
+		if sums[i], err = compareProjection(ctx, p, ids, out); err != nil {
+			return err
+		}
+		found += sums[i].Differences
+	}
+	for _, sum := range sums {
+		out.Line("%s: compared %d rows: %s; %d wait for their event in the outbox", sum.Type, sum.Compared, kindsText(sum.Kinds), sum.Pending)
+		if sum.Stopped != nil {
+			out.Line("stopped at %s, because so many differ: run `server projection repair --all`", sum.Stopped)
+		}
+		out.Row(sum)
+	}
+	if err := out.End(); err != nil || found == 0 {
+		return err
+	}
+	return app.ErrDiffers
+}
+
+// compareProjection prints the differences of a projection in the order of their ids.
+func compareProjection(ctx context.Context, p projection, ids []uuid.UUID, out *app.Printer) (summary, error) {
+	c := comparison{source: p.source(false), rate: commandRate, wait: commandWait, beat: func() {}}
+	sum := summary{Type: c.name, Kinds: make(map[kind]int64)}
+	for after := uuid.Nil; after != uuid.Max; {
+		var result compared
+		var err error
+		if len(ids) > 0 {
+			result, err = c.compareIDs(ctx, inOrder(ids))
+		} else {
+			result, err = c.compare(ctx, after, compareRows)
+		}
+		if err != nil {
+			return sum, err
+		}
+		slices.SortFunc(result.differences, func(a, b difference) int { return compareIDs(a.ID, b.ID) })
+		for _, d := range result.differences {
+			sum.Kinds[d.Kind]++
+			out.Row(d, d.Type, d.ID.String(), string(d.Kind), strconv.FormatInt(d.OwnerVersion, 10), strconv.FormatInt(d.Version, 10),
+				cmp.Or(strings.Join(d.Fields, ","), "-"))
+		}
+		sum.Compared += result.rows
+		sum.Pending += result.pending
+		sum.Differences += int64(len(result.differences))
+		if after = result.upTo; sum.Differences >= commandDifferences && after != uuid.Max {
+			sum.Stopped = &after
+			break
+		}
+	}
+	return sum, nil
+}
+
+// kindsText says how many entries differed in which way.
+func kindsText(counts map[kind]int64) string {
+	texts := make([]string, len(kinds))
+	for i, k := range kinds {
+		texts[i] = fmt.Sprintf("%s %d", k, counts[k])
+	}
+	return strings.Join(texts, ", ")
+}
+
+// repairAndReport repairs the given ids of a projection, or all that differ of some.
+func repairAndReport(ctx context.Context, s *app.Service, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
+	for _, p := range projections {
+		r, failure := repair(ctx, p, ids, o, admin.LogProgress(s.Log, "projection repair"))
+		if failure != nil && r.Done == 0 {
+			return failure
+		}
+		out := app.NewPrinter(stdout, o.JSON)
+		if len(ids) == 0 && failure == nil {
+			out.Line("%s: compared %d rows: %s", r.Type, r.Compared, kindsText(r.Kinds))
+		}
+		for _, id := range r.Failed {
+			out.Line("%s is changed all the time: compare it again", id)
+		}
+		if o.DryRun {
+			out.Line("%d entries of %s match; nothing was changed", r.Matched, r.Type)
+		} else {
+			out.Line("repaired %d of %d entries of %s; action %s", r.Done, r.Matched, r.Type, r.ActionID)
+		}
+		out.Row(r)
+		if r.Failures > 0 {
+			failure = errors.Join(failure, app.ErrPartly)
+		}
+		if err := errors.Join(out.End(), failure); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repairEverything repairs all projections. Then it records the databases as known, as after a
+// failover, unless this service has a projection that cannot be compared with its owner. It
+// identifies the databases first: one that fails over during the repair stays unknown.
+func repairEverything(ctx context.Context, s *app.Service, projections []projection, o admin.Operation, stdout io.Writer) error {
+	if o.DryRun { // a person who may only look cannot identify the databases
+		return repairAndReport(ctx, s, projections, nil, o, stdout)
+	}
+	both := databasesOf(s)
+	for _, d := range both {
+		if err := d.find(ctx); err != nil {
+			return err
+		}
+	}
+	if err := repairAndReport(ctx, s, projections, nil, o, stdout); err != nil {
+		return err
+	}
+	covered := make(map[string]bool)
+	for _, p := range projections { // what a comparison has found may be repaired by events
+		name := p.source(false).name
+		covered[name] = true
+		if err := sqlcgen.New(s.Queries).RestartComparison(ctx, name); err != nil {
+			return err
+		}
+	}
+	out := app.NewPrinter(stdout, o.JSON)
+	if slices.ContainsFunc(s.Registered, func(r app.Registration) bool { return len(r.Subscriptions) > 0 && !covered[r.AggregateType] }) {
+		out.Line("a projection of this service cannot be compared with its owner: see options/repair/failover.md about `server databases accept`")
+		return out.End()
+	}
+	entry, err := o.Entry(actionAccept, struct{}{})
+	for _, d := range both {
+		if err == nil {
+			err = d.accept(ctx, entry)
+		}
+		if d.Changed {
+			d.print(out)
+		}
+	}
+	return errors.Join(out.End(), err)
+}

@@ -1,0 +1,337 @@
+package repair
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A comparison goes through the ids in pages. The two sides of a page have one checksum each. Only
+// if these differ, it compares the checksums of the single rows, and then the rows themselves. Each
+// side is read by itself, so the two may be in two databases. All reads are short statements.
+//
+// The projection is read before its owner. A version is published before it is projected, so an
+// entry that is ahead of the owner, that the owner does not have, or that has the same version and
+// another content is a difference at once. An entry that is missing or behind may only wait for its
+// event. It counts if it still lacks the version of the first look after config.wait. If the outbox
+// still has an event of it, it is pending and no difference.
+//
+// If a projector stands still for longer than config.wait, entries behind count as differences,
+// because they are.
+
+const (
+	// pageRows is how many rows of a side one checksum has. With the largest rows, of 50 kB, a page
+	// is read in less than the time that a statement may take.
+	pageRows = 1000
+	// lookRows is how many rows are read whole at a time.
+	lookRows = 100
+	// maxDoubts is after how many ids with different checksums a comparison looks at them, before
+	// it reads on. It bounds the memory.
+	maxDoubts = 10_000
+	// readTimeout is how long the statements of a page may take. The database itself ends a slow
+	// statement earlier. So this ends only those on a database that has become unreachable.
+	readTimeout = time.Minute
+)
+
+// config is how the background compares.
+type config struct {
+	rate     int           // rows compared per second at most
+	wait     time.Duration // how long an event may be on its way, from the outbox to the projection
+	interval time.Duration // pause between two slices; another process begins one again after it
+	slice    int           // rows of a slice; compared in less than interval
+	pass     time.Duration // shortest time from the begin of one pass to the next
+}
+
+// background compares 17 million rows in a day. More take longer.
+var background = config{rate: 2000, wait: time.Minute, interval: 5 * time.Minute, slice: 60_000, pass: 24 * time.Hour}
+
+// side has the rows of an aggregate type on one of the two sides.
+type side interface {
+	// bound returns the id of the row that is the maxRows-th behind after, in the order of the
+	// ids; uuid.Max if there are fewer rows.
+	bound(ctx context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error)
+	// digest returns one checksum of the rows behind after up to and including upTo, and none if
+	// there are no rows. With each it returns one checksum per row, in any order.
+	digest(ctx context.Context, after, upTo uuid.UUID, each bool) ([]digest, error)
+}
+
+// digest is a checksum of rows that does not depend on their order.
+type digest struct {
+	ID   uuid.UUID // of the row, or upTo
+	Rows int64
+	Sum  string
+}
+
+// source is an aggregate type with a projection.
+type source struct {
+	name              string // the aggregate type
+	owner, projection side
+	// look reads the projection and then its owner. It returns only what differs.
+	look func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]seen, error)
+	// pending returns those ids that have an event in the outbox.
+	pending func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error)
+}
+
+// seen is what both sides have of one id.
+type seen struct {
+	ownerVersion int64    // 0: the owner does not have it
+	version      int64    // of the projection; 0: it does not have it
+	fields       []string // that differ, if the versions are equal
+}
+
+// kind says how an entry of a projection differs.
+type kind string
+
+const (
+	missing   kind = "missing"   // the projection does not have it
+	behind    kind = "behind"    // it has an older version
+	ahead     kind = "ahead"     // it has a version that the owner does not have
+	different kind = "different" // it has the version, and another content
+	extra     kind = "extra"     // the owner does not have it
+)
+
+// kinds are all kinds, in the order of their counts.
+var kinds = []kind{missing, behind, ahead, different, extra}
+
+func (s seen) kind() kind {
+	switch {
+	case s.ownerVersion == 0:
+		return extra
+	case s.version == 0:
+		return missing
+	case s.version < s.ownerVersion:
+		return behind
+	case s.version > s.ownerVersion:
+		return ahead
+	}
+	return different
+}
+
+// mayWait reports whether an event on its way would explain the difference.
+func (s seen) mayWait() bool { return s.kind() == missing || s.kind() == behind }
+
+// difference is an entry of a projection that is not what its owner has.
+type difference struct {
+	Type         string    `json:"type"`
+	ID           uuid.UUID `json:"id"`
+	Kind         kind      `json:"kind"`
+	OwnerVersion int64     `json:"owner_version"` // 0: the owner does not have it
+	Version      int64     `json:"version"`       // 0: the projection does not have it
+	Fields       []string  `json:"fields,omitempty"`
+}
+
+// comparison is a comparison that runs.
+type comparison struct {
+	source
+
+	rate int
+	wait time.Duration
+	beat func() // is called at least once in half of wait
+}
+
+// compared is what a comparison has found.
+type compared struct {
+	upTo          uuid.UUID // the last id that was compared; uuid.Max if that are all
+	rows, pending int64     // of the owner; and how many of those the projection lacks only because their event is in the outbox
+	differences   []difference
+}
+
+// compare compares the ids behind after, until it has read maxRows rows, or all.
+func (c comparison) compare(ctx context.Context, after uuid.UUID, maxRows int) (compared, error) {
+	result := compared{upTo: after}
+	var doubts []uuid.UUID
+	for read := 0; result.upTo != uuid.Max && read < maxRows && len(doubts) < maxDoubts; read += pageRows {
+		begun := time.Now()
+		c.beat()
+		rows, upTo, ids, err := c.page(ctx, result.upTo)
+		if err != nil {
+			return result, err
+		}
+		result.upTo = upTo
+		result.rows += rows
+		doubts = append(doubts, ids...)
+		// A side has read pageRows rows for every page but the last, tombstones too, which no
+		// checksum counts.
+		if upTo != uuid.Max {
+			rows = pageRows
+		}
+		if err := c.sleep(ctx, time.Duration(rows)*time.Second/time.Duration(c.rate)-time.Since(begun)); err != nil {
+			return result, err
+		}
+	}
+	var err error
+	result.differences, result.pending, err = c.settle(ctx, doubts)
+	return result, err
+}
+
+// compareIDs compares some ids.
+func (c comparison) compareIDs(ctx context.Context, ids []uuid.UUID) (compared, error) {
+	differences, pending, err := c.settle(ctx, ids)
+	return compared{upTo: uuid.Max, rows: int64(len(ids)), pending: pending, differences: differences}, err
+}
+
+// page compares the next page behind after by checksums. It returns how many rows of the owner it
+// has, where it ends, and the ids whose checksums differ.
+func (s source) page(ctx context.Context, after uuid.UUID) (rows int64, upTo uuid.UUID, differ []uuid.UUID, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	// The smaller bound of the two limits the rows of both: one side may have many more.
+	upTo, err = s.owner.bound(ctx, after, pageRows)
+	if err != nil {
+		return 0, after, nil, err
+	}
+	other, err := s.projection.bound(ctx, after, pageRows)
+	if err != nil {
+		return 0, after, nil, err
+	}
+	if bytes.Compare(other[:], upTo[:]) < 0 {
+		upTo = other
+	}
+	projection, owner, err := s.digests(ctx, after, upTo, false)
+	if err != nil {
+		return 0, after, nil, err
+	}
+	rows = owner[upTo].Rows
+	if owner[upTo] == projection[upTo] {
+		return rows, upTo, nil, nil
+	}
+	projection, owner, err = s.digests(ctx, after, upTo, true)
+	if err != nil {
+		return 0, after, nil, err
+	}
+	for id, digest := range owner {
+		if projection[id] != digest {
+			differ = append(differ, id)
+		}
+	}
+	for id := range projection {
+		if _, ok := owner[id]; !ok {
+			differ = append(differ, id)
+		}
+	}
+	return rows, upTo, differ, nil
+}
+
+func (s source) digests(ctx context.Context, after, upTo uuid.UUID, each bool) (projection, owner map[uuid.UUID]digest, err error) {
+	var both [2]map[uuid.UUID]digest
+	for i, side := range []side{s.projection, s.owner} {
+		digests, err := side.digest(ctx, after, upTo, each)
+		if err != nil {
+			return nil, nil, err
+		}
+		both[i] = make(map[uuid.UUID]digest, len(digests))
+		for _, digest := range digests {
+			both[i][digest.ID] = digest
+		}
+	}
+	return both[0], both[1], nil
+}
+
+// settle looks at ids, and returns those that differ. For entries that may wait for their event it
+// looks again, until all have it or the wait is over.
+func (c comparison) settle(ctx context.Context, ids []uuid.UUID) (differences []difference, pending int64, err error) {
+	found, err := c.lookAt(ctx, ids)
+	if err != nil {
+		return nil, 0, err
+	}
+	waiting := make(map[uuid.UUID]seen)
+	for id, s := range found {
+		if s.mayWait() {
+			waiting[id] = s
+		} else {
+			differences = append(differences, c.difference(id, s))
+		}
+	}
+	if len(waiting) == 0 {
+		return differences, 0, nil
+	}
+	// Before the wait: an event that is not in the outbox now was published, and has all of the
+	// wait to arrive.
+	inOutbox, err := c.pending(ctx, slices.Collect(maps.Keys(waiting)))
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, part := range []time.Duration{64, 64, 32, 16, 8, 4, 2} { // together one
+		if err := c.sleep(ctx, c.wait/part); err != nil {
+			return nil, 0, err
+		}
+		wrong, err := c.lookAgain(ctx, waiting)
+		if err != nil {
+			return nil, 0, err
+		}
+		differences = append(differences, wrong...)
+		if len(waiting) == 0 {
+			return differences, 0, nil
+		}
+	}
+	for id, s := range waiting {
+		if inOutbox[id] {
+			pending++
+		} else {
+			differences = append(differences, c.difference(id, s))
+		}
+	}
+	return differences, pending, nil
+}
+
+// lookAgain removes those that have arrived at the version of the first look, whatever has come
+// since. It returns those among them that are wrong in another way now.
+func (c comparison) lookAgain(ctx context.Context, waiting map[uuid.UUID]seen) (wrong []difference, err error) {
+	found, err := c.lookAt(ctx, slices.Collect(maps.Keys(waiting)))
+	if err != nil {
+		return nil, err
+	}
+	for id, first := range waiting {
+		now, differs := found[id]
+		if differs && now.mayWait() && now.version < first.ownerVersion {
+			continue
+		}
+		delete(waiting, id)
+		if differs && !now.mayWait() {
+			wrong = append(wrong, c.difference(id, now))
+		}
+	}
+	return wrong, nil
+}
+
+// lookAt looks at any number of ids.
+func (c comparison) lookAt(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
+	found := make(map[uuid.UUID]seen)
+	for some := range slices.Chunk(ids, lookRows) {
+		c.beat()
+		part, err := c.lookInTime(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(found, part)
+	}
+	return found, nil
+}
+
+func (c comparison) lookInTime(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return c.look(ctx, ids)
+}
+
+func (c comparison) difference(id uuid.UUID, s seen) difference {
+	return difference{Type: c.name, ID: id, Kind: s.kind(), OwnerVersion: s.ownerVersion, Version: s.version, Fields: s.fields}
+}
+
+// sleep waits, if d is positive. It returns the error of ctx if that ends first.
+func (c comparison) sleep(ctx context.Context, d time.Duration) error {
+	c.beat()
+	if d <= 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,292 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/repair/internal/sqlcgen"
+)
+
+// actionAccept is the action, as the table audit names it.
+const actionAccept = "databases.accept"
+
+// identity identifies the history of the database of a side. After a failover, a restore or a move,
+// Live differs from Known. The data may then lack acknowledged changes and contradict the other
+// side, until a repair.
+type identity struct{ Live, Known string }
+
+// database is the database of a side, and what a command made of it.
+type database struct {
+	ActionID uuid.UUID `json:"action_id,omitzero"` // zero after a dry run
+	Side     string    `json:"side"`               // commands or queries
+	Live     string    `json:"live"`
+	Known    string    `json:"known"` // before
+	Changed  bool      `json:"changed"`
+
+	look func(context.Context) (identity, error)
+	know func(ctx context.Context, live string, e admin.Entry) (int64, error)
+}
+
+// databasesOf returns the databases of the sides that a process uses.
+func databasesOf(s *app.Service) []*database {
+	var all []*database
+	if s.Commands != nil {
+		all = append(all, commandDatabase(s.Commands))
+	}
+	if s.Queries != nil {
+		all = append(all, queryDatabase(s.Queries))
+	}
+	return all
+}
+
+func commandDatabase(pool *pgxpool.Pool) *database {
+	q := sqlcgen.New(pool)
+	return &database{
+		Side: server.SideCommands,
+		look: func(ctx context.Context) (identity, error) {
+			row, err := q.GetCommandDatabase(ctx)
+			return identity(row), store.Wrap(err, "identify database")
+		},
+		know: func(ctx context.Context, live string, e admin.Entry) (int64, error) {
+			n, err := q.KnowCommandDatabase(ctx, sqlcgen.KnowCommandDatabaseParams{
+				Identity: live, ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+			})
+			return n, store.Wrap(err, "know database")
+		},
+	}
+}
+
+func queryDatabase(pool *pgxpool.Pool) *database {
+	q := sqlcgen.New(pool)
+	return &database{
+		Side: server.SideQueries,
+		look: func(ctx context.Context) (identity, error) {
+			row, err := q.GetQueryDatabase(ctx)
+			return identity(row), store.Wrap(err, "identify database of the query side")
+		},
+		know: func(ctx context.Context, live string, e admin.Entry) (int64, error) {
+			n, err := q.KnowQueryDatabase(ctx, sqlcgen.KnowQueryDatabaseParams{
+				Identity: live, ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+			})
+			return n, store.Wrap(err, "know database of the query side")
+		},
+	}
+}
+
+// find reads the live and the known database. On a standby it returns problem.Unavailable.
+func (d *database) find(ctx context.Context) error {
+	found, err := d.look(ctx)
+	d.Live, d.Known = found.Live, found.Known
+	return err
+}
+
+// accept records the database that find has found as known, and appends the entry to the audit, in
+// one transaction. If it is known already, nothing changes.
+func (d *database) accept(ctx context.Context, entry admin.Entry) error {
+	n, err := d.know(ctx, d.Live, entry)
+	if d.Changed = n > 0; err == nil {
+		d.ActionID = entry.ActionID
+	}
+	return err
+}
+
+func (d *database) print(out *app.Printer) {
+	switch {
+	case d.Changed:
+		out.Line("%s: %s is known now, before it was %s; action %s", d.Side, d.Live, d.Known, d.ActionID)
+	case d.Live == d.Known, d.ActionID != uuid.Nil: // or another operator has done it
+		out.Line("%s: %s is known already; nothing was changed", d.Side, d.Live)
+	default:
+		out.Line("%s: %s is not known, but %s; nothing was changed", d.Side, d.Live, d.Known)
+	}
+	out.Row(d)
+}
+
+// runDatabases records the present databases of both sides as the known ones. It repairs nothing: a
+// person has compared the data.
+func runDatabases(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
+	o, err := admin.ParseOperation("databases", args, nil)
+	if err == nil && (len(o.Args) != 1 || o.Args[0] != "accept") {
+		err = errors.New("want databases accept: try `server help`")
+	}
+	if err != nil {
+		return app.UsageError(err)
+	}
+	entry, err := o.Entry(actionAccept, struct{}{})
+	if err != nil {
+		return err
+	}
+	if err := s.Open(ctx, true, true); err != nil {
+		return err
+	}
+	out := app.NewPrinter(stdout, o.JSON)
+	for _, d := range databasesOf(s) {
+		err := d.find(ctx)
+		if err == nil && !o.DryRun {
+			err = d.accept(ctx, entry)
+		}
+		if err != nil {
+			return errors.Join(out.End(), err)
+		}
+		d.print(out)
+	}
+	return out.End()
+}
+
+const (
+	// watchInterval is the pause between two checks of the databases.
+	watchInterval = 10 * time.Second
+	// replacedReminder is how often the log repeats that a database was replaced.
+	replacedReminder = time.Hour
+)
+
+// watched is a database that is watched: it is replaced if it is not the one in which the data was
+// last known to be right.
+type watched struct {
+	*database
+
+	state  atomic.Int64 // 1 if replaced, 0 if not, -1 if not known yet
+	logged time.Time    // when the replacement was last logged
+}
+
+// watch checks databases, moves rows from their future, and reads what the comparisons have found.
+type watch struct {
+	databases   []*watched
+	moves       []func(context.Context) (more bool, err error)
+	measure     func(context.Context) ([]sqlcgen.MeasureComparisonsRow, error) // nil: the process does not use the query side
+	differences atomic.Pointer[[]sqlcgen.MeasureComparisonsRow]
+	log         *slog.Logger
+}
+
+func newWatch(s *app.Service) *watch {
+	w := &watch{log: s.Log}
+	for _, d := range databasesOf(s) {
+		known := &watched{database: d}
+		known.state.Store(-1)
+		w.databases = append(w.databases, known)
+	}
+	if s.Queries != nil {
+		w.measure = sqlcgen.New(s.Queries).MeasureComparisons
+		for _, p := range all(s.Commands, s.Queries) {
+			w.moves = append(w.moves, p.moveFuture)
+		}
+	}
+	return w
+}
+
+// meterOf returns the meter of a process, which may measure nothing.
+func meterOf(s *app.Service) metric.Meter {
+	if s.Meter == nil {
+		return noop.Meter{}
+	}
+	return s.Meter
+}
+
+// observe creates the metrics of what is watched.
+func (w *watch) observe(meter metric.Meter) error {
+	if meter == nil {
+		return nil
+	}
+	_, err := meter.Int64ObservableGauge("database.replaced", metric.WithUnit("{database}"),
+		metric.WithDescription("1 while the database of a side (commands, queries) was replaced, for example by a failover or a restore, and the new one is not yet recorded as known; else 0."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			for _, d := range w.databases {
+				if state := d.state.Load(); state >= 0 {
+					o.Observe(state, metric.WithAttributes(attribute.String("side", d.Side)))
+				}
+			}
+			return nil
+		}))
+	if err != nil {
+		return err
+	}
+	_, err = meter.Int64ObservableGauge("projection.differences", metric.WithUnit("{entry}"),
+		metric.WithDescription("Entries of a projection that differ from their owner, as the last complete comparison found them, or the one that runs if it has found more."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			if found := w.differences.Load(); found != nil {
+				for _, row := range *found {
+					o.Observe(row.Differences, metric.WithAttributes(attribute.String("aggregate_type", row.AggregateType)))
+				}
+			}
+			return nil
+		}))
+	return err
+}
+
+// run checks until ctx ends. Any number of processes may run it at once.
+func (w *watch) run(ctx context.Context) error {
+	for {
+		w.check(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchInterval):
+		}
+	}
+}
+
+// check checks once. It does not log that a database is unavailable: other code does. After an
+// error, the next check does the rest.
+func (w *watch) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, watchInterval)
+	defer cancel()
+	var errs []error
+	for _, d := range w.databases {
+		found, err := d.look(ctx)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		d.note(ctx, found, w.log)
+	}
+	for _, move := range w.moves {
+		for more := true; more; {
+			var err error
+			if more, err = move(ctx); err != nil {
+				errs = append(errs, err)
+				break
+			}
+		}
+	}
+	if w.measure != nil {
+		found, err := w.measure(ctx)
+		if errs = append(errs, store.Wrap(err, "measure comparisons")); err == nil {
+			w.differences.Store(&found)
+		}
+	}
+	for _, err := range errs {
+		if known, ok := errors.AsType[*problem.Error](err); err != nil && ctx.Err() == nil && (!ok || known.Kind != problem.Unavailable) {
+			w.log.ErrorContext(ctx, "database: cannot be identified or repaired", "err", err)
+		}
+	}
+}
+
+// note records which database was found, and logs a replacement.
+func (d *watched) note(ctx context.Context, found identity, log *slog.Logger) {
+	if found.Live == found.Known {
+		d.state.Store(0)
+		d.logged = time.Time{}
+		return
+	}
+	d.state.Store(1)
+	if time.Since(d.logged) >= replacedReminder {
+		d.logged = time.Now()
+		log.ErrorContext(ctx, "database: replaced by another history of it, and what was acknowledged may be lost: see options/repair/failover.md",
+			"side", d.Side, "live", found.Live, "known", found.Known)
+	}
+}

@@ -1,0 +1,129 @@
+package repair
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/telemetry/heartbeat"
+	"example.com/videocatalog/options/repair/internal/sqlcgen"
+)
+
+// loop compares projections in the background, a slice of all ids at a time. The database has how
+// far it has come. So any number of processes may run it, one of them compares at a time, and a
+// pass goes on after a restart. It repairs nothing: that is for an operator.
+type loop struct {
+	config
+
+	sources  []source
+	progress progress
+	log      *slog.Logger
+	compared metric.Int64Counter
+	beats    *heartbeat.Loop
+}
+
+// newLoop returns a loop.
+func newLoop(cfg config, sources []source, p progress, log *slog.Logger, meter metric.Meter) (*loop, error) {
+	counted, err := meter.Int64Counter("projection.compared", metric.WithUnit("{row}"),
+		metric.WithDescription("Rows of the owner that this process has compared with their projection in the background."))
+	return &loop{
+		config: cfg, sources: sources, progress: p, log: log, compared: counted,
+		beats: heartbeat.New("comparison of projections", 2*cfg.interval),
+	}, err
+}
+
+// run compares slices until ctx ends. A slice that fails is logged, and compared again after
+// config.interval. A crash leaves a slice that is compared again.
+func (l *loop) run(ctx context.Context) error {
+	defer l.beats.Rest()
+	for {
+		l.beats.Beat()
+		select {
+		case <-ctx.Done():
+			return nil
+		// First, so that no start is slower. Random, so that the processes of a service do
+		// not all ask at the same time.
+		case <-time.After(l.interval/2 + rand.N(l.interval/2)):
+		}
+		for _, s := range l.sources {
+			if err := l.compareSlice(ctx, s); err != nil && ctx.Err() == nil {
+				l.log.ErrorContext(ctx, "projection: comparison failed", "aggregate_type", s.name, "err", err)
+			}
+		}
+	}
+}
+
+// loggedDifferences is how many differences of a slice are logged one by one.
+const loggedDifferences = 10
+
+// compareSlice compares a slice, if one is due.
+func (l *loop) compareSlice(ctx context.Context, s source) error {
+	l.beats.Beat()
+	next, ok, err := l.progress.claim(ctx, s.name, l.interval)
+	if err != nil || !ok {
+		return err
+	}
+	result, err := comparison{source: s, rate: l.rate, wait: l.wait, beat: l.beats.Beat}.compare(ctx, next.after, l.slice)
+	if err != nil {
+		return err
+	}
+	l.compared.Add(ctx, result.rows, metric.WithAttributes(attribute.String("aggregate_type", s.name)))
+	for _, d := range result.differences[:min(len(result.differences), loggedDifferences)] {
+		l.log.WarnContext(ctx, "projection: entry differs from its owner", "aggregate_type", d.Type, "id", d.ID, "kind", d.Kind,
+			"owner_version", d.OwnerVersion, "version", d.Version, "fields", d.Fields)
+	}
+	saved, err := l.progress.save(ctx, next, result, l.pass)
+	if err == nil && saved && len(result.differences) > 0 {
+		l.log.WarnContext(ctx, "projection: entries differ from their owner: run `server projection compare`",
+			"aggregate_type", s.name, "differences", len(result.differences))
+	}
+	return err
+}
+
+// progress keeps how far the comparison of each aggregate type has come, for all processes.
+type progress interface {
+	// claim claims the next slice for the time lease. ok is false if it is not due, or if
+	// another process compares it.
+	claim(ctx context.Context, aggregateType string, lease time.Duration) (next slice, ok bool, err error)
+	// save saves the result of a slice. If it ends the pass, the next one begins no earlier
+	// than the time between after this one began. saved is false if another process has
+	// claimed the slice since.
+	save(ctx context.Context, s slice, result compared, between time.Duration) (saved bool, err error)
+}
+
+// slice is a claimed slice: the next ids behind after.
+type slice struct {
+	name  string // the aggregate type
+	claim int64
+	after uuid.UUID
+}
+
+// comparisons is the progress in the database of the query side.
+type comparisons struct{ queries *sqlcgen.Queries }
+
+func comparisonsIn(pool *pgxpool.Pool) comparisons { return comparisons{sqlcgen.New(pool)} }
+
+// claim implements progress, by the clock of the database.
+func (c comparisons) claim(ctx context.Context, aggregateType string, lease time.Duration) (next slice, ok bool, err error) {
+	rows, err := c.queries.ClaimComparison(ctx, aggregateType, lease)
+	if err != nil || len(rows) == 0 {
+		return next, false, store.Wrap(err, "claim comparison of %s", aggregateType)
+	}
+	return slice{name: aggregateType, claim: rows[0].Claim, after: rows[0].AfterID}, true, nil
+}
+
+// save implements progress.
+func (c comparisons) save(ctx context.Context, s slice, result compared, between time.Duration) (saved bool, err error) {
+	n, err := c.queries.SaveComparison(ctx, sqlcgen.SaveComparisonParams{
+		AggregateType: s.name, Claim: s.claim, UpTo: result.upTo, Ended: result.upTo == uuid.Max,
+		Compared: result.rows, Differences: int64(len(result.differences)), Between: between,
+	})
+	return n == 1, store.Wrap(err, "save comparison of %s", s.name)
+}

@@ -1,0 +1,143 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/problem"
+)
+
+// actionRepair is the action, as the table audit names it.
+const actionRepair = "projection.repair"
+
+const (
+	// repairRows is how many entries one transaction repairs. They are locked meanwhile, and the
+	// projector waits for them.
+	repairRows = 500
+	// repairTries is how often an entry is tried that others change at the same time.
+	repairTries = 3
+	// maxFailed is how many entries a result names.
+	maxFailed = 100
+)
+
+// repaired is what a repair did.
+type repaired struct {
+	ActionID uuid.UUID `json:"action_id,omitzero"` // zero after a dry run
+	Type     string    `json:"type"`
+	Matched  int64     `json:"matched"` // entries that differed
+	Done     int64     `json:"done"`    // entries that it has written
+	// Failed are entries that others have changed all the time, at most maxFailed, and Failures
+	// is their number.
+	Failed   []uuid.UUID `json:"failed,omitempty"`
+	Failures int64       `json:"failures"`
+	// Compared is how many rows of the owner were compared, if no entry was named.
+	Compared int64 `json:"compared"`
+	// Kinds is how many entries differed, by kind.
+	Kinds map[kind]int64 `json:"kinds"`
+}
+
+// run is a repair that runs.
+type run struct {
+	repaired
+
+	projection projection
+	whole      source
+	entry      admin.Entry
+	dryRun     bool
+	progress   func(ctx context.Context, done int64)
+}
+
+// repair gives the entries of a projection that differ the state of their owner: those of ids, or
+// all. Without ids it goes through all entries once, page by page, and repairs each page before it
+// reads the next: its memory does not grow with the projection, and matched grows with done.
+//
+// The projector may run meanwhile. A repair waits for no event: an event that comes later finds its
+// version in the entry. A crash leaves the transactions before it, with their rows in the audit, and
+// the same command does the rest. The error is problem.NotFound if none of ids differs.
+func repair(ctx context.Context, p projection, ids []uuid.UUID, o admin.Operation, progress func(context.Context, int64)) (repaired, error) {
+	whole := p.source(true)
+	entry, err := o.Entry(actionRepair, selection{Type: whole.name, IDs: ids})
+	r := run{projection: p, whole: whole, entry: entry, dryRun: o.DryRun, progress: progress}
+	r.ActionID, r.Type, r.Kinds = entry.ActionID, whole.name, make(map[kind]int64)
+	switch {
+	case err != nil:
+	case len(ids) == 0:
+		err = r.repairAll(ctx)
+	default:
+		if err = r.repairEntries(ctx, inOrder(ids)); err == nil && r.Matched == 0 {
+			err = problem.Errorf(problem.NotFound, "no such entry of %s differs from its owner", r.Type)
+		}
+	}
+	return r.repaired, err
+}
+
+// selection is the filter of an entry in the audit.
+type selection struct {
+	Type string      `json:"type"`
+	IDs  []uuid.UUID `json:"ids,omitempty"`
+}
+
+func compareIDs(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
+
+// inOrder returns ids in their order, each once.
+func inOrder(ids []uuid.UUID) []uuid.UUID {
+	ids = slices.Clone(ids)
+	slices.SortFunc(ids, compareIDs)
+	return slices.Compact(ids)
+}
+
+// repairAll compares all entries, and repairs those that differ.
+func (r *run) repairAll(ctx context.Context) error {
+	for after := uuid.Nil; after != uuid.Max; {
+		rows, upTo, ids, err := r.whole.page(ctx, after)
+		if err == nil {
+			err = r.repairEntries(ctx, inOrder(ids))
+		}
+		if err != nil {
+			return fmt.Errorf("repair of %s behind %s: %w", r.Type, after, err)
+		}
+		after = upTo
+		r.Compared += rows
+		r.progress(ctx, r.Compared)
+	}
+	return nil
+}
+
+// repairEntries repairs those of some entries that differ.
+func (r *run) repairEntries(ctx context.Context, ids []uuid.UUID) error {
+	for some := range slices.Chunk(ids, repairRows) {
+		some, err := r.look(ctx, some)
+		if err != nil {
+			return err
+		}
+		if r.dryRun {
+			continue
+		}
+		for try := 0; try < repairTries && len(some) > 0; try++ {
+			done, changed, err := r.projection.repair(ctx, some, r.entry)
+			if err != nil {
+				return err
+			}
+			r.Done += int64(done)
+			some = changed
+		}
+		r.Failures += int64(len(some))
+		r.Failed = append(r.Failed, some[:min(len(some), maxFailed-len(r.Failed))]...)
+	}
+	return nil
+}
+
+// look returns those of some entries that differ, and counts them.
+func (r *run) look(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	found, err := r.whole.look(ctx, ids)
+	for _, s := range found {
+		r.Kinds[s.kind()]++
+	}
+	r.Matched += int64(len(found))
+	return slices.SortedFunc(maps.Keys(found), compareIDs), err
+}

@@ -1,0 +1,667 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// created is the first event of a video.
+func created(t testing.TB, title string) *domain.Event {
+	t.Helper()
+	e, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// stamp is what a handler hands to a decision.
+func stamp() domain.Stamp {
+	return domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now().Truncate(time.Microsecond)}
+}
+
+// next is the event that a decision makes of a video.
+func next(t testing.TB, v domain.Video, decide domain.Decision) domain.Event {
+	t.Helper()
+	e, err := decide(v)
+	if err != nil || e == nil {
+		t.Fatalf("decide() = %v, %v, want an event", e, err)
+	}
+	return *e
+}
+
+// life is the events of one video in order: it is created, published, and then renamed.
+func life(t testing.TB, title string, versions int) []domain.Event {
+	t.Helper()
+	events := []domain.Event{*created(t, title)}
+	for len(events) < versions {
+		v := events[len(events)-1].Video
+		decide := domain.Publish(v.Version, stamp())
+		if v.State == domain.Published {
+			decide = domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: v.Title + "!"}, v.Version, stamp())
+		}
+		events = append(events, next(t, v, decide))
+	}
+	return events
+}
+
+// sides are the two sides, in two databases, and their comparison.
+type sides struct {
+	*testing.T
+
+	commands, queries *pgxpool.Pool
+	videos            *store.Videos
+	catalog           *store.Catalog
+	compared          videos
+}
+
+func newSides(t *testing.T) *sides {
+	t.Helper()
+	s := &sides{T: t, commands: storetest.Pool(t, 4), queries: storetest.Pool(t, 4)}
+	s.videos, s.catalog = store.NewVideos(s.commands, nil), store.NewCatalog(s.queries)
+	s.compared = newVideos(s.commands, s.queries)
+	return s
+}
+
+// project applies events.
+func (s *sides) project(events ...domain.Event) []envelope.Outcome {
+	s.Helper()
+	outcomes, err := s.catalog.Project(s.Context(), "catalog", events)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return outcomes
+}
+
+func (s *sides) count(sql string, args ...any) (n int) {
+	s.Helper()
+	if err := s.queries.QueryRow(s.Context(), sql, args...).Scan(&n); err != nil {
+		s.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// publish makes a video of some versions, whose events are published and applied.
+func (s *sides) publish(title string, versions int) domain.Video {
+	s.Helper()
+	events := life(s.T, title, versions)
+	s.record(events)
+	s.project(events...)
+	s.exec(s.commands, "DELETE FROM video_catalog.outbox_pending")
+	return events[versions-1].Video
+}
+
+// record writes the events of a new video and what follows.
+func (s *sides) record(events []domain.Event) {
+	s.Helper()
+	for i := range events {
+		var err error
+		if i == 0 {
+			_, err = s.videos.CreateVideo(s.Context(), uuid.Nil, nil, &events[i])
+		} else {
+			_, err = s.videos.ChangeVideo(s.Context(), events[i].Video.ID, func(domain.Video) (*domain.Event, error) { return &events[i], nil })
+		}
+		if err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+func (s *sides) exec(pool *pgxpool.Pool, sql string, args ...any) {
+	s.Helper()
+	tag, err := pool.Exec(s.Context(), sql, args...)
+	if err != nil || tag.RowsAffected() == 0 {
+		s.Fatalf("%s = %v, %v", sql, tag, err)
+	}
+}
+
+// compare compares everything. It waits no longer for events than it must.
+func (s *sides) compare(wait time.Duration) compared {
+	s.Helper()
+	return s.compareBy(s.compared, wait)
+}
+
+func (s *sides) compareBy(v videos, wait time.Duration) compared {
+	s.Helper()
+	result, err := comparison{source: v.source(false), rate: 1e6, wait: wait, beat: func() {}}.compare(s.Context(), uuid.Nil, 1e6)
+	if err != nil {
+		s.Fatal(err)
+	}
+	slices.SortFunc(result.differences, func(a, b difference) int { return compareIDs(a.ID, b.ID) })
+	return result
+}
+
+// repair repairs entries, or all if there are none.
+func (s *sides) repair(ids ...uuid.UUID) repaired {
+	s.Helper()
+	result, err := repair(s.Context(), s.compared, ids, admin.Operation{Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}, func(context.Context, int64) {})
+	if err != nil {
+		s.Errorf("repair() = %v", err)
+	}
+	return result
+}
+
+func idsOf(differences []difference) (ids []uuid.UUID) {
+	for _, d := range differences {
+		ids = append(ids, d.ID)
+	}
+	return ids
+}
+
+const aShortWait = 80 * time.Millisecond
+
+// An entry that was changed by hand, in any column, is found with the names of these, and
+// so is one that was deleted, one of a version that does not exist, one without a video, and
+// one that has missed its event. A repair gives all of them the state of the owner.
+func TestCorruptionIsFoundAndRepaired(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	var want []difference
+	corrupt := func(how kind, version int64, fields []string, set string) domain.Video {
+		t.Helper()
+		v := s.publish("Ran", 3)
+		s.exec(s.queries, set, v.ID)
+		want = append(want, difference{Type: "video", ID: v.ID, Kind: how, OwnerVersion: 3, Version: version, Fields: fields})
+		return v
+	}
+	for field, value := range map[string]string{
+		"title": "'Ren'", "description": "'x'", "release_year": "1985", "duration_ms": "1", "language_code": "'ja'", "tags": "'{}'",
+		"visible": "false", "publish_time": "NULL", "update_time": "update_time + interval '1 microsecond'",
+	} {
+		corrupt(different, 3, []string{field}, "UPDATE video_catalog_read.video_projection SET "+field+" = "+value+" WHERE video_id = $1")
+	}
+	renamed := corrupt(different, 3, []string{"title", "deleted"}, "UPDATE video_catalog_read.video_projection SET title = '', deleted = true WHERE video_id = $1")
+	corrupt(missing, 0, nil, "DELETE FROM video_catalog_read.video_projection WHERE video_id = $1")
+	corrupt(ahead, 9, nil, "UPDATE video_catalog_read.video_projection SET version = 9 WHERE video_id = $1")
+	corrupt(behind, 2, nil, "UPDATE video_catalog_read.video_projection SET version = 2, visible = false WHERE video_id = $1")
+	stranger := life(t, "Nobody's", 2)
+	s.project(stranger...)
+	want = append(want, difference{Type: "video", ID: stranger[0].Video.ID, Kind: extra, Version: 2})
+	s.publish("Ikiru", 1) // a draft
+	deleted := s.publish("Kagemusha", 2)
+	removal := next(t, deleted, domain.Delete(false, 2, stamp()))
+	if _, err := s.videos.ChangeVideo(t.Context(), deleted.ID, func(domain.Video) (*domain.Event, error) { return &removal, nil }); err != nil {
+		t.Fatal(err)
+	}
+	s.project(removal)
+
+	got := s.compare(aShortWait)
+	slices.SortFunc(want, func(a, b difference) int { return slices.Compare(a.ID[:], b.ID[:]) })
+	if diff := cmp.Diff(want, got.differences); diff != "" || got.rows != 15 || got.pending != 0 {
+		t.Errorf("Compare() = %d rows, %d pending, want 15, 0; differences (-want +got):\n%s", got.rows, got.pending, diff)
+	}
+	if result := s.repair(idsOf(got.differences)...); result.Done != int64(len(want)) || result.Failures > 0 {
+		t.Errorf("Repair() = %+v, want %d repaired", result, len(want))
+	}
+	if again := s.compare(aShortWait); len(again.differences) > 0 || again.rows != 15 {
+		t.Errorf("after the repair: %d rows, %+v, want no difference", again.rows, again.differences)
+	}
+	if entry, err := s.catalog.GetEntry(t.Context(), renamed.ID); err != nil || !cmp.Equal(entry.Details, renamed.Details) || !entry.Visible {
+		t.Errorf("repaired entry = %+v, %v, want %+v", entry, err, renamed)
+	}
+	if entry, err := s.catalog.GetEntry(t.Context(), stranger[0].Video.ID); err != nil || !entry.Deleted || entry.Title != "" || entry.Version != 2 {
+		t.Errorf("entry without a video = %+v, %v, want a tombstone of its version", entry, err)
+	}
+	if got := s.count("SELECT jsonb_array_length(before) FROM video_catalog_read.audit WHERE items = $1 AND action = 'projection.repair' AND actor = 'ann@desk'", len(want)); got != len(want)-1 {
+		t.Errorf("the audit has %d entries as they were, want %d: all but the missing one", got, len(want)-1)
+	}
+}
+
+// An entry whose event is in the outbox is pending, also if it waits there for a person. It
+// is found once the event was given up.
+func TestPendingEntriesAreNoDifference(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	s.publish("Ran", 2)
+	waiting := created(t, "Ikiru")
+	if _, err := s.videos.CreateVideo(t.Context(), uuid.Nil, nil, waiting); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.compare(aShortWait); len(got.differences) > 0 || got.pending != 1 {
+		t.Errorf("Compare() = %+v, want one pending", got)
+	}
+	s.exec(s.commands, "UPDATE video_catalog.outbox_pending SET lane = -1")
+	if got := s.compare(aShortWait); len(got.differences) > 0 || got.pending != 1 {
+		t.Errorf("Compare() = %+v with the event set aside, want one pending", got)
+	}
+	s.exec(s.commands, "DELETE FROM video_catalog.outbox_pending")
+	if got := s.compare(aShortWait); len(got.differences) != 1 || got.differences[0].ID != waiting.Video.ID || got.pending != 0 {
+		t.Errorf("Compare() = %+v with the event given up, want that entry", got)
+	}
+}
+
+// untilBlocked waits until a statement waits for a lock on the query side.
+func (s *sides) untilBlocked() {
+	s.Helper()
+	for waits := 0; waits == 0; time.Sleep(5 * time.Millisecond) {
+		waits = s.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+	}
+}
+
+// The projection is read before its owner: a version that comes to both between the two
+// readings is not ahead. The lock of the test holds the reading of the projection.
+func TestLookReadsTheProjectionFirst(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	v := s.publish("Ran", 2)
+	held, err := s.queries.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may be committed
+	if _, err := held.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection"); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		seen map[uuid.UUID]seen
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		seen, err := s.compared.source(false).look(t.Context(), []uuid.UUID{v.ID})
+		answered <- answer{seen, err}
+	}()
+	s.untilBlocked()
+	s.exec(s.commands, "UPDATE video_catalog.videos SET version = 3")
+	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET version = 3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answered; got.err != nil || len(got.seen) > 0 {
+		t.Errorf("look() = %+v, %v, want no difference", got.seen, got.err)
+	}
+}
+
+// A repair does not overwrite what a projector writes at the same time. The lock of the test
+// holds it between its reading and its writing.
+func TestRepairYieldsToTheProjector(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	events := life(t, "Ran", 3)
+	s.record(events)
+	id := events[0].Video.ID
+	s.project(events[0]) // and two are lost
+	held, err := s.queries.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may be committed
+	if _, err := held.Exec(t.Context(), "SELECT FROM video_catalog_read.video_projection WHERE video_id = $1 FOR UPDATE", id); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		repaired int
+		changed  []uuid.UUID
+		err      error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		repaired, changed, err := s.compared.repair(t.Context(), []uuid.UUID{id}, admin.Entry{Filter: []byte("{}")})
+		answered <- answer{repaired, changed, err}
+	}()
+	s.untilBlocked()
+	// What the projector does with another event of the same version.
+	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET title = 'Kagemusha', change_xid = pg_current_xact_id() WHERE video_id = $1", id); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answered; got.err != nil || got.repaired != 0 || !slices.Equal(got.changed, []uuid.UUID{id}) {
+		t.Errorf("repair() = %+v, want the entry named as changed", got)
+	}
+	if entry, err := s.catalog.GetEntry(t.Context(), id); err != nil || entry.Title != "Kagemusha" {
+		t.Errorf("entry = %+v, %v, want that of the projector", entry, err)
+	}
+	if got := s.count("SELECT count(*) FROM video_catalog_read.audit"); got != 0 {
+		t.Errorf("the audit has %d entries, want none", got)
+	}
+}
+
+// A repair that lowers an entry reads the owner once more, because the entry has taken a later
+// event of the owner for too old meanwhile.
+func TestRepairReadsTheOwnerOfALoweredEntryAgain(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	events := life(t, "Ran", 2)
+	s.record(events[:1])
+	id := events[0].Video.ID
+	s.project(events[0])
+	s.exec(s.queries, "UPDATE video_catalog_read.video_projection SET version = 9")
+	held, err := s.queries.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
+	if _, err := held.Exec(t.Context(), "SELECT FROM video_catalog_read.video_projection FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	repairing := make(chan repaired, 1)
+	go func() { repairing <- s.repair(id) }()
+	s.untilBlocked() // it has read the owner
+	if _, err := s.videos.ChangeVideo(t.Context(), id, func(domain.Video) (*domain.Event, error) { return &events[1], nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-repairing; got.Done != 1 || got.Failures != 0 {
+		t.Errorf("Repair() = %+v, want one repaired", got)
+	}
+	if entry, err := s.catalog.GetEntry(t.Context(), id); err != nil || entry.Version != 2 {
+		t.Errorf("entry = %+v, %v, want version 2 of the owner", entry, err)
+	}
+}
+
+// An entry to which an event brings a later version during its repair is left to the events. So a
+// repair does not fail for entries that change all the time.
+func TestRepairLeavesAnEntryToItsEvents(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	v := s.publish("Ran", 3)
+	s.exec(s.queries, "UPDATE video_catalog_read.video_projection SET version = 1")
+	held, err := s.queries.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
+	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET version = 2"); err != nil {
+		t.Fatal(err)
+	}
+	repairing := make(chan repaired, 1)
+	go func() { repairing <- s.repair(v.ID) }()
+	s.untilBlocked()
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-repairing; got.Matched != 1 || got.Done != 0 || got.Failures != 0 {
+		t.Errorf("Repair() = %+v, want none repaired, and no failure", got)
+	}
+	if entry, err := s.catalog.GetEntry(t.Context(), v.ID); err != nil || entry.Version != 2 {
+		t.Errorf("entry = %+v, %v, want version 2", entry, err)
+	}
+}
+
+// A tombstone that the catalog lacks is no difference: it may have been pruned. A repair of all
+// writes it, so that in an empty catalog no event of before the purge brings anything back.
+func TestRepairCarriesTombstones(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	events := life(t, "Kagemusha", 2)
+	s.record(events)
+	kept := s.publish("Ikiru", 1)
+	for _, change := range []func(domain.Video) (*domain.Event, error){domain.Delete(false, 2, stamp()), domain.Purge(3, stamp())} {
+		if _, err := s.videos.ChangeVideo(t.Context(), events[0].Video.ID, change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.exec(s.queries, "DELETE FROM video_catalog_read.video_projection")
+	s.exec(s.queries, "DELETE FROM video_catalog_read.inbox")
+	if got := s.compare(aShortWait); len(got.differences) != 1 || got.differences[0].ID != kept.ID {
+		t.Errorf("compare() = %+v, want that only the other video is missing", got)
+	}
+	for _, want := range []int64{2, 0} {
+		if got := s.repair(); got.Done != want || got.Compared != 2 {
+			t.Errorf("repair() = %+v, want %d repaired of 2", got, want)
+		}
+	}
+	s.exec(s.commands, "DELETE FROM video_catalog.videos WHERE title = ''")
+	if got := s.compare(aShortWait); len(got.differences) != 0 {
+		t.Errorf("compare() = %+v, want no difference: the owner has pruned the tombstone", got)
+	}
+	if got, want := s.project(events...), []envelope.Outcome{envelope.Stale, envelope.Stale}; !slices.Equal(got, want) {
+		t.Errorf("outcomes = %q, want %q", got, want)
+	}
+	if got := s.count("SELECT count(*) FROM video_catalog_read.video_projection p WHERE p::text ILIKE '%kagemusha%'"); got > 0 {
+		t.Errorf("%d entries have the title of the purged video, want none", got)
+	}
+}
+
+func pendingEvents(t *testing.T, pool *pgxpool.Pool) (n int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.outbox_pending").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// relay publishes and applies events until ctx ends, with a pause between, in which they are
+// neither in the outbox nor in the catalog.
+func (s *sides) relay(ctx context.Context) error {
+	events := store.NewOutbox(s.commands)
+	for ctx.Err() == nil {
+		claim, err := events.ClaimEvents(s.Context(), 50, 1<<20, time.Minute, envelope.Aggregate{})
+		if err != nil {
+			return err
+		}
+		settlement := outbox.Settlement{Lane: claim.Lane, Token: claim.Token}
+		var decoded []domain.Event
+		for _, claimed := range claim.Events {
+			e, err := event.Decode(claimed.Message)
+			if err != nil {
+				return err
+			}
+			decoded = append(decoded, e)
+			settlement.Done = append(settlement.Done, claimed.Seq)
+			settlement.Tail = claimed.Seq
+		}
+		if len(decoded) == 0 {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		settlement.Head = settlement.Done[0]
+		if _, err := events.SettleClaim(s.Context(), settlement); err != nil {
+			return err
+		}
+		time.Sleep(rand.N(20 * time.Millisecond))
+		if _, err := s.catalog.Project(s.Context(), "catalog", decoded); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// While videos are written and their events are on their way, a comparison finds nothing, but
+// for an entry that was changed by hand. A repair at the same time loses no event.
+func TestComparisonUnderWritersHasNoFalseDifference(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	run := func(what string, do func() error) {
+		running.Go(func() {
+			if err := do(); err != nil {
+				t.Errorf("%s = %v", what, err)
+			}
+		})
+	}
+	run("relay", func() error { return s.relay(ctx) })
+	run("write", func() error {
+		var ids []uuid.UUID
+		for n := 0; ctx.Err() == nil; n++ {
+			if n%5 == 0 {
+				e := created(t, fmt.Sprint("Ran ", n))
+				if _, err := s.videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+					return err
+				}
+				ids = append(ids, e.Video.ID)
+				continue
+			}
+			if _, err := s.videos.ChangeVideo(t.Context(), ids[rand.N(len(ids))], domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: fmt.Sprint("Ran ", n)}, domain.AnyVersion, stamp())); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	const longer = time.Minute // than any event takes; the comparison waits only while one is missing
+	for round := range 3 {
+		if got := s.compare(longer); len(got.differences) > 0 || got.pending > 0 {
+			t.Errorf("Compare() = %+v, want no difference", got)
+		}
+		var hurt uuid.UUID
+		for hurt == uuid.Nil { // until the first entry is there
+			_ = s.queries.QueryRow(t.Context(), "UPDATE video_catalog_read.video_projection SET version = version + 1000 WHERE video_id = (SELECT video_id FROM video_catalog_read.video_projection LIMIT 1) RETURNING video_id").Scan(&hurt)
+		}
+		got := s.compare(longer)
+		if len(got.differences) != 1 || got.differences[0].ID != hurt || got.differences[0].Kind != ahead {
+			t.Errorf("round %d: Compare() = %+v, want %s alone, ahead", round, got, hurt)
+		}
+		s.repair(idsOf(got.differences)...)
+	}
+	stop()
+	running.Wait()
+	for pendingEvents(t, s.commands) > 0 { // what the relay has left
+		ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if err := s.relay(ctx); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+	}
+	if got := s.compare(aShortWait); len(got.differences) > 0 || got.pending > 0 {
+		t.Errorf("Compare() = %+v at the end, want no difference", got)
+	}
+}
+
+// userPool connects as a new user of a role.
+func (s *sides) userPool(owner *pgxpool.Pool, role string) *pgxpool.Pool {
+	s.Helper()
+	cfg := owner.Config()
+	user := role + "_" + cfg.ConnConfig.Database // users belong to the whole server
+	if _, err := owner.Exec(s.Context(), "CREATE USER "+pgx.Identifier{user}.Sanitize()+" IN ROLE "+role); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if _, err := owner.Exec(context.WithoutCancel(s.Context()), "DROP USER "+pgx.Identifier{user}.Sanitize()); err != nil {
+			s.Error(err)
+		}
+	})
+	cfg.ConnConfig.User = user
+	pool, err := pgxpool.NewWithConfig(s.Context(), cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(pool.Close)
+	return pool
+}
+
+// A person compares with the role of people. Repairing, and all that the background does, needs the
+// role of the query side. Each side needs only its own.
+func TestRolesOfAComparison(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	hurt := s.publish("Ran", 2)
+	s.exec(s.queries, "UPDATE video_catalog_read.video_projection SET version = 1")
+	entry := admin.Entry{Action: actionRepair, Filter: []byte("{}"), Reason: "test"}
+	look := newVideos(s.userPool(s.commands, "support_ro"), s.userPool(s.queries, "support_ro"))
+	if got := s.compareBy(look, aShortWait); len(got.differences) != 1 {
+		t.Errorf("compare() as a person = %+v, want the difference", got)
+	}
+	if _, _, err := look.repair(t.Context(), []uuid.UUID{hurt.ID}, entry); err == nil {
+		t.Error("repair() as a person = nil, want it refused")
+	}
+	commands, queries := s.userPool(s.commands, "video_catalog_rw"), s.userPool(s.queries, "video_catalog_read_rw")
+	act, progress := newVideos(commands, queries), comparisonsIn(queries)
+	next, ok, err := progress.claim(t.Context(), event.AggregateVideo, 0)
+	if !ok || err != nil {
+		t.Fatalf("claim() as the service = %t, %v", ok, err)
+	}
+	got := s.compareBy(act, aShortWait)
+	if saved, err := progress.save(t.Context(), next, got, time.Hour); len(got.differences) != 1 || !saved || err != nil {
+		t.Errorf("compare() as the service = %+v, saved %t, %v, want the difference", got, saved, err)
+	}
+	if _, _, err := act.repair(t.Context(), []uuid.UUID{hurt.ID}, admin.Entry{}); err == nil || len(s.compare(aShortWait).differences) != 1 {
+		t.Errorf("repair() that the audit refuses = %v, want nothing repaired", err)
+	}
+	if n, _, err := act.repair(t.Context(), []uuid.UUID{hurt.ID}, entry); n != 1 || err != nil {
+		t.Errorf("repair() as the service = %d, %v, want 1", n, err)
+	}
+	if next, ok, err := progress.claim(t.Context(), event.AggregateVideo, 0); !ok || err != nil || next.after != uuid.Nil {
+		t.Errorf("claim() after a repair = %+v, %t, %v, want a new pass at once", next, ok, err)
+	}
+	for _, d := range []*database{commandDatabase(commands), queryDatabase(queries)} {
+		if err := errors.Join(d.find(t.Context()), d.accept(t.Context(), entry)); err != nil {
+			t.Errorf("accept() of %s as the service = %v", d.Side, err)
+		}
+	}
+}
+
+// Entries of transactions yet to come, as a dump has for a younger cluster, are given a place that
+// watches see.
+func TestChangesOfTheFutureAreMoved(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	for range 5 {
+		s.publish("Ran", 1)
+	}
+	s.exec(s.queries, "UPDATE video_catalog_read.video_projection SET change_xid = (1::bigint << 60)::text::xid8")
+	if page, err := s.catalog.ListChanges(t.Context(), domain.Position{}, 10); err != nil || len(page.Changes) != 0 {
+		t.Fatalf("ListChanges() = %d changes, %v, want none of the future", len(page.Changes), err)
+	}
+	if more, err := newVideos(nil, s.userPool(s.queries, "video_catalog_read_rw")).moveFuture(t.Context()); more || err != nil {
+		t.Errorf("moveFuture() = %t, %v, want all moved", more, err)
+	}
+	for seen := 0; seen < 5; time.Sleep(5 * time.Millisecond) { // until older transactions of the server have ended
+		page, err := s.catalog.ListChanges(t.Context(), domain.Position{}, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = len(page.Changes)
+	}
+}
+
+// BenchmarkCompare measures a pass over 100,000 videos that finds nothing: per row, and with one
+// entry per page that differs.
+func BenchmarkCompare(b *testing.B) {
+	const rows = 100_000
+	pool := storetest.Pool(b, 2)
+	if _, err := pool.Exec(b.Context(), strings.ReplaceAll(ownersVideos, "$1", strconv.Itoa(rows))); err != nil {
+		b.Fatal(err)
+	}
+	all := newVideos(pool, pool)
+	why := admin.Operation{Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}
+	if _, err := repair(b.Context(), all, nil, why, func(context.Context, int64) {}); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := pool.Exec(b.Context(), "VACUUM (ANALYZE)"); err != nil {
+		b.Fatal(err)
+	}
+	pass := func(b *testing.B, want int) {
+		b.Helper()
+		for b.Loop() {
+			got, err := comparison{source: all.source(false), rate: 1e9, beat: func() {}}.compare(b.Context(), uuid.Nil, 2*rows)
+			if err != nil || got.rows != rows || len(got.differences) != want {
+				b.Fatalf("compare() = %d rows, %d differences, %v, want %d and %d", got.rows, len(got.differences), err, rows, want)
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/rows, "µs/row")
+	}
+	b.Run("equal", func(b *testing.B) { pass(b, 0) })
+	if _, err := pool.Exec(b.Context(), `UPDATE video_catalog_read.video_projection SET title = title || '!' WHERE video_id IN (
+		SELECT video_id FROM (SELECT video_id, row_number() OVER (ORDER BY video_id) AS n FROM video_catalog_read.video_projection) p WHERE n % 1000 = 500)`); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("one of 1000 differs", func(b *testing.B) { pass(b, rows/1000) })
+}

@@ -1,0 +1,47 @@
+-- Backfill: snapshots of aggregates, which operators publish. The pages are small, so that no statement comes near
+-- statement_timeout. The insert and its audit row are one statement.
+
+-- name: UseIndexes :exec
+-- Sets the planner for the rest of the transaction: statistics of a queue are always wrong. See UseOutboxIndexes.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
+	set_config('plan_cache_mode', 'force_generic_plan', true);
+
+-- name: CountPending :one
+-- Counts the events in lanes, up to max_counted. Those that are set aside do not count: they delay no other aggregate.
+SELECT count(*)::bigint
+FROM (
+	SELECT 1 FROM generate_series(0, 7) AS n (lane)
+	CROSS JOIN LATERAL (
+		SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l
+		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
+	) l
+	CROSS JOIN LATERAL (
+		SELECT 1 FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane AND p.seq > l.floor_seq
+		ORDER BY p.seq LIMIT @max_counted
+	) p
+	LIMIT @max_counted
+) counted;
+
+-- name: BeginBackfill :exec
+-- Gives the transaction its id before it draws a seq: see AppendOutbox.
+SELECT pg_current_xact_id();
+
+-- name: AppendSnapshots :exec
+-- Makes snapshots of aggregates of one type pending. Each array has one value per snapshot. The caller has locked the
+-- aggregates, as for AppendOutbox.
+WITH new AS (
+	SELECT unnest(@ids::uuid[]) AS id,
+		unnest(@aggregate_ids::text[]) AS aggregate_id,
+		unnest(@versions::bigint[]) AS version,
+		unnest(@payloads::bytea[]) AS payload,
+		unnest(@times::timestamptz[]) AS occurred_at
+), appended AS (
+	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+	SELECT video_catalog.outbox_lane(@aggregate_type, n.aggregate_id), n.id, @aggregate_type, n.aggregate_id, @event_type, n.version,
+		@schema_version, n.payload, n.occurred_at, 'snapshot'
+	FROM new n
+	RETURNING id
+)
+INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
+SELECT @action_id, @actor, @via, @action, @filter, @reason, count(*), @before FROM appended;

@@ -1,0 +1,20 @@
+// Package replay has consumers receive again what they have lost or have never had.
+//
+// The command seek has Pub/Sub deliver the messages that it has retained once more, to a projection
+// of this service. The command backfill publishes the present state of every aggregate of a type,
+// marked as a snapshot, for consumers in other services.
+package replay
+
+import "example.com/videocatalog/internal/app"
+
+// Part returns the option.
+func Part() app.Part {
+	return app.Part{
+		Name:     "replay",
+		Commands: map[string]app.Command{"seek": seek, "backfill": runBackfill},
+		Help: `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
+  server backfill TYPE                 publish the state of every aggregate of a type, for a new consumer
+         --after ID                    continue behind what an interrupted command has printed
+`,
+	}
+}

@@ -1,0 +1,12 @@
+package replay
+
+import (
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/replay/internal/sqlcgen"
+)
+
+// videos is how snapshots of videos are published.
+func videos() aggregates {
+	return snapshotsOf(event.AggregateVideo, (*sqlcgen.Queries).ListVideoIDs, new(store.Videos).Lock, event.EncodeSnapshot)
+}

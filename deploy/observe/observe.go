@@ -34,7 +34,7 @@ const dashboard = "dashboard.json"
 
 // Files returns the generated files, by path below dir. An error names the source and the problem.
 func Files(dir string) (map[string][]byte, error) {
-	metrics, err := readMetrics(filepath.Join(dir, metricsPage))
+	metrics, err := readMetrics(metricsPages(dir)...)
 	if err != nil {
 		return nil, err
 	}

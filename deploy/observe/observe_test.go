@@ -49,8 +49,10 @@ func TestFilesAreUpToDate(t *testing.T) {
 func metricRows(t *testing.T) [][]string {
 	t.Helper()
 	var rows [][]string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|").FindAllStringSubmatch(read(t, root+"/docs/metrics.md"), -1) {
-		rows = append(rows, m[1:])
+	for _, page := range metricsPages(".") {
+		for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|").FindAllStringSubmatch(read(t, page), -1) {
+			rows = append(rows, m[1:])
+		}
 	}
 	return rows
 }

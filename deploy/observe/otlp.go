@@ -4,13 +4,24 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 )
 
 // metricsPage is the list of metrics of the service, relative to the directory of the sources. internal/app generates it.
-const metricsPage = "../../docs/metrics.md"
+// optionPages have those of the options.
+const (
+	metricsPage = "../../docs/metrics.md"
+	optionPages = "../../options/*/README.md"
+)
+
+// metricsPages returns the pages with metrics, for a directory of sources.
+func metricsPages(dir string) []string {
+	pages, _ := filepath.Glob(filepath.Join(dir, optionPages)) // the pattern is right
+	return append(pages, filepath.Join(dir, metricsPage))
+}
 
 // metrics are the series of the service, by their names in Prometheus. Its method otlp converts a query of Prometheus
 // to one of Cloud Monitoring for metrics that were sent by OTLP. There, names and labels keep their dots and are
@@ -30,12 +41,22 @@ var kept = map[string]string{"job": "job", "le": "le"}
 
 var metricRow = regexp.MustCompile("^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|[^|]*\\|([^|]*)\\|")
 
-func readMetrics(path string) (metrics, error) {
+func readMetrics(paths ...string) (metrics, error) {
+	all := metrics{}
+	for _, path := range paths {
+		if err := all.read(path); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// read adds the metrics of a page.
+func (m metrics) read(path string) error {
 	content, err := os.ReadFile(path) //nolint:gosec // its callers name a page of this module
 	if err != nil {
-		return nil, fmt.Errorf("read metrics: %w", err)
+		return fmt.Errorf("read metrics: %w", err)
 	}
-	all := metrics{}
 	for line := range strings.Lines(string(content)) {
 		row := metricRow.FindStringSubmatch(line)
 		if row == nil {
@@ -46,7 +67,7 @@ func readMetrics(path string) (metrics, error) {
 		for attribute := range strings.FieldsSeq(strings.ReplaceAll(attributes, ",", " ")) {
 			label := strings.ReplaceAll(attribute, ".", "_")
 			if labels[label] != "" {
-				return nil, fmt.Errorf("%s: attributes %s and %s of %s are one label of Prometheus", path, labels[label], attribute, name)
+				return fmt.Errorf("%s: attributes %s and %s of %s are one label of Prometheus", path, labels[label], attribute, name)
 			}
 			labels[label] = attribute
 		}
@@ -55,13 +76,13 @@ func readMetrics(path string) (metrics, error) {
 			parts = []string{"_bucket", "_sum", "_count"}
 		}
 		for _, part := range parts {
-			if other, twice := all[prometheus+part]; twice {
-				return nil, fmt.Errorf("%s: %s and %s are both called %s in Prometheus", path, other.name, name+part, prometheus+part)
+			if other, twice := m[prometheus+part]; twice {
+				return fmt.Errorf("%s: %s and %s are both called %s in Prometheus", path, other.name, name+part, prometheus+part)
 			}
-			all[prometheus+part] = series{name + part, labels}
+			m[prometheus+part] = series{name + part, labels}
 		}
 	}
-	return all, nil
+	return nil
 }
 
 var (

@@ -12,7 +12,7 @@ import (
 
 // A query of Prometheus becomes the same query of the metrics sent by OTLP.
 func TestQueryOfOTLP(t *testing.T) {
-	known, err := readMetrics(metricsPage)
+	known, err := readMetrics(metricsPages(".")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestQueryOfOTLP(t *testing.T) {
 
 // Unknown syntax and unknown metrics are errors with their names.
 func TestQueryOfOTLPRefuses(t *testing.T) {
-	known, err := readMetrics(metricsPage)
+	known, err := readMetrics(metricsPages(".")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestFilesRefuseUnknownMetrics(t *testing.T) {
 		{"dashboard.yaml", "legend: outcome}", "legend: outcomes}", `dashboard.yaml: panel "Events by outcome": legend outcomes `},
 	} {
 		dir := filepath.Join(t.TempDir(), "deploy", "observe")
-		for _, path := range []string{alerts, cloudAlerts, "dashboard.yaml", metricsPage} {
+		for _, path := range []string{alerts, cloudAlerts, "dashboard.yaml", metricsPage, "../../options/reactions/README.md"} {
 			content := read(t, path)
 			if path == c.source {
 				content = strings.Replace(content, c.old, c.changed, 1)

@@ -100,7 +100,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	}
 }
 
-// withTimers writes an overlay for go build, which adds cmd/server/reminders_test.go to the service, because it has no timer.
+// withTimers writes an overlay for go build, which adds testdata/timed.go to the service, because it has no timer.
 func withTimers(t *testing.T) string {
 	t.Helper()
 	dir, server := t.TempDir(), filepath.Join(root, "cmd", "server")
@@ -108,11 +108,15 @@ func withTimers(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	added, err := filepath.Abs("testdata/timed.go")
+	if err != nil {
+		t.Fatal(err)
+	}
 	const list = "registrations.go"
-	changed := strings.Replace(read(t, filepath.Join(server, list)), "videos(queries)", "reminded(videos(queries))", 1)
+	changed := strings.Replace(read(t, filepath.Join(server, list)), "videos(queries)", "timed(videos(queries))", 1)
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
-		filepath.Join(server, list):           filepath.Join(dir, list),
-		filepath.Join(server, "reminders.go"): filepath.Join(server, "reminders_test.go"),
+		filepath.Join(server, list):       filepath.Join(dir, list),
+		filepath.Join(server, "timed.go"): added,
 	}})
 	if err != nil {
 		t.Fatal(err)

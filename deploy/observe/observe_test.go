@@ -246,7 +246,7 @@ func TestRunbookLogLinesExist(t *testing.T) {
 		t.Fatalf("%d log lines found, want at least 5: does the expression still fit?", len(found))
 	}
 	var source strings.Builder
-	for _, dir := range []string{"internal/app", "internal/outbox", "internal/consumer", "internal/timer", "internal/telemetry"} {
+	for _, dir := range []string{"internal/app", "internal/outbox", "internal/consumer", "internal/telemetry", "options/reactions"} {
 		paths, err := filepath.Glob(root + "/" + dir + "/*.go")
 		if err != nil {
 			t.Fatal(err)

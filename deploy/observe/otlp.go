@@ -11,7 +11,17 @@ import (
 )
 
 // metricsPage is the list of metrics of the service, relative to the directory of the sources. internal/app generates it.
-const metricsPage = "../../docs/metrics.md"
+// optionPages have those of the options.
+const (
+	metricsPage = "../../docs/metrics.md"
+	optionPages = "../../options/*/README.md"
+)
+
+// metricsPages returns the pages with metrics, for a directory of sources.
+func metricsPages(dir string) []string {
+	pages, _ := filepath.Glob(filepath.Join(dir, optionPages)) // the pattern is right
+	return append(pages, filepath.Join(dir, metricsPage))
+}
 
 // metrics are the series of the service, by their names in Prometheus. Its method otlp converts a query of Prometheus
 // to one of Cloud Monitoring for metrics that were sent by OTLP. There, names and labels keep their dots and are
@@ -31,12 +41,6 @@ var kept = map[string]string{"job": "job", "le": "le"}
 
 var metricRow = regexp.MustCompile("^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|[^|]*\\|([^|]*)\\|")
 
-// metricsPages are the pages with metrics, from the directory of the sources: metricsPage, and those of the options.
-func metricsPages(dir string) []string {
-	options, _ := filepath.Glob(filepath.Join(dir, "../../options/*/README.md")) // it is no bad pattern
-	return append([]string{filepath.Join(dir, metricsPage)}, options...)
-}
-
 func readMetrics(paths ...string) (metrics, error) {
 	all := metrics{}
 	for _, path := range paths {
@@ -48,7 +52,7 @@ func readMetrics(paths ...string) (metrics, error) {
 }
 
 // read adds the metrics of a page.
-func (all metrics) read(path string) error {
+func (m metrics) read(path string) error {
 	content, err := os.ReadFile(path) //nolint:gosec // its callers name a page of this module
 	if err != nil {
 		return fmt.Errorf("read metrics: %w", err)
@@ -72,10 +76,10 @@ func (all metrics) read(path string) error {
 			parts = []string{"_bucket", "_sum", "_count"}
 		}
 		for _, part := range parts {
-			if other, twice := all[prometheus+part]; twice {
+			if other, twice := m[prometheus+part]; twice {
 				return fmt.Errorf("%s: %s and %s are both called %s in Prometheus", path, other.name, name+part, prometheus+part)
 			}
-			all[prometheus+part] = series{name + part, labels}
+			m[prometheus+part] = series{name + part, labels}
 		}
 	}
 	return nil

@@ -32,11 +32,11 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/localpg"
+
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"

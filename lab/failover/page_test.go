@@ -17,6 +17,7 @@ import (
 
 	"example.com/servicekit/localpg"
 	"example.com/servicekit/pubsublocal"
+
 	"example.com/videocatalog/db"
 )
 

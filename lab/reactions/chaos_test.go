@@ -1,8 +1,7 @@
-package main
+package reactions
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"log/slog"
@@ -20,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
@@ -27,22 +27,26 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"example.com/servicekit/localbroker"
 	"example.com/servicekit/localpg"
+
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
 )
+
+const project = "test-project"
 
 var reactorSeed = flag.Uint64("reactor.seed", rand.Uint64(), "seed of the faults of TestReactorUnderChaos, and of its clients")
 
 // Reactions and timers take effect once, in order, and none is forgotten, while processes are killed at random moments, the database
 // crashes, and the broker is unavailable. Without an inbox the same faults let reactions take effect twice, and the checker sees it.
 func TestReactorUnderChaos(t *testing.T) {
-	deep.Test(t)
 	t.Logf("-reactor.seed=%d", *reactorSeed)
-	program := buildReminded(t)
+	program := build(t)
 	t.Run("holds", func(t *testing.T) {
 		c, end := newReactorChaos(t, program), time.Now().Add(20*time.Second)
 		h := c.run(t, func() bool { return time.Now().After(end) && c.acknowledged() > 50 && c.deliveredAgain() > 0 })
@@ -51,7 +55,8 @@ func TestReactorUnderChaos(t *testing.T) {
 		}
 	})
 	t.Run("is seen to fail", func(t *testing.T) {
-		c := newReactorChaos(t, program, "REMINDERS_FORGET=1")
+		c := newReactorChaos(t, program)
+		c.forgets = true
 		const twice = `SELECT count(*)::int FROM (
 			SELECT FROM video_catalog.outbox WHERE causation_id IS NOT NULL GROUP BY causation_id, aggregate_id HAVING count(*) > 1) twice`
 		found := c.run(t, func() bool { return ask[int](t, c.database.DSN("postgres"), twice)[0] > 0 }).violations()
@@ -61,45 +66,22 @@ func TestReactorUnderChaos(t *testing.T) {
 	})
 }
 
-// buildReminded builds the service with what reminded adds.
-func buildReminded(t *testing.T) string {
+// build builds the service of Program, with the settings of the lab.
+func build(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const list, registered = "registrations.go", "videos(queries)"
-	source, err := os.ReadFile(list)
-	if err != nil || !strings.Contains(string(source), registered) {
-		t.Fatalf("%s has no %s, or %v", list, registered, err)
-	}
-	changed := strings.Replace(string(source), registered, "reminded("+registered+")", 1)
-	replaced, err := json.Marshal(map[string]any{"Replace": map[string]string{
-		filepath.Join(here, list):           filepath.Join(dir, list),
-		filepath.Join(here, "reminders.go"): filepath.Join(here, "reminders_test.go"),
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := filepath.Join(dir, "overlay.json")
-	for name, content := range map[string][]byte{filepath.Join(dir, list): []byte(changed), overlay: replaced} {
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	program, err := build(filepath.Join(dir, "server"), "-tags=chaos", "-overlay="+overlay)
-	if err != nil {
-		t.Fatal(err)
+	program := filepath.Join(t.TempDir(), "server")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags=chaos", "-o", program, "./server").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v: %s", err, out)
 	}
 	return program
 }
 
 // reactorChaos is a service with reactions and timers, and what can break around it.
 type reactorChaos struct {
-	*stack
+	pubsub   *localbroker.Server
 	program  string
 	environ  []string
+	forgets  bool            // the inbox forgets events at once: a mistake on purpose
 	folder   string          // of the data of the database
 	logs     string          // folder of the logs of processes
 	database *localpg.Server // replaced when it crashes
@@ -113,7 +95,7 @@ type reactorChaos struct {
 	created []uuid.UUID   // guarded by mu: whose creation was acknowledged
 }
 
-func newReactorChaos(t *testing.T, program string, environ ...string) *reactorChaos {
+func newReactorChaos(t *testing.T, program string) *reactorChaos {
 	t.Helper()
 	c := &reactorChaos{program: program, folder: t.TempDir(), logs: t.TempDir()}
 	t.Cleanup(func() { c.logFailures(t) })
@@ -127,15 +109,30 @@ func newReactorChaos(t *testing.T, program string, environ ...string) *reactorCh
 		t.Fatal(err)
 	}
 	c.network = storetest.NewNetwork(t, c.database.DSN("postgres"))
-	c.stack = &stack{url: c.network.URL, pubsub: newBroker(t)}
+	var err error
+	if c.pubsub, err = localbroker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.pubsub.Close() })
 	client, err := c.pubsub.Client(t.Context(), project)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	subscribe(t, client, reminders)
-	// A dead publisher is replaced after the lease.
-	c.environ = c.stack.environ(slices.Concat(environ, []string{"LAB_OUTBOX_LEASE=3s", "LAB_OUTBOX_PUBLISH_TIMEOUT=1s", "LAB_OUTBOX_REQUEST_TIMEOUT=500ms", "LAB_DATABASE_WAIT=30s"})...)
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
+		Name:  "projects/" + project + "/subscriptions/" + reminders,
+		Topic: "projects/" + project + "/topics/" + names.VideoTopic.Name, EnableMessageOrdering: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.environ = []string{
+		"PATH=" + os.Getenv("PATH"), "PORT=0", "AUTH=off", "DATABASE_URL=" + c.network.URL, "PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + c.pubsub.Addr(),
+		// A dead publisher is replaced after the lease.
+		"LAB_OUTBOX_LEASE=3s", "LAB_OUTBOX_PUBLISH_TIMEOUT=1s", "LAB_OUTBOX_REQUEST_TIMEOUT=500ms", "LAB_DATABASE_WAIT=30s",
+	}
 	return c
 }
 
@@ -177,6 +174,9 @@ func (c *reactorChaos) run(t *testing.T, enough func() bool) reactorHistory {
 	c.videos = videov1.NewVideoServiceClient(conn)
 	for client := range uint64(3) {
 		load.Go(func() { c.use(loading, random(client), &load) })
+	}
+	if c.forgets {
+		load.Go(func() { c.forget(loading) })
 	}
 	load.Go(func() { c.killOften(loading, random(3), 3) })
 	defer load.Wait()
@@ -269,6 +269,20 @@ func (c *reactorChaos) kill(slot int) {
 	defer c.mu.Unlock()
 	if c.running[slot] != nil {
 		_ = c.running[slot].Kill() // it may have ended
+	}
+}
+
+// forget has the inbox forget events until ctx ends.
+func (c *reactorChaos) forget(ctx context.Context) {
+	for ctx.Err() == nil {
+		if conn, err := pgx.Connect(ctx, c.network.URL); err == nil { // the database may be down
+			for err == nil {
+				_, err = conn.Exec(ctx, "UPDATE video_catalog.inbox SET consumer = gen_random_uuid()::text WHERE consumer = 'reminders'")
+				time.Sleep(10 * time.Millisecond)
+			}
+			_ = conn.Close(ctx)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
@@ -401,4 +415,19 @@ func (c *reactorChaos) logFailures(t *testing.T) {
 		log, err := os.ReadFile(filepath.Join(c.logs, strconv.Itoa(slot)))
 		t.Logf("end of the log of process %d (%v):\n%s", slot, err, log[max(0, len(log)-3000):])
 	}
+}
+
+func ask[T any](t *testing.T, target, sql string) []T {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), target)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	defer conn.Close(t.Context())
+	rows, _ := conn.Query(t.Context(), sql)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[T]) // has the error of the query, too
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return got
 }

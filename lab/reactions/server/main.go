@@ -1,0 +1,6 @@
+// Command server is the service with the reaction and the timer of the test.
+package main
+
+import "example.com/videocatalog/lab/reactions"
+
+func main() { reactions.Program().Main() }

@@ -53,7 +53,7 @@ func run(folder string) error {
 		"log_disconnections = 0",
 	}
 	for name, text := range map[string]string{config: strings.Join(lines, "\n") + "\n", users: "\"postgres\" \"\"\n"} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil { //nolint:gosec // the folder is of a test
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			return err
 		}
 	}

@@ -119,6 +119,10 @@ func TestOptions(t *testing.T) {
 		if got := withoutOptions(list, left); got != tt.want || strings.Join(left, " ") != tt.left {
 			t.Errorf("with %q: without %q, the list\n%s\nwant %q and\n%s", tt.a.With, left, got, tt.left, tt.want)
 		}
+		programs := withoutOptions("\t\tcors(),\n\t\ttidesOfMay(),\n", left) // of cmd/dev
+		if strings.Contains(programs, "cors") == strings.Contains(tt.left, "cors") || !strings.Contains(programs, "tidesOfMay(),") {
+			t.Errorf("with %q: cmd/dev has %q", tt.a.With, programs)
+		}
 		page := withoutOptionLines("| `options/cors/` |\n- [tides](../options/tides/README.md)\n- options\n", left)
 		if strings.Contains(page, "cors") == strings.Contains(tt.left, "cors") || strings.Contains(page, "tides") == strings.Contains(tt.left, "tides") || !strings.HasSuffix(page, "- options\n") {
 			t.Errorf("with %q: the page is %q", tt.a.With, page)

@@ -316,7 +316,7 @@ func writeError(w http.ResponseWriter, code codes.Code, message string, details 
 	}
 	answer := struct {
 		Error detailed `json:"error"`
-	}{detailed{Code: httpCode(code), Message: message, Status: rpccode.Code(code).String(), Details: details}}
+	}{detailed{Code: httpCode(code), Message: message, Status: rpccode.Code(code).String(), Details: details}} //nolint:gosec // a code is at most 16
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	w.WriteHeader(answer.Error.Code)
 	encoder := json.NewEncoder(w)

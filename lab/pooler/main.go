@@ -52,10 +52,12 @@ func run(folder string) error {
 		"log_connections = 0",
 		"log_disconnections = 0",
 	}
-	if err := errors.Join(os.WriteFile(users, []byte("\"postgres\" \"\"\n"), 0o600), os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\n"), 0o600)); err != nil {
-		return err
+	for name, text := range map[string]string{config: strings.Join(lines, "\n") + "\n", users: "\"postgres\" \"\"\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			return err
+		}
 	}
-	return syscall.Exec(program, []string{program, config}, os.Environ())
+	return syscall.Exec(program, []string{program, config}, os.Environ()) //nolint:gosec // one of directories
 }
 
 // find returns the path of pgbouncer.

@@ -30,7 +30,7 @@ test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer 
 	DEEP_TEST=1 STORETEST_POOLER=1 go test -shuffle=on -skip 'TestFailover|TestMove|TestMemory|TestReactorUnderChaos|TestConsoleWithoutDatabase' ./db ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
 
 .PHONY: check-deep
-check-deep: ## Run the tests that prove more than a change to a clone can break, too: storms, attacks, failovers, plans. Takes minutes.
+check-deep: ## Run the tests that prove more than a change to a clone can break, too: attacks and failovers. Takes minutes.
 	DEEP_TEST=1 go test -race -shuffle=on ./...
 
 .PHONY: check

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -213,95 +212,4 @@ func BenchmarkProject(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(batched/float64(b.N*rounds), "events/s")
 	b.ReportMetric(batched/single, "x-per-message")
-}
-
-// BenchmarkListChanges measures what a watch that has nothing to read costs, and
-// what of it is the identity of the database; the two take turns in one run.
-func BenchmarkListChanges(b *testing.B) {
-	const rounds, calls = 10, 500
-	catalog := NewCatalog(storetest.Pool(b, 1))
-	page, err := catalog.ListChanges(b.Context(), domain.Position{}, 100)
-	if err != nil {
-		b.Fatal(err)
-	}
-	took := func(call func() error) (total time.Duration) {
-		start := time.Now()
-		for range calls {
-			if err := call(); err != nil {
-				b.Fatal(err)
-			}
-		}
-		return time.Since(start)
-	}
-	var whole, rows time.Duration
-	for b.Loop() {
-		for range rounds {
-			whole += took(func() error {
-				_, err := catalog.ListChanges(b.Context(), page.Next, 100)
-				return err
-			})
-			rows += took(func() error {
-				_, err := catalog.queries.ListProjectionChanges(b.Context(), sqlcgen.ListProjectionChangesParams{
-					AfterXid: page.Next.Transaction, AfterID: page.Next.VideoID, MaxRows: 100, MaxBytes: maxChangeBytes,
-				})
-				return err
-			})
-		}
-	}
-	n := float64(b.N * rounds * calls)
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(float64(whole.Microseconds())/n, "µs/call")
-	b.ReportMetric(float64(rows.Microseconds())/n, "µs/call-without")
-}
-
-// BenchmarkOverload measures how many calls a second are done by a pool of 12
-// when each takes 80 ms and may take 1.5 s: for as many callers as it can serve
-// in time, and for more. See acquire.
-func BenchmarkOverload(b *testing.B) {
-	const turn, deadline = 4 * time.Second, 1500 * time.Millisecond
-	pool := storetest.Pool(b, 12)
-	for _, sql := range []string{
-		"CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.08); RETURN NULL; END'",
-		"CREATE TRIGGER slow BEFORE INSERT ON video_catalog.videos FOR EACH STATEMENT EXECUTE FUNCTION public.slow()",
-	} {
-		if _, err := pool.Exec(b.Context(), sql); err != nil {
-			b.Fatal(err)
-		}
-	}
-	videos := NewVideos(pool, nil)
-	create := func() bool {
-		ctx, cancel := context.WithTimeout(b.Context(), deadline)
-		defer cancel()
-		e, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
-		if err != nil {
-			b.Error(err)
-		}
-		_, err = videos.CreateVideo(ctx, uuid.Nil, nil, e)
-		return err == nil
-	}
-	done := func(callers int) float64 {
-		var done atomic.Int64
-		var calls sync.WaitGroup
-		end := time.Now().Add(turn)
-		for range callers {
-			calls.Go(func() {
-				for time.Now().Before(end) {
-					if create() {
-						done.Add(1)
-					}
-				}
-			})
-		}
-		calls.Wait()
-		return float64(done.Load()) / turn.Seconds()
-	}
-	var few, many float64
-	for b.Loop() {
-		few += done(24)
-		many += done(250)
-	}
-	b.ReportMetric(few/float64(b.N), "24-callers/s")
-	b.ReportMetric(many/float64(b.N), "250-callers/s")
-	b.ReportMetric(many/few, "250/24")
-	b.ReportMetric(float64(pool.Stat().NewConnsCount())/float64(b.N), "connections")
 }

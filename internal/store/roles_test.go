@@ -19,10 +19,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -75,103 +72,26 @@ func check(t testing.TB, step string, err error) {
 	}
 }
 
-// The command side and the publisher need no more than the role video_catalog_rw.
-func TestVideoRoleDoesItsWholeJob(t *testing.T) {
+// Every method of a side needs no more than the role of the side.
+func TestRolesDoTheirWholeJob(t *testing.T) {
 	t.Parallel()
-	pool := userPool(t, storetest.Pool(t, 2), videoRole)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
-	ctx := t.Context()
-	check(t, "Check()", db.Check(ctx, pool))
-
-	request, e := uuid.New(), created(t, "Ran")
-	for range 2 {
-		_, err := videos.CreateVideo(ctx, request, []byte("fingerprint"), e)
-		check(t, "CreateVideo()", err)
+	owner := storetest.Pool(t, 2)
+	commands, queries := userPool(t, owner, videoRole), userPool(t, owner, catalogRole)
+	for _, pool := range []*pgxpool.Pool{commands, queries} {
+		check(t, "Check()", db.Check(t.Context(), pool))
 	}
-	for _, decide := range []domain.Decision{domain.Publish(1, stamp(t)), domain.Delete(false, 2, stamp(t)), domain.Undelete(3, stamp(t))} {
-		_, err := videos.ChangeVideo(ctx, e.Video.ID, decide)
-		check(t, "ChangeVideo()", err)
+	videos, events, catalog, inbox := store.NewVideos(commands, nil), store.NewOutbox(commands), store.NewCatalog(queries), store.NewInbox(queries)
+	for pool, table := range map[*pgxpool.Pool]string{commands: "video_catalog.audit", queries: "video_catalog_read.audit"} {
+		execute(t, pool, "INSERT INTO "+table+` (action_id, actor, via, action, filter, reason, items, before)
+			SELECT gen_random_uuid(), 'ann@desk', 'command', 'test', '{}', 'test', 1, '[{"different": 1}]'`)
 	}
-	_, err := videos.GetVideo(ctx, e.Video.ID)
-	check(t, "GetVideo()", err)
-	for _, oldestFirst := range []bool{false, true} {
-		_, _, err := videos.ListVideos(ctx, domain.VideoQuery{OldestFirst: oldestFirst, Limit: 1})
-		check(t, "ListVideos()", err)
-	}
-	pruned, err := events.PruneRequests(ctx, 0, 1)
-	check(t, "PruneRequests()", err)
-	if pruned != 1 {
-		t.Errorf("PruneRequests() = %d, want 1", pruned)
-	}
-
-	// One event is refused and the rest set aside, then it is skipped, the next
-	// one tried again, and what is left is published.
-	aggregate := envelope.Aggregate{Type: event.AggregateVideo, ID: e.Video.ID.String()}
-	claim, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
-	check(t, "ClaimEvents()", err)
-	if len(claim.Events) != 4 {
-		t.Fatalf("claimed events = %d, want 4", len(claim.Events))
-	}
-	settle := func(settlement outbox.Settlement) {
-		t.Helper()
-		settlement.Lane, settlement.Token = claim.Lane, claim.Token
-		held, err := events.SettleClaim(ctx, settlement)
-		check(t, "SettleClaim()", err)
-		if !held {
-			t.Error("SettleClaim() = false, want the lease held")
+	checkAudit(t, events, commands, "video_catalog.audit", 1)
+	checkAudit(t, inbox, queries, "video_catalog_read.audit", 1)
+	for name, call := range everyMethod(t, videos, events, catalog, inbox) {
+		if err := call(t.Context()); err != nil && kindOf(err) == 0 {
+			t.Errorf("%s() = %v", name, err)
 		}
 	}
-	var seqs []int64
-	for _, claimed := range claim.Events {
-		seqs = append(seqs, claimed.Seq)
-	}
-	settle(outbox.Settlement{
-		Done: seqs[:1], Failed: []outbox.Failure{{Aggregate: aggregate, Seq: seqs[1], Attempts: 1, Error: "too large", Park: true}}, Aside: seqs[1:], Head: seqs[0], Tail: seqs[3],
-	})
-	blocked, err := events.ListBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10)
-	check(t, "ListBlocked()", err)
-	if len(blocked) != 1 {
-		t.Fatalf("blocked aggregates = %d, want 1", len(blocked))
-	}
-	backlog, err := events.Measure(ctx, 10)
-	check(t, "Measure()", err)
-	if backlog.Pending != 3 || backlog.Parked != 1 {
-		t.Errorf("Measure() = %+v, want 3 pending, 1 parked", backlog)
-	}
-	_, err = events.GroupBlocked(ctx, 10)
-	check(t, "GroupBlocked()", err)
-	_, err = admin.Requeue(ctx, events, operator(aggregate))
-	check(t, "Requeue()", err)
-	skip := operator(aggregate)
-	skip.EventID = blocked[0].EventID
-	_, err = admin.Skip(ctx, events, skip)
-	check(t, "Skip()", err)
-	checkAudit(t, events, pool, "video_catalog.audit", 3)
-	for range 10 {
-		if backlog.Pending == 0 {
-			return
-		}
-		if claim, err = events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{}); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
-			t.Fatalf("ClaimEvents() = %+v, %v, with %d events pending", claim, err, backlog.Pending)
-		}
-		settlement := outbox.Settlement{Recovered: claim.Recovered}
-		for _, claimed := range claim.Events {
-			if claimed.Retry {
-				settlement.Retried = append(settlement.Retried, claimed.Seq)
-				settlement.Recovered = append(settlement.Recovered, claimed.Aggregate())
-			} else {
-				settlement.Done = append(settlement.Done, claimed.Seq)
-				settlement.Tail = claimed.Seq
-			}
-		}
-		if len(settlement.Done) > 0 {
-			settlement.Head = settlement.Done[0]
-		}
-		settle(settlement)
-		backlog, err = events.Measure(ctx, 10)
-		check(t, "Measure()", err)
-	}
-	t.Errorf("Measure() = %+v after ten passes, want nothing pending", backlog)
 }
 
 // The user of the service may not create or drop tables; the function that
@@ -202,43 +122,6 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	if made, dropped, err = events.Maintain(t.Context(), 9, 0); made != 0 || dropped != 1 || err != nil {
 		t.Errorf("Maintain() = %d, %d, %v, want none made, yesterday dropped", made, dropped, err)
 	}
-}
-
-// The query side and the projector need no more than the role video_catalog_read_rw.
-func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
-	t.Parallel()
-	pool := userPool(t, storetest.Pool(t, 2), catalogRole)
-	catalog, inbox := store.NewCatalog(pool), store.NewInbox(pool)
-	ctx := t.Context()
-	check(t, "Check()", db.Check(ctx, pool))
-
-	events := life(t, "Ran", 3)
-	project(t, catalog, "catalog", events[0])
-	project(t, catalog, "catalog", events...)
-	_, err := catalog.GetEntry(ctx, events[0].Video.ID)
-	check(t, "GetEntry()", err)
-	for _, byTitle := range []bool{false, true} {
-		_, _, err = catalog.ListEntries(ctx, domain.EntryQuery{ByTitle: byTitle, Tags: []string{"drama"}, Limit: 1})
-		check(t, "ListEntries()", err)
-	}
-	_, _, err = catalog.SearchEntries(ctx, domain.SearchQuery{Words: "ran", Limit: 1})
-	check(t, "SearchEntries()", err)
-	_, err = catalog.ListChanges(ctx, domain.Position{}, 1)
-	check(t, "ListChanges()", err)
-	forgotten, err := inbox.PruneInbox(ctx, "catalog", -time.Hour, 10)
-	check(t, "PruneInbox()", err)
-	if forgotten != 3 {
-		t.Errorf("PruneInbox() = %d, want 3", forgotten)
-	}
-	check(t, "Quarantine()", inbox.Quarantine(ctx, "catalog", quarantined("1")))
-	_, err = inbox.GroupQuarantine(ctx, 10)
-	check(t, "GroupQuarantine()", err)
-	rows, err := listWhole(t, inbox, "catalog", 0, 10)
-	check(t, "ListQuarantine()", err)
-	for _, row := range rows {
-		check(t, "DeleteQuarantine()", discard(t, inbox, row.ID))
-	}
-	checkAudit(t, inbox, pool, "video_catalog_read.audit", 3)
 }
 
 // checkAudit checks that a side has so many entries, and that its role can neither change

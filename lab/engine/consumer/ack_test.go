@@ -22,38 +22,6 @@ import (
 	"example.com/videocatalog/internal/localtopics"
 )
 
-// busy is what a machine that does much else may add to a time. When Run returns
-// to the moment is tested in bubbles; what it must not wait for here lasts for
-// half a minute or longer.
-const busy = 2 * time.Second
-
-// A broker that goes away and comes back is no reason to stop; one that is
-// away when the projector is stopped does not keep it.
-func TestProjectorSurvivesBrokerOutage(t *testing.T) {
-	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
-	cfg := consumer.Config{StopTimeout: time.Second}
-	_, stop := b.start(cfg, store)
-	b.publish(messages(1)...)
-	b.waitForAcks()
-	b.server.SetDown(true)
-	time.Sleep(300 * time.Millisecond)
-	b.server.SetDown(false)
-	b.publish(messages(1)...)
-	b.waitForAcks()
-	if got := len(store.versions()); got != 2 {
-		t.Errorf("entries = %d, want 2", got)
-	}
-
-	b.server.SetDown(true)
-	time.Sleep(300 * time.Millisecond)
-	start := time.Now()
-	stop()
-	if took := time.Since(start); took > cfg.StopTimeout+busy {
-		t.Errorf("Run returned %s after ctx was done, want at most %s", took, cfg.StopTimeout)
-	}
-}
-
 // Messages come soon after an outage, however often the client tried in vain to
 // open a stream. Its own pauses grow to a minute: eight of them are over before
 // waitForAcks gives up once in thousands of times, those of a second always.

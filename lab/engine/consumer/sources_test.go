@@ -5,12 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
@@ -69,67 +67,6 @@ func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 			t.Errorf("log has %d lines, want 100 at once, and one a minute later", n)
 		}
 	})
-}
-
-// Several subscriptions share the workers. Each has handlers of its own, a
-// transaction has the events of one of them, and the inbox keeps them apart.
-func TestProjectorHasSeveralSources(t *testing.T) {
-	t.Parallel()
-	b := newBroker(t, localbroker.Resources{Schemaless: true})
-	const second = "second"
-	if _, err := b.client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
-		Name:  "projects/test-project/subscriptions/" + second,
-		Topic: "projects/test-project/topics/" + localtopics.Topic, EnableMessageOrdering: true, AckDeadlineSeconds: 60,
-	}); err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	got := map[string]int{} // events by consumer and aggregate type
-	handle := func(aggregateType string) consumer.Handler {
-		return consumer.Handle(noteTypes, decodeNote, func(_ context.Context, consumerName string, notes []note) ([]envelope.Outcome, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			outcomes := make([]envelope.Outcome, len(notes))
-			for i, n := range notes {
-				if n.AggregateType != aggregateType {
-					return nil, errors.New("a note of another handler")
-				}
-				got[consumerName+" "+aggregateType]++
-				outcomes[i] = envelope.Applied
-			}
-			return outcomes, nil
-		})
-	}
-	sources := []consumer.Source{
-		{Subscriber: b.client.Subscriber(localtopics.Subscription), Consumer: "first", Handlers: consumer.Handlers{"note": handle("note"), "letter": handle("letter")}},
-		{Subscriber: b.client.Subscriber(second), Consumer: second, Handlers: consumer.Handlers{"letter": handle("letter")}},
-	}
-	meter, read := newMeter(t)
-	projector, err := consumer.New(consumer.Config{Workers: 2}, sources, &memStore{}, discard, meter)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := consumer.New(consumer.Config{Workers: 1}, sources, &memStore{}, discard, nil); err == nil || !strings.Contains(err.Error(), "set Workers") {
-		t.Errorf("New() with one worker for two sources = %v, want an error that names Workers", err)
-	}
-	_, stop := b.run(projector, read)
-	for range 20 {
-		letter := noteEvent(uuid.NewString(), 1, written)
-		letter.AggregateType = "letter"
-		b.publish(message(noteEvent(uuid.NewString(), 1, written)), message(letter))
-	}
-	waitFor(t, "all acks", func() bool { return read.counter("consumer.acks")[""] == 80 })
-	stop()
-	if diff := cmp.Diff(map[string]int{"first note": 20, "first letter": 20, "second letter": 20}, got); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
-	want := map[string]int64{"note applied": 20, "letter applied": 40, "other unhandled": 20}
-	if diff := cmp.Diff(want, read.counterByType("consumer.events")); diff != "" {
-		t.Errorf("consumer.events (-want +got):\n%s", diff)
-	}
-	if got := read.counter("consumer.failures"); len(got) != 0 {
-		t.Errorf("consumer.failures = %v, want none", got)
-	}
 }
 
 // A source whose transactions do not end, or whose events are refused, takes no worker away

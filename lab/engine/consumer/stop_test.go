@@ -34,39 +34,6 @@ func TestProjectorStopsWhileDatabaseIsAway(t *testing.T) {
 	})
 }
 
-// A stop lets a transaction under way finish, and gives back what is not
-// committed after four fifths of StopTimeout.
-func TestProjectorFinishesWhatIsInHand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slow, stuck := message(noteEvent(uuid.NewString(), 1, written)), message(noteEvent(uuid.NewString(), 1, written))
-		store := &memStore{}
-		store.onProject = func(ctx context.Context, events []note) error {
-			wait := 3 * time.Second
-			if events[0].ID.String() == stuck.ID {
-				wait = time.Hour
-			}
-			select {
-			case <-time.After(wait):
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		start := time.Now()
-		cfg := consumer.Config{BatchSize: 1, TransactionTimeout: 2 * time.Hour, StopTimeout: 5 * time.Second}
-		read := project(t, cfg, store, fakeSource{slow, stuck}, time.Second)
-		if took := time.Since(start) - time.Second; took != 4*time.Second {
-			t.Errorf("Run returned %s after ctx was done, want 4s", took)
-		}
-		if got := read.counter("consumer.events")["applied"]; got != 1 {
-			t.Errorf("consumer.events applied = %d, want the one that was under way", got)
-		}
-		if got := read.counter("consumer.nacks")[""]; got != 1 {
-			t.Errorf("consumer.nacks = %d, want the one that was stuck", got)
-		}
-	})
-}
-
 // What is too late is given back wherever it is: with a worker, in a batch that
 // no worker is free for, or not collected yet.
 func TestProjectorGivesBackEverything(t *testing.T) {

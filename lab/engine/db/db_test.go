@@ -4,13 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -58,25 +53,6 @@ func migrations(t testing.TB) []string {
 	return files
 }
 
-// fresh makes a database without any schema and returns its URL.
-func fresh(t testing.TB) string {
-	t.Helper()
-	admin := open(t, storetest.Direct(t, storetest.URL(t)))
-	name := fmt.Sprintf("fresh_%d", databases.Add(1))
-	execute(t, admin, "CREATE DATABASE "+name)
-	t.Cleanup(func() {
-		if _, err := admin.Exec(context.WithoutCancel(t.Context()), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
-			t.Error(err)
-		}
-	})
-	address, err := url.Parse(admin.Config().ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
-	address.Path = "/" + name
-	return address.String()
-}
-
 func open(t testing.TB, target string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), target)
@@ -85,42 +61,6 @@ func open(t testing.TB, target string) *pgxpool.Pool {
 	}
 	t.Cleanup(pool.Close)
 	return pool
-}
-
-// Several processes may migrate at the same time, as instances that start
-// together do: each migration runs in one of them, and all of them succeed.
-func TestMigrateFromSeveralProcesses(t *testing.T) {
-	t.Parallel()
-	const processes = 4
-	target := fresh(t)
-	ran := make([]int, processes)
-	var wg sync.WaitGroup
-	for i := range ran {
-		wg.Go(func() {
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), migrateVariable+"="+target)
-			cmd.Stderr = t.Output()
-			out, err := cmd.Output()
-			if err != nil {
-				t.Errorf("process %d: %v", i, err)
-				return
-			}
-			if ran[i], err = strconv.Atoi(strings.TrimSpace(string(out))); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	total := 0
-	for _, n := range ran {
-		total += n
-	}
-	if total != len(migrations(t)) {
-		t.Errorf("migrations run by each process = %v, want %d together", ran, len(migrations(t)))
-	}
-	if err := db.Check(t.Context(), open(t, target)); err != nil {
-		t.Errorf("Check() = %v", err)
-	}
 }
 
 // The users of the service may ask for the version too.

@@ -42,12 +42,6 @@ func (b *book) write(publisher int, m envelope.Message) {
 	b.by = append(b.by, publisher)
 }
 
-func (b *book) len() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.sent)
-}
-
 // storm is a database with writers of letters and publishers.
 type storm struct {
 	t    testing.TB

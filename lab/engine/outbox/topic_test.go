@@ -3,11 +3,9 @@ package outbox_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"weak"
@@ -366,78 +364,4 @@ func TestTopicStopLeavesNothing(t *testing.T) {
 		runtime.GC()
 		return oldTopic.Value() == nil && oldPublisher.Value() == nil
 	})
-}
-
-// Whatever goes wrong between the client and the broker, first deliveries of
-// an aggregate are in order, nothing is lost, and nobody is blamed.
-func TestTopicUnderFaults(t *testing.T) {
-	t.Parallel()
-	const lanes, rounds = 4, 40
-	topic, server := newTopic(t, 300*time.Millisecond, 100)
-	store := newMemory(lanes)
-	publisher := mustNew(t, store, topic, outbox.Config{
-		Workers: lanes, Batch: 20, Lease: 3 * time.Second, PublishTimeout: 200 * time.Millisecond, PollInterval: 10 * time.Millisecond, ProbeInterval: 20 * time.Millisecond,
-	})
-	stop := run(t, publisher)
-	versions := make(map[string]int)
-	var wg sync.WaitGroup
-	done := make(chan struct{})
-	wg.Go(func() {
-		remove := func() {}
-		defer func() { remove() }()
-		failures := []codes.Code{codes.Unavailable, codes.PermissionDenied, codes.DeadlineExceeded, codes.OK}
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(rand.N(40 * time.Millisecond)):
-			}
-			remove()
-			fault := pubsublocal.Fault{Method: "Publish", Times: 1 + rand.N(4), Delay: rand.N(400 * time.Millisecond), Code: failures[rand.N(len(failures))], AnswerLost: rand.N(2) == 0}
-			if rand.N(2) == 0 {
-				fault.Delay = 0
-			}
-			remove = server.Inject(fault)
-			if rand.N(20) == 0 {
-				server.CutConnections()
-			}
-		}
-	})
-	want := make(map[string][]string)
-	for range rounds {
-		for lane := range lanes {
-			for _, id := range []string{string(rune('a' + lane)), string(rune('p' + lane))} {
-				for range 1 + rand.N(3) {
-					versions[id]++
-					name := nameOf(envelope.Message{AggregateID: id, Version: int64(versions[id])})
-					want[id] = append(want[id], name)
-					store.addPayload(lane, name)
-				}
-			}
-		}
-		publisher.Wake(envelope.Aggregate{})
-		time.Sleep(50 * time.Millisecond)
-	}
-	close(done)
-	wg.Wait()
-	eventually(t, "everything is published", func() bool { return len(store.left()) == 0 })
-	stop()
-	got := make(map[string][]string)
-	duplicates := 0
-	for _, name := range stored(server) {
-		if slices.Contains(got[name[:1]], name) {
-			duplicates++
-			continue
-		}
-		got[name[:1]] = append(got[name[:1]], name)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("first deliveries by aggregate (-want +got):\n%s", diff)
-	}
-	for _, settlement := range store.settled {
-		if len(settlement.Failed) > 0 {
-			t.Errorf("failures %+v, want none", settlement.Failed)
-		}
-	}
-	t.Logf("%d events, %d duplicates", len(stored(server))-duplicates, duplicates)
 }

@@ -277,49 +277,6 @@ func TestWakeUpWithoutAPlace(t *testing.T) {
 	})
 }
 
-// Nor when that look is in vain, because other processes have the lanes.
-func TestWakeUpWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const publishing = 3 * time.Millisecond
-		store := slowEmpty{memory: newMemory(8), by: 4 * time.Millisecond}
-		topic := &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
-		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
-		defer run(t, publisher)()
-		time.Sleep(10 * time.Hour)
-		held := make(map[string]outbox.Settlement)
-		lanes := map[string]int{"b": 1, "c": 2}
-		for name, lane := range lanes {
-			store.add(lane, name+"1")
-			claim, err := store.memory.ClaimEvents(t.Context(), 1, 1, time.Hour, letter(name))
-			if err != nil || len(claim.Events) != 1 {
-				t.Fatalf("claim of %s: %+v, %v", name, claim, err)
-			}
-			held[name] = outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}
-		}
-		release := func(name string) {
-			if _, err := store.SettleClaim(t.Context(), held[name]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		store.add(0, "a1")
-		publisher.Wake(letter("a")) // publishes until 3 ms
-		time.Sleep(time.Millisecond)
-		for _, name := range []string{"b", "c"} {
-			store.add(lanes[name], name+"2")
-			publisher.Wake(letter(name))
-		}
-		time.Sleep(4 * time.Millisecond)
-		release("b") // the look from 3 to 7 ms has not seen it
-		time.Sleep(3 * time.Millisecond)
-		release("c")
-		time.Sleep(time.Minute)
-		if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "b2", "c2"}) {
-			t.Errorf("sent %q, want a1, b2 and c2", sent)
-		}
-	})
-}
-
 // The last look of a worker is at all lanes, also when it stops in the middle
 // of a look at one that has nothing.
 func TestStopLooksAtAllLanes(t *testing.T) {

@@ -140,62 +140,6 @@ func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
 	}
 }
 
-// BenchmarkClaim measures a claim at all lanes, and one at the lane that a wake-up
-// is about, when there is one event and when there is none. The kinds take turns
-// in one session; each time is a median, less that of an empty statement, which
-// takes part. The first claim of a session, which compiles the function, makes its
-// plans and fetches the memory that it keeps, is measured apart.
-func BenchmarkClaim(b *testing.B) {
-	const rounds, sessions = 2000, 50
-	l := newLetters(b, 1)
-	kinds := map[string]envelope.Aggregate{"all": {}, "one": l.letter("a")}
-	times := make(map[string][]float64)
-	took := func(name string, begun time.Time) {
-		times[name] = append(times[name], float64(time.Since(begun).Nanoseconds())/1000)
-	}
-	claim := func(name string, of envelope.Aggregate, want int) outbox.Claim {
-		begun := time.Now()
-		claim, err := l.ClaimEvents(b.Context(), 500, 1<<20, hour, of)
-		took(name, begun)
-		if err != nil || len(claim.Events) != want {
-			b.Fatalf("claimed %d events, %v, want %d", len(claim.Events), err, want)
-		}
-		return claim
-	}
-	version := 0
-	for b.Loop() {
-		for range rounds {
-			for kind, of := range kinds { // in no order
-				version++
-				l.append(l.pool, "a"+strconv.Itoa(version))
-				found := claim(kind+"-found", of, 1)
-				l.settle(l.settlement(found, ""))
-				claim(kind+"-vain", of, 0)
-			}
-			begun := time.Now()
-			execute(b, l.pool, "SELECT 1")
-			took("empty", begun)
-		}
-		for range sessions {
-			l.pool.Reset()
-			execute(b, l.pool, "SELECT 1")
-			claim("first", envelope.Aggregate{}, 0)
-		}
-	}
-	median := func(name string) float64 { slices.Sort(times[name]); return times[name][len(times[name])/2] }
-	empty := median("empty")
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(empty, "µs-empty")
-	b.ReportMetric(median("first")-empty, "µs-first-vain")
-	b.ReportMetric((median("first")-empty)/(median("all-vain")-empty), "x-first-vain")
-	for _, what := range []string{"found", "vain"} {
-		all, one := median("all-"+what)-empty, median("one-"+what)-empty
-		b.ReportMetric(all, "µs-all-"+what)
-		b.ReportMetric(one, "µs-one-"+what)
-		b.ReportMetric(one/all, "x-one-"+what)
-	}
-}
-
 // What was published from aside is not read again by later passes, although a
 // long transaction keeps its dead rows.
 func TestLongTransactionDoesNotSlowRetries(t *testing.T) {

@@ -38,50 +38,49 @@ func TestServerKeepsInternalErrorsToItself(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
-				fail := true
-				r.store.before = func(context.Context, string) error {
-					if fail {
-						return tt.fail()
-					}
-					return nil
+			r, c := serve(t, port.Config{})
+			fail := true
+			r.store.before = func(context.Context, string) error {
+				if fail {
+					return tt.fail()
 				}
-				calls := map[string]func() error{
-					"CreateVideo": func() error {
-						_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
-						return err
-					},
-					"WatchCatalogEntries": func() error {
-						_, err := watchFrom(t, c, "").Recv()
-						return err
-					},
+				return nil
+			}
+			calls := map[string]func() error{
+				"CreateVideo": func() error {
+					_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+					return err
+				},
+				"WatchCatalogEntries": func() error {
+					_, err := watchFrom(t, c, "").Recv()
+					return err
+				},
+			}
+			lines := 0
+			for method, call := range calls {
+				err := call()
+				if status.Code(err) != tt.code || strings.Contains(err.Error(), "secret") {
+					t.Errorf("%s = %v, want %v without the secret", method, err, tt.code)
 				}
-				lines := 0
-				for method, call := range calls {
-					err := call()
-					if status.Code(err) != tt.code || strings.Contains(err.Error(), "secret") {
-						t.Errorf("%s = %v, want %v without the secret", method, err, tt.code)
-					}
-					lines += min(1, len(tt.log))
-					log := r.log.String()
-					if got := strings.Count(log, "\n"); got != lines {
-						t.Errorf("%d lines in the log, want %d:\n%s", got, lines, log)
-					}
-					for _, want := range tt.log {
-						if !strings.Contains(log, want) {
-							t.Errorf("log = %s, want it to contain %q", log, want)
-						}
-					}
-					if len(tt.log) > 0 && !strings.Contains(log, method) {
-						t.Errorf("log = %s, want it to name %s", log, method)
+				lines += min(1, len(tt.log))
+				log := r.log.String()
+				if got := strings.Count(log, "\n"); got != lines {
+					t.Errorf("%d lines in the log, want %d:\n%s", got, lines, log)
+				}
+				for _, want := range tt.log {
+					if !strings.Contains(log, want) {
+						t.Errorf("log = %s, want it to contain %q", log, want)
 					}
 				}
-				fail = false
-				mustCreate(t, c, film())
-				if text, _ := next(t, watchFrom(t, c, "")); text != "beat" {
-					t.Errorf("the first message of a watch = %s, want a sign of life", text)
+				if len(tt.log) > 0 && !strings.Contains(log, method) {
+					t.Errorf("log = %s, want it to name %s", log, method)
 				}
-			})
+			}
+			fail = false
+			mustCreate(t, c, film())
+			if text, _ := next(t, watchFrom(t, c, "")); text != "beat" {
+				t.Errorf("the first message of a watch = %s, want a sign of life", text)
+			}
 		})
 	}
 }

@@ -10,12 +10,12 @@ build: lab-build
 lab-check: deploy-test ## Test the lab, and break the service for two minutes.
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/...
 	@# Not from the cache, which does not see changes of files outside of this module.
-	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold ./size
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold ./service ./size
 	$(MAKE) --no-print-directory chaos
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./entity/... ./guarantees/... ./internal/... ./scaffold/... ./size/...
+	cd lab && $(LINT) run ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./entity/... ./guarantees/... ./internal/... ./scaffold/... ./service/... ./size/...
 
 .PHONY: lab-build
 lab-build:

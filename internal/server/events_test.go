@@ -25,7 +25,7 @@ func getStream(t *testing.T, url string, header ...string) (*http.Response, *buf
 // getStreamBy is getStream with a client of the caller.
 func getStreamBy(t *testing.T, client *http.Client, url string, header ...string) (*http.Response, *bufio.Scanner) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	t.Cleanup(cancel)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"context"
-	"crypto/sha256"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,17 +9,14 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	"example.com/servicekit/pubsublocal"
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/store"
 )
 
 // publish publishes a message to the topic of the videos, as some other
@@ -190,105 +184,6 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	}
 	if _, err := s.command(t, "quarantine", "delete", id, "--reason", "broken"); exitOf(err) != app.ExitNothing {
 		t.Errorf("quarantine delete twice = %v, want exit code %d", err, app.ExitNothing)
-	}
-}
-
-// When the quarantine is full the projector goes on, and the operator sees what
-// was not kept, and that it cannot be replayed.
-func TestFullQuarantineHoldsNothingUp(t *testing.T) {
-	t.Parallel()
-	const messages, size, room = 40, 64 << 10, 10
-	s := newStack(t)
-	s.start(t)
-	if _, err := s.pool.Exec(t.Context(), "INSERT INTO video_catalog_read.quarantine_size (bytes) VALUES ($1)", store.QuarantineBytes-room*(size+1_000)); err != nil {
-		t.Fatal(err)
-	}
-	broken, err := proto.Marshal(&videov1.VideoEvent{EventId: strings.Repeat("x", size)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range messages {
-		s.publish(t, &pubsub.Message{Data: broken, Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
-	}
-	eventually(t, 20*time.Second, "all are quarantined", func() bool {
-		return s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") == messages
-	})
-	whole := s.count(t, "SELECT count(payload) FROM video_catalog_read.quarantine")
-	if whole == 0 || whole > room+8 { // 8: set aside at the same time
-		t.Errorf("%d messages are whole, want about %d", whole, room)
-	}
-	list, err := s.command(t, "quarantine", "list")
-	notKept := fmt.Sprintf("not kept, %d bytes, SHA-256 %x", len(broken), sha256.Sum256(broken))
-	if n := strings.Count(list, notKept); n != messages-whole || err != nil {
-		t.Errorf("quarantine list = %v, with %q %d times, want %d times", err, notKept, n, messages-whole)
-	}
-	out, err := s.command(t, "quarantine", "replay", "--all", "--reason", "a test")
-	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || exitOf(err) != app.ExitPartly || !strings.Contains(out, "replayed 0 of 40 messages") {
-		t.Errorf("quarantine replay = %q, %v, want all left, %d of them because they were not kept", out, err, messages-whole)
-	}
-}
-
-// A catalog that was lost is filled from the owner, drafts and deleted
-// videos included, while the projector runs.
-func TestRepairRestoresLostCatalog(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	s := newStack(t)
-	p := s.start(t)
-	var last *videov1.Video
-	for i := range 30 {
-		v, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran", Tags: []string{"drama"}}})
-		if err == nil && i%2 == 0 {
-			v, err = p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
-		}
-		if err == nil && i%3 == 0 {
-			v, err = p.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = v
-	}
-	const rows = `SELECT md5(string_agg(video_id::text || title || tags::text || visible || deleted || version || coalesce(publish_time::text, '') || update_time::text || search::text, ',' ORDER BY video_id))
-		FROM video_catalog_read.video_projection`
-	eventually(t, 30*time.Second, "everything is projected", func() bool {
-		return s.count(t, "SELECT count(*) FROM video_catalog_read.inbox") == s.count(t, "SELECT count(*) FROM video_catalog.outbox")
-	})
-	var before, after string
-	if err := s.pool.QueryRow(ctx, rows).Scan(&before); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.pool.Exec(ctx, "DELETE FROM video_catalog_read.video_projection"); err != nil {
-		t.Fatal(err)
-	}
-	out, err := s.command(t, "projection", "repair", "--all", "--reason", "test")
-	if err != nil || !strings.Contains(out, "missing 30, behind 0, ahead 0, different 0, extra 0\nrepaired 30 of 30 entries") {
-		t.Errorf("repair = %q, %v, want 30 entries", out, err)
-	}
-	if err := s.pool.QueryRow(ctx, rows).Scan(&after); err != nil {
-		t.Fatal(err)
-	}
-	if after != before {
-		t.Error("the repaired projection differs from the one that events built")
-	}
-	list, err := p.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{})
-	if err != nil || len(list.GetCatalogEntries()) != 10 {
-		t.Errorf("ListCatalogEntries() = %d entries, %v, want 10 (last video: %v)", len(list.GetCatalogEntries()), err, last)
-	}
-}
-
-// A mistyped command tells where the right ones are listed, and does nothing.
-func TestUnknownCommandIsRefused(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild"}, {"projection", "repair", "--restart"}, {"drain", "now"}} {
-		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
-			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
-		}
-	}
-	if out, err := s.command(t, "version"); err != nil || out != "dev\n" {
-		t.Errorf("version = %q, %v, want dev", out, err)
 	}
 }
 

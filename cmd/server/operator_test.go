@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -143,6 +142,12 @@ func TestOperatorMistakesAreRefused(t *testing.T) {
 		{[]string{"quarantine", "delete", "abc", "--reason", "x"}, app.ExitUsage, "number"},
 		{[]string{"quarantine", "delete", "7", "--reason", "x"}, app.ExitNothing, "not in quarantine"},
 		{[]string{"audit", "list", "--filter", "type=video"}, app.ExitUsage, "server help"},
+		{[]string{"serv"}, app.ExitUsage, "server help"},
+		{[]string{"outbox"}, app.ExitUsage, "server help"},
+		{[]string{"outbox", "skip", "video"}, app.ExitUsage, "server help"},
+		{[]string{"quarantine", "purge"}, app.ExitUsage, "server help"},
+		{[]string{"audit"}, app.ExitUsage, "server help"},
+		{[]string{"drain", "now"}, app.ExitUsage, "server help"},
 	} {
 		_, err := s.command(t, test.args...)
 		if got := exitOf(err); got != test.exit || !strings.Contains(err.Error(), test.want) {
@@ -205,53 +210,6 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		if got := s.count(t, sql); got != want {
 			t.Errorf("%s = %d, want %d", sql, got, want)
 		}
-	}
-}
-
-// A skip names its event, so a colleague who was faster has not made it skip the next one.
-func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	s.blockEvent(t, "v1")
-	var eventID string
-	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog.outbox_pending").Scan(&eventID); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
-		VALUES (-1, gen_random_uuid(), 'video', 'v1', 'VideoUpdated', 1, 2, '\x00', now())`); err != nil {
-		t.Fatal(err)
-	}
-	skip := []string{"outbox", "skip", "video", "v1", eventID, "--reason", "too large"}
-	if out, err := s.command(t, skip...); err != nil || !strings.HasPrefix(out, "skipped 1 of 1 events; action ") {
-		t.Errorf("skip = %q, %v, want one", out, err)
-	}
-	if out, err := s.command(t, skip...); exitOf(err) != app.ExitNothing || !strings.Contains(err.Error(), `video "v1" is not blocked by event `+eventID) {
-		t.Errorf("the same skip again = %q, %v, want exit code %d about its event", out, err, app.ExitNothing)
-	}
-	if n, rows := s.count(t, "SELECT count(*) FROM video_catalog.outbox_aside"), s.audited(t); n != 1 || rows != 1 {
-		t.Errorf("%d events are set aside, with %d entries in the audit, want the second event, and one", n, rows)
-	}
-}
-
-// Of two people who run the same command at once, each does a part, and together all.
-func TestTwoOperatorsAtOnce(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	s.parkMany(t, 2500)
-	var people sync.WaitGroup
-	results := make([]admin.Result, 2)
-	for i := range results {
-		people.Go(func() {
-			out, err := s.command(t, "outbox", "requeue", "--all", "--reason", "quota is up", "--json")
-			if err := errors.Join(err, json.Unmarshal([]byte(out), &results[i])); err != nil {
-				t.Errorf("requeue = %q, %v", out, err)
-			}
-		})
-	}
-	people.Wait()
-	items := s.count(t, "SELECT sum(items)::int FROM video_catalog.audit")
-	if results[0].Done+results[1].Done != 2500 || items != 2500 || s.parked(t) != 0 {
-		t.Errorf("requeued %d and %d, with %d items in the audit, want 2,500 together", results[0].Done, results[1].Done, items)
 	}
 }
 

@@ -25,7 +25,7 @@ var parts = map[string][]string{
 	"decisions": {"docs/decisions"},
 	"examples":  {"cmd/dev/examples_test.go", "examples"},
 	"lab":       {"lab"},
-	"observe":   {"cmd/dev/observe.go", "cmd/dev/observe_test.go", "deploy/observe", "docs/alerts.md", "docs/runbooks.md", "tools/promql"},
+	"observe":   {"cmd/dev/observe.go", "deploy/observe", "docs/alerts.md", "docs/runbooks.md", "tools/promql"},
 	"terraform": {"deploy/terraform"},
 }
 

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
@@ -28,7 +29,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"example.com/servicekit/localbroker"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -45,7 +48,12 @@ const patience = 10 * time.Second
 // programs has a folder for what the tests build.
 var programs string
 
+// TestMain lets the tests of alerts run in parallel on a small machine, too: they mostly wait.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	dir, err := os.MkdirTemp("", "service")
 	if err != nil {
 		panic(err)
@@ -56,16 +64,48 @@ func TestMain(m *testing.M) {
 }
 
 // server is the service, in the build that has variables for the Config of its packages.
-var server = sync.OnceValues(func() (string, error) { return build("cmd/server", "-tags=chaos") })
+var server = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(programs, "server")
+	return program, build(program, "cmd/server", "-tags=chaos")
+})
 
-func build(command string, flags ...string) (string, error) {
-	program := filepath.Join(programs, filepath.Base(command))
+func build(program, command string, flags ...string) error {
 	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./"+command)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", command, err, out)
+		return fmt.Errorf("build %s: %w\n%s", command, err, out)
 	}
-	return program, nil
+	return nil
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+const project = "test-project"
+
+// newBroker returns a Pub/Sub with the topics of the service, and a client.
+func newBroker(t *testing.T) (*localbroker.Server, *pubsub.Client) {
+	t.Helper()
+	broker, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { broker.Close() })
+	client, err := broker.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	return broker, client
 }
 
 // process is a running service that ends with its test.

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
@@ -26,14 +25,13 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// collector is where a server sends its spans and metrics.
+// collector is where a server sends its spans.
 type collector struct {
 	collectorpb.UnimplementedTraceServiceServer
 	url string
 
-	mu      sync.Mutex
-	spans   []*tracepb.Span // guarded by mu
-	metrics []string        // guarded by mu: their names
+	mu    sync.Mutex
+	spans []*tracepb.Span // guarded by mu
 }
 
 func newCollector(t *testing.T) *collector {
@@ -45,7 +43,6 @@ func newCollector(t *testing.T) *collector {
 	c := &collector{url: "http://" + listener.Addr().String()}
 	server := grpc.NewServer()
 	collectorpb.RegisterTraceServiceServer(server, c)
-	metricspb.RegisterMetricsServiceServer(server, metricsCollector{collector: c})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -66,45 +63,6 @@ func (c *collector) Export(_ context.Context, request *collectorpb.ExportTraceSe
 		}
 	}
 	return &collectorpb.ExportTraceServiceResponse{}, nil
-}
-
-// metricsCollector is its other service, whose method has the same name.
-type metricsCollector struct {
-	metricspb.UnimplementedMetricsServiceServer
-	*collector
-}
-
-func (c metricsCollector) Export(_ context.Context, request *metricspb.ExportMetricsServiceRequest) (*metricspb.ExportMetricsServiceResponse, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, resource := range request.GetResourceMetrics() {
-		for _, scope := range resource.GetScopeMetrics() {
-			for _, m := range scope.GetMetrics() {
-				c.collector.metrics = append(c.collector.metrics, m.GetName())
-			}
-		}
-	}
-	return &metricspb.ExportMetricsServiceResponse{}, nil
-}
-
-// A process that stops sends its last metrics, by OTLP.
-func TestMetricsAreSent(t *testing.T) {
-	t.Parallel()
-	c := newCollector(t)
-	p := newStack(t).start(t, "TELEMETRY_METRICS_ENDPOINT="+c.url, "OTEL_METRIC_EXPORT_INTERVAL=3600000")
-	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.stop(t); err != nil {
-		t.Fatal(err)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, want := range []string{"outbox.events", "outbox.publish.delay", "outbox.breaker.open", "rpc.server.call.duration", "go.goroutine.count"} {
-		if !slices.Contains(c.metrics, want) {
-			t.Errorf("%s was not sent, but %q", want, c.metrics)
-		}
-	}
 }
 
 // traces are the spans of each trace.

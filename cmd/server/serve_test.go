@@ -263,46 +263,6 @@ func streamLoad(ctx context.Context, t *testing.T, addr string) {
 
 }
 
-// A killed server loses nothing: the next one publishes what was committed.
-func TestKilledServerLosesNothing(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	p := s.start(t, "LAB_OUTBOX_LEASE=3s", "LAB_OUTBOX_PUBLISH_TIMEOUT=1s")
-	var answered atomic.Int64
-	var clients sync.WaitGroup
-	for range 4 {
-		clients.Go(func() {
-			for {
-				if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-					return
-				}
-				answered.Add(1)
-			}
-		})
-	}
-	eventually(t, 20*time.Second, "there is load", func() bool { return answered.Load() > 100 })
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = p.wait() // killed
-	clients.Wait()
-	if got, want := s.count(t, "SELECT count(*) FROM video_catalog.videos"), int(answered.Load()); got < want {
-		t.Errorf("videos = %d, want at least the %d that were answered", got, want)
-	}
-
-	s.start(t)
-	eventually(t, 30*time.Second, "everything is published", func() bool {
-		return s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") == 0
-	})
-	published := map[string]bool{}
-	for _, m := range s.pubsub.Published() {
-		published[m.Attributes["event_id"]] = true
-	}
-	if got, want := len(published), s.count(t, "SELECT count(*) FROM video_catalog.outbox"); got != want {
-		t.Errorf("published events = %d, want %d", got, want)
-	}
-}
-
 // Each role runs in a process of its own.
 func TestRolesRunApart(t *testing.T) {
 	t.Parallel()

@@ -238,22 +238,3 @@ func firstLine(t *testing.T, conn net.Conn, within time.Duration) string {
 	line, _, _ := strings.Cut(string(buffer[:n]), "\r\n")
 	return line
 }
-
-// A body that does not come in time is told so, without a word of where.
-func TestGatewayDoesNotWaitForBodies(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{CallTimeout: 10 * time.Millisecond})
-	conn, err := net.Dial("tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, "POST /v1/videos HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"title\":"); err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(grace + 5*time.Second))
-	answer, err := io.ReadAll(conn)
-	if err != nil || strings.Count(string(answer), "HTTP/1.1") > 1 || strings.Contains(string(answer), "127.0.0.1") {
-		t.Errorf("answer = %q, %v, want at most one without an address, and the end of the connection", answer, err)
-	}
-}

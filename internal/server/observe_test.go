@@ -103,34 +103,23 @@ func TestRequestsAreLoggedWithTheirCaller(t *testing.T) {
 			return who, nil
 		}
 	})
-	client := r.grpcClient(t)
+	videos := r.grpcClient(t).videos
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", strings.Repeat("203.0.113.7, ", 100)+"198.51.100.1")
-	var want []string
-	for _, who := range []string{"editor@example.com", "stranger@example.com", ""} {
+	want := []string{"editor@example.com", "stranger@example.com", ""}
+	for _, who := range want {
 		called := ctx
 		if who != "" {
 			called = metadata.AppendToOutgoingContext(ctx, "authorization", who)
 		}
-		_, unary := client.videos.ListVideos(called, &videov1.ListVideosRequest{})
-		stream, err := client.catalog.WatchCatalogEntries(called, &catalogv1.WatchCatalogEntriesRequest{ResumeToken: "nonsense"})
-		if err != nil {
-			t.Fatal(err)
+		if _, err := videos.ListVideos(called, nil); (err != nil) != (who == "stranger@example.com") {
+			t.Errorf("%q: ListVideos() = %v, want only the stranger refused", who, err)
 		}
-		_, err = stream.Recv()
-		if (unary != nil) != (who == "stranger@example.com") || err == nil {
-			t.Errorf("%q: ListVideos() = %v, WatchCatalogEntries() = %v, want only the stranger's list refused, and no watch from nonsense", who, unary, err)
-		}
-		want = append(want, who, who)
 	}
-
 	var got []string
 	for text := range strings.Lines(out.String()) {
-		var line struct{ Msg, Caller string }
+		var line struct{ Caller string }
 		if err := json.Unmarshal([]byte(text), &line); err != nil {
 			t.Fatal(err)
-		}
-		if line.Msg != "server: request" {
-			continue
 		}
 		if strings.HasSuffix(line.Caller, ", 198.51.100.1") && len(line.Caller) == 200 {
 			line.Caller = ""

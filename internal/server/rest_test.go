@@ -17,11 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/names"
@@ -94,36 +91,6 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 	}
 	if log := out.String(); strings.Count(log, "\n") != len(tests) || strings.Count(log, "InvalidArgument") != len(tests) {
 		t.Errorf("log = %s, want one line for each of %d requests", log, len(tests))
-	}
-}
-
-// Over gRPC too, what cannot be decoded is the caller's mistake.
-func TestServerRefusesMessagesThatAreNone(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	conn := r.dial(t)
-	noText := wrapperspb.Bytes([]byte{0xff}) // on the wire a message whose first field is this text
-	for _, method := range []string{"/video.v1.VideoService/GetVideo", "/grpc.health.v1.Health/Check"} {
-		st := status.Convert(conn.Invoke(t.Context(), method, noText, new(videov1.Video)))
-		if st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "UTF-8") || strings.Join(reasonsOf(st), ",") != names.ErrorDomain()+" INVALID_REQUEST" {
-			t.Errorf("%s = %v with %v, want InvalidArgument", method, st, st.Details())
-		}
-	}
-	stream, err := conn.NewStream(t.Context(), &catalogv1.CatalogService_ServiceDesc.Streams[0], "/catalog.v1.CatalogService/WatchCatalogEntries")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.SendMsg(noText); err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	if st := status.Convert(stream.RecvMsg(new(videov1.Video))); st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "UTF-8") {
-		t.Errorf("a stream = %v, want InvalidArgument", st)
-	}
-	if log := r.log.String(); log != "" {
-		t.Errorf("log = %s, want nothing: these are the callers' mistakes", log)
 	}
 }
 

@@ -22,7 +22,6 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/port"
 )
 
@@ -398,29 +397,5 @@ func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 	}
 	if got := len(r.store.allEvents()); got != 2 {
 		t.Errorf("%d events, want 2: created and published", got)
-	}
-}
-
-// A duration finer than an event can carry is cut when it is written, so that
-// writing it again changes nothing.
-func TestUpdateVideoCutsDurationToMilliseconds(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	c := r.grpcClient(t)
-	v := film()
-	v.Duration = durationpb.New(time.Second + 1_999_999)
-	created := mustCreate(t, c, v)
-	if got, want := created.GetDuration().AsDuration(), time.Second+time.Millisecond; got != want {
-		t.Errorf("duration = %v, want %v", got, want)
-	}
-	v.Name = created.GetName()
-	if _, err := c.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{Video: v}); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.store.allEvents(); len(got) != 1 {
-		t.Errorf("%d events, want 1: the second write changes nothing", len(got))
-	}
-	if got := r.store.allEvents()[0].Type; got != domain.VideoCreated {
-		t.Errorf("event = %v, want %v", got, domain.VideoCreated)
 	}
 }

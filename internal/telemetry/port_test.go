@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -76,38 +74,6 @@ func TestPrivatePortHasProfiles(t *testing.T) {
 		if code, _ := ask(t, handler, http.MethodGet, path, ""); code != http.StatusNotFound {
 			t.Errorf("GET %s = %d, want 404", path, code)
 		}
-	}
-}
-
-// The port serves until the context ends, also when somebody is being answered.
-func TestPrivatePortStops(t *testing.T) {
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() {
-		served <- telemetry.Serve(ctx, listener, telemetry.Private{}.Handler(), slog.New(slog.DiscardHandler))
-	}()
-	response, err := http.Get("http://" + listener.Addr().String() + "/debug/pprof/trace?seconds=60")
-	if err == nil {
-		defer response.Body.Close()
-		stop()
-		_, err = io.ReadAll(response.Body)
-	} else {
-		stop()
-	}
-	if err == nil {
-		t.Error("a minute of trace ended by itself")
-	}
-	select {
-	case err := <-served:
-		if err != nil {
-			t.Errorf("Serve() = %v, want nil", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("Serve() did not return")
 	}
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -42,19 +43,25 @@ func getStreamBy(t *testing.T, client *http.Client, url string, header ...string
 	return response, bufio.NewScanner(response.Body)
 }
 
-// A watch is lines of JSON, and no proxy may keep them back.
+// A watch is lines of JSON, as OpenAPI describes them, and no proxy may keep them back.
 func TestWatchOverRESTHasItsType(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})
 	mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), &videov1.Video{Title: "Ran"}))
+	content := loadOpenAPI(t, r).Paths.Value("/v1/catalogEntries:watch").Get.Responses.Status(http.StatusOK).Value.Content
 	for _, accept := range []string{"", "*/*", "application/json", "text/event-stream"} {
 		response, lines := getStream(t, "http://"+r.addr+"/v1/catalogEntries:watch", "Accept", accept)
 		got := []string{response.Header.Get("Content-Type"), response.Header.Get("X-Accel-Buffering"), response.Header.Get("Cache-Control")}
 		if diff := cmp.Diff([]string{ndjson, "no", "no-store"}, got); diff != "" {
 			t.Errorf("Accept %q: type and headers for proxies (-want +got):\n%s", accept, diff)
 		}
-		if lines.Scan(); !strings.HasPrefix(lines.Text(), `{"result":`) {
-			t.Errorf("Accept %q: first line %q, want a result", accept, lines.Text())
+		lines.Scan()
+		var line any
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatalf("Accept %q: first line %q: %v", accept, lines.Text(), err)
+		}
+		if err := content[ndjson].Schema.Value.VisitJSON(line); err != nil {
+			t.Errorf("Accept %q: first line %s is not as described: %v", accept, lines.Text(), err)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"example.com/videocatalog/api"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/port"
 )
@@ -131,22 +130,5 @@ func TestGatewayDerivesTheMask(t *testing.T) {
 				t.Errorf("changed fields (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// The description of the API that REST clients read is served as it is.
-func TestServerServesOpenAPI(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	_, got := ask(t, r, "GET", "/openapi.json", "")
-	var want map[string]any
-	if err := json.Unmarshal(api.OpenAPI, &want); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("openapi (-want +got):\n%s", diff)
-	}
-	if paths, _ := got["paths"].(map[string]any); paths["/v1/videos"] == nil {
-		t.Error("no /v1/videos in it")
 	}
 }

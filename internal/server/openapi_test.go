@@ -1,9 +1,8 @@
 package server
 
 import (
-	"bufio"
-	"encoding/json"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
-	"example.com/videocatalog/api"
 	"example.com/videocatalog/internal/port"
 )
 
@@ -33,8 +31,8 @@ var ofVideos = regexp.MustCompile(`^(VideoService_|CatalogService_|/v1/videos\b|
 // refuses, and every response looks as it says.
 func TestServerDoesWhatOpenAPISays(t *testing.T) {
 	t.Parallel()
-	doc := loadOpenAPI(t)
 	r := start(t, port.Config{})
+	doc := loadOpenAPI(t, r)
 	_, video := ask(t, r, "POST", "/v1/videos", `{"title": "Ran", "releaseYear": 1985}`)
 	name, _ := video["name"].(string)
 	id := strings.TrimPrefix(name, "videos/")
@@ -94,41 +92,10 @@ func TestServerDoesWhatOpenAPISays(t *testing.T) {
 	}
 }
 
-// A line of a stream looks as the description says.
-func TestWatchDoesWhatOpenAPISays(t *testing.T) {
-	t.Parallel()
-	doc := loadOpenAPI(t)
-	r := start(t, port.Config{})
-	const path = "/v1/catalogEntries:watch"
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := httpClient(t, false).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	line, err := bufio.NewReader(response.Body).ReadBytes('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got any
-	if err := json.Unmarshal(line, &got); err != nil {
-		t.Fatal(err)
-	}
-	content := doc.Paths.Value(path).Get.Responses.Status(http.StatusOK).Value.Content
-	if err := content["application/x-ndjson"].Schema.Value.VisitJSON(got); err != nil {
-		t.Errorf("line %s: %v", line, err)
-	}
-	if content["text/event-stream"] == nil {
-		t.Error("server-sent events are not described")
-	}
-}
-
-func loadOpenAPI(t *testing.T) *openapi3.T {
+// loadOpenAPI reads the description from the server, as clients do.
+func loadOpenAPI(t *testing.T, r *running) *openapi3.T {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
+	doc, err := openapi3.NewLoader().LoadFromURI(&url.URL{Scheme: "http", Host: r.addr, Path: "/openapi.json"})
 	if err != nil {
 		t.Fatal(err)
 	}

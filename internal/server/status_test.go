@@ -3,15 +3,12 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
@@ -82,39 +79,5 @@ func TestServerKeepsInternalErrorsToItself(t *testing.T) {
 				t.Errorf("the first message of a watch = %s, want a sign of life", text)
 			}
 		})
-	}
-}
-
-// A caller without patience, or who leaves, is no matter for the log.
-func TestServerDoesNotLogImpatience(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	c := r.grpcClient(t)
-	entered := make(chan struct{}, 2) // the one whose time is over may come late, or not at all
-	r.store.before = func(ctx context.Context, _ string) error {
-		entered <- struct{}{}
-		<-ctx.Done()
-		return fmt.Errorf("query: %w", ctx.Err())
-	}
-	for want, timeout := range map[codes.Code]time.Duration{codes.DeadlineExceeded: 100 * time.Millisecond, codes.Canceled: time.Hour} {
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
-		if want == codes.Canceled {
-			go func() {
-				<-entered
-				cancel()
-			}()
-		}
-		_, err := c.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{})
-		if got := status.Code(err); got != want {
-			t.Errorf("ListCatalogEntries() = %v, want %v", err, want)
-		}
-		cancel()
-	}
-	r.stop()
-	if err := <-r.done; err != nil {
-		t.Errorf("Run() = %v, want nil", err)
-	}
-	if log := r.log.String(); log != "" {
-		t.Errorf("log = %s, want nothing", log)
 	}
 }

@@ -24,67 +24,6 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// A video goes down one side of the U, along the bottom, and up the other.
-func TestVideoTravelsAcrossTheU(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	p := newStack(t).start(t)
-
-	response, err := http.Post("http://"+p.addr+"/v1/videos", "application/json", strings.NewReader(`{"title":"Seven Samurai","tags":["drama"]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("POST /v1/videos = %d %s, %v", response.StatusCode, body, err)
-	}
-	if err := response.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
-	list, err := p.videos.ListVideos(ctx, &videov1.ListVideosRequest{})
-	if err != nil || len(list.GetVideos()) != 1 {
-		t.Fatalf("ListVideos() = %v, %v, want one video", list, err)
-	}
-	name := list.GetVideos()[0].GetName()
-	entryName := strings.Replace(name, "videos/", "catalogEntries/", 1)
-	watch, err := p.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	video, err := p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: name})
-	if err != nil {
-		t.Fatalf("PublishVideo() = %v", err)
-	}
-	entry, err := p.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName, MinVersion: video.GetVersion()})
-	if err != nil {
-		t.Fatalf("GetCatalogEntry() = %v", err)
-	}
-	if entry.GetTitle() != "Seven Samurai" || entry.GetVersion() != 2 {
-		t.Errorf("entry = %v, want Seven Samurai in version 2", entry)
-	}
-	found, err := p.catalog.SearchCatalogEntries(ctx, &catalogv1.SearchCatalogEntriesRequest{Query: "samurai"})
-	if err != nil || len(found.GetCatalogEntries()) != 1 {
-		t.Errorf("SearchCatalogEntries() = %v, %v, want one entry", found, err)
-	}
-	if got := nextChange(t, watch).GetUpdated().GetName(); got != entryName {
-		t.Errorf("watch saw %q updated, want %q", got, entryName)
-	}
-
-	video, err = p.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: name})
-	if err != nil {
-		t.Fatalf("DeleteVideo() = %v", err)
-	}
-	_, err = p.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName, MinVersion: video.GetVersion()})
-	if status.Code(err) != codes.NotFound {
-		t.Errorf("GetCatalogEntry() of a deleted video = %v, want NotFound", err)
-	}
-	if got := nextChange(t, watch).GetRemoved(); got != entryName {
-		t.Errorf("watch saw %q removed, want %q", got, entryName)
-	}
-}
-
 // nextChange skips the signs of life of a watch.
 func nextChange(t *testing.T, watch grpc.ServerStreamingClient[catalogv1.WatchCatalogEntriesResponse]) *catalogv1.WatchCatalogEntriesResponse {
 	t.Helper()

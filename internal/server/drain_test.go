@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,32 +162,6 @@ func TestDrainEndsInTime(t *testing.T) {
 	}
 	if log := r.log.String(); !strings.Contains(log, "cutting off") {
 		t.Errorf("log = %q, want it to tell", log)
-	}
-}
-
-// A client that only holds a connection open cannot hold up the server, nor keep
-// the connection.
-func TestDrainClosesConnections(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{DrainTimeout: 300 * time.Millisecond})
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	ask(t, r, "GET", "/health/live", "") // so that the connection was accepted before
-	r.stop()
-	if err := <-r.done; err != nil {
-		t.Error(err)
-	}
-	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the connection is still open after Run")
 	}
 }
 

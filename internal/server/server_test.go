@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,16 +90,6 @@ func TestServerWorksWithoutStores(t *testing.T) {
 	}
 	if response, _ := ask(t, r, "GET", "/v1/videos", ""); response.StatusCode != http.StatusNotImplemented {
 		t.Errorf("GET /v1/videos: %s, want 501", response.Status)
-	}
-}
-
-// A request without a video, which REST cannot make, is refused too.
-func TestCreateVideoNeedsAVideo(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	_, err := r.grpcClient(t).videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{})
-	if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"video"}) {
-		t.Errorf("CreateVideo() = %v, want InvalidArgument about video", err)
 	}
 }
 

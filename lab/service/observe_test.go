@@ -20,7 +20,20 @@ func TestObserve(t *testing.T) {
 		t.Log("prometheus is not installed, so nothing was observed: apt-get install prometheus")
 		return
 	}
-	cmd, screen := observed(t, openFolder(t), os.Getenv("PATH"))
+	dir := openFolder(t)
+	program, screen := filepath.Join(dir, "dev"), filepath.Join(dir, "screen")
+	if err := build(program, "cmd/dev"); err != nil {
+		t.Fatal(err)
+	}
+	output, err := os.Create(screen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = output.Close() })
+	cmd := exec.CommandContext(t.Context(), program, "--state", filepath.Join(dir, "state"), "--observe")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Dir, cmd.Stdout, cmd.Stderr = root, output, output
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "NO_COLOR=1"}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,42 +69,6 @@ func TestObserve(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("after SIGTERM: %v\n%s", err, read(t, screen))
 	}
-}
-
-// If Prometheus ends by itself, cmd/dev stops everything, and its error has the output of Prometheus.
-func TestObserveTellsWhyPrometheusEnds(t *testing.T) {
-	t.Parallel()
-	dir := openFolder(t)
-	if err := os.WriteFile(filepath.Join(dir, "prometheus"), []byte("#!/bin/sh\necho unknown flag\nexit 3\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd, screen := observed(t, filepath.Join(dir, "state"), dir+":"+os.Getenv("PATH"))
-	err := cmd.Run()
-	for _, want := range []string{"Prometheus ended by itself (exit status 3)", "prometheus.log", "unknown flag", "Stopped.\n"} {
-		if got := read(t, screen); err == nil || !strings.Contains(got, want) {
-			t.Errorf("cmd/dev = %v, %s, want an error with: %s", err, got, want)
-		}
-	}
-}
-
-// observed returns cmd/dev with --observe, and the file with its output.
-func observed(t *testing.T, state, path string) (cmd *exec.Cmd, screen string) {
-	t.Helper()
-	dir := openFolder(t)
-	program := filepath.Join(dir, "dev")
-	if err := build(program, "cmd/dev"); err != nil {
-		t.Fatal(err)
-	}
-	output, err := os.Create(filepath.Join(dir, "screen"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = output.Close() })
-	cmd = exec.CommandContext(t.Context(), program, "--state", state, "--observe")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.Dir, cmd.Stdout, cmd.Stderr = root, output, output
-	cmd.Env = []string{"PATH=" + path, "HOME=" + os.Getenv("HOME"), "PORT=0", "NO_COLOR=1"}
-	return cmd, output.Name()
 }
 
 // openFolder returns a folder that the user who runs PostgreSQL may enter, also when the test runs as root.

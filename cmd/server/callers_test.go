@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -43,6 +45,9 @@ func TestServerCountsCallersBehindIAM(t *testing.T) {
 	}
 	if status.Code(last) != codes.ResourceExhausted {
 		t.Errorf("one of many calls of one address = %v, want ResourceExhausted", last)
+	}
+	if details := status.Convert(last).Details(); !slices.ContainsFunc(details, func(detail any) bool { _, ok := detail.(*errdetails.RetryInfo); return ok }) {
+		t.Errorf("details = %v, want when to call again", details)
 	}
 	if err := call("198.51.100.2"); err != nil {
 		t.Errorf("another address = %v, want success", err)

@@ -56,26 +56,6 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	}
 }
 
-// drain fails, rather than wait, when the broker is unavailable, and loses nothing.
-func TestDrainFailsWithoutBroker(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	p := s.start(t, "ROLES=api")
-	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-		t.Fatal(err)
-	}
-	defer s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.PermissionDenied})()
-	if _, err := s.command(t, "drain"); err == nil {
-		t.Error("drain = nil, want an error")
-	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending"); got != 1 {
-		t.Errorf("pending events = %d, want 1", got)
-	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked"); got != 0 {
-		t.Errorf("blocked aggregates = %d, want 0: nobody is to blame", got)
-	}
-}
-
 // A refused event is shown, goes on after a requeue, and is given up by a skip.
 func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	t.Parallel()

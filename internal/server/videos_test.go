@@ -280,13 +280,13 @@ func TestAPIRefusesMistakes(t *testing.T) {
 		"purge an unknown one":      {&videov1.PurgeVideoRequest{Name: unknown}, false, codes.NotFound, "", unknown[len("videos/"):]},
 		"delete twice":              {&videov1.DeleteVideoRequest{}, true, codes.NotFound, "", "deleted already"},
 	} {
-		video := mustCreate(t, c, film())
+		v := mustCreate(t, c, film())
 		if tt.deleted {
-			if _, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: video.GetName()}); err != nil {
+			if _, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: v.GetName()}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		err := call(t, r, named(tt.request, video.GetName()))
+		err := call(t, r, named(tt.request, v.GetName()))
 		if got := status.Convert(err); got.Code() != tt.code || !strings.Contains(got.Message(), tt.text) || len(reasonsOf(got)) != 1 {
 			t.Errorf("%s: %v with the reasons %q, want %v with %q and one reason", name, err, reasonsOf(got), tt.code, tt.text)
 		}

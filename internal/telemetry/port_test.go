@@ -64,19 +64,6 @@ func TestPrivatePortTellsTheBacklog(t *testing.T) {
 	}
 }
 
-// Profiles are there, and what the process does not have is not.
-func TestPrivatePortHasProfiles(t *testing.T) {
-	handler := telemetry.Private{}.Handler()
-	if code, body := ask(t, handler, http.MethodGet, "/debug/pprof/goroutine?debug=1", ""); code != http.StatusOK || !strings.HasPrefix(body, "goroutine profile:") {
-		t.Errorf("GET /debug/pprof/goroutine = %d %.40q", code, body)
-	}
-	for _, path := range []string{"/metrics", "/log/level", "/health/backlog", "/"} {
-		if code, _ := ask(t, handler, http.MethodGet, path, ""); code != http.StatusNotFound {
-			t.Errorf("GET %s = %d, want 404", path, code)
-		}
-	}
-}
-
 // lockedBuffer may still be written to while a test reads it.
 type lockedBuffer struct {
 	mu sync.Mutex

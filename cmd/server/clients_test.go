@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"example.com/servicekit/localpg"
+
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/names"

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,16 +10,15 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	"example.com/servicekit/pubsublocal"
+
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/store"
 )
 
 // publish publishes a message to the topic of the videos, as some other
@@ -58,26 +55,6 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	s.checkPublishedOnce(t)
 	if out, err := s.command(t, "drain"); err != nil || !strings.HasPrefix(out, "published 0 events") {
 		t.Errorf("a second drain = %q, %v, want it to publish nothing", out, err)
-	}
-}
-
-// drain fails, rather than wait, when the broker is unavailable, and loses nothing.
-func TestDrainFailsWithoutBroker(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	p := s.start(t, "ROLES=api")
-	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-		t.Fatal(err)
-	}
-	defer s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.PermissionDenied})()
-	if _, err := s.command(t, "drain"); err == nil {
-		t.Error("drain = nil, want an error")
-	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending"); got != 1 {
-		t.Errorf("pending events = %d, want 1", got)
-	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked"); got != 0 {
-		t.Errorf("blocked aggregates = %d, want 0: nobody is to blame", got)
 	}
 }
 
@@ -188,55 +165,6 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	}
 	if _, err := s.command(t, "skip", id, "--why", "broken"); exitOf(err) != app.ExitNothing {
 		t.Errorf("skip twice = %v, want exit code %d", err, app.ExitNothing)
-	}
-}
-
-// When the quarantine is full the projector goes on, and the operator sees what
-// was not kept, and that it cannot be retried.
-func TestFullQuarantineHoldsNothingUp(t *testing.T) {
-	t.Parallel()
-	const messages, size, room = 40, 64 << 10, 10
-	s := newStack(t)
-	s.start(t)
-	if _, err := s.pool.Exec(t.Context(), "INSERT INTO video_catalog_read.quarantine_size (bytes) VALUES ($1)", store.QuarantineBytes-room*(size+1_000)); err != nil {
-		t.Fatal(err)
-	}
-	broken, err := proto.Marshal(&videov1.VideoEvent{EventId: strings.Repeat("x", size)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range messages {
-		s.publish(t, &pubsub.Message{Data: broken, Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
-	}
-	eventually(t, 20*time.Second, "all are quarantined", func() bool {
-		return s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") == messages
-	})
-	whole := s.count(t, "SELECT count(payload) FROM video_catalog_read.quarantine")
-	if whole == 0 || whole > room+8 { // 8: set aside at the same time
-		t.Errorf("%d messages are whole, want about %d", whole, room)
-	}
-	list, err := s.command(t, "stuck", "--json")
-	notKept := fmt.Sprintf(`"payload_size":%d,"payload_sha256":"%x"`, len(broken), sha256.Sum256(broken))
-	if n := strings.Count(list, notKept); n != messages-whole || err != nil {
-		t.Errorf("stuck = %v, with %q %d times, want %d times", err, notKept, n, messages-whole)
-	}
-	out, err := s.command(t, "retry", "--all", "--why", "a test")
-	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || exitOf(err) != app.ExitPartly || !strings.Contains(out, "retried 0 of 40 messages") {
-		t.Errorf("retry = %q, %v, want all left, %d of them because they were not kept", out, err, messages-whole)
-	}
-}
-
-// A mistyped command tells where the right ones are listed, and does nothing.
-func TestUnknownCommandIsRefused(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "list"}, {"quarantine", "list"}, {"audit"}, {"rebuild"}, {"drain", "now"}} {
-		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
-			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
-		}
-	}
-	if out, err := s.command(t, "version"); err != nil || out != "dev\n" {
-		t.Errorf("version = %q, %v, want dev", out, err)
 	}
 }
 

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"net/http"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -81,44 +79,4 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls.Wait()
-}
-
-// Calls of both services use the connections of calls, on their side.
-func TestCallsUseTheirConnections(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	p := s.start(t, "READ_DATABASE_URL="+s.url+"&application_name=catalog", "TELEMETRY_ADDR=127.0.0.1:0")
-	private := p.private(t)
-	used := func(pool string) int {
-		t.Helper()
-		_, metrics := get(t, "http://"+private+"/metrics")
-		found := regexp.MustCompile(`(?m)^pgxpool_acquires_total\{db_client_connection_pool_name="` + regexp.QuoteMeta(pool) + `".*\} (\d+)`).FindStringSubmatch(metrics)
-		if found == nil {
-			t.Fatalf("/metrics lacks the pool %s", pool)
-		}
-		n, err := strconv.Atoi(found[1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	const calls = 20
-	for pool, call := range map[string]func() error{
-		"commands.calls": func() error {
-			_, err := p.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{})
-			return err
-		},
-		"queries.calls": func() error {
-			_, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
-			return err
-		},
-	} {
-		before := used(pool)
-		for range calls {
-			if err := call(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		eventually(t, 10*time.Second, "each call has used a connection of "+pool, func() bool { return used(pool)-before == calls }) // counted once a second
-	}
 }

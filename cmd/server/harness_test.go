@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"example.com/servicekit/localbroker"
+
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1" // only full
 	videov1 "example.com/videocatalog/api/proto/video/v1"     // only full
 	"example.com/videocatalog/internal/app"

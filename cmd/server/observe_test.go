@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
@@ -27,14 +25,13 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// collector is where a server sends its spans and metrics.
+// collector is where a server sends its spans.
 type collector struct {
 	collectorpb.UnimplementedTraceServiceServer
 	url string
 
-	mu      sync.Mutex
-	spans   []*tracepb.Span // guarded by mu
-	metrics []string        // guarded by mu: their names
+	mu    sync.Mutex
+	spans []*tracepb.Span // guarded by mu
 }
 
 func newCollector(t *testing.T) *collector {
@@ -46,7 +43,6 @@ func newCollector(t *testing.T) *collector {
 	c := &collector{url: "http://" + listener.Addr().String()}
 	server := grpc.NewServer()
 	collectorpb.RegisterTraceServiceServer(server, c)
-	metricspb.RegisterMetricsServiceServer(server, metricsCollector{collector: c})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -67,45 +63,6 @@ func (c *collector) Export(_ context.Context, request *collectorpb.ExportTraceSe
 		}
 	}
 	return &collectorpb.ExportTraceServiceResponse{}, nil
-}
-
-// metricsCollector is its other service, whose method has the same name.
-type metricsCollector struct {
-	metricspb.UnimplementedMetricsServiceServer
-	*collector
-}
-
-func (c metricsCollector) Export(_ context.Context, request *metricspb.ExportMetricsServiceRequest) (*metricspb.ExportMetricsServiceResponse, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, resource := range request.GetResourceMetrics() {
-		for _, scope := range resource.GetScopeMetrics() {
-			for _, m := range scope.GetMetrics() {
-				c.collector.metrics = append(c.collector.metrics, m.GetName())
-			}
-		}
-	}
-	return &metricspb.ExportMetricsServiceResponse{}, nil
-}
-
-// A process that stops sends its last metrics, by OTLP.
-func TestMetricsAreSent(t *testing.T) {
-	t.Parallel()
-	c := newCollector(t)
-	p := newStack(t).start(t, "TELEMETRY_METRICS_ENDPOINT="+c.url, "OTEL_METRIC_EXPORT_INTERVAL=3600000")
-	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.stop(t); err != nil {
-		t.Fatal(err)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, want := range []string{"outbox.events", "outbox.publish.delay", "outbox.breaker.open", "rpc.server.call.duration", "go.goroutine.count"} {
-		if !slices.Contains(c.metrics, want) {
-			t.Errorf("%s was not sent, but %q", want, c.metrics)
-		}
-	}
 }
 
 // traces are the spans of each trace.
@@ -402,83 +359,4 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 	if _, err := p.stop(t); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
-}
-
-// health returns the two checks that decide over a process.
-func (p *process) health(t *testing.T) (live, ready int) {
-	t.Helper()
-	live, _ = get(t, "http://"+p.addr+"/health/live")
-	ready, _ = get(t, "http://"+p.addr+"/health/ready")
-	return live, ready
-}
-
-// A backlog, however old, is told, and neither ends a process nor takes it out
-// of rotation.
-func TestBacklogHarmsNoHealth(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	p := s.start(t, "ROLES=api", "TELEMETRY_ADDR=127.0.0.1:0")
-	for range 3 {
-		if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_pending SET occurred_at = now() - interval '2 days'"); err != nil {
-		t.Fatal(err)
-	}
-	var backlog struct {
-		Pending       int `json:"pending"`
-		OldestSeconds int `json:"oldest_seconds"`
-	}
-	code, body := get(t, "http://"+p.private(t)+"/health/backlog")
-	if err := json.Unmarshal([]byte(body), &backlog); err != nil || code != http.StatusOK {
-		t.Fatalf("GET /health/backlog = %d %s, %v", code, body, err)
-	}
-	if backlog.Pending != 3 || backlog.OldestSeconds < 2*24*60*60 {
-		t.Errorf("backlog = %s, want 3 events, 2 days old", body)
-	}
-	if live, ready := p.health(t); live != http.StatusOK || ready != http.StatusOK {
-		t.Errorf("live = %d, ready = %d, want 200 and 200", live, ready)
-	}
-}
-
-// A database that is unavailable takes a process out of rotation and does not end it;
-// it is back by itself.
-func TestDeadDatabaseIsNotReadyAndLives(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	p := s.start(t, "LAB_OUTBOX_POLL_INTERVAL=50ms")
-	cfg := s.pool.Config().ConnConfig.Copy()
-	database := cfg.Database
-	s.pool.Close()
-	cfg.Database = "postgres"
-	admin, err := pgx.ConnectConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close(context.Background())
-	allow := func(ctx context.Context, allowed bool) {
-		t.Helper()
-		if _, err := admin.Exec(ctx, fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", database, allowed)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	allow(t.Context(), false)
-	defer allow(context.Background(), true)
-	eventually(t, 10*time.Second, "the server is not ready", func() bool {
-		// Each time: one that was connecting when that was forbidden may not have been seen by the last.
-		if _, err := admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database); err != nil {
-			t.Fatal(err)
-		}
-		live, ready := p.health(t)
-		if live != http.StatusOK {
-			t.Fatalf("live = %d without a database, want 200", live)
-		}
-		return ready == http.StatusServiceUnavailable
-	})
-	allow(t.Context(), true)
-	eventually(t, 20*time.Second, "the server is ready again", func() bool {
-		live, ready := p.health(t)
-		return live == http.StatusOK && ready == http.StatusOK
-	})
 }

@@ -143,6 +143,10 @@ func TestOperatorMistakesAreRefused(t *testing.T) {
 		{[]string{"skip", "video/v1", "v1", "--why", "x"}, app.ExitUsage, `EVENT_ID "v1" must be the UUID`},
 		{[]string{"skip", "7", uuid.NewString(), "--why", "x"}, app.ExitUsage, "behind TYPE/ID"},
 		{[]string{"skip", "video/v1", uuid.NewString(), "--why", "x"}, app.ExitNothing, "not blocked by event"},
+		{[]string{"serv"}, app.ExitUsage, "server help"},
+		{[]string{"outbox"}, app.ExitUsage, "server help"},
+		{[]string{"quarantine", "list"}, app.ExitUsage, "server help"},
+		{[]string{"drain", "now"}, app.ExitUsage, "server help"},
 	} {
 		_, err := s.command(t, test.args...)
 		if got := exitOf(err); got != test.exit || !strings.Contains(err.Error(), test.want) {

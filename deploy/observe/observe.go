@@ -119,7 +119,7 @@ func readRules(path string) (rules, error) {
 
 // readYAML reads a YAML file. Unknown fields are an error.
 func readYAML(path string, v any) error {
-	content, err := readSource(path)
+	content, err := Source(path)
 	if err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func readYAML(path string, v any) error {
 	return nil
 }
 
-// readSource reads a file, and replaces placeholders by the names in internal/names. ${SUBSCRIPTIONS} and
+// Source reads a source, and replaces placeholders by the names in internal/names. ${SUBSCRIPTIONS} and
 // ${DEAD_LETTERS} become patterns.
-func readSource(path string) (string, error) {
+func Source(path string) (string, error) {
 	content, err := os.ReadFile(path) //nolint:gosec // its callers name a source of this directory
 	if err != nil {
 		return "", fmt.Errorf("read source: %w", err)

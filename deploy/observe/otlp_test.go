@@ -1,11 +1,8 @@
 package observe
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -157,76 +154,4 @@ func TestFilesRefuseUnknownMetrics(t *testing.T) {
 			t.Errorf("Files() with %s = %v, want an error with %s", c.changed, err, c.want)
 		}
 	}
-}
-
-// The queries for Cloud Monitoring use only metrics and attributes that the service, Pub/Sub or
-// Cloud Run sends.
-func TestCloudAsksForWhatIsSent(t *testing.T) {
-	files, err := Files(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]bool{
-		"pubsub_googleapis_com:subscription_num_undelivered_messages": true, "pubsub_googleapis_com:subscription_oldest_unacked_message_age": true,
-		"run_googleapis_com:request_count": true, "monitored_resource": true, "subscription_id": true, "service_name": true,
-		"response_code_class": true, "le": true, // labels of Google's metrics
-		`"db.client.connection.pool.name"`: true, `"error.type"`: true, "outcome": true, `"pgx.operation.type"`: true, `"rpc.method"`: true,
-		`"rpc.response.status_code"`: true, "side": true, "table": true, "aggregate_type": true,
-	}
-	for _, row := range metricRows(t) {
-		known[`"`+row[0]+`"`] = row[2] != "histogram"
-		for _, part := range []string{"_bucket", "_sum", "_count"} {
-			known[`"`+row[0]+part+`"`] = row[2] == "histogram"
-		}
-	}
-	for word := range strings.FieldsSeq("absent and by histogram_quantile increase max max_over_time min offset or rate sum unless") {
-		known[word] = true
-	}
-	value, number := regexp.MustCompile(`([=~])"[^"]*"`), regexp.MustCompile(`\b[0-9][0-9a-z.]*`)
-	asked := 0
-	for path, content := range files {
-		if !strings.HasPrefix(path, "monitoring/") && path != dashboard {
-			continue
-		}
-		for _, query := range promQL(t, content) {
-			asked++
-			names := number.ReplaceAllString(value.ReplaceAllString(query, "$1"), "")
-			for _, name := range regexp.MustCompile(`"[^"]*"|[a-zA-Z_:.]+`).FindAllString(names, -1) {
-				if !known[name] {
-					t.Errorf("%s: nothing sends %s, in %s", path, name, query)
-				}
-			}
-		}
-	}
-	if asked < 50 {
-		t.Errorf("%d queries found, want those of all policies and charts", asked)
-	}
-}
-
-// promQL returns the queries in a policy or a dashboard.
-func promQL(t *testing.T, content []byte) []string {
-	t.Helper()
-	var root any
-	if err := json.Unmarshal(content, &root); err != nil {
-		t.Fatal(err)
-	}
-	var queries []string
-	var walk func(any)
-	walk = func(node any) {
-		switch node := node.(type) {
-		case map[string]any:
-			for key, value := range node {
-				if query, ok := value.(string); ok && slices.Contains([]string{"query", "prometheusQuery"}, key) {
-					queries = append(queries, query)
-				}
-				walk(value)
-			}
-		case []any:
-			for _, value := range node {
-				walk(value)
-			}
-		}
-	}
-	walk(root)
-	return queries
 }

@@ -56,13 +56,25 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		}},
 		{"an emulator in a worker pool", []string{"CLOUD_RUN_WORKER_POOL=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
 		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
+		{"a role without callers", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ROLES=publisher,projector"}, nil},
+		{"a worker in production", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ENVIRONMENT=production", "ROLES=publisher,projector"}, nil},
+		{"nobody says who checks", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=videos", "AUTH="}, []string{"AUTH is required by the role api"}},
+		{"off on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=videos", "AUTH=off"}, []string{"AUTH must not be off in production: set it to iam"}},
+		{"off in production", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ENVIRONMENT=production", "AUTH=off"}, []string{"AUTH must not be off in production: set it to iam"}},
+		{"development on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=off"}, nil},
+		{"unknown words", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=none", "ENVIRONMENT=prod"}, []string{"AUTH must be off", "ENVIRONMENT must be production or development"}},
+		{"limits", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "SERVER_CALLER_RATE=-1", "SERVER_TRUSTED_PROXIES=-2"}, []string{"SERVER_CALLER_RATE", "SERVER_TRUSTED_PROXIES"}},
+		{"no limits", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "SERVER_CALLER_RATE=0"}, nil},
 		{"no number", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := empty.readConfig("serve", test.environ)
+			if (err == nil) != (len(test.want) == 0) {
+				t.Fatalf("readConfig() = %v, want %q", err, test.want)
+			}
 			if err == nil {
-				t.Fatal("readConfig() = nil, want an error")
+				return
 			}
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
@@ -86,7 +98,6 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 		"migrate": {"DATABASE_URL=postgres://x"},
 		"stuck":   {"DATABASE_URL=postgres://x", "DATABASE_MAX_CONNS=1"},
 		"drain":   {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
-		"seek":    {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
 		"serve":   {"DATABASE_URL=postgres://x", "ROLES=api", "AUTH=off"},
 	} {
 		if err := empty.Validate(command, environ); err != nil {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,20 @@ import (
 )
 
 func TestMain(m *testing.M) { storetest.Main(m) }
+
+// A maintenance that hangs at the start ends the start, after the time to wait for the database.
+func TestStartDoesNotWaitForMaintenanceThatHangs(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	if _, err := pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval)
+		RETURNS TABLE (created int, dropped int) LANGUAGE sql AS $$ SELECT 0, 0 FROM pg_sleep(600) $$`); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config{databaseWait: 100 * time.Millisecond, OutboxRetention: 7 * 24 * time.Hour}
+	if err := prepareOutbox(t.Context(), store.NewOutbox(pool), cfg); err == nil || !strings.Contains(err.Error(), "maintain outbox") {
+		t.Errorf("prepareOutbox() = %v, want an error of the maintenance", err)
+	}
+}
 
 // A start during which the database ends all sessions, again and again, takes
 // longer and does not fail.

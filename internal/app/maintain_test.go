@@ -44,30 +44,6 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 	})
 }
 
-// Each step goes on until nothing is left to do, and the next one follows.
-func TestMaintenanceGoesOnUntilNothingIsLeft(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-		defer stop()
-		var calls []string
-		first := func(context.Context) (bool, error) {
-			calls = append(calls, "first")
-			return len(calls) < 3, nil
-		}
-		second := func(context.Context) (bool, error) {
-			calls = append(calls, "second")
-			return false, nil
-		}
-		if err := maintain(ctx, slog.New(slog.DiscardHandler), maintenanceLoop("test"), nil, first, second); err != nil {
-			t.Errorf("maintain() = %v, want nil once ctx is done", err)
-		}
-		if diff := cmp.Diff([]string{"first", "first", "first", "second"}, calls); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
-	})
-}
-
 // A maintenance that is woken runs a few seconds later, once for all that woke it meanwhile.
 func TestMaintenanceIsWoken(t *testing.T) {
 	t.Parallel()

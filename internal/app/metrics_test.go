@@ -216,25 +216,3 @@ Only in Prometheus, from its own library: ` + "`process_cpu_seconds_total`, `pro
 `)
 	return out.Bytes()
 }
-
-// Each of our instruments has a name of its package, a unit and a description.
-func TestInstrumentsAreNamedByConvention(t *testing.T) {
-	t.Parallel()
-	ours := 0
-	for _, i := range instruments(t) {
-		prefix, _, _ := strings.Cut(i.Name, ".")
-		if !slices.Contains([]string{"outbox", "consumer", "catalog", "projection", "server"}, prefix) {
-			continue
-		}
-		ours++
-		if i.Unit == "" || !strings.HasSuffix(i.Description, ".") || i.Name != strings.ToLower(i.Name) {
-			t.Errorf("%s: unit %q, description %q", i.Name, i.Unit, i.Description)
-		}
-		if kinds[i.Kind].name == "" {
-			t.Errorf("%s is of a kind that the documentation does not know", i.Name)
-		}
-	}
-	if ours < 20 {
-		t.Errorf("%d instruments, want those of all packages", ours)
-	}
-}

@@ -16,7 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -167,41 +166,6 @@ func TestGateTellsWhenItCannotKnow(t *testing.T) {
 	g := newGate(t, GateConfig{Checker: checker{err: fmt.Errorf("%w: no keys", ErrUnavailable)}})
 	if _, err := g.Admit(call(t.Context(), somewhere, "authorization", "Bearer x"), getBook); status.Code(err) != codes.Unavailable {
 		t.Errorf("Admit() = %v, want Unavailable", err)
-	}
-}
-
-// A caller who calls too often is told when to call again; others are not
-// affected, and a token does not help to count as somebody else.
-func TestGateLimitsEachCaller(t *testing.T) {
-	t.Parallel()
-	g := newGate(t, GateConfig{
-		Checker: checker{callers: map[string]Caller{"a": {Subject: "a"}, "b": {Subject: "b"}}}, CallerRate: 1, CallerBurst: 3, Callers: 10,
-	})
-	admit := func(from, subject string) error {
-		_, err := g.Admit(call(t.Context(), from, "authorization", "Bearer "+subject), getBook)
-		return err
-	}
-	for n := range 3 {
-		if err := admit(fmt.Sprintf("192.0.2.%d:1", n), "a"); err != nil {
-			t.Errorf("call %d = %v, want success", n, err)
-		}
-	}
-	err := admit("192.0.2.9:1", "a")
-	var retry *errdetails.RetryInfo
-	for _, detail := range status.Convert(err).Details() {
-		retry, _ = detail.(*errdetails.RetryInfo)
-	}
-	if after := retry.GetRetryDelay().AsDuration(); status.Code(err) != codes.ResourceExhausted || after <= 0 || after > time.Second {
-		t.Errorf("fourth call = %v with %v, want ResourceExhausted and a second at most", err, after)
-	}
-	if err := admit("192.0.2.9:1", "b"); err != nil {
-		t.Errorf("another caller = %v, want success", err)
-	}
-	for range 3 {
-		_, _ = g.Admit(call(t.Context(), somewhere), checkHealth)
-	}
-	if _, err := g.Admit(call(t.Context(), somewhere), checkHealth); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("health, the fourth time = %v, want ResourceExhausted", err)
 	}
 }
 

@@ -108,79 +108,52 @@ func longWaits(d *deps) { d.catalogConfig = CatalogConfig{MaxWaiting: 8, MaxWait
 // call that does not have to wait needs none.
 func TestWaitsHavePlaces(t *testing.T) {
 	t.Parallel()
-	overAll(t, port.Config{CallTimeout: 2 * time.Hour}, func(t *testing.T, r *running, c client) {
-		r.mu.Lock()
-		r.admit = func(ctx context.Context, _ string) (string, error) {
-			return fmt.Sprint(metadata.ValueFromIncomingContext(ctx, "authorization")), nil
-		}
-		r.mu.Unlock()
-		v := mustCreate(t, c, film())
-		ctx, cancel := context.WithCancel(t.Context())
-		var waiting sync.WaitGroup
-		defer waiting.Wait()
-		defer cancel()
-		wait := func(caller string) error {
-			_, err := c.catalog.GetCatalogEntry(metadata.AppendToOutgoingContext(ctx, "authorization", caller), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
-			return err
-		}
-		hold := func(caller string, all int) {
-			t.Helper()
-			ended := make(chan error, 1)
-			waiting.Go(func() { ended <- wait(caller) }) // ended by cancel
-			for {
-				w := r.catalog.waits
-				w.mu.Lock()
-				now := w.all
-				w.mu.Unlock()
-				if now == all {
-					return
-				}
-				select {
-				case err := <-ended:
-					t.Fatalf("call %d that waits, of %s = %v, want it to wait", all, caller, err)
-				case <-time.After(time.Millisecond):
-				}
+	r, c := serve(t, port.Config{CallTimeout: 2 * time.Hour}, longWaits)
+	r.mu.Lock()
+	r.admit = func(ctx context.Context, _ string) (string, error) {
+		return fmt.Sprint(metadata.ValueFromIncomingContext(ctx, "authorization")), nil
+	}
+	r.mu.Unlock()
+	v := mustCreate(t, c, film())
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	wait := func(caller string) error {
+		_, err := c.catalog.GetCatalogEntry(metadata.AppendToOutgoingContext(ctx, "authorization", caller), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
+		return err
+	}
+	hold := func(caller string, all int) {
+		t.Helper()
+		ended := make(chan error, 1)
+		waiting.Go(func() { ended <- wait(caller) }) // ended by cancel
+		for {
+			w := r.catalog.waits
+			w.mu.Lock()
+			now := w.all
+			w.mu.Unlock()
+			if now == all {
+				return
+			}
+			select {
+			case err := <-ended:
+				t.Fatalf("call %d that waits, of %s = %v, want it to wait", all, caller, err)
+			case <-time.After(time.Millisecond):
 			}
 		}
-		hold("a", 1)
-		hold("a", 2)
-		if err := wait("a"); status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("a third call of one caller that waits = %v, want ResourceExhausted", err)
-		}
-		for n := range 6 {
-			hold(fmt.Sprint("b", n/2), 3+n)
-		}
-		if err := wait("c"); status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("a ninth call that waits = %v, want ResourceExhausted", err)
-		}
-		if _, err := c.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 1}); status.Code(err) != codes.NotFound {
-			t.Errorf("a call that has nothing to wait for = %v, want NotFound: a draft", err)
-		}
-	}, longWaits)
-}
-
-// Who calls is, where nobody checked, the address of the connection, whatever
-// the caller says of it.
-func TestCallersAreToldByTheirConnection(t *testing.T) {
-	t.Parallel()
-	overAll(t, port.Config{CallTimeout: 2 * time.Hour}, func(t *testing.T, r *running, c client) {
-		v := mustCreate(t, c, film())
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		codesSeen := make(chan codes.Code)
-		for n := range 3 {
-			go func() {
-				ctx := metadata.AppendToOutgoingContext(ctx, "x-forwarded-for", fmt.Sprint("203.0.113.", n))
-				_, err := c.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
-				codesSeen <- status.Code(err)
-			}()
-		}
-		if got := <-codesSeen; got != codes.ResourceExhausted {
-			t.Errorf("one of three calls of one address = %v, want ResourceExhausted at once", got)
-		}
-		cancel()
-		for range 2 {
-			<-codesSeen
-		}
-	}, longWaits)
+	}
+	hold("a", 1)
+	hold("a", 2)
+	if err := wait("a"); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a third call of one caller that waits = %v, want ResourceExhausted", err)
+	}
+	for n := range 6 {
+		hold(fmt.Sprint("b", n/2), 3+n)
+	}
+	if err := wait("c"); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a ninth call that waits = %v, want ResourceExhausted", err)
+	}
+	if _, err := c.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 1}); status.Code(err) != codes.NotFound {
+		t.Errorf("a call that has nothing to wait for = %v, want NotFound: a draft", err)
+	}
 }

@@ -26,44 +26,42 @@ func entryName(v *videov1.Video) string {
 // write, however far behind the projection is.
 func TestGetCatalogEntryWaitsForAVersion(t *testing.T) {
 	t.Parallel()
-	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
-		v := mustCreate(t, c, film())
-		r.store.pauseProjection()
-		published := mustPublish(t, c, v)
-		if _, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v)}); status.Code(err) != codes.NotFound {
-			t.Errorf("without min_version: %v, want NotFound at once", err)
+	r, c := serve(t, port.Config{})
+	v := mustCreate(t, c, film())
+	r.store.pauseProjection()
+	published := mustPublish(t, c, v)
+	if _, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v)}); status.Code(err) != codes.NotFound {
+		t.Errorf("without min_version: %v, want NotFound at once", err)
+	}
+	before := r.store.readCount()
+	go func() {
+		for r.store.readCount() < before+2 { // it waits by now
+			time.Sleep(time.Millisecond)
 		}
-		before := r.store.readCount()
-		go func() {
-			for r.store.readCount() < before+2 { // it waits by now
-				time.Sleep(time.Millisecond)
-			}
-			r.store.resumeProjection()
-		}()
-		entry, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: published.GetVersion()})
-		if err != nil || entry.GetVersion() != published.GetVersion() {
-			t.Errorf("with min_version: %v, %v, want version %d", entry, err, published.GetVersion())
-		}
-	})
+		r.store.resumeProjection()
+	}()
+	entry, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: published.GetVersion()})
+	if err != nil || entry.GetVersion() != published.GetVersion() {
+		t.Errorf("with min_version: %v, %v, want version %d", entry, err, published.GetVersion())
+	}
 }
 
 // Who waits in vain learns which version there was.
 func TestGetCatalogEntryGivesUpWaiting(t *testing.T) {
 	t.Parallel()
-	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
-		v := mustCreate(t, c, film())
-		_, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
-		if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "version 1") {
-			t.Errorf("of a video: %v, want DeadlineExceeded that says version 1", err)
-		}
-		_, err = c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + uuid.NewString(), MinVersion: 1})
-		if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "version 0") {
-			t.Errorf("of a video nobody knows: %v, want DeadlineExceeded that says version 0", err)
-		}
-		if log := r.log.String(); log != "" {
-			t.Errorf("log = %s, want nothing", log)
-		}
-	}, func(d *deps) { d.catalogConfig.MaxWait = 300 * time.Millisecond })
+	r, c := serve(t, port.Config{}, func(d *deps) { d.catalogConfig.MaxWait = 300 * time.Millisecond })
+	v := mustCreate(t, c, film())
+	_, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
+	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "version 1") {
+		t.Errorf("of a video: %v, want DeadlineExceeded that says version 1", err)
+	}
+	_, err = c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + uuid.NewString(), MinVersion: 1})
+	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "version 0") {
+		t.Errorf("of a video nobody knows: %v, want DeadlineExceeded that says version 0", err)
+	}
+	if log := r.log.String(); log != "" {
+		t.Errorf("log = %s, want nothing", log)
+	}
 }
 
 // Nor does a caller wait in vain who allows less: the answer has a tenth of that to

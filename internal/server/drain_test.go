@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,8 +23,8 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// A server that stops under load answers every request that it accepted, over
-// every transport; a client sees an error only where its request never got in.
+// A server that stops under load answers every request that it accepted, over gRPC and
+// REST. A client sees an error only if its request was not accepted.
 func TestDrainAnswersWhatItAccepted(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})
@@ -34,24 +32,24 @@ func TestDrainAnswersWhatItAccepted(t *testing.T) {
 		time.Sleep(rand.N(2 * time.Millisecond))
 		return nil
 	}
-	shared, sharedREST := r.grpcClient(t), r.restClient(t, true)
-	clients := []client{
-		shared, shared, sharedREST, sharedREST,
-		r.grpcClient(t), r.grpcClient(t), r.restClient(t, false), r.restClient(t, false), r.restClient(t, true), r.restClient(t, true),
+	shared, sharedREST := r.grpcClient(t), httpClient(t, true)
+	var creates []func() error
+	for _, c := range []client{shared, shared, r.grpcClient(t), r.grpcClient(t)} {
+		creates = append(creates, func() error {
+			_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+			return err
+		})
+	}
+	for _, c := range []*http.Client{sharedREST, sharedREST, httpClient(t, false), httpClient(t, false), httpClient(t, true)} {
+		creates = append(creates, func() error { return createOverREST(c, r.addr) })
 	}
 	var answered atomic.Int64
 	var workers sync.WaitGroup
-	for worker, c := range clients {
+	for worker, create := range creates {
 		workers.Go(func() {
-			var err error
-			for i := 0; err == nil; i++ {
-				var created *videov1.Video
-				title := fmt.Sprintf("%d/%d", worker, i)
-				created, err = c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
-				if err == nil {
-					answered.Add(1)
-					_, err = c.videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: created.GetName()})
-				}
+			err := create()
+			for ; err == nil; err = create() {
+				answered.Add(1)
 			}
 			// An answer of the server would show that it accepted the request.
 			_, lostREST := errors.AsType[*url.Error](err)
@@ -61,20 +59,18 @@ func TestDrainAnswersWhatItAccepted(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range []client{shared, sharedREST, r.restClient(t, false)} {
-		stream := watchFrom(t, c, "")
-		next(t, stream) // it is accepted
-		workers.Go(func() {
-			for {
-				if _, err := stream.Recv(); err != nil {
-					if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), port.ErrDraining.Message) {
-						t.Errorf("watch: %v, want Unavailable from the server", err)
-					}
-					return
+	stream := watchFrom(t, shared, "")
+	next(t, stream) // it is accepted
+	workers.Go(func() {
+		for {
+			if _, err := stream.Recv(); err != nil {
+				if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), port.ErrDraining.Message) {
+					t.Errorf("watch: %v, want Unavailable from the server", err)
 				}
+				return
 			}
-		})
-	}
+		}
+	})
 	for answered.Load() < 200 && !t.Failed() {
 		time.Sleep(time.Millisecond)
 	}
@@ -93,6 +89,19 @@ func TestDrainAnswersWhatItAccepted(t *testing.T) {
 	if log := r.log.String(); log != "" {
 		t.Errorf("log = %s, want no call that failed or was cut off", log)
 	}
+}
+
+func createOverREST(c *http.Client, addr string) error {
+	response, err := c.Post("http://"+addr+"/v1/videos", "application/json", strings.NewReader(`{"title": "Ran"}`))
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return err
 }
 
 // hang makes calls of the store wait until the test lets them go on, but for
@@ -116,94 +125,43 @@ func hang(r *running) (entered <-chan struct{}, release func()) {
 	return in, func() { close(out) }
 }
 
-// A slow call that is under way when the server stops comes to its end.
-func TestDrainWaitsForCallsInFlight(t *testing.T) {
-	t.Parallel()
-	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
-		entered, release := hang(r)
-		result := make(chan error, 1)
-		go func() {
-			_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
-			result <- err
-		}()
-		<-entered
-		r.stop()
-		select {
-		case err := <-r.done:
-			t.Errorf("Run() = %v while a call is under way", err)
-		case <-time.After(200 * time.Millisecond):
-		}
-		release()
-		if err := <-result; err != nil {
-			t.Errorf("CreateVideo() = %v, want success", err)
-		}
-	})
-}
-
 // A call that does not end is cut off when the drain timeout is over, and its
 // handler is done before Run is.
 func TestDrainEndsInTime(t *testing.T) {
 	t.Parallel()
-	overAll(t, port.Config{DrainTimeout: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
-		entered, _ := hang(r)
-		var inside atomic.Int64
-		hanging := r.store.before
-		r.store.before = func(ctx context.Context, method string) error {
-			inside.Add(1)
-			defer inside.Add(-1)
-			err := hanging(ctx, method)
-			time.Sleep(100 * time.Millisecond) // such as to roll back
-			return err
-		}
-		result := make(chan error, 1)
-		go func() {
-			_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
-			result <- err
-		}()
-		<-entered
-		began := time.Now()
-		r.stop()
-		if err := <-r.done; err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if took := time.Since(began); took < 300*time.Millisecond || took > 3*time.Second {
-			t.Errorf("Run took %v to end, want about the drain timeout", took)
-		}
-		if got := inside.Load(); got != 0 {
-			t.Errorf("%d handlers are at work after Run, want 0", got)
-		}
-		if err := <-result; err == nil {
-			t.Error("CreateVideo() succeeded, want an error")
-		}
-		if log := r.log.String(); !strings.Contains(log, "cutting off") {
-			t.Errorf("log = %q, want it to tell", log)
-		}
-	})
-}
-
-// A client that only holds a connection open cannot hold up the server, nor keep
-// the connection.
-func TestDrainClosesConnections(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{DrainTimeout: 300 * time.Millisecond})
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
+	r, c := serve(t, port.Config{DrainTimeout: 300 * time.Millisecond})
+	entered, _ := hang(r)
+	var inside atomic.Int64
+	hanging := r.store.before
+	r.store.before = func(ctx context.Context, method string) error {
+		inside.Add(1)
+		defer inside.Add(-1)
+		err := hanging(ctx, method)
+		time.Sleep(100 * time.Millisecond) // such as to roll back
+		return err
 	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	ask(t, r, "GET", "/health/live", "") // so that the connection was accepted before
+	result := make(chan error, 1)
+	go func() {
+		_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+		result <- err
+	}()
+	<-entered
+	began := time.Now()
 	r.stop()
 	if err := <-r.done; err != nil {
-		t.Error(err)
+		t.Errorf("Run() = %v, want nil", err)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		t.Fatal(err)
+	if took := time.Since(began); took < 300*time.Millisecond || took > 3*time.Second {
+		t.Errorf("Run took %v to end, want about the drain timeout", took)
 	}
-	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the connection is still open after Run")
+	if got := inside.Load(); got != 0 {
+		t.Errorf("%d handlers are at work after Run, want 0", got)
+	}
+	if err := <-result; err == nil {
+		t.Error("CreateVideo() succeeded, want an error")
+	}
+	if log := r.log.String(); !strings.Contains(log, "cutting off") {
+		t.Errorf("log = %q, want it to tell", log)
 	}
 }
 
@@ -235,13 +193,14 @@ func TestDrainDelayKeepsServing(t *testing.T) {
 			t.Errorf("Check(%q) = %v, %v, want NOT_SERVING", service, response, err)
 		}
 	}
-	for _, c := range []client{c, r.restClient(t, false), r.restClient(t, true)} {
-		v := mustPublish(t, c, mustCreate(t, c, film()))
-		if _, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2}); err != nil {
-			t.Errorf("GetCatalogEntry() = %v, want success", err)
-		}
-		if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unavailable {
-			t.Errorf("a new watch = %v, want Unavailable", err)
-		}
+	v := mustPublish(t, c, mustCreate(t, c, film()))
+	if _, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2}); err != nil {
+		t.Errorf("GetCatalogEntry() = %v, want success", err)
+	}
+	if err := errors.Join(createOverREST(httpClient(t, false), r.addr), createOverREST(httpClient(t, true), r.addr)); err != nil {
+		t.Errorf("over REST: %v, want success", err)
+	}
+	if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("a new watch = %v, want Unavailable", err)
 	}
 }

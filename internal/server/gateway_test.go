@@ -9,8 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"example.com/videocatalog/api"
-	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/port"
 )
@@ -42,69 +40,6 @@ func ask(t *testing.T, r *running, method, path, body string, header ...string) 
 		t.Fatalf("%s %s: %v in %q", method, path, err, text)
 	}
 	return response, fields
-}
-
-// A mistake in a REST call is refused, with a message that names it, and
-// changes nothing.
-func TestGatewayIsStrict(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	v := mustCreate(t, r.grpcClient(t), film())
-	path := "/v1/" + v.GetName()
-	tests := map[string]struct {
-		method, path, body string
-		status             int
-		text               string
-	}{
-		"unknown field":         {"POST", "/v1/videos", `{"title": "x", "titel": "y"}`, 400, `.titel: unknown field`},
-		"unknown field, PATCH":  {"PATCH", path, `{"titel": "y"}`, 400, `.titel: unknown field`},
-		"unknown field, custom": {"POST", path + ":publish", `{"tag": "y"}`, 400, `tag: unknown field`},
-		"twice":                 {"POST", "/v1/videos", `{"title": "x", "title": "y"}`, 400, `duplicate field "title"`},
-		"wrong type":            {"POST", "/v1/videos", `{"title": 1}`, 400, ".title: must be a string"},
-		"not JSON":              {"POST", "/v1/videos", `title`, 400, "body:"},
-		"cut off":               {"POST", "/v1/videos", `{"title": "x`, 400, "body: unexpected end of JSON input"},
-		"more than one":         {"POST", "/v1/videos", `{"title": "x"} {}`, 400, "body: invalid character '{' after top-level value"},
-		"no UTF-8":              {"POST", "/v1/videos", "{\"title\": \"\xff\"}", 400, "UTF-8"},
-		"null":                  {"POST", "/v1/videos", `null`, 400, ""},
-		"nothing":               {"POST", "/v1/videos", "", 400, "title"},
-		"unknown parameter":     {"DELETE", path + "?etga=1", "", 400, "etga: unknown parameter"},
-		"parameter of the path": {"DELETE", path + "?name=x", "", 400, "name: unknown parameter"},
-		"nested parameter":      {"POST", "/v1/videos?video.title=x", `{}`, 400, ".title: unknown parameter"},
-		"odd parameter":         {"GET", "/v1/videos?pageSize=x", "", 400, "pageSize: must be a whole number from 0 to 2147483647"},
-		"parameter twice":       {"GET", "/v1/videos?pageSize=1&page_size=2", "", 400, "must be given once"},
-		"mask of unknown":       {"PATCH", path + "?updateMask=titel", `{"title": "x"}`, 400, `"titel"`},
-		"outside a rule":        {"PATCH", path, `{"releaseYear": 5}`, 400, "video.releaseYear"},
-		"unknown path":          {"GET", "/v1/nothing", "", 404, "nothing at this path"},
-		"root":                  {"GET", "/", "", 404, "nothing at this path"},
-		"two slashes":           {"GET", "/v1//videos", "", 404, "nothing at this path"},
-		"gRPC over HTTP/1.1":    {"POST", "/video.v1.VideoService/GetVideo", "", 404, "nothing at this path"},
-		"odd timeout":           {"GET", path, "", 400, "grpc-timeout"},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var header []string
-			if name == "odd timeout" {
-				header = []string{"Grpc-Timeout", "soon"}
-			}
-			if name == "gRPC over HTTP/1.1" {
-				header = []string{"Content-Type", "application/grpc"}
-			}
-			response, fields := ask(t, r, tt.method, tt.path, tt.body, header...)
-			if response.StatusCode != tt.status {
-				t.Errorf("status = %d (%v), want %d", response.StatusCode, fields, tt.status)
-			}
-			failed, _ := errorOf(t, fields)
-			if message, _ := failed["message"].(string); !strings.Contains(message, tt.text) || strings.Contains(message, "\u00a0") {
-				t.Errorf("message = %q, want it to contain %q", message, tt.text)
-			}
-		})
-	}
-	t.Cleanup(func() { // after the parallel ones
-		if got := len(r.store.allEvents()); got != 1 {
-			t.Errorf("%d events, want only the first: what was refused has no effect", got)
-		}
-	})
 }
 
 // JSON has the names and the shape that clients count on.
@@ -195,39 +130,5 @@ func TestGatewayDerivesTheMask(t *testing.T) {
 				t.Errorf("changed fields (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// No header turns a POST into something else.
-func TestGatewayIgnoresMethodOverride(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	v := mustCreate(t, r.grpcClient(t), film())
-	for _, override := range []string{"DELETE", "GET"} {
-		response, _ := ask(t, r, "POST", "/v1/"+v.GetName(), "", "X-HTTP-Method-Override", override, "Content-Type", "application/x-www-form-urlencoded")
-		if response.StatusCode != http.StatusMethodNotAllowed {
-			t.Errorf("POST with an override to %s: status %d, want 405", override, response.StatusCode)
-		}
-	}
-	got, err := r.grpcClient(t).videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: v.GetName()})
-	if err != nil || got.GetDeleteTime() != nil {
-		t.Errorf("video = %v, %v, want it undeleted", got, err)
-	}
-}
-
-// The description of the API that REST clients read is served as it is.
-func TestServerServesOpenAPI(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	_, got := ask(t, r, "GET", "/openapi.json", "")
-	var want map[string]any
-	if err := json.Unmarshal(api.OpenAPI, &want); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("openapi (-want +got):\n%s", diff)
-	}
-	if paths, _ := got["paths"].(map[string]any); paths["/v1/videos"] == nil {
-		t.Error("no /v1/videos in it")
 	}
 }

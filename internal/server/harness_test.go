@@ -3,30 +3,16 @@ package server
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"regexp"
-	"strings"
 	"sync"
 	"testing"
 
-	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"example.com/videocatalog/api"
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
@@ -133,7 +119,7 @@ func (b *logBuffer) String() string {
 	return b.text.String()
 }
 
-// client speaks the API over one transport.
+// client calls both services.
 type client struct {
 	videos  videov1.VideoServiceClient
 	catalog catalogv1.CatalogServiceClient
@@ -166,206 +152,12 @@ func httpClient(t testing.TB, http2 bool) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-func (r *running) restClient(t testing.TB, http2 bool) client {
+// serve runs a server and a client of its gRPC API. The gateway calls the same server, so that a rule that
+// is proven here holds over REST, too: rest_test.go and openapi_test.go are about what REST adds.
+func serve(t *testing.T, cfg port.Config, change ...func(*deps)) (*running, client) {
 	t.Helper()
-	conn := &restConn{url: "http://" + r.addr, http: httpClient(t, http2)}
-	return client{videov1.NewVideoServiceClient(conn), catalogv1.NewCatalogServiceClient(conn)}
-}
-
-// overAll runs a test over each transport, each with a server of its own.
-func overAll(t *testing.T, cfg port.Config, test func(t *testing.T, r *running, c client), change ...func(*deps)) {
-	t.Helper()
-	for name, connect := range map[string]func(*testing.T, *running) client{
-		"gRPC":            func(t *testing.T, r *running) client { t.Helper(); return r.grpcClient(t) },
-		"REST over HTTP1": func(t *testing.T, r *running) client { t.Helper(); return r.restClient(t, false) },
-		"REST over HTTP2": func(t *testing.T, r *running) client { t.Helper(); return r.restClient(t, true) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := start(t, cfg, change...)
-			test(t, r, connect(t, r))
-		})
-	}
-}
-
-// restConn makes the clients of the gRPC API speak REST, as a person would who
-// read api/proto, so that one test covers both.
-type restConn struct {
-	url  string
-	http *http.Client
-}
-
-func (c *restConn) Invoke(ctx context.Context, method string, request, reply any, _ ...grpc.CallOption) error {
-	response, err := c.call(ctx, method, request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return statusOf(response, body)
-	}
-	return protojson.Unmarshal(body, reply.(proto.Message))
-}
-
-// statusOf reads an error, which must say the code of the response, and names the
-// fields of violations as in proto.
-func statusOf(response *http.Response, body []byte) error {
-	var failed struct {
-		Error struct {
-			Code    int
-			Status  string
-			Message string
-			Details []json.RawMessage
-		}
-	}
-	if err := json.Unmarshal(body, &failed); err != nil || failed.Error.Code != response.StatusCode && response.StatusCode != http.StatusOK {
-		return fmt.Errorf("status %d with a body that is no error of it: %q", response.StatusCode, body)
-	}
-	st := &spb.Status{Code: code.Code_value[failed.Error.Status], Message: failed.Error.Message}
-	for _, text := range failed.Error.Details {
-		packed := new(anypb.Any)
-		if err := protojson.Unmarshal(text, packed); err != nil {
-			return fmt.Errorf("detail %s: %w", text, err)
-		}
-		if bad := new(errdetails.BadRequest); packed.UnmarshalTo(bad) == nil {
-			for _, v := range bad.GetFieldViolations() {
-				v.Field = regexp.MustCompile("[A-Z]").ReplaceAllStringFunc(v.GetField(), func(s string) string { return "_" + strings.ToLower(s) })
-			}
-			if err := packed.MarshalFrom(bad); err != nil {
-				return err
-			}
-		}
-		st.Details = append(st.Details, packed)
-	}
-	return status.FromProto(st).Err()
-}
-
-func (c *restConn) call(ctx context.Context, method string, request any) (*http.Response, error) {
-	message := proto.Clone(request.(proto.Message)).ProtoReflect()
-	fields := message.Descriptor().Fields()
-	take := func(name protoreflect.Name) string {
-		fd := fields.ByName(name)
-		value := message.Get(fd).String()
-		message.Clear(fd)
-		return value
-	}
-	var verb, path string
-	var body proto.Message
-	switch _, name, _ := strings.Cut(method[1:], "/"); name {
-	case "CreateVideo":
-		verb, path, body = "POST", "videos", request.(*videov1.CreateVideoRequest).GetVideo()
-		message.Clear(fields.ByName("video"))
-	case "UpdateVideo":
-		video := request.(*videov1.UpdateVideoRequest).GetVideo()
-		verb, path, body = "PATCH", video.GetName(), video
-		message.Clear(fields.ByName("video"))
-	case "PublishVideo", "UnpublishVideo", "UndeleteVideo", "PurgeVideo":
-		verb, path = "POST", take("name")+":"+strings.ToLower(strings.TrimSuffix(name, "Video"))
-		body = proto.Clone(message.Interface())
-		proto.Reset(message.Interface())
-	case "DeleteVideo":
-		verb, path = "DELETE", take("name")
-	case "GetVideo", "GetCatalogEntry":
-		verb, path = "GET", take("name")
-	case "ListVideos":
-		verb, path = "GET", "videos"
-	case "ListCatalogEntries":
-		verb, path = "GET", "catalogEntries"
-	case "SearchCatalogEntries":
-		verb, path = "GET", "catalogEntries:search"
-	case "WatchCatalogEntries":
-		verb, path = "GET", "catalogEntries:watch"
-	}
-	var text []byte
-	if body != nil {
-		var err error
-		if text, err = protojson.Marshal(body); err != nil {
-			return nil, err
-		}
-	}
-	r, err := http.NewRequestWithContext(ctx, verb, c.url+"/v1/"+path, bytes.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	query := r.URL.Query()
-	message.Range(func(fd protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		text := value.String()
-		if mask, ok := value.Interface().(protoreflect.Message); ok {
-			text = strings.Join(mask.Interface().(*fieldmaskpb.FieldMask).GetPaths(), ",")
-		}
-		query.Set(fd.JSONName(), text)
-		return true
-	})
-	r.URL.RawQuery = query.Encode()
-	md, _ := metadata.FromOutgoingContext(ctx)
-	for name, values := range md {
-		r.Header[http.CanonicalHeaderKey(name)] = values
-	}
-	return c.http.Do(r)
-}
-
-// NewStream is for WatchCatalogEntries only.
-func (c *restConn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-	return &restStream{ctx: ctx, conn: c, method: method}, nil
-}
-
-type restStream struct {
-	grpc.ClientStream
-	ctx     context.Context
-	conn    *restConn
-	method  string
-	request any
-	body    *lineReader
-}
-
-func (s *restStream) SendMsg(m any) error { s.request = m; return nil }
-
-func (s *restStream) CloseSend() error {
-	response, err := s.conn.call(s.ctx, s.method, s.request)
-	if err != nil {
-		return err
-	}
-	s.body = &lineReader{response: response}
-	return nil
-}
-
-func (s *restStream) RecvMsg(m any) error {
-	line, err := s.body.next()
-	if err != nil {
-		return err
-	}
-	if bytes.HasPrefix(line, []byte(`{"error":`)) {
-		return statusOf(s.body.response, line)
-	}
-	text, ok := bytes.CutPrefix(line, []byte(`{"result":`))
-	if !ok {
-		return fmt.Errorf("neither result nor error: %q", line)
-	}
-	return protojson.Unmarshal(bytes.TrimSuffix(text, []byte("}")), m.(proto.Message))
-}
-
-type lineReader struct {
-	response *http.Response
-	rest     []byte
-}
-
-func (r *lineReader) next() ([]byte, error) {
-	for {
-		if line, rest, ok := bytes.Cut(r.rest, []byte("\n")); ok {
-			r.rest = rest
-			return line, nil
-		}
-		buffer := make([]byte, 32<<10)
-		n, err := r.response.Body.Read(buffer)
-		r.rest = append(r.rest, buffer[:n]...)
-		if err != nil && n == 0 {
-			return nil, errors.Join(err, r.response.Body.Close())
-		}
-	}
+	r := start(t, cfg, change...)
+	return r, r.grpcClient(t)
 }
 
 // violations returns the fields that a status says are wrong.

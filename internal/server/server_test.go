@@ -1,25 +1,19 @@
 package server
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
@@ -72,14 +66,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 		})
 	}
 	r := start(t, port.Config{})
-	client := healthpb.NewHealthClient(r.dial(t))
-	for _, service := range []string{"", "video.v1.VideoService", "catalog.v1.CatalogService"} {
-		response, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
-		if err != nil || response.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-			t.Errorf("Check(%q) = %v, %v, want SERVING", service, response, err)
-		}
-	}
-	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "x"}); status.Code(err) != codes.NotFound {
+	if _, err := healthpb.NewHealthClient(r.dial(t)).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "x"}); status.Code(err) != codes.NotFound {
 		t.Errorf("Check of an unknown service = %v, want NotFound", err)
 	}
 }
@@ -87,7 +74,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 // A process without the API tells its health all the same.
 func TestServerWorksWithoutStores(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{}, func(d *deps) { d.entries = nil })
+	r, c := serve(t, port.Config{}, func(d *deps) { d.entries = nil })
 	if response, _ := ask(t, r, "GET", "/health/ready", ""); response.StatusCode != http.StatusOK {
 		t.Errorf("ready: status %d, want 200", response.StatusCode)
 	}
@@ -95,200 +82,15 @@ func TestServerWorksWithoutStores(t *testing.T) {
 	if err != nil || response.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("Check() = %v, %v, want SERVING", response, err)
 	}
-	for _, c := range []client{r.grpcClient(t), r.restClient(t, false)} {
-		if _, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()}); status.Code(err) != codes.Unimplemented {
-			t.Errorf("CreateVideo() = %v, want Unimplemented", err)
-		}
-		if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unimplemented {
-			t.Errorf("a watch = %v, want Unimplemented", err)
-		}
+	if _, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("CreateVideo() = %v, want Unimplemented", err)
 	}
-}
-
-// A tool like grpcurl finds out by reflection what there is.
-func TestServerReflects(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	stream, err := reflectionpb.NewServerReflectionClient(r.dial(t)).ServerReflectionInfo(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unimplemented {
+		t.Errorf("a watch = %v, want Unimplemented", err)
 	}
-	if err := stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
-		t.Fatal(err)
+	if response, _ := ask(t, r, "GET", "/v1/videos", ""); response.StatusCode != http.StatusNotImplemented {
+		t.Errorf("GET /v1/videos: %s, want 501", response.Status)
 	}
-	response, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, service := range response.GetListServicesResponse().GetService() {
-		got = append(got, service.GetName())
-	}
-	for _, want := range []string{"catalog.v1.CatalogService", "video.v1.VideoService", "grpc.health.v1.Health"} {
-		if !slices.Contains(got, want) {
-			t.Errorf("services = %q, want %s among them", got, want)
-		}
-	}
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
-		t.Errorf("end of the stream = %v, want EOF", err)
-	}
-}
-
-// A request without a video, which REST cannot make, is refused too.
-func TestCreateVideoNeedsAVideo(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	_, err := r.grpcClient(t).videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{})
-	if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"video"}) {
-		t.Errorf("CreateVideo() = %v, want InvalidArgument about video", err)
-	}
-}
-
-// A client that sends its header a byte at a time is cut off.
-func TestServerCutsOffSlowHeaders(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{ReadHeaderTimeout: 200 * time.Millisecond})
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	began := time.Now()
-	go func() {
-		for _, b := range []byte("GET /health/live HTTP/1.1\r\nHost: x\r\nX-Slow: " + strings.Repeat("x", 1000)) {
-			if _, err := conn.Write([]byte{b}); err != nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
-	if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") {
-		t.Errorf("Read() = %v, want the end of the connection", err)
-	}
-	if took := time.Since(began); took < 100*time.Millisecond || took > 5*time.Second { // the server began to count a little earlier
-		t.Errorf("cut off after %v, want soon after 200 ms", took)
-	}
-}
-
-// Over HTTP/2 a client that never ends its header is cut off too, also one that
-// sends more of it all the while; one that has nothing to say stays.
-func TestServerCutsOffEndlessHeaders(t *testing.T) {
-	t.Parallel()
-	const silence = 2 * time.Second
-	r := start(t, port.Config{PingAfter: silence})
-	polite := httpClient(t, true)
-	ports := make(map[string]bool)
-	ask := func() {
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-			ports[info.Conn.LocalAddr().String()] = true
-		}})
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+"/health/live", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := polite.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, response.Body) // so that the connection is free
-		response.Body.Close()
-	}
-	ask()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
-	framer := http2.NewFramer(conn, conn)
-	if err := errors.Join(framer.WriteSettings(), framer.WriteSettingsAck()); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	go func() {
-		err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: grpcHeader("/x/y")})
-		for ; err == nil; time.Sleep(20 * time.Millisecond) {
-			err = framer.WriteContinuation(1, false, headerBlock("x", "y"))
-		}
-	}()
-	awaitClose(conn)
-	if took := time.Since(began); took < silence {
-		t.Errorf("cut off after %v, want it to have %v", took, silence)
-	}
-	time.Sleep(time.Until(began.Add(3 * silence))) // twice as long as the polite one may be silent
-	if ask(); len(ports) != 1 {
-		t.Errorf("the polite client needed %d connections, want 1: the first is cut off", len(ports))
-	}
-}
-
-// The limits of the configuration reach the protocol.
-func TestServerLimitsRequests(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{MaxConcurrentStreams: 7, MaxHeaderBytes: 10_000, MaxReceive: 10_000})
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
-	framer := http2.NewFramer(conn, conn)
-	if err := framer.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
-	frame, err := framer.ReadFrame()
-	if err != nil {
-		t.Fatal(err)
-	}
-	settings, ok := frame.(*http2.SettingsFrame)
-	if !ok {
-		t.Fatalf("first frame = %v, want SETTINGS", frame)
-	}
-	if got, _ := settings.Value(http2.SettingMaxConcurrentStreams); got != 7 {
-		t.Errorf("MAX_CONCURRENT_STREAMS = %d, want 7", got)
-	}
-
-	c := r.grpcClient(t)
-	big := film()
-	big.Description = strings.Repeat("x", 10_000)
-	if _, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: big}); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a request beyond MaxReceive = %v, want ResourceExhausted", err)
-	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+"/health/live", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("X-Large", strings.Repeat("x", 20_000))
-	response, err := httpClient(t, false).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-		t.Errorf("a header beyond MaxHeaderBytes: status %d, want 431", response.StatusCode)
-	}
-}
-
-// The time limit for headers ends no stream and no connection in use.
-func TestServerLetsStreamsLast(t *testing.T) {
-	t.Parallel()
-	overAll(t, port.Config{ReadHeaderTimeout: time.Second}, func(t *testing.T, _ *running, c client) {
-		stream := watchFrom(t, c, "")
-		if text, _ := next(t, stream); text != "beat" {
-			t.Fatalf("first message = %s, want a sign of life", text)
-		}
-		time.Sleep(1500 * time.Millisecond)
-		mustPublish(t, c, mustCreate(t, c, film()))
-		if text, _ := next(t, stream); text != "+"+film().GetTitle() {
-			t.Errorf("second message = %s, want the film", text)
-		}
-	})
 }
 
 // A server that cannot listen says so, and one whose listener breaks stops.
@@ -336,17 +138,13 @@ func TestRunLeavesNoGoroutine(t *testing.T) {
 func useAndStop(t *testing.T) {
 	t.Helper()
 	t.Run("use", func(t *testing.T) {
-		r := start(t, port.Config{})
-		for _, c := range []client{r.grpcClient(t), r.restClient(t, false), r.restClient(t, true)} {
-			mustCreate(t, c, film())
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			stream, err := c.catalog.WatchCatalogEntries(ctx, nil)
-			if err == nil {
-				_, err = stream.Recv()
-			}
-			if err != nil {
-				t.Fatal(err)
+		r, c := serve(t, port.Config{})
+		mustCreate(t, c, film())
+		next(t, watchFrom(t, c, ""))
+		for _, http2 := range []bool{false, true} {
+			_, lines := getStreamBy(t, httpClient(t, http2), "http://"+r.addr+"/v1/catalogEntries:watch")
+			if !lines.Scan() {
+				t.Fatal(lines.Err())
 			}
 		}
 		var watch grpc.ServerStreamingClient[healthpb.HealthCheckResponse]
@@ -366,29 +164,4 @@ func useAndStop(t *testing.T) {
 			t.Errorf("Run took %v to end with idle streams, want well below the drain timeout", took)
 		}
 	})
-}
-
-// HTTP/1.1 pipelining, keep-alive and both protocols share the port.
-func TestServerKeepsConnectionsAlive(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	reader := bufio.NewReader(conn)
-	for range 3 {
-		if _, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		response, err := http.ReadResponse(reader, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK || response.Close {
-			t.Errorf("response = %v, %v, want 200 on a connection that stays", response, err)
-		}
-		_ = response.Body.Close()
-	}
 }

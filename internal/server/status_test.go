@@ -3,15 +3,12 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
@@ -38,84 +35,49 @@ func TestServerKeepsInternalErrorsToItself(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
-				fail := true
-				r.store.before = func(context.Context, string) error {
-					if fail {
-						return tt.fail()
-					}
-					return nil
+			r, c := serve(t, port.Config{})
+			fail := true
+			r.store.before = func(context.Context, string) error {
+				if fail {
+					return tt.fail()
 				}
-				calls := map[string]func() error{
-					"CreateVideo": func() error {
-						_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
-						return err
-					},
-					"WatchCatalogEntries": func() error {
-						_, err := watchFrom(t, c, "").Recv()
-						return err
-					},
+				return nil
+			}
+			calls := map[string]func() error{
+				"CreateVideo": func() error {
+					_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+					return err
+				},
+				"WatchCatalogEntries": func() error {
+					_, err := watchFrom(t, c, "").Recv()
+					return err
+				},
+			}
+			lines := 0
+			for method, call := range calls {
+				err := call()
+				if status.Code(err) != tt.code || strings.Contains(err.Error(), "secret") {
+					t.Errorf("%s = %v, want %v without the secret", method, err, tt.code)
 				}
-				lines := 0
-				for method, call := range calls {
-					err := call()
-					if status.Code(err) != tt.code || strings.Contains(err.Error(), "secret") {
-						t.Errorf("%s = %v, want %v without the secret", method, err, tt.code)
-					}
-					lines += min(1, len(tt.log))
-					log := r.log.String()
-					if got := strings.Count(log, "\n"); got != lines {
-						t.Errorf("%d lines in the log, want %d:\n%s", got, lines, log)
-					}
-					for _, want := range tt.log {
-						if !strings.Contains(log, want) {
-							t.Errorf("log = %s, want it to contain %q", log, want)
-						}
-					}
-					if len(tt.log) > 0 && !strings.Contains(log, method) {
-						t.Errorf("log = %s, want it to name %s", log, method)
+				lines += min(1, len(tt.log))
+				log := r.log.String()
+				if got := strings.Count(log, "\n"); got != lines {
+					t.Errorf("%d lines in the log, want %d:\n%s", got, lines, log)
+				}
+				for _, want := range tt.log {
+					if !strings.Contains(log, want) {
+						t.Errorf("log = %s, want it to contain %q", log, want)
 					}
 				}
-				fail = false
-				mustCreate(t, c, film())
-				if text, _ := next(t, watchFrom(t, c, "")); text != "beat" {
-					t.Errorf("the first message of a watch = %s, want a sign of life", text)
+				if len(tt.log) > 0 && !strings.Contains(log, method) {
+					t.Errorf("log = %s, want it to name %s", log, method)
 				}
-			})
+			}
+			fail = false
+			mustCreate(t, c, film())
+			if text, _ := next(t, watchFrom(t, c, "")); text != "beat" {
+				t.Errorf("the first message of a watch = %s, want a sign of life", text)
+			}
 		})
-	}
-}
-
-// A caller without patience, or who leaves, is no matter for the log.
-func TestServerDoesNotLogImpatience(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	c := r.grpcClient(t)
-	entered := make(chan struct{}, 2) // the one whose time is over may come late, or not at all
-	r.store.before = func(ctx context.Context, _ string) error {
-		entered <- struct{}{}
-		<-ctx.Done()
-		return fmt.Errorf("query: %w", ctx.Err())
-	}
-	for want, timeout := range map[codes.Code]time.Duration{codes.DeadlineExceeded: 100 * time.Millisecond, codes.Canceled: time.Hour} {
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
-		if want == codes.Canceled {
-			go func() {
-				<-entered
-				cancel()
-			}()
-		}
-		_, err := c.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{})
-		if got := status.Code(err); got != want {
-			t.Errorf("ListCatalogEntries() = %v, want %v", err, want)
-		}
-		cancel()
-	}
-	r.stop()
-	if err := <-r.done; err != nil {
-		t.Errorf("Run() = %v, want nil", err)
-	}
-	if log := r.log.String(); log != "" {
-		t.Errorf("log = %s, want nothing", log)
 	}
 }

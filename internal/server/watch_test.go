@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -62,146 +60,70 @@ func watchFrom(t *testing.T, c client, token string) watchStream {
 // break goes on where it was.
 func TestWatchTellsStateAndChanges(t *testing.T) {
 	t.Parallel()
-	overAll(t, port.Config{}, func(t *testing.T, _ *running, c client) {
-		mustCreate(t, c, &videov1.Video{Title: "a draft"})
-		hide := func(v *videov1.Video) {
-			t.Helper()
-			if _, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: v.GetName()}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		hide(mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden"})))
-		a := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "a"}))
-		b := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "b"}))
-		hide(mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden too"})))
-
-		stream := watchFrom(t, c, "")
-		var token string
-		expect := func(want ...string) {
-			t.Helper()
-			var got []string
-			for range want {
-				var text string
-				text, token = next(t, stream)
-				got = append(got, text)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Fatalf("messages (-want +got):\n%s", diff)
-			}
-		}
-		expect("+a", "+b", "beat")
-		if _, err := c.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{
-			Video: &videov1.Video{Name: a.GetName(), Title: "a2"}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"title"}},
-		}); err != nil {
+	_, c := serve(t, port.Config{})
+	mustCreate(t, c, &videov1.Video{Title: "a draft"})
+	hide := func(v *videov1.Video) {
+		t.Helper()
+		if _, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: v.GetName()}); err != nil {
 			t.Fatal(err)
 		}
-		expect("+a2")
-		if _, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: b.GetName()}); err != nil {
-			t.Fatal(err)
-		}
-		expect("-" + entryName(b))
+	}
+	hide(mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden"})))
+	a := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "a"}))
+	b := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "b"}))
+	hide(mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden too"})))
 
-		hide(a)
-		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "c"}))
-		stream = watchFrom(t, c, token)
-		expect("-"+entryName(a), "+c", "beat")
-	})
+	stream := watchFrom(t, c, "")
+	var token string
+	expect := func(want ...string) {
+		t.Helper()
+		var got []string
+		for range want {
+			var text string
+			text, token = next(t, stream)
+			got = append(got, text)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("messages (-want +got):\n%s", diff)
+		}
+	}
+	expect("+a", "+b", "beat")
+	if _, err := c.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{
+		Video: &videov1.Video{Name: a.GetName(), Title: "a2"}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"title"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	expect("+a2")
+	if _, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: b.GetName()}); err != nil {
+		t.Fatal(err)
+	}
+	expect("-" + entryName(b))
+
+	hide(a)
+	mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "c"}))
+	stream = watchFrom(t, c, token)
+	expect("-"+entryName(a), "+c", "beat")
 }
 
 // A resume token must come from a watch.
 func TestWatchRefusesForeignTokens(t *testing.T) {
 	t.Parallel()
-	overAll(t, port.Config{}, func(t *testing.T, _ *running, c client) {
-		for range 2 {
-			mustCreate(t, c, film())
-		}
-		list, err := c.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, token := range []string{"x", "AAAA", list.GetNextPageToken(), strings.Repeat("A", 2001)} {
-			_, err := watchFrom(t, c, token).Recv()
-			if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"resume_token"}) {
-				t.Errorf("token %q: %v, want InvalidArgument about resume_token", token, err)
-			}
-			if tooLong := strings.Contains(status.Convert(err).Message(), "2000"); tooLong != (len(token) > 2000) {
-				t.Errorf("token of length %d: %v, want the rules of the contract to refuse long ones", len(token), err)
-			}
-		}
-	})
-}
-
-// Whoever follows the stream, through any number of breaks at any place, ends
-// with the catalog as it is.
-func TestWatchResumesWithoutLoss(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{})
-	c := r.grpcClient(t)
-	writing := make(chan struct{})
-	go func() {
-		defer close(writing)
-		var all []*videov1.Video
-		for i := range 300 {
-			if i%3 == 0 {
-				all = append(all, mustCreate(t, c, &videov1.Video{Title: fmt.Sprint(i)}))
-			}
-			v := all[rand.N(len(all))]
-			switch rand.N(3) {
-			case 0, 1:
-				mustPublish(t, c, v)
-			case 2:
-				_, _ = c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: v.GetName()})
-			}
-		}
-	}()
-	got := make(map[string]int64) // version by name
-	token := ""
-	done := false
-	for !done {
-		ctx, cancel := context.WithCancel(t.Context())
-		stream, err := c.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{ResumeToken: token})
-		if err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-writing:
-			done = true // this time to the end
-		default:
-		}
-		for messages := 1 + rand.N(20); messages > 0 || done; messages-- {
-			response, err := stream.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
-			token = response.GetResumeToken()
-			if entry := response.GetUpdated(); entry != nil {
-				if got[entry.GetName()] > entry.GetVersion() {
-					t.Errorf("%s went back to version %d", entry.GetName(), entry.GetVersion())
-				}
-				got[entry.GetName()] = entry.GetVersion()
-			}
-			delete(got, response.GetRemoved())
-			if response.GetChange() == nil {
-				break
-			}
-		}
-		cancel()
+	_, c := serve(t, port.Config{})
+	for range 2 {
+		mustCreate(t, c, film())
 	}
-	want := make(map[string]int64)
-	for token := ""; ; {
-		list, err := c.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageToken: token})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range list.GetCatalogEntries() {
-			want[entry.GetName()] = entry.GetVersion()
-		}
-		if token = list.GetNextPageToken(); token == "" {
-			break
-		}
+	list, err := c.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the catalog as the stream told it (-want +got):\n%s", diff)
+	for _, token := range []string{"x", "AAAA", list.GetNextPageToken(), strings.Repeat("A", 2001)} {
+		_, err := watchFrom(t, c, token).Recv()
+		if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"resume_token"}) {
+			t.Errorf("token %q: %v, want InvalidArgument about resume_token", token, err)
+		}
+		if tooLong := strings.Contains(status.Convert(err).Message(), "2000"); tooLong != (len(token) > 2000) {
+			t.Errorf("token of length %d: %v, want the rules of the contract to refuse long ones", len(token), err)
+		}
 	}
 }
 
@@ -272,47 +194,37 @@ func TestWatchOfNobodyReadsNothing(t *testing.T) {
 // as it was announced; and many changes do not make many reads.
 func TestWatchLooksSoonAndSeldom(t *testing.T) {
 	t.Parallel()
-	t.Run("changes of this process", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			store := newFakeStore()
-			time.AfterFunc(10*time.Second, func() { seed(t, store, true) })
-			stream := watchFor(t, store, 11*time.Second, nil)
-			if got := stream.times[len(stream.times)-1]; got < 10*time.Second || got > 10*time.Second+watchGap {
-				t.Errorf("messages at %v, want the last within %v of the change at 10 s", stream.times, watchGap)
-			}
-		})
-	})
-	t.Run("changes of another process", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			store := newFakeStore()
-			store.otherSide = true
-			time.AfterFunc(10*time.Second, func() { seed(t, store, true) })
-			stream := watchFor(t, store, 12*time.Second, nil)
-			if got := stream.times[len(stream.times)-1]; got < 10*time.Second || got > 11*time.Second {
-				t.Errorf("messages at %v, want the last within a second of the change at 10 s", stream.times)
-			}
-		})
-	})
-	t.Run("announced before it can be read", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			store := newFakeStore()
-			time.AfterFunc(10*time.Second, func() {
-				store.mu.Lock()
-				store.projectWaiting() // only announces
-				store.otherSide = true
-				store.mu.Unlock()
-				time.Sleep(100 * time.Millisecond)
-				seed(t, store, true)
+	for name, tt := range map[string]struct {
+		otherSide bool          // who makes the change
+		early     bool          // it is announced before it can be read
+		within    time.Duration // of the change at 10 s
+	}{
+		"changes of this process":         {false, false, watchGap},
+		"changes of another process":      {true, false, time.Second},
+		"announced before it can be read": {true, true, 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newFakeStore()
+				store.otherSide = tt.otherSide && !tt.early
+				time.AfterFunc(10*time.Second, func() {
+					if tt.early {
+						store.mu.Lock()
+						store.projectWaiting() // only announces
+						store.otherSide = true
+						store.mu.Unlock()
+						time.Sleep(100 * time.Millisecond)
+					}
+					seed(t, store, true)
+				})
+				stream := watchFor(t, store, 12*time.Second, nil)
+				if got := stream.times[len(stream.times)-1]; got < 10*time.Second || got > 10*time.Second+tt.within {
+					t.Errorf("messages at %v, want the last within %v of the change at 10 s", stream.times, tt.within)
+				}
 			})
-			stream := watchFor(t, store, 12*time.Second, nil)
-			if got := stream.times[len(stream.times)-1]; got < 10*time.Second || got > 10*time.Second+300*time.Millisecond {
-				t.Errorf("messages at %v, want the last soon after the change at 10.1 s", stream.times)
-			}
 		})
-	})
+	}
 	t.Run("many changes", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -506,28 +418,6 @@ func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
 		err := testCatalogService(store).WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, stream)
 		if got := time.Since(stream.began); !isKind(err, problem.Unavailable) || got != watchRead {
 			t.Errorf("WatchCatalogEntries() = %v after %s, want Unavailable after %s", err, got, watchRead)
-		}
-	})
-}
-
-// A server that stops ends the streams, and says that one should call again.
-func TestWatchEndsWhenTheServerStops(t *testing.T) {
-	t.Parallel()
-	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
-		stream := watchFrom(t, c, "")
-		if text, _ := next(t, stream); text != "beat" {
-			t.Fatalf("first message = %s, want a sign of life", text)
-		}
-		began := time.Now()
-		r.stop()
-		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "call again") {
-			t.Errorf("Recv() = %v, want Unavailable that says to call again", err)
-		}
-		if err := <-r.done; err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if took := time.Since(began); took > 3*time.Second {
-			t.Errorf("Run took %v to end, want well below the drain timeout", took)
 		}
 	})
 }

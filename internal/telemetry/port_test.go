@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -63,51 +61,6 @@ func TestPrivatePortTellsTheBacklog(t *testing.T) {
 	failure = errors.New("no database")
 	if code, body := ask(t, handler, http.MethodGet, "/health/backlog", ""); code != http.StatusServiceUnavailable || body != "no database" {
 		t.Errorf("GET /health/backlog = %d %q, want 503 no database", code, body)
-	}
-}
-
-// Profiles are there, and what the process does not have is not.
-func TestPrivatePortHasProfiles(t *testing.T) {
-	handler := telemetry.Private{}.Handler()
-	if code, body := ask(t, handler, http.MethodGet, "/debug/pprof/goroutine?debug=1", ""); code != http.StatusOK || !strings.HasPrefix(body, "goroutine profile:") {
-		t.Errorf("GET /debug/pprof/goroutine = %d %.40q", code, body)
-	}
-	for _, path := range []string{"/metrics", "/log/level", "/health/backlog", "/"} {
-		if code, _ := ask(t, handler, http.MethodGet, path, ""); code != http.StatusNotFound {
-			t.Errorf("GET %s = %d, want 404", path, code)
-		}
-	}
-}
-
-// The port serves until the context ends, also when somebody is being answered.
-func TestPrivatePortStops(t *testing.T) {
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() {
-		served <- telemetry.Serve(ctx, listener, telemetry.Private{}.Handler(), slog.New(slog.DiscardHandler))
-	}()
-	response, err := http.Get("http://" + listener.Addr().String() + "/debug/pprof/trace?seconds=60")
-	if err == nil {
-		defer response.Body.Close()
-		stop()
-		_, err = io.ReadAll(response.Body)
-	} else {
-		stop()
-	}
-	if err == nil {
-		t.Error("a minute of trace ended by itself")
-	}
-	select {
-	case err := <-served:
-		if err != nil {
-			t.Errorf("Serve() = %v, want nil", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("Serve() did not return")
 	}
 }
 

@@ -1,4 +1,4 @@
-package observe
+package service
 
 import (
 	"context"
@@ -23,25 +23,44 @@ import (
 
 	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/deep"
+	"example.com/videocatalog/deploy/observe"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
-// TestMain lets the tests of this package run in parallel on a small machine, too: they mostly wait.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
+// alerts is the folder of the rules.
+const alerts = root + "/deploy/observe/"
+
+// Prometheus accepts the rules, and they fire exactly when they should.
+func TestRulesWithPromtool(t *testing.T) {
+	t.Parallel()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Log("promtool is not installed, so the rules were not run: apt-get install prometheus")
+		return
 	}
-	storetest.Main(m)
+	dir := t.TempDir() // promtool needs the sources with their names
+	for _, name := range []string{"alerts.yaml", "alerts.cloud.yaml", "alerts_test.yaml"} {
+		text, err := observe.Source(alerts + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml", "alerts.cloud.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		cmd := exec.CommandContext(t.Context(), promtool, args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
 }
 
 // Each fault is made in a running service that a Prometheus scrapes. Its alert fires, and no other alert does, except
 // those that a busy machine causes at this pace. The alert resolves after the remedy of its runbook. The rules are
 // those of alerts.yaml, up to 300 times faster: see speedUp.
 func TestAlertsFireAndResolve(t *testing.T) {
-	deep.Test(t)
 	t.Parallel()
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -52,19 +71,13 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	if err != nil {
 		t.Fatalf("promtool should be beside prometheus: %v", err)
 	}
-	programs := programs{server: filepath.Join(t.TempDir(), "server"), prometheus: prometheus, promtool: promtool}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags=chaos", "-overlay="+withTimers(t), "-o", programs.server, root+"/cmd/server").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	want, got := map[string]bool{}, map[string]bool{}
-	r, err := readRules(alerts)
-	if err != nil {
+	tools := tools{server: filepath.Join(t.TempDir(), "server"), prometheus: prometheus, promtool: promtool}
+	if err := build(tools.server, "cmd/server", "-tags=chaos", "-overlay="+withTimers(t)); err != nil {
 		t.Fatal(err)
 	}
-	for _, g := range r.Groups {
-		for _, rule := range g.Rules {
-			want[rule.Alert] = true
-		}
+	want, got := map[string]bool{}, map[string]bool{}
+	for _, rule := range regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(read(t, alerts+"alerts.yaml"), -1) {
+		want[rule[1]] = true
 	}
 	var mu sync.Mutex // guards got
 	t.Run("faults", func(t *testing.T) {
@@ -83,7 +96,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := newSystem(t, programs)
+				s := newSystem(t, tools)
 				makeFaults(s)
 				mu.Lock()
 				defer mu.Unlock()
@@ -320,7 +333,7 @@ func timersLateAndBroken(s *system) {
 	id := strings.TrimPrefix(s.create().GetName(), "videos/")
 	setTimer := func() {
 		s.exec(`INSERT INTO video_catalog.timers (aggregate_type, aggregate_id, name, due_at, causation_id, correlation_id)
-			VALUES ('video', $1, 'publish', now(), $1, $1)`, id)
+			VALUES ('video', $1, 'publish', now(), $1, $1) ON CONFLICT (aggregate_type, aggregate_id, name) DO UPDATE SET due_at = now()`, id) // the service may have set it
 	}
 	setTimer()
 	s.fire("TimersLate")

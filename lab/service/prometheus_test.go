@@ -1,4 +1,4 @@
-package observe
+package service
 
 import (
 	"bytes"
@@ -32,11 +32,8 @@ import (
 	"example.com/servicekit/localbroker"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/store/storetest"
 )
-
-const project = "test-project"
 
 // pace is the factor by which the rules are faster: 5 minutes become 1 second. Pool statistics are read once a second,
 // so rules about them use slowPace: 5 minutes become 3 seconds.
@@ -63,7 +60,7 @@ var limits = []struct {
 // speedUp returns the rules of alerts.yaml, faster by the factor pace. It changes nothing else.
 func speedUp(t *testing.T, pace time.Duration) string {
 	t.Helper()
-	text := read(t, alerts)
+	text := read(t, alerts+"alerts.yaml")
 	for _, l := range limits {
 		found := regexp.MustCompile(regexp.QuoteMeta(l.expr) + ` (\S+)`).FindStringSubmatch(text)
 		if found == nil {
@@ -87,12 +84,12 @@ func speedUp(t *testing.T, pace time.Duration) string {
 	return text
 }
 
-type programs struct{ server, prometheus, promtool string }
+type tools struct{ server, prometheus, promtool string }
 
 // system is a service with its own database, broker and Prometheus. Only the alerts of its own faults may fire.
 type system struct {
 	*testing.T
-	programs
+	tools
 	broker  *localbroker.Server
 	client  *pubsub.Client
 	db      *pgxpool.Pool
@@ -107,25 +104,15 @@ type system struct {
 	expected, tolerated, resolved map[string]bool // alerts by name
 }
 
-func newSystem(t *testing.T, p programs) *system {
+func newSystem(t *testing.T, p tools) *system {
 	t.Helper()
-	s := &system{T: t, programs: p, pace: pace, expected: map[string]bool{}, resolved: map[string]bool{}}
+	s := &system{T: t, tools: p, pace: pace, expected: map[string]bool{}, resolved: map[string]bool{}}
 	// At this pace the first two fire after 0.2 seconds, which one call may take on a busy machine. The third fires if
 	// no scrape succeeds for two seconds.
 	s.tolerated = map[string]bool{"OutboxStalled": true, "ProjectionLag": true, "OutboxNotMeasured": true}
-	var err error
-	if s.broker, err = localbroker.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.broker.Close() })
-	if s.client, err = s.broker.Client(t.Context(), project); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.client.Close() })
-	if err := localtopics.Create(t.Context(), s.client, localbroker.Resources{}); err != nil {
-		t.Fatal(err)
-	}
+	s.broker, s.client = newBroker(t)
 	database := storetest.URL(t)
+	var err error
 	if s.db, err = db.Open(t.Context(), database, 4, nil); err != nil {
 		t.Fatal(err)
 	}

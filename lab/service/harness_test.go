@@ -1,0 +1,374 @@
+package service
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"example.com/servicekit/localbroker"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// root is the directory of the repository.
+const root = "../.."
+
+// long makes the attacks use ten times as many connections. It needs as many open files, twice.
+var long = flag.Bool("long", false, "ten times as many connections in the attacks")
+
+// patience is how long an attacked server may take to answer others, or to end
+// what it is to end, on a machine that does much else. What it takes is logged.
+const patience = 10 * time.Second
+
+// programs has a folder for what the tests build.
+var programs string
+
+// TestMain lets the tests of alerts run in parallel on a small machine, too: they mostly wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	dir, err := os.MkdirTemp("", "service")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	programs = dir
+	storetest.Main(m)
+}
+
+// server is the service, in the build that has variables for the Config of its packages.
+var server = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(programs, "server")
+	return program, build(program, "cmd/server", "-tags=chaos")
+})
+
+func build(program, command string, flags ...string) error {
+	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./"+command)...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", command, err, out)
+	}
+	return nil
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+const project = "test-project"
+
+// newBroker returns a Pub/Sub with the topics of the service, and a client.
+func newBroker(t *testing.T) (*localbroker.Server, *pubsub.Client) {
+	t.Helper()
+	broker, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { broker.Close() })
+	client, err := broker.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	return broker, client
+}
+
+// process is a running service that ends with its test.
+type process struct {
+	cmd  *exec.Cmd
+	addr string
+}
+
+// startService starts the service with a database of its own, and waits until it listens.
+func startService(t *testing.T, environ ...string) *process {
+	t.Helper()
+	program, err := server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: exec.Command(program, "serve")}
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "ALLOWED_HOSTS=*"}, environ...)
+	log, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(log)
+	for p.addr == "" && lines.Scan() {
+		var line struct{ Message, Addr string }
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Message != "server: started" {
+			t.Logf("%s", lines.Bytes())
+			continue
+		}
+		_, port, err := net.SplitHostPort(line.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.addr = "127.0.0.1:" + port
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, log)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Signal(os.Interrupt)
+		<-ended
+		if err := p.cmd.Wait(); err != nil {
+			t.Errorf("the service ended with %v, want it to survive", err)
+		}
+	})
+	if p.addr == "" {
+		t.Fatal("the service did not start")
+	}
+	return p
+}
+
+// peak is the most memory that the process has had, in MiB.
+func (p *process) peak(t *testing.T) (n int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := bytes.Cut(text, []byte("VmHWM:"))
+	if _, err := fmt.Sscanf(string(bytes.TrimSpace(line)), "%d kB", &n); err != nil {
+		t.Fatal(err)
+	}
+	return n >> 10
+}
+
+// dial opens a connection that the test closes at its end.
+func (p *process) dial(t *testing.T) net.Conn {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// victim is a service that is attacked, with two clients that behave well.
+type victim struct {
+	*process
+	before int // memory
+
+	stop   context.CancelFunc
+	others sync.WaitGroup
+	calls  atomic.Int64
+	mu     sync.Mutex
+	worst  time.Duration // guarded by mu
+	failed error         // guarded by mu
+}
+
+// attack starts a service, and clients of gRPC and REST that use it all the while. Its times
+// are so short that a test can wait for them, and so long that a busy machine keeps them.
+func attack(t *testing.T) *victim {
+	t.Helper()
+	v := &victim{process: startService(t, "ROLES=api", "DATABASE_URL="+storetest.URL(t),
+		"LAB_PORT_CALL_TIMEOUT=4s", "LAB_PORT_PAGE_WAIT=4s", "LAB_PORT_STREAM_LIFETIME=2s", "LAB_PORT_READ_HEADER_TIMEOUT=3s")}
+	ctx, stop := context.WithCancel(t.Context())
+	v.stop = stop
+	t.Cleanup(stop)
+	conn, err := grpc.NewClient(v.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	videos := videov1.NewVideoServiceClient(conn)
+	v.use(ctx, func() error {
+		_, err := videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		return err
+	})
+	v.use(ctx, func() error {
+		rest := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // each time as somebody new
+		response, err := rest.Get("http://" + v.addr + "/v1/videos?pageSize=1")
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		switch response.StatusCode {
+		case http.StatusOK:
+			_, err = io.Copy(io.Discard, response.Body)
+			return err
+		case http.StatusGatewayTimeout:
+			return context.DeadlineExceeded
+		}
+		return fmt.Errorf("status %s", response.Status)
+	})
+	v.awaitCalls(20)
+	v.before = v.peak(t)
+	return v
+}
+
+// use calls again and again until ctx ends.
+func (v *victim) use(ctx context.Context, call func() error) {
+	v.others.Go(func() {
+		for ctx.Err() == nil {
+			began := time.Now()
+			err := call()
+			// That a call takes too long may be the machine's doing.
+			if late := errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded; !late {
+				v.calls.Add(1)
+				v.mu.Lock()
+				v.worst = max(v.worst, time.Since(began))
+				v.failed = cmp.Or(v.failed, err)
+				v.mu.Unlock()
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+}
+
+func (v *victim) awaitCalls(more int64) {
+	for all := v.calls.Load() + more; v.calls.Load() < all; {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// survived checks that no call of the others was refused or broken, that they
+// are still served, and that the server held at most that many MiB more than before.
+func (v *victim) survived(t *testing.T, most int) {
+	t.Helper()
+	v.awaitCalls(20)
+	v.stop()
+	v.others.Wait()
+	grown := v.peak(t) - v.before
+	t.Logf("others: %d calls, the slowest %v; memory: %d MiB before, %d MiB more at most", v.calls.Load(), v.worst.Round(time.Millisecond), v.before, grown)
+	if v.failed != nil {
+		t.Errorf("others: %v, want no error", v.failed)
+	}
+	if grown > most {
+		t.Errorf("memory grew by %d MiB, want at most %d", grown, most)
+	}
+}
+
+// rawHTTP2 is a client of HTTP/2 without manners.
+type rawHTTP2 struct {
+	net.Conn
+	*http2.Framer
+	nextID uint32
+}
+
+func (p *process) rawHTTP2(t *testing.T, settings ...http2.Setting) *rawHTTP2 {
+	t.Helper()
+	conn := p.dial(t)
+	c := &rawHTTP2{Conn: conn, Framer: http2.NewFramer(conn, conn), nextID: 1}
+	c.AllowIllegalWrites = true
+	c.SetMaxReadFrameSize(1 << 20)
+	_, err := io.WriteString(conn, http2.ClientPreface)
+	if err := errors.Join(err, c.WriteSettings(settings...), c.WriteSettingsAck()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// headerBlock encodes a header without a table, so that every connection may use it.
+func headerBlock(pairs ...string) []byte {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	encoder.SetMaxDynamicTableSize(0)
+	for i := 0; i < len(pairs); i += 2 {
+		_ = encoder.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]})
+	}
+	return block.Bytes()
+}
+
+// grpcHeader is the header of a call by gRPC.
+func grpcHeader(method string) []byte {
+	return headerBlock(":method", "POST", ":scheme", "http", ":path", method, ":authority", "x", "content-type", "application/grpc", "te", "trailers")
+}
+
+// open begins a stream and leaves its request open.
+func (c *rawHTTP2) open(block []byte) (id uint32, err error) {
+	id = c.nextID
+	c.nextID += 2
+	return id, c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
+}
+
+// call opens a stream, and ends its side of it with a message.
+func (c *rawHTTP2) call(method, message string) error {
+	id, err := c.open(grpcHeader(method))
+	if err != nil {
+		return err
+	}
+	return c.WriteData(id, true, append([]byte{0, 0, 0, 0, byte(len(message))}, message...))
+}
+
+// awaitEnd reads until that many streams have ended, or the connection has. A
+// busy machine may take long for it. Where they never end, the test ends by its
+// timeout.
+func (c *rawHTTP2) awaitEnd(open int) {
+	ended := make(map[uint32]bool)
+	for len(ended) < open {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			return
+		}
+		switch frame := frame.(type) {
+		case *http2.RSTStreamFrame:
+			ended[frame.StreamID] = true
+		case *http2.HeadersFrame:
+			if frame.StreamEnded() {
+				ended[frame.StreamID] = true
+			}
+		case *http2.PingFrame:
+			if !frame.IsAck() {
+				_ = c.WritePing(true, frame.Data)
+			}
+		}
+	}
+}
+
+// awaitClose reads until the server ends a connection. Where it never does, the
+// test ends by its timeout.
+func awaitClose(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
+
+// many is how many connections an attack has.
+func many(n int) int {
+	if *long {
+		return 10 * n
+	}
+	return n
+}
+
+// lines joins the lines of a request of HTTP/1.1.
+func lines(text ...string) string { return strings.Join(text, "\r\n") }

@@ -1,0 +1,86 @@
+package service
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// With --observe, cmd/dev starts a Prometheus, which scrapes the service and has the rules loaded.
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("prometheus"); err != nil {
+		t.Log("prometheus is not installed, so nothing was observed: apt-get install prometheus")
+		return
+	}
+	dir := openFolder(t)
+	program, screen := filepath.Join(dir, "dev"), filepath.Join(dir, "screen")
+	if err := build(program, "cmd/dev"); err != nil {
+		t.Fatal(err)
+	}
+	output, err := os.Create(screen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = output.Close() })
+	cmd := exec.CommandContext(t.Context(), program, "--state", filepath.Join(dir, "state"), "--observe")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Dir, cmd.Stdout, cmd.Stderr = root, output, output
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "NO_COLOR=1"}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var address []string
+	for address == nil {
+		address = regexp.MustCompile(`alerts +(http://\S+)/alerts`).FindStringSubmatch(read(t, screen))
+		select {
+		case err := <-ended:
+			t.Fatalf("cmd/dev ended: %v\n%s", err, read(t, screen))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	await := func(path, text string) {
+		t.Helper()
+		for got, deadline := "", time.Now().Add(time.Minute); !strings.Contains(got, text); time.Sleep(100 * time.Millisecond) {
+			if response, err := http.Get(address[1] + path); err == nil {
+				body, _ := io.ReadAll(response.Body) // too little is read again
+				_ = response.Body.Close()
+				got = string(body)
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("GET %s = %s, want %s in it", path, got, text)
+			}
+		}
+	}
+	await("/api/v1/query?query=outbox_backlog_age_seconds", `"value"`)
+	await("/api/v1/rules", `"OutboxStalled"`)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("after SIGTERM: %v\n%s", err, read(t, screen))
+	}
+}
+
+// openFolder returns a folder that the user who runs PostgreSQL may enter, also when the test runs as root.
+func openFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "observe-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

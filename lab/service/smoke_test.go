@@ -1,0 +1,44 @@
+package service
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// The smoke test succeeds with a real service. Without a projector, its error names the failed
+// step. In both cases no video is left.
+func TestSmoke(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "smoke")
+	if err := build(program, "deploy/smoke"); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ name, roles, timeout, want string }{
+		{"a service that works", "api,publisher,projector", "90s", "smoke: the service works"},
+		{"nobody projects", "api,publisher", "10s", "projector at work?"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			database := storetest.URL(t)
+			broker, _ := newBroker(t)
+			p := startService(t, "ROLES="+test.roles, "DATABASE_URL="+database, "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+broker.Addr())
+			out, err := exec.CommandContext(t.Context(), program, "--timeout", test.timeout, "http://"+p.addr).CombinedOutput()
+			if !strings.Contains(string(out), test.want) || (err == nil) != strings.HasPrefix(string(out), "smoke: the service works") {
+				t.Errorf("smoke = %v, %s, want %q", err, out, test.want)
+			}
+			pool, err := db.Open(t.Context(), database, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			var left int
+			if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos WHERE delete_time IS NULL").Scan(&left); err != nil || left != 0 {
+				t.Errorf("%d videos are left, %v, want none", left, err)
+			}
+		})
+	}
+}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -324,11 +326,17 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 		t.Errorf("/metrics lacks %q", missing)
 	}
 	documented := make(map[string][]string) // the labels of metrics, by their names in Prometheus
-	page, err := os.ReadFile("../../docs/metrics.md")
+	pages, err := filepath.Glob("../../options/*/README.md")
+	var text strings.Builder
+	for _, page := range append(pages, "../../deploy/observe/metrics.md") {
+		content, readErr := os.ReadFile(page)
+		text.Write(content)
+		err = errors.Join(err, readErr)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range regexp.MustCompile("(?m)^\\| `\\S+` \\| `(\\w+)` \\| \\w+ \\| [^|]* \\| ([^|]*) \\|").FindAllStringSubmatch(string(page), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `\\S+` \\| `(\\w+)` \\| \\w+ \\| [^|]* \\| ([^|]*) \\|").FindAllStringSubmatch(text.String(), -1) {
 		documented[row[1]] = strings.FieldsFunc(strings.ReplaceAll(row[2], ".", "_"), func(r rune) bool { return r == ' ' || r == ',' })
 		slices.Sort(documented[row[1]])
 	}
@@ -339,9 +347,9 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 	for name, got := range scraped {
 		want, ok := documented[name]
 		if !ok {
-			t.Errorf("%s is not in docs/metrics.md", name)
+			t.Errorf("%s is not in deploy/observe/metrics.md", name)
 		} else if !slices.Equal(got, want) {
-			t.Errorf("%s has the labels %q, want %q: attributesOf in internal/app/metrics_test.go", name, got, want)
+			t.Errorf("%s has the labels %q, want %q: attributesOf in deploy/observe/metrics_test.go", name, got, want)
 		}
 	}
 	if strings.Contains(metrics, "127.0.0.1") || strings.Contains(metrics, video.GetName()[len("videos/"):]) {

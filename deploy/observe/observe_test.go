@@ -58,7 +58,7 @@ func metricRows(t *testing.T) [][]string {
 	return rows
 }
 
-// documentedMetrics returns the series and the metrics in docs/metrics.md, by name. In Prometheus, a histogram itself
+// documentedMetrics returns the series and the metrics in metrics.md, by name. In Prometheus, a histogram itself
 // is not a series. The metrics have the names of OpenTelemetry, too.
 func documentedMetrics(t *testing.T) (series, metrics map[string]bool) {
 	t.Helper()
@@ -120,7 +120,7 @@ func TestRunbookMetricsExist(t *testing.T) {
 			}
 			found++
 			if !series[m[1]] && !metrics[m[1]] {
-				t.Errorf("%s: %s is not in docs/metrics.md", path[1:], m[1])
+				t.Errorf("%s: %s is not in metrics.md", path[1:], m[1])
 			}
 		}
 	}

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// metricsPage is the list of metrics of the service, relative to the directory of the sources. internal/app generates it.
+// metricsPage is the list of metrics of the service, relative to the directory of the sources. A test writes it.
 // optionPages have those of the options.
 const (
-	metricsPage = "../../docs/metrics.md"
+	metricsPage = "metrics.md"
 	optionPages = "../../options/*/README.md"
 )
 
@@ -136,7 +136,7 @@ func (m metrics) otlp(query string) (string, map[string]string, error) {
 			}
 			out.WriteString(p[2] + list + ")")
 		case !ours:
-			return "", nil, fmt.Errorf("%s is no metric of docs/metrics.md that is sent by OTLP, and no word of otlp.go", name)
+			return "", nil, fmt.Errorf("%s is no metric of metrics.md that is sent by OTLP, and no word of otlp.go", name)
 		default:
 			matchers, err := rename(p[6], matcher, s.labels)
 			if err != nil {
@@ -161,7 +161,7 @@ func rename(list string, item *regexp.Regexp, labels map[string]string) (string,
 		}
 		name := labels[found[2]]
 		if name == "" {
-			return "", fmt.Errorf("%s is not an attribute of this metric in docs/metrics.md", found[2])
+			return "", fmt.Errorf("%s is not an attribute of this metric in metrics.md", found[2])
 		}
 		if strings.Contains(name, ".") {
 			name = `"` + name + `"`

@@ -175,7 +175,7 @@ func TestTimerIsCancelled(t *testing.T) {
 		return e, err
 	})
 	ids := someClips(t, videos, 40)
-	set(t, videos, ids[0], after{"a": now, "b": now})
+	set(t, videos, ids[0], after{"a": now, "b": time.Minute})
 	set(t, videos, ids[1], after{"x": now})
 	set(t, videos, ids[1], after{"x": time.Hour})
 	set(t, videos, ids[2], after{"x": now})

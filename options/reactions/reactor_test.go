@@ -197,8 +197,8 @@ func TestReactorQuarantines(t *testing.T) {
 	}
 	s.stop()
 	var out strings.Builder
-	if err := program(false).Run(t.Context(), []string{"quarantine", "replay", "--all", "--reason", "mended"}, s.environ, &out, io.Discard); err != nil {
-		t.Fatalf("quarantine replay = %q, %v", &out, err)
+	if err := program(false).Run(t.Context(), []string{"retry", "--all", "--why", "mended"}, s.environ, &out, io.Discard); err != nil {
+		t.Fatalf("retry = %q, %v", &out, err)
 	}
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
 		t.Errorf("%d events of the reaction, want 1", n)

@@ -123,7 +123,7 @@ func readNames(t *testing.T) names {
 	t.Helper()
 	n := names{metrics: map[string]string{}, labels: map[string]string{"job": "job", "le": "le"}}
 	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|[^|]*\\|([^|]*)\\|")
-	for _, m := range row.FindAllStringSubmatch(string(read(t, root+"/docs/metrics.md")), -1) {
+	for _, m := range row.FindAllStringSubmatch(string(read(t, root+"/deploy/observe/metrics.md")), -1) {
 		parts := []string{""}
 		if m[3] == "histogram" {
 			parts = []string{"_bucket", "_sum", "_count"}

@@ -10,13 +10,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// Ids of the events that a consumer has projected, for deduplication and audit.
-type VideoCatalogReadInbox struct {
-	Consumer   string
-	EventID    uuid.UUID
-	ReceivedAt time.Time
-}
-
 // The aggregates. The lock of a row is the lock of its aggregate: version and outbox row are written under it.
 type VideoCatalogVideo struct {
 	ID          uuid.UUID

@@ -34,7 +34,7 @@ func TestServerCountsCallersBehindIAM(t *testing.T) {
 	s := newStack(t)
 	p := s.start(t, "K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=iam", "SERVER_CALLER_RATE=1")
 	call := func(from string) error {
-		_, err := p.videos.ListVideos(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.99, "+from), &videov1.ListVideosRequest{})
+		_, err := p.videos().ListVideos(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.99, "+from), &videov1.ListVideosRequest{})
 		return err
 	}
 	var last error
@@ -134,7 +134,7 @@ func TestOutboxKeepsCallersBehindIAM(t *testing.T) {
 		"web@example.com": metadata.AppendToOutgoingContext(t.Context(), "x-serverless-authorization", vouched(t, "web@example.com")),
 		"":                t.Context(),
 	} {
-		video, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		video, err := p.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 		if err != nil {
 			t.Fatal(err)
 		}

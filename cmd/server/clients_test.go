@@ -79,11 +79,11 @@ func (s *stack) settled(t *testing.T, owner string) {
 // create makes a video, publishes it, and returns its name.
 func (p *process) create(t *testing.T, title string) string {
 	t.Helper()
-	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
+	video, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
+	if _, err := p.videos().PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
 		t.Fatal(err)
 	}
 	return video.GetName()
@@ -92,7 +92,7 @@ func (p *process) create(t *testing.T, title string) string {
 // rename changes the title of a video.
 func (p *process) rename(t *testing.T, name, title string) {
 	t.Helper()
-	if _, err := p.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{Video: &videov1.Video{Name: name, Title: title}}); err != nil {
+	if _, err := p.videos().UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{Video: &videov1.Video{Name: name, Title: title}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -100,7 +100,7 @@ func (p *process) rename(t *testing.T, name, title string) {
 // delete deletes a video.
 func (p *process) delete(t *testing.T, name string) {
 	t.Helper()
-	if _, err := p.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: name}); err != nil {
+	if _, err := p.videos().DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: name}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -111,7 +111,7 @@ type entries map[string]string
 // published is what the owner says should be in the catalog.
 func (p *process) published(t *testing.T) entries {
 	t.Helper()
-	response, err := p.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1000})
+	response, err := p.videos().ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func (p *process) published(t *testing.T) entries {
 // listed is what the catalog has.
 func (p *process) listed(t *testing.T) entries {
 	t.Helper()
-	response, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 1000})
+	response, err := p.catalog().ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,4 +206,10 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
+}
+
+func (p *process) videos() videov1.VideoServiceClient { return videov1.NewVideoServiceClient(p.conn) }
+
+func (p *process) catalog() catalogv1.CatalogServiceClient {
+	return catalogv1.NewCatalogServiceClient(p.conn)
 }

@@ -44,7 +44,7 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	s := newStack(t)
 	p := s.start(t, "ROLES=api")
 	for range 10 {
-		if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+		if _, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,7 +66,7 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	p := s.start(t, "LAB_OUTBOX_MAX_ATTEMPTS=1")
 	var ids []string
 	for range 4 {
-		v, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		v, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	busy, other := s.start(t, "LAB_PORT_CALL_TIMEOUT=5m"), s.start(t, "ROLES=api")
 	create := func(title string) *videov1.Video {
 		t.Helper()
-		video, err := other.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
+		video, err := other.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	defer func() { cancel(); calls.Wait() }()
 	for range 50 {
 		calls.Go(func() {
-			_, err := busy.videos.UpdateVideo(ctx, &videov1.UpdateVideoRequest{
+			_, err := busy.videos().UpdateVideo(ctx, &videov1.UpdateVideoRequest{
 				Video: &videov1.Video{Name: locked.GetName(), Title: "changed"}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"title"}},
 			})
 			if err != nil {
@@ -56,16 +56,16 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	eventually(t, 10*time.Second, "a call that needs a connection is refused in half of its time", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := busy.videos.GetVideo(ctx, &videov1.GetVideoRequest{Name: locked.GetName()})
+		_, err := busy.videos().GetVideo(ctx, &videov1.GetVideoRequest{Name: locked.GetName()})
 		return status.Code(err) == codes.Unavailable
 	})
 
-	video, err := other.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: create("new").GetName()})
+	video, err := other.videos().PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: create("new").GetName()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Only the busy process publishes it and projects it.
-	if _, err := other.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
+	if _, err := other.catalog().GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
 		Name: "catalogEntries/" + strings.TrimPrefix(video.GetName(), "videos/"), MinVersion: video.GetVersion(),
 	}); err != nil {
 		t.Errorf("beside calls that wait, an event did not get to the catalog: %v", err)

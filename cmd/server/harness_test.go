@@ -27,8 +27,6 @@ import (
 
 	"example.com/servicekit/localbroker"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1" // only full
-	videov1 "example.com/videocatalog/api/proto/video/v1"     // only full
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/store/storetest"
@@ -187,8 +185,6 @@ type process struct {
 	listens string // on which host; empty or ::, on all
 	addr    string
 	conn    *grpc.ClientConn
-	videos  videov1.VideoServiceClient     // only full
-	catalog catalogv1.CatalogServiceClient // only full
 
 	mu  sync.Mutex
 	log []string // guarded by mu
@@ -236,7 +232,6 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	if p.conn, err = grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
-	p.videos, p.catalog = videov1.NewVideoServiceClient(p.conn), catalogv1.NewCatalogServiceClient(p.conn) // only full
 	eventually(t, 10*time.Second, "the server is ready", func() bool {
 		response, err := http.Get("http://" + p.addr + "/health/ready")
 		if err != nil {

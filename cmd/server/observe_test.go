@@ -123,17 +123,17 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 	}
 	response.Body.Close()
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(viaGRPC, "01"))
-	if _, err := p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: created.Name}); err != nil {
+	if _, err := p.videos().PublishVideo(ctx, &videov1.PublishVideoRequest{Name: created.Name}); err != nil {
 		t.Fatal(err)
 	}
 	ctx = metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(unsampled, "00"))
-	if _, err := p.videos.UnpublishVideo(ctx, &videov1.UnpublishVideoRequest{Name: created.Name}); err != nil {
+	if _, err := p.videos().UnpublishVideo(ctx, &videov1.UnpublishVideoRequest{Name: created.Name}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: created.Name}); err != nil {
+	if _, err := p.videos().PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: created.Name}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
+	if _, err := p.catalog().GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
 		Name: strings.Replace(created.Name, "videos/", "catalogEntries/", 1), MinVersion: 4,
 	}); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 			s := newStack(t)
 			p := s.start(t, extra...)
 			for _, ctx := range []context.Context{metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent), t.Context()} {
-				if _, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+				if _, err := p.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -284,14 +284,14 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 	s := newStack(t)
 	p := s.start(t, "TELEMETRY_ADDR=127.0.0.1:0")
 	private := "http://" + p.private(t)
-	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+	video, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if video, err = p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
+	if video, err = p.videos().PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
+	if _, err := p.catalog().GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
 		Name: strings.Replace(video.GetName(), "videos/", "catalogEntries/", 1), MinVersion: video.GetVersion(),
 	}); err != nil {
 		t.Fatal(err)
@@ -301,7 +301,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 		if _, err := s.pool.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: video.GetName()}); (err != nil) != strings.HasSuffix(statement, "gone") {
+		if _, err := p.videos().GetVideo(t.Context(), &videov1.GetVideoRequest{Name: video.GetName()}); (err != nil) != strings.HasSuffix(statement, "gone") {
 			t.Errorf("GetVideo() after %s = %v", statement, err)
 		}
 	}

@@ -59,7 +59,7 @@ func TestStopUnderLoadLosesNothing(t *testing.T) {
 			})
 		}
 	}
-	watch, err := p.catalog.WatchCatalogEntries(t.Context(), &catalogv1.WatchCatalogEntriesRequest{})
+	watch, err := p.catalog().WatchCatalogEntries(t.Context(), &catalogv1.WatchCatalogEntriesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,12 +100,12 @@ func TestStopWithSilentDatabaseEndsInTime(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
-		if _, err := p.videos.ListVideos(ctx, &videov1.ListVideosRequest{}); status.Code(err) != want {
+		if _, err := p.videos().ListVideos(ctx, &videov1.ListVideosRequest{}); status.Code(err) != want {
 			t.Errorf("ListVideos() = %v, want %v", err, want)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), within)
 		defer cancel()
-		if _, err := p.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{}); status.Code(err) != want {
+		if _, err := p.catalog().ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{}); status.Code(err) != want {
 			t.Errorf("ListCatalogEntries() = %v, want %v", err, want)
 		}
 	}
@@ -187,11 +187,11 @@ func TestRolesRunApart(t *testing.T) {
 	defer cancel()
 	s := newStack(t)
 	api := s.start(t, "ROLES=api")
-	v, err := api.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+	v, err := api.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v, err = api.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()}); err != nil {
+	if v, err = api.videos().PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()}); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending"); got != 2 {
@@ -199,11 +199,11 @@ func TestRolesRunApart(t *testing.T) {
 	}
 	publisher := s.start(t, "ROLES=publisher")
 	s.start(t, "ROLES=projector")
-	if _, err := publisher.videos.GetVideo(ctx, &videov1.GetVideoRequest{Name: v.GetName()}); status.Code(err) != codes.Unimplemented {
+	if _, err := publisher.videos().GetVideo(ctx, &videov1.GetVideoRequest{Name: v.GetName()}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("GetVideo() of a publisher = %v, want Unimplemented", err)
 	}
 	name := strings.Replace(v.GetName(), "videos/", "catalogEntries/", 1)
-	if _, err := api.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: name, MinVersion: v.GetVersion()}); err != nil {
+	if _, err := api.catalog().GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: name, MinVersion: v.GetVersion()}); err != nil {
 		t.Errorf("GetCatalogEntry() = %v", err)
 	}
 }

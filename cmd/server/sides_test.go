@@ -87,12 +87,12 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 			return err == nil && response.GetStatus() == want
 		})
 	}
-	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+	if _, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
 		t.Errorf("CreateVideo() = %v", err)
 	}
 	eventually(t, 30*time.Second, "ListCatalogEntries() = Unavailable", func() bool {
 		end() // a session that was starting is not seen before
-		_, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
+		_, err := p.catalog().ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
 		return status.Code(err) == codes.Unavailable
 	})
 	execute("ALTER DATABASE " + database + " ALLOW_CONNECTIONS true")

@@ -32,14 +32,14 @@ var imports = map[string][]string{
 	"internal/domain":          {"internal/problem"},
 	"internal/fields":          {},
 	"internal/names":           {},
-	"deploy/observe":           {"internal/names"}, // only observe
-	"deploy/observe/generate":  {"deploy/observe"}, // only observe
+	"deploy/observe":           {"internal/names"},
+	"deploy/observe/generate":  {"deploy/observe"},
 	"internal/auth":            {},
 	"internal/envelope":        {},
 	"internal/event":           {"internal/domain", "internal/envelope", "internal/problem", "api"},
 	"internal/admin":           {"internal/envelope", "internal/problem"},
 	"internal/store":           {"internal/admin", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/search", "internal/store/internal/sqlcgen"},
-	"internal/search":          {}, // only full
+	"internal/search":          {},
 	"internal/aip":             {"internal/problem"},
 	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
 	"internal/server":          {"internal/aip", "internal/domain", "internal/fields", "internal/port", "internal/problem", "api"},
@@ -77,10 +77,8 @@ const double = "cloud.google.com/go/pubsub/v2/pstest"
 
 // Nobody imports what the table does not give them.
 func TestImportsFollowTheTable(t *testing.T) {
-	exists := make(map[string]bool)
 	for _, f := range source(t) {
 		user := tableKey(f.dir)
-		exists[user] = true
 		if f.test || optionOf(f.dir) != "" {
 			continue
 		}
@@ -88,11 +86,6 @@ func TestImportsFollowTheTable(t *testing.T) {
 			if optionOf(used) == "" && !slices.ContainsFunc(imports[user], func(allowed string) bool { return within(used, allowed) }) {
 				t.Errorf("%s imports %s, which %s may not: see the table in docs/architecture.md", f.path, used, f.dir)
 			}
-		}
-	}
-	for user := range imports {
-		if !exists[user] {
-			t.Errorf("the table has a line for %s, which does not exist", user)
 		}
 	}
 }

@@ -17,7 +17,6 @@ import (
 
 	"example.com/servicekit/localpg"
 	"example.com/servicekit/pubsublocal"
-
 	"example.com/videocatalog/db"
 )
 

@@ -29,7 +29,6 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/localpg"
-
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"

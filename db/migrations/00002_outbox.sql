@@ -9,7 +9,7 @@ RETURN (lpad(to_hex(floor(extract(epoch FROM t) * 1000)::bigint), 12, '0') || re
 
 -- The only definition of "lane". It must never change while events are pending: an aggregate in two lanes would have two
 -- publishers. PostgreSQL does not promise that this hash stays the same after an upgrade, though hash partitions depend
--- on it too. options/repair/failover.md has the steps for that case. md5 would never change, but costs a sixth of an append.
+-- on it too. After such an upgrade recompute it in outbox_pending and outbox_blocked. md5 would never change, but costs a sixth of an append.
 CREATE FUNCTION video_catalog.outbox_lane(aggregate_type text, aggregate_id text) RETURNS smallint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (hashtextextended(aggregate_type || '/' || aggregate_id, 0) & 7)::smallint;
 

@@ -20,8 +20,7 @@ import (
 // (https://pkg.go.dev/cloud.google.com/go/storage/experimental#WithGRPCKeepalive).
 // A server with gRPC's default policy allows one ping per 5 minutes, and closes
 // the connection at the third early ping. Sending data resets its count
-// (google.golang.org/grpc v1.85.0, internal/transport/http2_server.go,
-// handlePing).
+// (google.golang.org/grpc v1.85.0, handlePing of the HTTP/2 server).
 //
 // So such a server closes a pending stream on which it sends nothing for 90 s.
 // Pub/Sub does send data, because the client library requests a response on

@@ -12,13 +12,9 @@ import (
 
 // names are what the service in the working directory is called, and what it has.
 type names struct {
-	Module      string
-	Schema      string
-	Service     string
-	ErrorDomain string
-	// HasReactions reports whether the service has the option that runs reactions and timers.
-	HasReactions bool
-	HasReplay    bool // it can publish the states of entities again
+	Module, Schema, Service, ErrorDomain string
+	// HasReactions and HasReplay report whether the service has these options.
+	HasReactions, HasReplay bool
 }
 
 // replay is the folder of the option that publishes the states of entities.
@@ -49,8 +45,7 @@ func readNames() (names, error) {
 	if err := errors.Join(errs...); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
-	n.HasReactions = isThere("options/reactions")
-	n.HasReplay = isThere(replay)
+	n.HasReactions, n.HasReplay = isThere("options/reactions"), isThere(replay)
 	return n, nil
 }
 

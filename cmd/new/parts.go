@@ -18,7 +18,7 @@ import (
 // begin" and "only PART: end" on lines around it. A new service has no marks.
 var parts = map[string][]string{
 	"chinese":   {"README.zh-CN.md"},
-	"decisions": {"docs/decisions", "docs/style.md"},
+	"decisions": {"docs/decisions", "docs/style.md", "docs/supabase.md"},
 	"examples":  {"examples"},
 	"lab":       {"lab"},
 	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md", "tools/promql"},

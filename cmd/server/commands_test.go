@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"example.com/servicekit/pubsublocal"
-
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/domain"

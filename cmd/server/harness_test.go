@@ -2,17 +2,13 @@ package main
 
 import (
 	"bufio"
-	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,8 +22,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"example.com/servicekit/localbroker"
-
-	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -117,66 +111,6 @@ func (s *stack) environ(extra ...string) []string {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
 		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
 	}, extra...)
-}
-
-// command runs a command of the binary to its end.
-func (s *stack) command(t testing.TB, args ...string) (stdout string, err error) {
-	t.Helper()
-	return s.commandIn(t, nil, args...)
-}
-
-// commandIn does so with more in the environment.
-func (s *stack) commandIn(t testing.TB, extra []string, args ...string) (stdout string, err error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binaryFor(t, extra), args...)
-	cmd.Env = s.environ(extra...)
-	if args[0] == "migrate" {
-		cmd.Env = append(cmd.Env, "DATABASE_URL="+s.migrateURL)
-	}
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%w: %s", err, errOut.String())
-	}
-	return out.String(), nil
-}
-
-func (s *stack) count(t testing.TB, sql string, args ...any) (n int) {
-	t.Helper()
-	if err := s.pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
-// exitOf returns the exit code of a command that a test has run.
-func exitOf(err error) int {
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode()
-	}
-	return app.ExitCode(err)
-}
-
-// operator returns the user and the host that the audit has of a command of this test.
-func operator(t testing.TB) string {
-	t.Helper()
-	who, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return who.Username + "@" + host
-}
-
-// audited counts the entries of both audits.
-func (s *stack) audited(t *testing.T) int {
-	t.Helper()
-	return s.count(t, "SELECT (SELECT count(*) FROM video_catalog.audit) + (SELECT count(*) FROM video_catalog_read.audit)")
 }
 
 // process is a running server.

@@ -24,20 +24,6 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// nextChange skips the signs of life of a watch.
-func nextChange(t *testing.T, watch grpc.ServerStreamingClient[catalogv1.WatchCatalogEntriesResponse]) *catalogv1.WatchCatalogEntriesResponse {
-	t.Helper()
-	for {
-		response, err := watch.Recv()
-		if err != nil {
-			t.Fatalf("watch: %v", err)
-		}
-		if response.GetChange() != nil {
-			return response
-		}
-	}
-}
-
 // SIGTERM under gRPC, REST and stream load: every request that was accepted is
 // answered, what was written is published once, and the process ends in time.
 func TestStopUnderLoadLosesNothing(t *testing.T) {

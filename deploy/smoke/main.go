@@ -42,14 +42,8 @@ const patience = 3 * time.Minute
 // A check calls the service, and returns what is wrong.
 type check func(context.Context, *grpc.ClientConn) error
 
-// more are the checks of other files of this package.
+// more are the checks that other files of this package add.
 var more []check
-
-// add adds a check, for a variable of a file.
-func add(c check) check {
-	more = append(more, c)
-	return c
-}
 
 func run(ctx context.Context, args []string, token string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("smoke", flag.ContinueOnError)

@@ -16,7 +16,7 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-var _ = add(smoke)
+func init() { more = append(more, smoke) }
 
 // smoke creates a video, publishes it, waits until the catalog has it, and deletes it. So it tests the
 // whole path: both databases, the publisher, the topic, the subscription and the projector. It also tries to delete the

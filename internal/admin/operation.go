@@ -31,7 +31,7 @@ func ParseOperation(command string, args []string, more func(*flag.FlagSet)) (Op
 	flags.SetOutput(io.Discard) // the error says enough
 	flags.BoolVar(&o.DryRun, "dry-run", false, "")
 	flags.StringVar(&o.Reason, "why", "", "")
-	flags.StringVar(&o.Actor.Name, "by", operator(), "")
+	flags.StringVar(&o.Actor.Name, "by", OperatorName(), "")
 	flags.BoolVar(&o.JSON, "json", false, "")
 	if more != nil {
 		more(flags)
@@ -60,8 +60,8 @@ func (o Operation) Entry(action string, selected any) (Entry, error) {
 	return e, err
 }
 
-// operator returns the user of the operating system and the host.
-func operator() string {
+// OperatorName returns the user of the operating system and the host.
+func OperatorName() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil { // without a user database there is no name
 		name = u.Username
@@ -85,6 +85,6 @@ func LogProgress(log *slog.Logger, command string) func(ctx context.Context, don
 			return
 		}
 		logged = time.Now()
-		log.InfoContext(ctx, command+": running", "done", done)
+		log.InfoContext(ctx, "operator: running", "command", command, "done", done)
 	}
 }

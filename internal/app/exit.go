@@ -15,9 +15,6 @@ const (
 	ExitDiffers = 5 // a comparison has found differences
 )
 
-// errUsage points a person who mistyped a command to the list of commands.
-var errUsage = usageError(errors.New("unknown command: try `server help`"))
-
 // usage is a mistake in the arguments or the configuration.
 type usage struct{ error }
 

@@ -6,8 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/user"
 	"slices"
 	"strings"
 
@@ -22,41 +20,6 @@ type operation struct {
 	admin.Request
 	args []string // that are no flags
 	json bool
-}
-
-// parseOperation reads flags and arguments, in any order. more adds flags of the command.
-func parseOperation(command string, args []string, more ...func(*flag.FlagSet)) (operation, error) {
-	var filter string
-	var all bool
-	o, err := parseAction(command, args, append(more, func(flags *flag.FlagSet) {
-		flags.StringVar(&filter, "filter", "", "")
-		flags.BoolVar(&all, "all", false, "")
-	})...)
-	if err != nil {
-		return o, err
-	}
-	o.All = all
-	if err := o.parseFilter(filter); err != nil {
-		return o, usageError(fmt.Errorf("%s --filter: %w", command, err))
-	}
-	return o, nil
-}
-
-// parseAction does so for a command that has no items to select.
-func parseAction(command string, args []string, more ...func(*flag.FlagSet)) (operation, error) {
-	var o operation
-	flags := flag.NewFlagSet(command, flag.ContinueOnError)
-	flags.BoolVar(&o.DryRun, "dry-run", false, "")
-	flags.StringVar(&o.Reason, "reason", "", "")
-	flags.BoolVar(&o.json, "json", false, "")
-	for _, add := range more {
-		add(flags)
-	}
-	if err := o.parseFlags(flags, args); err != nil {
-		return o, usageError(fmt.Errorf("%s: %w: try `server help`", command, err))
-	}
-	o.Actor = admin.Actor{Name: operatorName(), Via: "command"}
-	return o, nil
 }
 
 // parseFlags reads flags and arguments, in any order.
@@ -80,48 +43,6 @@ func (o *operation) entry(action string, selected any) (admin.Entry, error) {
 		return admin.Entry{}, nil
 	}
 	return admin.NewEntry(action, selected, o.Actor, o.Reason)
-}
-
-// parseFilter reads a filter such as type=video,kind=missing.
-func (o *operation) parseFilter(text string) error {
-	if text == "" {
-		return nil
-	}
-	keys := map[string]*string{"type": &o.Filter.Type, "id": &o.Filter.ID, "kind": &o.Kind}
-	for term := range strings.SplitSeq(text, ",") {
-		key, value, _ := strings.Cut(term, "=")
-		switch field := keys[key]; {
-		case field == nil:
-			return fmt.Errorf("%q must be one of type, id, kind", key)
-		case value == "":
-			return fmt.Errorf("%q must be key=value", term)
-		default:
-			*field = value
-		}
-	}
-	return nil
-}
-
-// operatorName returns the user of the operating system and the host.
-func operatorName() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil { // without a user database there is no name
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return name + "@" + host
-}
-
-// parseCommand splits the name of a command, such as list, from its flags and arguments.
-func parseCommand(group string, args []string) (command string, o operation, err error) {
-	if len(args) == 0 {
-		return "", o, errUsage
-	}
-	o, err = parseOperation(group+" "+args[0], args[1:])
-	return args[0], o, err
 }
 
 // replayer returns what applies a message of a subscription.

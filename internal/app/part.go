@@ -134,7 +134,7 @@ func (s *Service) Replay(ctx context.Context, m admin.Quarantined) error {
 }
 
 // OperatorName returns who runs a command, for the audit.
-func OperatorName() string { return operatorName() }
+func OperatorName() string { return admin.OperatorName() }
 
 // Open connects a command to the sides that it uses, and checks their schema. The connections are
 // closed when the command ends.

@@ -91,7 +91,7 @@ func parseWord(command string, args []string) (o operation, err error) {
 	}
 	if changes {
 		o.Actor.Via = "command"
-		flags.StringVar(&o.Actor.Name, "by", operatorName(), "")
+		flags.StringVar(&o.Actor.Name, "by", admin.OperatorName(), "")
 		flags.StringVar(&o.Reason, "why", "", "")
 		flags.BoolVar(&o.DryRun, "dry-run", false, "")
 	}

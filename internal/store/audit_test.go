@@ -12,14 +12,6 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// auditOf is what the audit has of an action on one item.
-func auditOf(action string) admin.Entry {
-	return admin.Entry{
-		ActionID: uuid.New(), Actor: admin.Actor{Name: "ann@desk", Via: "command"}, Action: action, Filter: []byte("{}"), Reason: "test",
-		Items: 1, Before: []byte(`[{"different": 1}]`), After: []byte(`[{"entries": 1}]`),
-	}
-}
-
 // An action that cannot be written into the audit has no effect.
 func TestNoActionWithoutItsAudit(t *testing.T) {
 	t.Parallel()

@@ -200,11 +200,6 @@ func (l *letters) begin() pgx.Tx {
 	return tx
 }
 
-// everything is a request for all that waits for a person.
-func everything() admin.Request {
-	return admin.Request{All: true, Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}
-}
-
 // operator returns an operator's request for one aggregate.
 func operator(aggregate envelope.Aggregate) admin.Request {
 	return admin.Request{Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}

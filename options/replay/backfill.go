@@ -142,7 +142,7 @@ func (b backfill) run(ctx context.Context, after uuid.UUID, dryRun bool) (backfi
 			return result, err
 		}
 		var err error
-		if p, err = b.append(ctx, p.last, until, int32(rows)); err != nil {
+		if p, err = b.append(ctx, p.last, until, int32(rows)); err != nil { //nolint:gosec // at most pageRows
 			return result, err
 		}
 		result.Last = p.last
@@ -176,7 +176,7 @@ func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err e
 	err = store.InTx(ctx, b.pool, "replay.CountPending", func(ctx context.Context, tx store.Tx) (err error) {
 		q := sqlcgen.New(tx)
 		if err = q.UseIndexes(ctx); err == nil {
-			n, err = q.CountPending(ctx, int32(maxCounted))
+			n, err = q.CountPending(ctx, int32(maxCounted)) //nolint:gosec // a constant
 		}
 		return err
 	})

@@ -70,10 +70,16 @@ func TestOrderProductReaction(t *testing.T) {
 	eventually(t, 30*time.Second, "the reaction to ProductUpdated", happened)
 	publish(cause, 1)
 	publish(last, 2)
+	count := func(sql string, args ...any) (n int) {
+		if err := s.pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
 	eventually(t, 30*time.Second, "the next event, which comes after the repeated one", func() bool {
-		return s.count(t, "SELECT count(*) FROM orders_db.inbox WHERE consumer = 'orders-order-product' AND event_id = $1", last) == 1
+		return count("SELECT count(*) FROM orders_db.inbox WHERE consumer = 'orders-order-product' AND event_id = $1", last) == 1
 	})
-	if n := s.count(t, "SELECT count(*) FROM orders_db.outbox WHERE causation_id = $1", cause); n != 1 || !happened() {
+	if n := count("SELECT count(*) FROM orders_db.outbox WHERE causation_id = $1", cause); n != 1 || !happened() {
 		t.Errorf("the event led to %d events, want 1", n)
 	}
 }

@@ -15,7 +15,7 @@ func console() dev.Part {
 		}
 		s.Show("console", "http://"+addr+"/")
 		return s.Run(ctx, dev.Program{
-			Name: "console", Path: s.Server, Args: []string{"console", "--addr", addr, "--metrics", "http://" + s.Private + "/metrics"},
+			Name: "console", Path: s.Server, Args: []string{"console", "--addr", addr},
 			Env: s.Environment(), Ready: "http://" + addr + "/static/icon.svg",
 		})
 	}}

@@ -124,7 +124,7 @@ for subscription in "${SUBSCRIPTIONS[@]}" "${DEAD_LETTERS[@]}"; do
 	read -r _ topic is_ordered _ <<<"$found"
 	if [ "${fixed[0]}" != "--topic=$topic" ] || [ "$is_ordered" != "$ordered" ]; then
 		fail "subscription $subscription has topic $topic, ordering $is_ordered; want ${fixed[0]#--topic=}, $ordered, and neither can be changed" \
-			"stop the projector, gcloud pubsub subscriptions delete $subscription, run this again, then, with the option repair: server projection repair --all"
+			"stop the projector, gcloud pubsub subscriptions delete $subscription, run this again, then, with the option repair: server projection repair --all --why 'new subscription'"
 	fi
 	if [ "$found" != "$want" ]; then
 		change "compare: gcloud pubsub subscriptions describe $subscription" gcloud pubsub subscriptions update "$subscription" "${flags[@]}"

@@ -48,7 +48,7 @@ bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long)
 
 .PHONY: bench-go
 bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchstat.
-	{ go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./cmd/server && \
+	{ go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./cmd/server ./options/reactions && \
 	cd lab && go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./engine/outbox; } | tee bench.txt
 	@! grep -q '^FAIL' bench.txt
 

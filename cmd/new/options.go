@@ -90,7 +90,7 @@ var reserved = []string{"public", "information_schema", "auth", "storage", "real
 // without returns the parts that the service does not have.
 func (a *options) without() []string {
 	if a.Full {
-		return []string{templateOnly}
+		return []string{templateOnly, "lab"}
 	}
 	left := []string{templateOnly, full}
 	for part := range parts {

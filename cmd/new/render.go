@@ -17,7 +17,7 @@ import (
 )
 
 // notCopied are what only the template needs.
-var notCopied = []string{"CHANGELOG.md", "cmd/new", "examples/saga", "lab/entity", "lab/scaffold"}
+var notCopied = []string{"CHANGELOG.md", "cmd/new", "examples/saga", "lab"}
 
 // notCopiedWithEntity are what only a template with the example needs: the test that the
 // machinery has no word of the example. The words of an entity may be words of the

@@ -201,11 +201,7 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		if out, err := s.commandIn(t, look, append(test.args, "--dry-run")...); err != nil {
 			t.Errorf("server %s --dry-run = %q, %v, want that it may", command, out, err)
 		}
-		flag := "--reason"
-		if test.args[0] == "retry" || test.args[0] == "skip" {
-			flag = "--why"
-		}
-		out, err := s.commandIn(t, look, append(test.args, flag, "x")...)
+		out, err := s.commandIn(t, look, append(test.args, "--why", "x")...)
 		if exitOf(err) != test.exit || !strings.Contains(out+err.Error(), "permission denied") {
 			t.Errorf("server %s = %q, %v, want exit code %d and permission denied", command, out, err, test.exit)
 		}

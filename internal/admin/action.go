@@ -30,26 +30,20 @@ func begin(ctx context.Context, r Request, name string, count func(context.Conte
 	if a.Matched, err = count(ctx, r.Filter); err != nil || r.DryRun {
 		return a, err
 	}
-	if err := r.CheckConfirmed(a.Matched); err != nil {
+	if err := r.checkConfirmed(a.Matched); err != nil {
 		return a, err
 	}
-	a.entry, err = NewEntry(name, selection{Filter: r.Filter, Kind: r.Kind}, r.Actor, r.Reason)
+	a.entry, err = NewEntry(name, r.Filter, r.Actor, r.Reason)
 	a.ActionID = a.entry.ActionID
 	return a, err
 }
 
-// CheckConfirmed returns problem.Precondition if more matches than was confirmed.
-func (r Request) CheckConfirmed(matched int64) error {
+// checkConfirmed returns problem.Precondition if more matches than was confirmed.
+func (r Request) checkConfirmed(matched int64) error {
 	if r.Confirmed > 0 && matched > r.Confirmed {
 		return problem.Errorf(problem.Precondition, "%d items match now, and %d were confirmed: look at them again", matched, r.Confirmed)
 	}
 	return nil
-}
-
-// selection is the filter of an entry in the audit, and what else selects its items.
-type selection struct {
-	Filter
-	Kind string `json:"kind,omitempty"`
 }
 
 // NewEntry returns what the audit has of an action, but for its items. selected says what the

@@ -5,9 +5,8 @@
 // audit, in the same transactions as its effect. The commands of the server and
 // the console use this package, so that they check and do the same.
 //
-// It has no SQL: internal/store implements [Outbox], [Quarantine], [Snapshots] and
-// [Projection], and cmd/server [Seekable]. All methods are safe for concurrent
-// use, also by several operators: each item is changed once.
+// It has no SQL: internal/store implements [Outbox] and [Quarantine]. All methods are safe for
+// concurrent use, also by several operators: each item is changed once.
 package admin
 
 import (
@@ -28,9 +27,6 @@ const (
 	ActionSkip    = "outbox.skip"
 	ActionReplay  = "quarantine.replay"
 	ActionDelete  = "quarantine.delete"
-	ActionRepair  = "projection.repair"
-	ActionSeek    = "inbox.seek"
-	ActionAccept  = "databases.accept"
 )
 
 // Actor is who does an action.
@@ -45,8 +41,7 @@ type Actor struct {
 type Filter struct {
 	// Type is an aggregate type.
 	Type string `json:"type,omitempty"`
-	// ID is the id of an aggregate. In quarantine it is the number of a message. A repair
-	// may have several, with commas.
+	// ID is the id of an aggregate. In quarantine it is the number of a message.
 	ID string `json:"id,omitempty"`
 	// Cause is the cause that a Group has.
 	Cause string `json:"cause,omitempty"`
@@ -61,8 +56,6 @@ type Request struct {
 	All bool
 	// EventID restricts a skip to that event. uuid.Nil: it does not.
 	EventID uuid.UUID
-	// Kind is the kind of difference by which the items of a repair were selected. Empty: any.
-	Kind string
 	// DryRun counts what matches, and changes nothing.
 	DryRun bool
 	// Confirmed is the count of a dry run. If more match now, the action is refused. 0: any

@@ -26,14 +26,6 @@ type Outbox interface {
 	// published, and the events behind it are tried next. If eventID is not uuid.Nil, it
 	// gives up no other event.
 	SkipBlocked(ctx context.Context, filter Filter, eventID uuid.UUID, after envelope.Aggregate, maxRows int, entry Entry) ([]envelope.Aggregate, error)
-	Auditor
-}
-
-// Auditor has the audit of a side.
-type Auditor interface {
-	// ListAudit returns the newest entries of this side before the one with the id before;
-	// 0: from the newest.
-	ListAudit(ctx context.Context, before int64, maxRows int) ([]Entry, error)
 }
 
 // Requeue makes parked aggregates try their first event again. With an id it does that for

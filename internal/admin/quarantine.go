@@ -26,7 +26,6 @@ type Quarantine interface {
 	// DeleteQuarantine deletes messages and appends the entry, in one transaction. It
 	// returns how many were still there.
 	DeleteQuarantine(ctx context.Context, ids []int64, entry Entry) (int, error)
-	Auditor
 }
 
 // Apply applies a message that was in quarantine, as the projector would have.
@@ -36,7 +35,7 @@ type Apply func(ctx context.Context, m Quarantined) error
 const replayRows = 20
 
 // errNotKept means that a message cannot be replayed.
-var errNotKept = errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/actions.md")
+var errNotKept = errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/operations.md#a-message-was-quarantined")
 
 // Replay applies messages, and deletes those that apply has applied. The others stay, and
 // the result names them. A crash before the deletion leaves messages that are applied:

@@ -48,7 +48,7 @@ func (p Program) printHelp(w io.Writer) error {
          ITEM                          as stuck shows it: TYPE/ID, or the number of a message
          --by NAME                     who does it; default: the user and the host
          --dry-run                     change nothing, and count what matches
-         --json                        of stuck, retry and skip: print JSON, one object per line
+         --json                        of all that list or change: print JSON, one object per line
 ` + p.helpOfParts() + `  server version                       print the version
   server help                          print this
 

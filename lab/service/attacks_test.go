@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// The tests of this file have their figures in docs/limits.md. In each of them two
+// The tests of this file have their figures in lab/limits.md. In each of them two
 // well-behaved clients, one of gRPC and one of REST, call all the while. No test is parallel,
 // because each measures how long they wait. Its own attacks are.
 

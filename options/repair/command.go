@@ -112,7 +112,7 @@ func compareEntries(ctx context.Context, projections []projection, ids []uuid.UU
 	for _, sum := range sums {
 		out.Line("%s: compared %d rows: %s; %d wait for their event in the outbox", sum.Type, sum.Compared, kindsText(sum.Kinds), sum.Pending)
 		if sum.Stopped != nil {
-			out.Line("stopped at %s, because so many differ: run `server projection repair --all`", sum.Stopped)
+			out.Line("stopped at %s, because so many differ: run `server projection repair --all --why WHY`", sum.Stopped)
 		}
 		out.Row(sum)
 	}

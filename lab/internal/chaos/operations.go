@@ -51,11 +51,8 @@ func (l *lab) prepareOperator(ctx context.Context) (err error) {
 	return err
 }
 
-// reason is what operators give as their reason; why is the flag of options.
-const (
-	reason = "--reason=fault lab"
-	why    = "--why=fault lab"
-)
+// why is the reason that operators give.
+const why = "--why=fault lab"
 
 // repairCatalog kills a repair of all entries, and runs it again until it is done. It lowers no
 // entry, because the owner has lost nothing.

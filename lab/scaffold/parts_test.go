@@ -69,7 +69,7 @@ func TestWith(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "service")
-	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", "console,terraform,reactions", "--timers", "placed:15m:cancel")...)
+	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", "console,cors,oidc,reactions,repair,replay,terraform", "--timers", "placed:15m:cancel")...)
 	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "order_id:uuid!", "--transitions", "asked→captured:capture")
 	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "order", "payment", "--on", "captured:order_id:place")
 	clone.Run(t, service, "go", "vet", "./...")

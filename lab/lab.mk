@@ -27,7 +27,7 @@ lab-check: test-race deploy-test ## Test the kit and the lab, and break the serv
 .PHONY: test-pooler
 test-pooler: lab-check ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && go build -C lab -o "$$dir/pooler" ./pooler && export STORETEST_POOLER="$$dir/pooler" && \
-	go test -shuffle=on ./db ./internal/store/... ./internal/outbox ./cmd/server ./options/... && \
+	go test -shuffle=on -skip '^TestWithoutDatabase$$' ./db ./internal/store ./internal/outbox ./cmd/server ./options/... && \
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./catalog ./engine/db ./engine/outbox ./engine/store
 
 .PHONY: lab-lint

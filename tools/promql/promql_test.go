@@ -123,7 +123,15 @@ func readNames(t *testing.T) names {
 	t.Helper()
 	n := names{metrics: map[string]string{}, labels: map[string]string{"job": "job", "le": "le"}}
 	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|[^|]*\\|([^|]*)\\|")
-	for _, m := range row.FindAllStringSubmatch(string(read(t, root+"/deploy/observe/metrics.md")), -1) {
+	pages, err := filepath.Glob(root + "/options/*/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []byte
+	for _, page := range append(pages, root+"/deploy/observe/metrics.md") {
+		text = append(text, read(t, page)...)
+	}
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
 		parts := []string{""}
 		if m[3] == "histogram" {
 			parts = []string{"_bucket", "_sum", "_count"}

@@ -52,7 +52,7 @@ func Main(m *testing.M) {
 func start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	// PostgreSQL allows no prepared transactions by default, and the service needs none. The tests of lab/engine/outbox
+	// PostgreSQL allows no prepared transactions by default, and the service needs none. The tests of the engine
 	// show what they do. Sixteen cost some kilobytes of memory.
 	cfg := localpg.Config{Settings: map[string]string{"max_prepared_transactions": "16", "log_line_prefix": "%m [%p] %d "}}
 	if bench := flag.Lookup("test.bench"); bench != nil && bench.Value.String() != "" {

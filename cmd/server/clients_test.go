@@ -71,7 +71,7 @@ func (s *stack) command(t testing.TB, args ...string) (stdout string, err error)
 	return s.commandIn(t, nil, args...)
 }
 
-// commandIn does so with more in the environment.
+// commandIn runs a command with more variables in the environment.
 func (s *stack) commandIn(t testing.TB, extra []string, args ...string) (stdout string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -11,7 +11,7 @@ import (
 )
 
 // metricsPage is the list of metrics of the service, relative to the directory of the sources. A test writes it.
-// optionPages have those of the options.
+// optionPages have the metrics of the options.
 const (
 	metricsPage = "metrics.md"
 	optionPages = "../../options/*/README.md"

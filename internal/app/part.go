@@ -67,7 +67,7 @@ type Service struct {
 	// Commands and Queries are the connections to the two sides that loops share. One is nil
 	// if the process does not use that side, and in a command until Open.
 	Commands, Queries *pgxpool.Pool
-	Registered        []Registration           // in a command those of Open
+	Registered        []Registration           // a command has them from Open on
 	Meter             metric.Meter             // nil: nothing measures
 	Wake              func(envelope.Aggregate) // is called after a commit of the command side
 	Retention         time.Duration            // CONSUMER_INBOX_RETENTION

@@ -55,7 +55,7 @@ type instance struct {
 
 	events     *store.Outbox  // nil if no role uses it
 	purged     chan struct{}  // has a value after a purge, until the maintenance sees it
-	registered []Registration // startStores adds those of the service
+	registered []Registration // startStores adds the registrations of the service
 
 	client    *pubsub.Client    // nil if no role uses it
 	publisher *outbox.Publisher // nil if the process does not have this role

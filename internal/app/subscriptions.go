@@ -30,7 +30,7 @@ func subscriptions(registered []Registration) []Subscription {
 }
 
 // replayed returns the subscriptions whose messages can be applied again from the quarantine:
-// with a pool of the command side also those of the parts.
+// with a pool of the command side also the subscriptions of the parts.
 func (p Program) replayed(registered []Registration, commands *pgxpool.Pool) []Subscription {
 	all := subscriptions(registered)
 	if commands != nil {

@@ -36,7 +36,7 @@ func newService(t *testing.T, registered ...app.Registration) *service {
 // run runs a command to its end.
 func (s *service) run(args ...string) (stdout string, err error) { return s.runAs(s.url, args...) }
 
-// runAs does so with a database URL.
+// runAs runs a command with a database URL.
 func (s *service) runAs(url string, args ...string) (stdout string, err error) {
 	program := app.Program{Registrations: func(*pgxpool.Pool) []app.Registration { return s.registered }, Parts: []app.Part{Part()}}
 	var out bytes.Buffer

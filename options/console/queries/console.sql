@@ -85,7 +85,7 @@ ORDER BY id DESC
 LIMIT @max_rows;
 
 -- name: FindEvents :many
--- Returns those of some events that the outbox has. Run UseIndexes first.
+-- Returns the events of a list that the outbox has. Run UseIndexes first.
 SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY (@ids::uuid[]);
 
 -- name: ListPending :many
@@ -128,7 +128,7 @@ WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uu
 ORDER BY i.received_at;
 
 -- name: ListQuarantined :many
--- Returns those of some events that are in quarantine, with the number of the message.
+-- Returns the events of a list that are in quarantine, with the number of the message.
 SELECT q.id, (q.attributes ->> 'event_id')::text AS event_id FROM video_catalog_read.quarantine q
 WHERE q.attributes ->> 'event_id' = ANY (@event_ids::text[])
 ORDER BY q.id;

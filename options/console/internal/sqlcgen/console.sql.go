@@ -49,7 +49,7 @@ type FindEventsRow struct {
 	EventType     string
 }
 
-// Returns those of some events that the outbox has. Run UseIndexes first.
+// Returns the events of a list that the outbox has. Run UseIndexes first.
 func (q *Queries) FindEvents(ctx context.Context, ids []uuid.UUID) ([]FindEventsRow, error) {
 	rows, err := q.db.Query(ctx, findEvents, ids)
 	if err != nil {
@@ -302,7 +302,7 @@ type ListQuarantinedRow struct {
 	EventID string
 }
 
-// Returns those of some events that are in quarantine, with the number of the message.
+// Returns the events of a list that are in quarantine, with the number of the message.
 func (q *Queries) ListQuarantined(ctx context.Context, eventIds []string) ([]ListQuarantinedRow, error) {
 	rows, err := q.db.Query(ctx, listQuarantined, eventIds)
 	if err != nil {

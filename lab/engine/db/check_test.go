@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
-	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -137,70 +134,5 @@ func TestPing(t *testing.T) {
 	execute(t, open(t, direct), "ALTER ROLE "+pool.Config().ConnConfig.User+" RESET default_transaction_read_only")
 	if err := db.Ping(t.Context(), pool, true); err != nil {
 		t.Errorf("Ping() after the database takes writes again = %v, want nil", err)
-	}
-}
-
-// pooler starts a server with a PgBouncer in transaction mode. It returns the server, and a
-// URL through the pooler of a database without a schema.
-func pooler(t *testing.T) (server *localpg.Server, pooled string) {
-	t.Helper()
-	server, err := localpg.Start(t.Context(), localpg.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Stop() })
-	pooler, err := storetest.StartPooler(t.Context(), server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if pooler == nil {
-		t.Skip("there is no pooler: make test-pooler")
-	}
-	t.Cleanup(pooler.Stop)
-	return server, storetest.Pooled(server.DSN("postgres"))
-}
-
-// A pooler in transaction mode is no reason to migrate one after the other by hand,
-// and its connections are not counted as the server's. One that loses prepared
-// statements is noticed, every time.
-func TestPoolerInTransactionMode(t *testing.T) {
-	t.Parallel()
-	_, pooled := pooler(t)
-	ran, versions := make(chan string, 3), len(migrations(t))
-	for range cap(ran) {
-		go func() {
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), migrateVariable+"="+pooled)
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				out = append(out, err.Error()...)
-			}
-			ran <- strings.TrimSpace(string(out))
-		}()
-	}
-	counts := map[string]int{}
-	for range cap(ran) {
-		counts[<-ran]++
-	}
-	if counts["0"] != 2 || counts[fmt.Sprint(versions)] != 1 {
-		t.Errorf("migrations run by three processes at once = %v, want %d by one, and 0 by two", counts, versions)
-	}
-
-	describing, preparing := open(t, pooled), open(t, strings.ReplaceAll(pooled, "default_query_exec_mode=cache_describe", "default_query_exec_mode=cache_statement"))
-	for range 3 {
-		if err := db.Check(t.Context(), describing); err != nil {
-			t.Errorf("Check() = %v, want nil", err)
-		}
-		if err := db.Check(t.Context(), preparing); !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "default_query_exec_mode=cache_describe") {
-			t.Errorf("Check() with prepared statements = %v, want the remedy", err)
-		}
-	}
-	many, err := db.OpenAll(t.Context(), pooled, nil, 9999)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer many[0].Close()
-	if err := db.Check(t.Context(), many...); err != nil {
-		t.Errorf("Check() with more connections to the pooler than the server has = %v, want nil", err)
 	}
 }

@@ -2,10 +2,7 @@ package db_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 
@@ -17,41 +14,13 @@ import (
 	"example.com/videocatalog/lab/engine/rig"
 )
 
-// migrateVariable makes the test binary migrate a database and exit: a process
-// of its own.
-const migrateVariable = "DB_TEST_MIGRATE"
-
-func TestMain(m *testing.M) {
-	if target := os.Getenv(migrateVariable); target != "" {
-		n, err := db.Migrate(context.Background(), target, slog.New(slog.DiscardHandler))
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		fmt.Println(n)
-		return
-	}
-	storetest.Main(m)
-}
+func TestMain(m *testing.M) { storetest.Main(m) }
 
 var (
 	discard   = slog.New(slog.DiscardHandler)
 	databases atomic.Int64
 	execute   = rig.Execute
 )
-
-// migrations are the files, in order.
-func migrations(t testing.TB) []string {
-	t.Helper()
-	files, err := filepath.Glob("../../../db/migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) == 0 {
-		t.Fatal("there are no migrations")
-	}
-	return files
-}
 
 func open(t testing.TB, target string) *pgxpool.Pool {
 	t.Helper()

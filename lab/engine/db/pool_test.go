@@ -3,8 +3,6 @@ package db_test
 import (
 	"context"
 	"net"
-	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -230,36 +228,6 @@ func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 		if time.Since(start) > 10*time.Second {
 			t.Fatal("after 10s the place in the pool is still taken")
 		}
-	}
-}
-
-// Connections lost on the way to a pooler have left their pool before pgx would give them
-// up, and no statement fails on the server, which knows nothing of the pooler's process
-// numbers.
-func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
-	t.Parallel()
-	const conns = 8 // so that one number is above every number of the server
-	server, pooled := pooler(t)
-	network := storetest.NewNetworkTo(t, pooled)
-	pool := openThrough(t, network, conns, "&default_query_exec_mode=cache_describe")
-	backends(t, pool, conns)
-	network.Forget()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := pool.Exec(ctx, "SELECT 1"); err == nil {
-		t.Fatal("a statement on a silent connection succeeded")
-	}
-	for start := time.Now(); pool.Stat().TotalConns() > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 12*time.Second { // pgx: 15
-			t.Fatalf("after 12s %d places in the pool are still taken", pool.Stat().TotalConns())
-		}
-	}
-	log, err := os.ReadFile(server.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(string(log), "ERROR:") {
-		t.Errorf("log of the server:\n%s", log)
 	}
 }
 

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+func open(t *testing.T, target string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// A pooler in transaction mode is no reason to migrate one after the other by hand,
+// and its connections are not counted as the server's. One that loses prepared
+// statements is noticed, every time.
+func TestPoolerInTransactionMode(t *testing.T) {
+	t.Parallel()
+	_, pooled := start(t)
+	ran := make(chan int, 3)
+	for range cap(ran) {
+		go func() {
+			n, err := db.Migrate(t.Context(), pooled, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Error(err)
+			}
+			ran <- n
+		}()
+	}
+	counts := map[int]int{}
+	for range cap(ran) {
+		counts[<-ran]++
+	}
+	files, err := filepath.Glob("../../db/migrations/*.sql")
+	if err != nil || len(files) == 0 || counts[0] != 2 || counts[len(files)] != 1 {
+		t.Errorf("migrations that run at once = %v, %v, want %d by one, and 0 by two", counts, err, len(files))
+	}
+
+	describing, preparing := open(t, pooled), open(t, strings.ReplaceAll(pooled, "default_query_exec_mode=cache_describe", "default_query_exec_mode=cache_statement"))
+	for range 3 {
+		if err := db.Check(t.Context(), describing); err != nil {
+			t.Errorf("Check() = %v, want nil", err)
+		}
+		if err := db.Check(t.Context(), preparing); !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "default_query_exec_mode=cache_describe") {
+			t.Errorf("Check() with prepared statements = %v, want the remedy", err)
+		}
+	}
+	many, err := db.OpenAll(t.Context(), pooled, nil, 9999)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer many[0].Close()
+	if err := db.Check(t.Context(), many...); err != nil {
+		t.Errorf("Check() with more connections to the pooler than the server has = %v, want nil", err)
+	}
+}
+
+// Connections lost on the way to a pooler have left their pool before pgx would give them
+// up, and no statement fails on the server, which knows nothing of the pooler's process
+// numbers.
+func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
+	t.Parallel()
+	const conns = 8 // so that one number is above every number of the server
+	server, pooled := start(t)
+	network := storetest.NewNetworkTo(t, pooled)
+	pools, err := db.OpenAll(t.Context(), network.URL+"&default_query_exec_mode=cache_describe", nil, conns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := pools[0]
+	t.Cleanup(pool.Close)
+	taken := make([]*pgxpool.Conn, conns)
+	for i := range taken {
+		if taken[i], err = pool.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range taken {
+		conn.Release()
+	}
+	network.Forget()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := pool.Exec(ctx, "SELECT 1"); err == nil {
+		t.Fatal("a statement on a silent connection succeeded")
+	}
+	for start := time.Now(); pool.Stat().TotalConns() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > 12*time.Second { // pgx: 15
+			t.Fatalf("after 12s %d places in the pool are still taken", pool.Stat().TotalConns())
+		}
+	}
+	log, err := os.ReadFile(server.Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(log), "ERROR:") {
+		t.Errorf("log of the server:\n%s", log)
+	}
+}

@@ -3,9 +3,7 @@ package app
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -22,29 +20,6 @@ type operation struct {
 	json bool
 }
 
-// parseFlags reads flags and arguments, in any order.
-func (o *operation) parseFlags(flags *flag.FlagSet, args []string) error {
-	flags.SetOutput(io.Discard) // the error says enough
-	for rest := args; ; rest = rest[1:] {
-		if err := flags.Parse(rest); err != nil {
-			return err
-		}
-		if rest = flags.Args(); len(rest) == 0 {
-			return nil
-		}
-		o.args = append(o.args, rest[0])
-	}
-}
-
-// entry returns what the audit has of an action that has no items to count. A dry run has no
-// entry, and needs no reason.
-func (o *operation) entry(action string, selected any) (admin.Entry, error) {
-	if o.DryRun {
-		return admin.Entry{}, nil
-	}
-	return admin.NewEntry(action, selected, o.Actor, o.Reason)
-}
-
 // replayer returns what applies a message of a subscription.
 func replayer(subscribed []Subscription) admin.Apply {
 	return func(ctx context.Context, m admin.Quarantined) error {
@@ -56,8 +31,8 @@ func replayer(subscribed []Subscription) admin.Apply {
 	}
 }
 
-// reportTo prints a result, which row is in JSON.
-func (o *operation) reportTo(p *Printer, verb, items string, r admin.Result, row any, failure error) error {
+// reportTo prints a result.
+func (o *operation) reportTo(p *Printer, verb, items string, r admin.Result, failure error) error {
 	if failure != nil && r.Done == 0 {
 		return failure
 	}
@@ -71,7 +46,7 @@ func (o *operation) reportTo(p *Printer, verb, items string, r admin.Result, row
 	} else {
 		p.Line("%s %d of %d %s; action %s", verb, r.Done, r.Matched, items, r.ActionID)
 	}
-	p.Row(row)
+	p.Row(r)
 	if r.Failures > 0 {
 		failure = errors.Join(failure, ErrPartly)
 	}

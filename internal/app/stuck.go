@@ -98,18 +98,18 @@ func parseWord(command string, args []string) (o operation, err error) {
 	if command == "retry" {
 		flags.BoolVar(&o.All, "all", false, "")
 	}
-	if err = o.parseFlags(flags, args); err == nil {
+	if o.args, err = admin.ParseFlags(flags, args); err == nil {
 		err = o.parseItem(words[command].args)
 	}
 	if err == nil && changes {
 		if len(o.args) == 0 && !o.All {
 			err = errors.New("ITEM is required, or --all for retry")
 		} else {
-			_, err = o.entry(command, nil)
+			_, err = admin.Operation{Actor: o.Actor, Reason: o.Reason, DryRun: o.DryRun}.Entry(command, nil)
 		}
 	}
 	if known, ok := errors.AsType[*problem.Error](err); ok {
-		err = fmt.Errorf("%s %s", map[string]string{"reason": "--why", "actor": "--by"}[known.Field], known.Message)
+		err = fmt.Errorf("%s %s", known.Field, known.Message)
 	}
 	if err != nil {
 		err = usageError(fmt.Errorf("%s: %w: try `server help`", command, err))
@@ -239,13 +239,13 @@ func retryBlocked(ctx context.Context, j *job) error {
 		}
 	}
 	result, err := admin.Requeue(ctx, j.events(), j.Request)
-	return j.reportTo(j.out, "retried", "aggregates", result, result, err)
+	return j.reportTo(j.out, "retried", "aggregates", result, err)
 }
 
 func retryQuarantined(ctx context.Context, j *job) error {
 	subscribed := j.cfg.program.replayed(j.cfg.program.Registrations(j.database.queries.own), j.database.commandPool())
 	result, err := admin.Replay(ctx, j.inbox(), replayer(subscribed), j.Request)
-	return j.reportTo(j.out, "retried", "messages", result, result, err)
+	return j.reportTo(j.out, "retried", "messages", result, err)
 }
 
 // skipBlocked shows the event, and then gives it up. It must be named, so that a repeated skip
@@ -267,7 +267,7 @@ func skipBlocked(ctx context.Context, j *job) error {
 		return usageError(errors.New("skip: EVENT_ID must be there behind TYPE/ID, such as " + found[0].EventID.String()))
 	}
 	result, err := admin.Skip(ctx, j.events(), j.Request)
-	return j.reportTo(j.out, "skipped", "events", result, result, err)
+	return j.reportTo(j.out, "skipped", "events", result, err)
 }
 
 // skipQuarantined shows the message, and then deletes it.
@@ -281,7 +281,7 @@ func skipQuarantined(ctx context.Context, j *job) error {
 		return err
 	}
 	result, err := admin.Delete(ctx, j.inbox(), j.Request)
-	return j.reportTo(j.out, "skipped", "messages", result, result, err)
+	return j.reportTo(j.out, "skipped", "messages", result, err)
 }
 
 func statusOfOutbox(ctx context.Context, j *job) error {

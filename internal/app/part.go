@@ -133,9 +133,6 @@ func (s *Service) Replay(ctx context.Context, m admin.Quarantined) error {
 	return replayer(s.Replayed())(ctx, m)
 }
 
-// OperatorName returns who runs a command, for the audit.
-func OperatorName() string { return admin.OperatorName() }
-
 // Open connects a command to the sides that it uses, and checks their schema. The connections are
 // closed when the command ends.
 func (s *Service) Open(ctx context.Context, commands, queries bool) error {

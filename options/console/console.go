@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"strings"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/port"
@@ -73,7 +74,7 @@ func run(ctx context.Context, service *app.Service, args []string, stdout io.Wri
 		return err
 	}
 	s := &server{
-		service: names.Service, log: service.Log, user: app.OperatorName(), traceURL: traces, replay: service.Replay,
+		service: names.Service, log: service.Log, user: admin.OperatorName(), traceURL: traces, replay: service.Replay,
 		sides: sides{
 			commands: service.Commands, queries: service.Queries,
 			outbox: store.NewOutbox(service.Commands), inbox: store.NewInbox(service.Queries),

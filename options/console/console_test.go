@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
@@ -367,7 +368,7 @@ func TestActs(t *testing.T) {
 	if n := parked(t, pool); n != 3 {
 		t.Errorf("%d are parked, want the 3 of the other cause", n)
 	}
-	shows(t, c.get(t, "/audit"), "the limit was raised", app.OperatorName(), "by console", "1\u202f000")
+	shows(t, c.get(t, "/audit"), "the limit was raised", admin.OperatorName(), "by console", "1\u202f000")
 	shows(t, c.get(t, "/audit?text=RAISED"), "the limit was raised")
 	if body := c.get(t, "/audit?text=lowered"); strings.Contains(body, "the limit was raised") {
 		t.Errorf("the audit has an entry without the text:\n%s", body)

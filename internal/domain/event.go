@@ -25,4 +25,7 @@ type Event struct {
 	Video         Video
 	ChangedFields []string // only in VideoUpdated
 	OccurredAt    time.Time
+	// Caller and Cause are of the Stamp. No consumer sees them.
+	Caller string
+	Cause  Cause
 }

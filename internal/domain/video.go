@@ -275,5 +275,5 @@ func (v Video) next(typ EventType, stamp Stamp) *Event {
 	v.Version++
 	v.UpdateTime = now
 	v.Tags = slices.Clone(v.Tags) // events are immutable, so they must not share the slice
-	return &Event{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now}
+	return &Event{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now, Caller: stamp.Caller, Cause: stamp.Cause}
 }

@@ -115,19 +115,20 @@ func size(m envelope.Message) int {
 	return n
 }
 
-// The largest event that is accepted is, with the traceparent, the mark and the cause that
-// it may get, exactly as large as the limit, which leaves a thousand bytes of the broker's
+// The largest event that is accepted is, with the traceparent and the mark that it may
+// get, exactly as large as the limit, which leaves a thousand bytes of the broker's
 // 10,000,000 for the rest of the request; a byte more is the caller's mistake.
 func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	const limit = 9_999_000
 	e := published()
+	e.Cause = domain.Cause{CausationID: e.ID, CorrelationID: e.ID}
 	e.Video.Description = strings.Repeat("x", limit-1000)
 	m, err := event.Encode(e)
 	if err != nil {
 		t.Fatalf("Encode() of %d bytes = %v", size(m), err)
 	}
 	full := func() int {
-		m.Traceparent, m.Repeat, m.Cause = traceparent, envelope.RepeatSnapshot, envelope.Cause{CausationID: m.ID, CorrelationID: m.ID}
+		m.Traceparent, m.Repeat = traceparent, envelope.RepeatSnapshot
 		return size(m)
 	}
 	e.Video.Description = strings.Repeat("x", len(e.Video.Description)+limit-full())

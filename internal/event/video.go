@@ -34,6 +34,8 @@ func Encode(e *domain.Event) (envelope.Message, error) {
 		SchemaVersion: SchemaVersion,
 		Payload:       payload,
 		OccurredAt:    e.OccurredAt,
+		Caller:        e.Caller,
+		Cause:         envelope.Cause(e.Cause),
 	})
 }
 

@@ -56,7 +56,7 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	if err != nil {
 		return nil, fmt.Errorf("make id: %w", err)
 	}
-	stamp, err := s.stamp()
+	stamp, err := s.stamp(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (s *videoService) change(ctx context.Context, field, name string, decision 
 	if err != nil {
 		return nil, err
 	}
-	stamp, err := s.stamp()
+	stamp, err := s.stamp(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -111,24 +111,22 @@ func record(ctx context.Context, tx Tx, e *domain.Event) error {
 		}
 	}
 	if v.Version == 1 {
-		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
+		Queue(q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
 			ID: v.ID, Title: v.Title, Description: v.Description, ReleaseYear: v.ReleaseYear,
 			DurationMs: v.Duration.Milliseconds(), LanguageCode: v.LanguageCode, Tags: notNil(v.Tags),
 			State: string(v.State), Version: v.Version,
 			CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, PublishTime: optional(v.PublishTime), DeleteTime: optional(v.DeleteTime),
-		})
+		}))
 	} else {
-		err = q.UpdateVideo(ctx, sqlcgen.UpdateVideoParams{
+		Queue(q.UpdateVideo(ctx, sqlcgen.UpdateVideoParams{
 			ID: v.ID, Title: v.Title, Description: v.Description, ReleaseYear: v.ReleaseYear,
 			DurationMs: v.Duration.Milliseconds(), LanguageCode: v.LanguageCode, Tags: notNil(v.Tags),
 			State: string(v.State), Version: v.Version,
 			UpdateTime: v.UpdateTime, PublishTime: optional(v.PublishTime), DeleteTime: optional(v.DeleteTime), PurgeTime: optional(v.PurgeTime),
-		})
+		}))
 	}
-	if err != nil {
-		return err
-	}
-	return appendEvent(ctx, q, message) // last: the row is locked
+	appendEvent(ctx, q, message) // last: the row is locked
+	return nil
 }
 
 // GetVideo returns a video, even a deleted one, or problem.NotFound. A purged one is not

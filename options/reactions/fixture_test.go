@@ -43,7 +43,7 @@ func (c clips) Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before dom
 		return &made.Event, nil
 	})
 	if changed && err == nil {
-		err = timers.Set(ctx, tx, envelope.Message{ID: made.ID, AggregateType: event.AggregateVideo, AggregateID: id.String()}, made.Timers)
+		err = timers.Set(ctx, tx, envelope.Message{ID: made.ID, AggregateType: event.AggregateVideo, AggregateID: id.String(), Cause: envelope.Cause(made.Cause)}, made.Timers)
 	}
 	return after, changed, err
 }
@@ -79,7 +79,7 @@ type after = map[string]time.Duration
 // newClip stores a video, and returns its id.
 func newClip(t testing.TB, c clips) uuid.UUID {
 	t.Helper()
-	at, err := stamp()
+	at, err := stamp(domain.Cause{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func set(t testing.TB, c clips, id uuid.UUID, timers after) {
 // rename is a decision with timers.
 func rename(title string, timers after) func(domain.Video) (*fact, error) {
 	return func(v domain.Video) (*fact, error) {
-		at, err := stamp()
+		at, err := stamp(domain.Cause{})
 		if err != nil {
 			return nil, err
 		}

@@ -273,8 +273,7 @@ func record[T any](ctx context.Context, tx store.Tx, aggregateType string, repai
 	if err != nil {
 		return fmt.Errorf("encode audit: %w", err)
 	}
-	if err := q.InsertQueryAudit(ctx, params); err != nil {
-		return fmt.Errorf("append audit: %w", err)
-	}
-	return q.RestartComparison(ctx, aggregateType)
+	store.Queue(q.InsertQueryAudit(ctx, params))
+	store.Queue(q.RestartComparison(ctx, aggregateType))
+	return nil
 }

@@ -1,6 +1,33 @@
 -- name: InsertVideo :exec
-INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
-VALUES (@id, @title, @description, @release_year, @duration_ms, @language_code, @tags, @state, @version, @create_time, @update_time, @publish_time, @delete_time);
+INSERT INTO video_catalog.videos (
+	id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	state,
+	version,
+	create_time,
+	update_time,
+	publish_time,
+	delete_time
+) VALUES (
+	@id,
+	@title,
+	@description,
+	@release_year,
+	@duration_ms,
+	@language_code,
+	@tags,
+	@state,
+	@version,
+	@create_time,
+	@update_time,
+	@publish_time,
+	@delete_time
+);
 
 -- name: LockVideo :one
 -- Reads a video and locks its row until the end of the transaction.
@@ -17,9 +44,19 @@ SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]) ORDER BY id FOR
 -- name: UpdateVideo :exec
 -- Writes the whole state of a video. The caller must hold the lock of LockVideo.
 UPDATE video_catalog.videos
-SET title = @title, description = @description, release_year = @release_year, duration_ms = @duration_ms,
-	language_code = @language_code, tags = @tags, state = @state, version = @version,
-	update_time = @update_time, publish_time = @publish_time, delete_time = @delete_time, purge_time = @purge_time
+SET
+	title = @title,
+	description = @description,
+	release_year = @release_year,
+	duration_ms = @duration_ms,
+	language_code = @language_code,
+	tags = @tags,
+	state = @state,
+	version = @version,
+	update_time = @update_time,
+	publish_time = @publish_time,
+	delete_time = @delete_time,
+	purge_time = @purge_time
 WHERE id = @id;
 
 -- name: GetVideo :one
@@ -27,55 +64,25 @@ SELECT * FROM video_catalog.videos WHERE id = @id AND purge_time IS NULL;
 
 -- name: FindVideos :many
 -- Returns the existing videos of some ids, deleted and purged ones too.
-SELECT * FROM video_catalog.videos WHERE id = ANY(@ids::uuid[]);
+SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]);
 
 -- name: ListVideosNewestFirst :many
--- Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
--- max_bytes; has_next of the last row says whether more rows follow. The bound is always set, far in the future on
--- the first page, so that every cached plan uses the index. octet_length reads the size of a text without reading the
--- text.
-WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
-	FROM video_catalog.videos
-	WHERE (create_time, id) < (@before_time::timestamptz, @before_id::uuid)
-		AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
-		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
-		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
-	ORDER BY create_time DESC, id DESC
-	LIMIT @one_more
-)
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
+-- Returns videos after (before_time, before_id), newest first. The bound is always set, far in the future on the first
+-- page, so that every cached plan uses the index.
+SELECT * FROM video_catalog.videos
+WHERE (create_time, id) < (@before_time::timestamptz, @before_id::uuid)
+	AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
+	AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
+	AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
 ORDER BY create_time DESC, id DESC
-LIMIT @page_size;
+LIMIT @max_rows;
 
 -- name: ListVideosOldestFirst :many
--- Returns a page of videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
-WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
-	FROM video_catalog.videos
-	WHERE (create_time, id) > (@after_time::timestamptz, @after_id::uuid)
-		AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
-		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
-		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
-	ORDER BY create_time, id
-	LIMIT @one_more
-)
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
+-- Returns videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
+SELECT * FROM video_catalog.videos
+WHERE (create_time, id) > (@after_time::timestamptz, @after_id::uuid)
+	AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
+	AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
+	AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
 ORDER BY create_time, id
-LIMIT @page_size;
+LIMIT @max_rows;

@@ -14,9 +14,6 @@ type VideoQuery struct {
 	After *VideoCursor
 	// Limit is the largest number of results; at least 1.
 	Limit int
-	// MaxBytes ends the page after the item with which its titles, descriptions
-	// and tags reach this size in bytes. 0: no limit.
-	MaxBytes int
 	// ShowDeleted includes deleted videos, but no purged ones.
 	ShowDeleted bool
 	// ShowPurged includes deleted and purged videos.
@@ -41,9 +38,6 @@ type EntryQuery struct {
 	After *EntryCursor
 	// Limit is the largest number of results; at least 1.
 	Limit int
-	// MaxBytes ends the page after the item with which its titles, descriptions
-	// and tags reach this size in bytes. 0: no limit.
-	MaxBytes int
 	// LanguageCode, ReleaseYear and Tags filter the results; an entry must have
 	// all Tags. Empty: no filter.
 	LanguageCode string
@@ -68,9 +62,6 @@ type SearchQuery struct {
 	After *MatchCursor
 	// Limit is the largest number of results; at least 1.
 	Limit int
-	// MaxBytes ends the page after the item with which its titles, descriptions
-	// and tags reach this size in bytes. 0: no limit.
-	MaxBytes int
 }
 
 // MatchCursor is a position in a list of matches.

@@ -155,7 +155,7 @@ func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalo
 	if err != nil {
 		return nil, err
 	}
-	query := domain.EntryQuery{After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes}
+	query := domain.EntryQuery{After: p.After, Limit: p.Size}
 	if err := filterEntries(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *cata
 		return nil, err
 	}
 	found, more, err := s.store.SearchEntries(ctx, domain.SearchQuery{
-		Words: request.GetQuery(), After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes,
+		Words: request.GetQuery(), After: p.After, Limit: p.Size,
 	})
 	if err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVide
 	if err != nil {
 		return nil, err
 	}
-	query := domain.VideoQuery{After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes, ShowDeleted: request.GetShowDeleted(), ShowPurged: request.GetShowPurged()}
+	query := domain.VideoQuery{After: p.After, Limit: p.Size, ShowDeleted: request.GetShowDeleted(), ShowPurged: request.GetShowPurged()}
 	if err := filterVideos(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}

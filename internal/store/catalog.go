@@ -275,44 +275,33 @@ func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, err
 
 // ListEntries returns a page of the visible entries, and whether more follow.
 func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (entries []domain.Entry, more bool, err error) {
+	p := pageOver(singly{c.pool}, query.Limit)
 	if query.ByTitle {
 		after := query.After
 		if after == nil {
 			after = &domain.EntryCursor{} // no title is empty
 		}
-		rows, err := c.queries.ListProjectionsByTitle(ctx, sqlcgen.ListProjectionsByTitleParams{
+		rows, err := p.queries().ListProjectionsByTitle(ctx, sqlcgen.ListProjectionsByTitleParams{
 			AfterTitle: after.Title, AfterID: after.VideoID,
 			LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags,
-			OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+			MaxRows: p.maxRows(),
 		})
-		if err != nil {
-			return nil, false, wrap(err, "list entries")
-		}
 		return mapSlice(rows, func(row sqlcgen.ListProjectionsByTitleRow) domain.Entry {
-			return listedEntry(sqlcgen.ListProjectionsNewestFirstRow(row))
-		}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
+			return entryOf(sqlcgen.GetProjectionRow(row))
+		}), p.more, wrap(err, "list entries")
 	}
 	after := query.After
 	if after == nil {
 		after = &domain.EntryCursor{PublishTime: endOfTime, VideoID: uuid.Max}
 	}
-	rows, err := c.queries.ListProjectionsNewestFirst(ctx, sqlcgen.ListProjectionsNewestFirstParams{
+	rows, err := p.queries().ListProjectionsNewestFirst(ctx, sqlcgen.ListProjectionsNewestFirstParams{
 		BeforeTime: after.PublishTime, BeforeID: after.VideoID,
 		LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags,
-		OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+		MaxRows: p.maxRows(),
 	})
-	if err != nil {
-		return nil, false, wrap(err, "list entries")
-	}
-	return mapSlice(rows, listedEntry), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
-}
-
-func listedEntry(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
-	return entryOf(sqlcgen.GetProjectionRow{
-		VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
-		LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
-		PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
-	})
+	return mapSlice(rows, func(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
+		return entryOf(sqlcgen.GetProjectionRow(row))
+	}), p.more, wrap(err, "list entries")
 }
 
 // SearchEntries returns a page of the visible entries that match, best first,
@@ -326,13 +315,11 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 	if after == nil {
 		after = &domain.MatchCursor{Rank: math.MaxFloat32, VideoID: uuid.Max}
 	}
-	rows, err := c.queries.SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
+	p := pageOver(singly{c.pool}, query.Limit)
+	rows, err := p.queries().SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
 		Query: words, WholeWords: search.Query(query.Words, false), BeforeRank: after.Rank, BeforeID: after.VideoID,
-		OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+		MaxRows: p.maxRows(),
 	})
-	if err != nil {
-		return nil, false, wrap(err, "search entries")
-	}
 	return mapSlice(rows, func(row sqlcgen.SearchProjectionsRow) domain.Match {
 		return domain.Match{
 			Entry: entryOf(sqlcgen.GetProjectionRow{
@@ -342,7 +329,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 			}),
 			Rank: row.Rank,
 		}
-	}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
+	}), p.more, wrap(err, "search entries")
 }
 
 func entryOf(row sqlcgen.GetProjectionRow) domain.Entry {

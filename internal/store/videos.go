@@ -157,43 +157,27 @@ var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // ListVideos returns a page of videos, and whether more follow.
 func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error) {
-	after := query.After
+	after, p := query.After, pageOver(singly{s.pool}, query.Limit)
 	if query.OldestFirst {
 		if after == nil {
 			after = &domain.VideoCursor{CreateTime: startTime, ID: uuid.Nil}
 		}
-		rows, err := s.queries.ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
+		rows, err := p.queries().ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
 			AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
 			State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
-			OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+			MaxRows: p.maxRows(),
 		})
-		if err != nil {
-			return nil, false, wrap(err, "list videos")
-		}
-		return mapSlice(rows, func(row sqlcgen.ListVideosOldestFirstRow) domain.Video {
-			return listedVideo(sqlcgen.ListVideosNewestFirstRow(row))
-		}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
+		return mapSlice(rows, videoOf), p.more, wrap(err, "list videos")
 	}
 	if after == nil {
 		after = &domain.VideoCursor{CreateTime: endOfTime, ID: uuid.Max}
 	}
-	rows, err := s.queries.ListVideosNewestFirst(ctx, sqlcgen.ListVideosNewestFirstParams{
+	rows, err := p.queries().ListVideosNewestFirst(ctx, sqlcgen.ListVideosNewestFirstParams{
 		BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
 		State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
-		OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+		MaxRows: p.maxRows(),
 	})
-	if err != nil {
-		return nil, false, wrap(err, "list videos")
-	}
-	return mapSlice(rows, listedVideo), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
-}
-
-func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
-	return videoOf(sqlcgen.VideoCatalogVideo{
-		ID: row.ID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
-		LanguageCode: row.LanguageCode, Tags: row.Tags, State: row.State, Version: row.Version,
-		CreateTime: row.CreateTime, UpdateTime: row.UpdateTime, PublishTime: row.PublishTime, DeleteTime: row.DeleteTime, PurgeTime: row.PurgeTime,
-	})
+	return mapSlice(rows, videoOf), p.more, wrap(err, "list videos")
 }
 
 func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {

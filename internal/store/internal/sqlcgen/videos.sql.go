@@ -13,7 +13,7 @@ import (
 )
 
 const FindVideos = `-- name: FindVideos :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY($1::uuid[])
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[])
 `
 
 // Returns the existing videos of some ids, deleted and purged ones too.
@@ -79,8 +79,35 @@ func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVideo
 }
 
 const InsertVideo = `-- name: InsertVideo :exec
-INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+INSERT INTO video_catalog.videos (
+	id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	state,
+	version,
+	create_time,
+	update_time,
+	publish_time,
+	delete_time
+) VALUES (
+	$1,
+	$2,
+	$3,
+	$4,
+	$5,
+	$6,
+	$7,
+	$8,
+	$9,
+	$10,
+	$11,
+	$12,
+	$13
+)
 `
 
 type InsertVideoParams struct {
@@ -119,82 +146,44 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 }
 
 const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
-WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
-	FROM video_catalog.videos
-	WHERE (create_time, id) < ($3::timestamptz, $4::uuid)
-		AND ($5::bool OR purge_time IS NULL AND ($6::bool OR delete_time IS NULL))
-		AND ($7::text IS NULL OR state = $7)
-		AND ($8::text IS NULL OR language_code = $8)
-	ORDER BY create_time DESC, id DESC
-	LIMIT $9
-)
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < $1::bigint
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
+WHERE (create_time, id) < ($1::timestamptz, $2::uuid)
+	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
+	AND ($5::text IS NULL OR state = $5)
+	AND ($6::text IS NULL OR language_code = $6)
 ORDER BY create_time DESC, id DESC
-LIMIT $2
+LIMIT $7
 `
 
 type ListVideosNewestFirstParams struct {
-	MaxBytes     int64
-	PageSize     int32
 	BeforeTime   time.Time
 	BeforeID     uuid.UUID
 	ShowPurged   bool
 	ShowDeleted  bool
 	State        *string
 	LanguageCode *string
-	OneMore      int32
+	MaxRows      int32
 }
 
-type ListVideosNewestFirstRow struct {
-	ID           uuid.UUID
-	Title        string
-	Description  string
-	ReleaseYear  int32
-	DurationMs   int64
-	LanguageCode string
-	Tags         []string
-	State        string
-	Version      int64
-	CreateTime   time.Time
-	UpdateTime   time.Time
-	PublishTime  *time.Time
-	DeleteTime   *time.Time
-	PurgeTime    *time.Time
-	HasNext      bool
-}
-
-// Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
-// max_bytes; has_next of the last row says whether more rows follow. The bound is always set, far in the future on
-// the first page, so that every cached plan uses the index. octet_length reads the size of a text without reading the
-// text.
-func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]ListVideosNewestFirstRow, error) {
+// Returns videos after (before_time, before_id), newest first. The bound is always set, far in the future on the first
+// page, so that every cached plan uses the index.
+func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]VideoCatalogVideo, error) {
 	rows, err := q.db.Query(ctx, ListVideosNewestFirst,
-		arg.MaxBytes,
-		arg.PageSize,
 		arg.BeforeTime,
 		arg.BeforeID,
 		arg.ShowPurged,
 		arg.ShowDeleted,
 		arg.State,
 		arg.LanguageCode,
-		arg.OneMore,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListVideosNewestFirstRow
+	var items []VideoCatalogVideo
 	for rows.Next() {
-		var i ListVideosNewestFirstRow
+		var i VideoCatalogVideo
 		if err := rows.Scan(
 			&i.ID,
 			&i.Title,
@@ -210,7 +199,6 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 			&i.PublishTime,
 			&i.DeleteTime,
 			&i.PurgeTime,
-			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -223,79 +211,43 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 }
 
 const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
-WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
-	FROM video_catalog.videos
-	WHERE (create_time, id) > ($3::timestamptz, $4::uuid)
-		AND ($5::bool OR purge_time IS NULL AND ($6::bool OR delete_time IS NULL))
-		AND ($7::text IS NULL OR state = $7)
-		AND ($8::text IS NULL OR language_code = $8)
-	ORDER BY create_time, id
-	LIMIT $9
-)
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < $1::bigint
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
+WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
+	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
+	AND ($5::text IS NULL OR state = $5)
+	AND ($6::text IS NULL OR language_code = $6)
 ORDER BY create_time, id
-LIMIT $2
+LIMIT $7
 `
 
 type ListVideosOldestFirstParams struct {
-	MaxBytes     int64
-	PageSize     int32
 	AfterTime    time.Time
 	AfterID      uuid.UUID
 	ShowPurged   bool
 	ShowDeleted  bool
 	State        *string
 	LanguageCode *string
-	OneMore      int32
+	MaxRows      int32
 }
 
-type ListVideosOldestFirstRow struct {
-	ID           uuid.UUID
-	Title        string
-	Description  string
-	ReleaseYear  int32
-	DurationMs   int64
-	LanguageCode string
-	Tags         []string
-	State        string
-	Version      int64
-	CreateTime   time.Time
-	UpdateTime   time.Time
-	PublishTime  *time.Time
-	DeleteTime   *time.Time
-	PurgeTime    *time.Time
-	HasNext      bool
-}
-
-// Returns a page of videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
-func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]ListVideosOldestFirstRow, error) {
+// Returns videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
+func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]VideoCatalogVideo, error) {
 	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
-		arg.MaxBytes,
-		arg.PageSize,
 		arg.AfterTime,
 		arg.AfterID,
 		arg.ShowPurged,
 		arg.ShowDeleted,
 		arg.State,
 		arg.LanguageCode,
-		arg.OneMore,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListVideosOldestFirstRow
+	var items []VideoCatalogVideo
 	for rows.Next() {
-		var i ListVideosOldestFirstRow
+		var i VideoCatalogVideo
 		if err := rows.Scan(
 			&i.ID,
 			&i.Title,
@@ -311,7 +263,6 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 			&i.PublishTime,
 			&i.DeleteTime,
 			&i.PurgeTime,
-			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -432,9 +383,19 @@ func (q *Queries) LockVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatal
 
 const UpdateVideo = `-- name: UpdateVideo :exec
 UPDATE video_catalog.videos
-SET title = $1, description = $2, release_year = $3, duration_ms = $4,
-	language_code = $5, tags = $6, state = $7, version = $8,
-	update_time = $9, publish_time = $10, delete_time = $11, purge_time = $12
+SET
+	title = $1,
+	description = $2,
+	release_year = $3,
+	duration_ms = $4,
+	language_code = $5,
+	tags = $6,
+	state = $7,
+	version = $8,
+	update_time = $9,
+	publish_time = $10,
+	delete_time = $11,
+	purge_time = $12
 WHERE id = $13
 `
 

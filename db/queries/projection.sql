@@ -1,57 +1,46 @@
--- name: InsertMissingProjections :exec
--- Creates an empty row, of version 0, for each of the videos that has none, because a missing row cannot be locked.
--- Otherwise a projector could wait for a row that another one is inserting, while it holds locks that the other one
--- needs. LockProjections and UpsertProjections follow in the same transaction.
-INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
-SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
-FROM (SELECT unnest(@video_ids::uuid[]) AS video_id) new
-ORDER BY video_id
-ON CONFLICT DO NOTHING;
+-- What only the catalog does with the rows of videos: it lists, searches and watches them, and is repaired.
+
+-- name: FindVideos :many
+-- Returns the existing videos of some ids, deleted and purged ones too.
+SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]);
+
+-- name: ListVideosOldestFirst :many
+-- Returns videos after (after_time, after_id), oldest first, otherwise like ListVideos.
+SELECT * FROM video_catalog.videos
+WHERE (create_time, id) > (@after_time::timestamptz, @after_id::uuid)
+	AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
+	AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
+	AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
+ORDER BY create_time, id
+LIMIT @max_rows;
 
 -- name: LockProjections :many
--- Locks the rows of some videos and returns their versions and events. All statements here lock
--- rows in the order of their ids, so that two projectors cannot deadlock. The lateral join makes one lookup per id
--- with any plan. With video_id = ANY(@video_ids), a session that began with an empty table scanned all of it until it
--- was analyzed.
-SELECT p.video_id, p.version, p.event_id
-FROM (SELECT DISTINCT unnest(@video_ids::uuid[]) AS video_id ORDER BY video_id) wanted
-CROSS JOIN LATERAL (
-	SELECT video_id, version, event_id FROM video_catalog_read.video_projection
-	WHERE video_id = wanted.video_id
-	FOR NO KEY UPDATE
-) p;
-
--- name: UpsertProjections :exec
--- Writes the given rows, over any version: the caller has locked them and compared versions. Each array holds one
--- value per row. Tags are array literals, and searches are tsvectors as text. A missing time is the epoch, and a
--- missing id is all zeros.
-WITH new AS (
-	SELECT unnest(@video_ids::uuid[]) AS video_id,
-		unnest(@titles::text[]) AS title,
-		unnest(@descriptions::text[]) AS description,
-		unnest(@release_years::int[]) AS release_year,
-		unnest(@durations_ms::bigint[]) AS duration_ms,
-		unnest(@language_codes::text[]) AS language_code,
-		unnest(@tags::text[]) AS tags,
-		unnest(@visible::bool[]) AS visible,
-		unnest(@deleted::bool[]) AS deleted,
-		unnest(@versions::bigint[]) AS version,
-		NULLIF(unnest(@event_ids::uuid[]), '00000000-0000-0000-0000-000000000000') AS event_id,
-		NULLIF(unnest(@publish_times::timestamptz[]), 'epoch') AS publish_time,
-		unnest(@update_times::timestamptz[]) AS update_time,
-		unnest(@searches::text[]) AS search
+-- Locks the rows of some videos until the end of the transaction, in the order of their ids, as ProjectVideo writes them.
+-- It first creates a missing one, with version 0: a missing row cannot be locked.
+INSERT INTO video_catalog_read.video_projection (
+	video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at
 )
-INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
-	search::tsvector, pg_current_xact_id(), clock_timestamp()
-FROM new
-ORDER BY video_id
-ON CONFLICT (video_id) DO UPDATE
-SET title = excluded.title, description = excluded.description, release_year = excluded.release_year,
-	duration_ms = excluded.duration_ms, language_code = excluded.language_code, tags = excluded.tags,
-	visible = excluded.visible, deleted = excluded.deleted, version = excluded.version, event_id = excluded.event_id,
-	publish_time = excluded.publish_time, update_time = excluded.update_time, search = excluded.search,
-	change_xid = excluded.change_xid, updated_at = excluded.updated_at;
+SELECT wanted.id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
+FROM (SELECT DISTINCT unnest(@video_ids::uuid[]) AS id) wanted
+ORDER BY wanted.id
+ON CONFLICT (video_id) DO UPDATE SET video_id = excluded.video_id
+RETURNING
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time;
+
+-- name: ResetProjections :exec
+-- Has ProjectVideo write some rows, whatever their version.
+UPDATE video_catalog_read.video_projection SET version = 0, event_id = NULL WHERE video_id = ANY (@video_ids::uuid[]);
 
 -- name: GetProjection :one
 SELECT
@@ -71,7 +60,7 @@ FROM video_catalog_read.video_projection
 WHERE video_id = @video_id;
 
 -- name: GetProjections :many
--- Returns the rows of some videos, by one lookup per id: see LockProjections.
+-- Returns the rows of some videos, by one lookup per id: see FindVideoVersions.
 SELECT
 	p.video_id,
 	p.title,

@@ -19,15 +19,15 @@ const (
 )
 
 // detailsOf returns the fields of a video that a client may set.
-func detailsOf(v *videov1.Video) (domain.Details, error) {
+func detailsOf(v *videov1.Video) (domain.VideoDetails, error) {
 	code := v.GetLanguageCode()
 	if code != "" {
 		var err error
 		if code, err = canonicalLanguage(code); err != nil {
-			return domain.Details{}, problem.InvalidField("video.language_code", "%v", err)
+			return domain.VideoDetails{}, problem.InvalidField("video.language_code", "%v", err)
 		}
 	}
-	return domain.Details{
+	return domain.VideoDetails{
 		Title:        v.GetTitle(),
 		Description:  v.GetDescription(),
 		ReleaseYear:  v.GetReleaseYear(),
@@ -47,14 +47,14 @@ func canonicalLanguage(code string) (string, error) {
 	return tag.String(), nil
 }
 
-var stateByName = map[string]domain.State{
-	videov1.Video_STATE_DRAFT.String():     domain.Draft,
-	videov1.Video_STATE_PUBLISHED.String(): domain.Published,
+var stateByName = map[string]domain.VideoState{
+	videov1.Video_STATE_DRAFT.String():     domain.VideoStateDraft,
+	videov1.Video_STATE_PUBLISHED.String(): domain.VideoStatePublished,
 }
 
-var protoState = map[domain.State]videov1.Video_State{
-	domain.Draft:     videov1.Video_STATE_DRAFT,
-	domain.Published: videov1.Video_STATE_PUBLISHED,
+var protoState = map[domain.VideoState]videov1.Video_State{
+	domain.VideoStateDraft:     videov1.Video_STATE_DRAFT,
+	domain.VideoStatePublished: videov1.Video_STATE_PUBLISHED,
 }
 
 func videoToProto(v domain.Video) *videov1.Video {

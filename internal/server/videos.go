@@ -21,10 +21,10 @@ type VideoStore interface {
 	// than uuid.Nil it is idempotent: a repeated call with the same fingerprint
 	// returns the current state of the video created first. With another
 	// fingerprint it returns problem.Exists.
-	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.Event) (domain.Video, error)
+	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.VideoEvent) (domain.Video, error)
 	// ChangeVideo applies a decision to a video, while no other caller can
 	// change it, and stores the event. It returns the new state.
-	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error)
+	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error)
 	// GetVideo returns a video, even a deleted one, or problem.NotFound. A purged
 	// one is not found.
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
@@ -72,7 +72,7 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	if err != nil {
 		return nil, err
 	}
-	event, err := domain.Create(id, details, stamp)
+	event, err := domain.CreateVideo(id, details, stamp)
 	if err != nil {
 		return nil, err
 	}
@@ -111,54 +111,54 @@ func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVide
 
 func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateVideoRequest) (*videov1.Video, error) {
 	video := request.GetVideo()
-	fields, err := aip.Fields(request.GetUpdateMask(), video, domain.AllFields())
+	fields, err := aip.Fields(request.GetUpdateMask(), video, domain.AllVideoFields())
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains(fields, domain.FieldLanguageCode) {
+	if !slices.Contains(fields, domain.VideoFieldLanguageCode) {
 		video.LanguageCode = "" // it is not changed, so its value does not matter
 	}
 	details, err := detailsOf(video)
 	if err != nil {
 		return nil, err
 	}
-	return s.change(ctx, "video.name", video.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Update(fields, details, aip.ParseEtag(video.GetEtag()), stamp)
+	return s.change(ctx, "video.name", video.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.UpdateVideo(fields, details, aip.ParseEtag(video.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) PublishVideo(ctx context.Context, request *videov1.PublishVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Publish(aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.PublishVideo(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) UnpublishVideo(ctx context.Context, request *videov1.UnpublishVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Unpublish(aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.UnpublishVideo(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) DeleteVideo(ctx context.Context, request *videov1.DeleteVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Delete(request.GetAllowMissing(), aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.DeleteVideo(request.GetAllowMissing(), aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Undelete(aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.UndeleteVideo(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) PurgeVideo(ctx context.Context, request *videov1.PurgeVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Purge(aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.PurgeVideo(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 // change runs a command on an existing video.
-func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.Decision) (*videov1.Video, error) {
+func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.VideoDecision) (*videov1.Video, error) {
 	id, err := aip.ParseName(field, videos, name)
 	if err != nil {
 		return nil, err

@@ -63,8 +63,8 @@ func TestPagesEndByBytes(t *testing.T) {
 		}
 		return catalog.SearchEntries(t.Context(), query)
 	}
-	ofVideo := func(v domain.Video) (uuid.UUID, domain.Details) { return v.ID, v.Details }
-	ofMatch := func(m domain.Match) (uuid.UUID, domain.Details) { return m.VideoID, m.Details }
+	ofVideo := func(v domain.Video) (uuid.UUID, domain.VideoDetails) { return v.ID, v.VideoDetails }
+	ofMatch := func(m domain.Match) (uuid.UUID, domain.VideoDetails) { return m.VideoID, m.VideoDetails }
 	for _, limit := range []int{100, items, items - 1, 5, 1} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			checkPages(t, "videos, newest first", listVideos(false), ofVideo, limit, items)
@@ -77,7 +77,7 @@ func TestPagesEndByBytes(t *testing.T) {
 }
 
 // checkPages reads a list to its end, in pages of at most limit items and about 1 MiB.
-func checkPages[T any](t *testing.T, name string, list func(after *T, limit int) ([]T, bool, error), of func(T) (uuid.UUID, domain.Details), limit, want int) {
+func checkPages[T any](t *testing.T, name string, list func(after *T, limit int) ([]T, bool, error), of func(T) (uuid.UUID, domain.VideoDetails), limit, want int) {
 	t.Helper()
 	var ids []string
 	var after *T

@@ -21,7 +21,9 @@ type pager struct {
 }
 
 // pageOver returns the pager of a page of at most size rows.
-func pageOver(db sqlcgen.DBTX, size int) *pager { return &pager{DBTX: db, size: size, bytes: pageBytes} }
+func pageOver(db sqlcgen.DBTX, size int) *pager {
+	return &pager{DBTX: db, size: size, bytes: pageBytes}
+}
 
 // queries returns the queries that read the page.
 func (p *pager) queries() *sqlcgen.Queries { return sqlcgen.New(p) }

@@ -427,7 +427,7 @@ func TestTimerAndItsAggregate(t *testing.T) {
 		t.Errorf("Fire() = %+v, %v, want one fired and one failed by its panic", fired, err)
 	}
 	refuse := NewTimers(videos, func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
-		return of(domain.Undelete(domain.AnyVersion, stamp)(v)) // it is not deleted
+		return of(domain.UndeleteVideo(domain.AnyVersion, stamp)(v)) // it is not deleted
 	})
 	set(t, videos, ids[1], after{"x": now})
 	if fired, err := refuse.Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 || len(fired.Failed) != 0 {

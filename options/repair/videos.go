@@ -197,9 +197,7 @@ func (v videos) repair(ctx context.Context, ids []uuid.UUID, e admin.Entry) (rep
 		if repaired = len(news); repaired == 0 {
 			return nil
 		}
-		if err := store.WriteEntries(ctx, tx, news); err != nil {
-			return err
-		}
+		store.WriteEntries(ctx, tx, news)
 		return record(ctx, tx, event.AggregateVideo, repaired, before, after, e)
 	})
 	if err != nil {

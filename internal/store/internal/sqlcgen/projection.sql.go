@@ -26,6 +26,48 @@ func (q *Queries) CountProjectedTombstones(ctx context.Context, maxCounted int32
 	return count, err
 }
 
+const FindVideos = `-- name: FindVideos :many
+
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[])
+`
+
+// What only the catalog does with the rows of videos: it lists, searches and watches them, and is repaired.
+// Returns the existing videos of some ids, deleted and purged ones too.
+func (q *Queries) FindVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatalogVideo, error) {
+	rows, err := q.db.Query(ctx, FindVideos, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VideoCatalogVideo
+	for rows.Next() {
+		var i VideoCatalogVideo
+		if err := rows.Scan(
+			&i.ID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.State,
+			&i.Version,
+			&i.CreateTime,
+			&i.UpdateTime,
+			&i.PublishTime,
+			&i.DeleteTime,
+			&i.PurgeTime,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const GetChangesDatabase = `-- name: GetChangesDatabase :one
 SELECT video_catalog_read.database_identity() AS identity, ($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
 `
@@ -132,7 +174,7 @@ type GetProjectionsRow struct {
 	UpdateTime   time.Time
 }
 
-// Returns the rows of some videos, by one lookup per id: see LockProjections.
+// Returns the rows of some videos, by one lookup per id: see FindVideoVersions.
 func (q *Queries) GetProjections(ctx context.Context, videoIds []uuid.UUID) ([]GetProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, GetProjections, videoIds)
 	if err != nil {
@@ -164,22 +206,6 @@ func (q *Queries) GetProjections(ctx context.Context, videoIds []uuid.UUID) ([]G
 		return nil, err
 	}
 	return items, nil
-}
-
-const InsertMissingProjections = `-- name: InsertMissingProjections :exec
-INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
-SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
-FROM (SELECT unnest($1::uuid[]) AS video_id) new
-ORDER BY video_id
-ON CONFLICT DO NOTHING
-`
-
-// Creates an empty row, of version 0, for each of the videos that has none, because a missing row cannot be locked.
-// Otherwise a projector could wait for a row that another one is inserting, while it holds locks that the other one
-// needs. LockProjections and UpsertProjections follow in the same transaction.
-func (q *Queries) InsertMissingProjections(ctx context.Context, videoIds []uuid.UUID) error {
-	_, err := q.db.Exec(ctx, InsertMissingProjections, videoIds)
-	return err
 }
 
 const ListProjectionChanges = `-- name: ListProjectionChanges :many
@@ -440,26 +466,110 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 	return items, nil
 }
 
+const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
+WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
+	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
+	AND ($5::text IS NULL OR state = $5)
+	AND ($6::text IS NULL OR language_code = $6)
+ORDER BY create_time, id
+LIMIT $7
+`
+
+type ListVideosOldestFirstParams struct {
+	AfterTime    time.Time
+	AfterID      uuid.UUID
+	ShowPurged   bool
+	ShowDeleted  bool
+	State        *string
+	LanguageCode *string
+	MaxRows      int32
+}
+
+// Returns videos after (after_time, after_id), oldest first, otherwise like ListVideos.
+func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]VideoCatalogVideo, error) {
+	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
+		arg.AfterTime,
+		arg.AfterID,
+		arg.ShowPurged,
+		arg.ShowDeleted,
+		arg.State,
+		arg.LanguageCode,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VideoCatalogVideo
+	for rows.Next() {
+		var i VideoCatalogVideo
+		if err := rows.Scan(
+			&i.ID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.State,
+			&i.Version,
+			&i.CreateTime,
+			&i.UpdateTime,
+			&i.PublishTime,
+			&i.DeleteTime,
+			&i.PurgeTime,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const LockProjections = `-- name: LockProjections :many
-SELECT p.video_id, p.version, p.event_id
-FROM (SELECT DISTINCT unnest($1::uuid[]) AS video_id ORDER BY video_id) wanted
-CROSS JOIN LATERAL (
-	SELECT video_id, version, event_id FROM video_catalog_read.video_projection
-	WHERE video_id = wanted.video_id
-	FOR NO KEY UPDATE
-) p
+INSERT INTO video_catalog_read.video_projection (
+	video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at
+)
+SELECT wanted.id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
+FROM (SELECT DISTINCT unnest($1::uuid[]) AS id) wanted
+ORDER BY wanted.id
+ON CONFLICT (video_id) DO UPDATE SET video_id = excluded.video_id
+RETURNING
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time
 `
 
 type LockProjectionsRow struct {
-	VideoID uuid.UUID
-	Version int64
-	EventID *uuid.UUID
+	VideoID      uuid.UUID
+	Title        string
+	Description  string
+	ReleaseYear  int32
+	DurationMs   int64
+	LanguageCode string
+	Tags         []string
+	Visible      bool
+	Deleted      bool
+	Version      int64
+	PublishTime  *time.Time
+	UpdateTime   time.Time
 }
 
-// Locks the rows of some videos and returns their versions and events. All statements here lock
-// rows in the order of their ids, so that two projectors cannot deadlock. The lateral join makes one lookup per id
-// with any plan. With video_id = ANY(@video_ids), a session that began with an empty table scanned all of it until it
-// was analyzed.
+// Locks the rows of some videos until the end of the transaction, in the order of their ids, as ProjectVideo writes them.
+// It first creates a missing one, with version 0: a missing row cannot be locked.
 func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]LockProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, LockProjections, videoIds)
 	if err != nil {
@@ -469,7 +579,20 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 	var items []LockProjectionsRow
 	for rows.Next() {
 		var i LockProjectionsRow
-		if err := rows.Scan(&i.VideoID, &i.Version, &i.EventID); err != nil {
+		if err := rows.Scan(
+			&i.VideoID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.Visible,
+			&i.Deleted,
+			&i.Version,
+			&i.PublishTime,
+			&i.UpdateTime,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -490,6 +613,16 @@ func (q *Queries) PruneProjectedTombstones(ctx context.Context, olderThan time.D
 	var deleted int64
 	err := row.Scan(&deleted)
 	return deleted, err
+}
+
+const ResetProjections = `-- name: ResetProjections :exec
+UPDATE video_catalog_read.video_projection SET version = 0, event_id = NULL WHERE video_id = ANY ($1::uuid[])
+`
+
+// Has ProjectVideo write some rows, whatever their version.
+func (q *Queries) ResetProjections(ctx context.Context, videoIds []uuid.UUID) error {
+	_, err := q.db.Exec(ctx, ResetProjections, videoIds)
+	return err
 }
 
 const SearchProjections = `-- name: SearchProjections :many
@@ -590,74 +723,4 @@ func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsPa
 		return nil, err
 	}
 	return items, nil
-}
-
-const UpsertProjections = `-- name: UpsertProjections :exec
-WITH new AS (
-	SELECT unnest($1::uuid[]) AS video_id,
-		unnest($2::text[]) AS title,
-		unnest($3::text[]) AS description,
-		unnest($4::int[]) AS release_year,
-		unnest($5::bigint[]) AS duration_ms,
-		unnest($6::text[]) AS language_code,
-		unnest($7::text[]) AS tags,
-		unnest($8::bool[]) AS visible,
-		unnest($9::bool[]) AS deleted,
-		unnest($10::bigint[]) AS version,
-		NULLIF(unnest($11::uuid[]), '00000000-0000-0000-0000-000000000000') AS event_id,
-		NULLIF(unnest($12::timestamptz[]), 'epoch') AS publish_time,
-		unnest($13::timestamptz[]) AS update_time,
-		unnest($14::text[]) AS search
-)
-INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
-	search::tsvector, pg_current_xact_id(), clock_timestamp()
-FROM new
-ORDER BY video_id
-ON CONFLICT (video_id) DO UPDATE
-SET title = excluded.title, description = excluded.description, release_year = excluded.release_year,
-	duration_ms = excluded.duration_ms, language_code = excluded.language_code, tags = excluded.tags,
-	visible = excluded.visible, deleted = excluded.deleted, version = excluded.version, event_id = excluded.event_id,
-	publish_time = excluded.publish_time, update_time = excluded.update_time, search = excluded.search,
-	change_xid = excluded.change_xid, updated_at = excluded.updated_at
-`
-
-type UpsertProjectionsParams struct {
-	VideoIds      []uuid.UUID
-	Titles        []string
-	Descriptions  []string
-	ReleaseYears  []int32
-	DurationsMs   []int64
-	LanguageCodes []string
-	Tags          []string
-	Visible       []bool
-	Deleted       []bool
-	Versions      []int64
-	EventIds      []uuid.UUID
-	PublishTimes  []time.Time
-	UpdateTimes   []time.Time
-	Searches      []string
-}
-
-// Writes the given rows, over any version: the caller has locked them and compared versions. Each array holds one
-// value per row. Tags are array literals, and searches are tsvectors as text. A missing time is the epoch, and a
-// missing id is all zeros.
-func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsParams) error {
-	_, err := q.db.Exec(ctx, UpsertProjections,
-		arg.VideoIds,
-		arg.Titles,
-		arg.Descriptions,
-		arg.ReleaseYears,
-		arg.DurationsMs,
-		arg.LanguageCodes,
-		arg.Tags,
-		arg.Visible,
-		arg.Deleted,
-		arg.Versions,
-		arg.EventIds,
-		arg.PublishTimes,
-		arg.UpdateTimes,
-		arg.Searches,
-	)
-	return err
 }

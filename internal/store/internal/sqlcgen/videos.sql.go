@@ -12,36 +12,32 @@ import (
 	"github.com/google/uuid"
 )
 
-const FindVideos = `-- name: FindVideos :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[])
+const FindVideoVersions = `-- name: FindVideoVersions :many
+SELECT p.video_id, p.version, p.event_id
+FROM unnest($1::uuid[]) AS wanted (id)
+CROSS JOIN LATERAL (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at FROM video_catalog_read.video_projection r WHERE r.video_id = wanted.id LIMIT 1
+) p
 `
 
-// Returns the existing videos of some ids, deleted and purged ones too.
-func (q *Queries) FindVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatalogVideo, error) {
-	rows, err := q.db.Query(ctx, FindVideos, ids)
+type FindVideoVersionsRow struct {
+	VideoID uuid.UUID
+	Version int64
+	EventID *uuid.UUID
+}
+
+// Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an empty
+// table would scan all of it until it is analyzed.
+func (q *Queries) FindVideoVersions(ctx context.Context, ids []uuid.UUID) ([]FindVideoVersionsRow, error) {
+	rows, err := q.db.Query(ctx, FindVideoVersions, ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []VideoCatalogVideo
+	var items []FindVideoVersionsRow
 	for rows.Next() {
-		var i VideoCatalogVideo
-		if err := rows.Scan(
-			&i.ID,
-			&i.Title,
-			&i.Description,
-			&i.ReleaseYear,
-			&i.DurationMs,
-			&i.LanguageCode,
-			&i.Tags,
-			&i.State,
-			&i.Version,
-			&i.CreateTime,
-			&i.UpdateTime,
-			&i.PublishTime,
-			&i.DeleteTime,
-			&i.PurgeTime,
-		); err != nil {
+		var i FindVideoVersionsRow
+		if err := rows.Scan(&i.VideoID, &i.Version, &i.EventID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -91,8 +87,8 @@ INSERT INTO video_catalog.videos (
 	version,
 	create_time,
 	update_time,
-	publish_time,
-	delete_time
+	delete_time,
+	publish_time
 ) VALUES (
 	$1,
 	$2,
@@ -122,8 +118,8 @@ type InsertVideoParams struct {
 	Version      int64
 	CreateTime   time.Time
 	UpdateTime   time.Time
-	PublishTime  *time.Time
 	DeleteTime   *time.Time
+	PublishTime  *time.Time
 }
 
 func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error {
@@ -139,13 +135,13 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 		arg.Version,
 		arg.CreateTime,
 		arg.UpdateTime,
-		arg.PublishTime,
 		arg.DeleteTime,
+		arg.PublishTime,
 	)
 	return err
 }
 
-const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
+const ListVideos = `-- name: ListVideos :many
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
 WHERE (create_time, id) < ($1::timestamptz, $2::uuid)
 	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
@@ -155,7 +151,7 @@ ORDER BY create_time DESC, id DESC
 LIMIT $7
 `
 
-type ListVideosNewestFirstParams struct {
+type ListVideosParams struct {
 	BeforeTime   time.Time
 	BeforeID     uuid.UUID
 	ShowPurged   bool
@@ -167,74 +163,10 @@ type ListVideosNewestFirstParams struct {
 
 // Returns videos after (before_time, before_id), newest first. The bound is always set, far in the future on the first
 // page, so that every cached plan uses the index.
-func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]VideoCatalogVideo, error) {
-	rows, err := q.db.Query(ctx, ListVideosNewestFirst,
+func (q *Queries) ListVideos(ctx context.Context, arg ListVideosParams) ([]VideoCatalogVideo, error) {
+	rows, err := q.db.Query(ctx, ListVideos,
 		arg.BeforeTime,
 		arg.BeforeID,
-		arg.ShowPurged,
-		arg.ShowDeleted,
-		arg.State,
-		arg.LanguageCode,
-		arg.MaxRows,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []VideoCatalogVideo
-	for rows.Next() {
-		var i VideoCatalogVideo
-		if err := rows.Scan(
-			&i.ID,
-			&i.Title,
-			&i.Description,
-			&i.ReleaseYear,
-			&i.DurationMs,
-			&i.LanguageCode,
-			&i.Tags,
-			&i.State,
-			&i.Version,
-			&i.CreateTime,
-			&i.UpdateTime,
-			&i.PublishTime,
-			&i.DeleteTime,
-			&i.PurgeTime,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
-WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
-	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
-	AND ($5::text IS NULL OR state = $5)
-	AND ($6::text IS NULL OR language_code = $6)
-ORDER BY create_time, id
-LIMIT $7
-`
-
-type ListVideosOldestFirstParams struct {
-	AfterTime    time.Time
-	AfterID      uuid.UUID
-	ShowPurged   bool
-	ShowDeleted  bool
-	State        *string
-	LanguageCode *string
-	MaxRows      int32
-}
-
-// Returns videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
-func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]VideoCatalogVideo, error) {
-	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
-		arg.AfterTime,
-		arg.AfterID,
 		arg.ShowPurged,
 		arg.ShowDeleted,
 		arg.State,
@@ -381,6 +313,100 @@ func (q *Queries) LockVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatal
 	return items, nil
 }
 
+const ProjectVideo = `-- name: ProjectVideo :exec
+INSERT INTO video_catalog_read.video_projection AS p (
+	video_id,
+	event_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time,
+	search,
+	change_xid,
+	updated_at
+) VALUES (
+	$1,
+	$2,
+	$3,
+	$4,
+	$5,
+	$6,
+	$7,
+	$8,
+	$9,
+	$10,
+	$11,
+	$12,
+	$13,
+	$14,
+	pg_current_xact_id(),
+	clock_timestamp()
+)
+ON CONFLICT (video_id) DO UPDATE
+SET
+	event_id = excluded.event_id,
+	title = excluded.title,
+	description = excluded.description,
+	release_year = excluded.release_year,
+	duration_ms = excluded.duration_ms,
+	language_code = excluded.language_code,
+	tags = excluded.tags,
+	visible = excluded.visible,
+	deleted = excluded.deleted,
+	version = excluded.version,
+	publish_time = excluded.publish_time,
+	update_time = excluded.update_time,
+	search = excluded.search,
+	change_xid = excluded.change_xid,
+	updated_at = excluded.updated_at
+WHERE (p.version, p.event_id) < (excluded.version, excluded.event_id)
+`
+
+type ProjectVideoParams struct {
+	VideoID      uuid.UUID
+	EventID      *uuid.UUID
+	Title        string
+	Description  string
+	ReleaseYear  int32
+	DurationMs   int64
+	LanguageCode string
+	Tags         []string
+	Visible      bool
+	Deleted      bool
+	Version      int64
+	PublishTime  *time.Time
+	UpdateTime   time.Time
+	Search       string
+}
+
+// Writes the row, unless it has this version of an event with a greater id, or a later version.
+func (q *Queries) ProjectVideo(ctx context.Context, arg ProjectVideoParams) error {
+	_, err := q.db.Exec(ctx, ProjectVideo,
+		arg.VideoID,
+		arg.EventID,
+		arg.Title,
+		arg.Description,
+		arg.ReleaseYear,
+		arg.DurationMs,
+		arg.LanguageCode,
+		arg.Tags,
+		arg.Visible,
+		arg.Deleted,
+		arg.Version,
+		arg.PublishTime,
+		arg.UpdateTime,
+		arg.Search,
+	)
+	return err
+}
+
 const UpdateVideo = `-- name: UpdateVideo :exec
 UPDATE video_catalog.videos
 SET
@@ -393,8 +419,8 @@ SET
 	state = $7,
 	version = $8,
 	update_time = $9,
-	publish_time = $10,
-	delete_time = $11,
+	delete_time = $10,
+	publish_time = $11,
 	purge_time = $12
 WHERE id = $13
 `
@@ -409,8 +435,8 @@ type UpdateVideoParams struct {
 	State        string
 	Version      int64
 	UpdateTime   time.Time
-	PublishTime  *time.Time
 	DeleteTime   *time.Time
+	PublishTime  *time.Time
 	PurgeTime    *time.Time
 	ID           uuid.UUID
 }
@@ -427,8 +453,8 @@ func (q *Queries) UpdateVideo(ctx context.Context, arg UpdateVideoParams) error 
 		arg.State,
 		arg.Version,
 		arg.UpdateTime,
-		arg.PublishTime,
 		arg.DeleteTime,
+		arg.PublishTime,
 		arg.PurgeTime,
 		arg.ID,
 	)

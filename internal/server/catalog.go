@@ -21,6 +21,9 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
+// catalogEntries is the prefix of resource names.
+const catalogEntries = "catalogEntries/"
+
 // CatalogStore reads the catalog. It is safe for concurrent use.
 type CatalogStore interface {
 	// GetEntry returns an entry, even a hidden one. It returns problem.NotFound
@@ -194,3 +197,19 @@ func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *cata
 }
 
 func matchToProto(m domain.Match) *catalogv1.CatalogEntry { return entryToProto(m.Entry) }
+
+func entryToProto(e domain.Entry) *catalogv1.CatalogEntry {
+	return &catalogv1.CatalogEntry{
+		Name:         catalogEntries + e.VideoID.String(),
+		Video:        videoCollection + e.VideoID.String(),
+		Title:        e.Title,
+		Description:  e.Description,
+		ReleaseYear:  e.ReleaseYear,
+		Duration:     aip.Duration(e.Duration),
+		LanguageCode: e.LanguageCode,
+		Tags:         e.Tags,
+		Version:      e.Version,
+		PublishTime:  aip.Timestamp(e.PublishTime),
+		UpdateTime:   aip.Timestamp(e.UpdateTime),
+	}
+}

@@ -80,22 +80,6 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 	return outcomes, err
 }
 
-func projectedVideo(e domain.VideoEvent) projected {
-	return projected{aggregate: e.Video.ID, event: e.ID, version: e.Video.Version, purged: e.Video.Purged()}
-}
-
-func videoVersions(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) ([]projected, error) {
-	rows, err := q.FindVideoVersions(ctx, ids)
-	return mapSlice(rows, func(row sqlcgen.FindVideoVersionsRow) projected {
-		return projected{aggregate: row.VideoID, event: valueOf(row.EventID), version: row.Version}
-	}), err
-}
-
-func projectVideo(ctx context.Context, q *sqlcgen.Queries, e domain.VideoEvent) error {
-	projectEntry(ctx, q, domain.EntryOf(e.Video), e.ID)
-	return nil
-}
-
 // projectEntry writes an entry, unless the catalog has a newer one. Without an event, a
 // repair writes it.
 func projectEntry(ctx context.Context, q *sqlcgen.Queries, e domain.Entry, event uuid.UUID) {

@@ -182,3 +182,19 @@ func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
 		PublishTime: timeOf(row.PublishTime), PurgeTime: timeOf(row.PurgeTime),
 	}
 }
+
+func projectedVideo(e domain.VideoEvent) projected {
+	return projected{aggregate: e.Video.ID, event: e.ID, version: e.Video.Version, purged: e.Video.Purged()}
+}
+
+func videoVersions(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) ([]projected, error) {
+	rows, err := q.FindVideoVersions(ctx, ids)
+	return mapSlice(rows, func(row sqlcgen.FindVideoVersionsRow) projected {
+		return projected{aggregate: row.VideoID, event: valueOf(row.EventID), version: row.Version}
+	}), err
+}
+
+func projectVideo(ctx context.Context, q *sqlcgen.Queries, e domain.VideoEvent) error {
+	projectEntry(ctx, q, domain.EntryOf(e.Video), e.ID)
+	return nil
+}

@@ -51,7 +51,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --view NAME      of a full service: one word for what the template calls the catalog, the query side; default: overview
   --topic NAME     of a full service: Pub/Sub topic of its events; default: SERVICE.ENTITY.events
   --yes            take the defaults without asking
-  --upgrade        bring the service in DIR, which this command made, to the version of this template
+  --upgrade        bring the service in DIR, which this command made, to the version of this template, and add the parts of --with
 
 Without --module it asks, if it runs on a terminal.
 `
@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 		if err != nil {
 			return err
 		}
-		return upgrade(ctx, from, a.dir, stdout)
+		return upgrade(ctx, from, a.dir, a.With, stdout)
 	}
 	if a.Module == "" && !mode.yes && isTerminal(stdin) {
 		if err := ask(&a, stdin, stdout); err != nil {
@@ -139,15 +139,17 @@ func parse(args []string) (a options, m mode, err error) {
 		return a, m, fmt.Errorf("%d folders, want one: try go run ./cmd/new --help", len(dirs))
 	}
 	a.dir = dirs[0]
-	if m.upgrade && (flags.NFlag() > 1) {
-		return a, m, errors.New("--upgrade takes the recorded options, and no others")
-	}
+	flags.Visit(func(f *flag.Flag) {
+		if m.upgrade && f.Name != "upgrade" && f.Name != "with" {
+			err = fmt.Errorf("--%s must not be given with --upgrade, which takes the recorded options", f.Name)
+		}
+	})
 	for part := range strings.SplitSeq(with, ",") {
 		if part = strings.TrimSpace(part); part != "" {
 			a.With = append(a.With, part)
 		}
 	}
-	return a, m, nil
+	return a, m, err
 }
 
 // ask asks for the options that are missing. An empty line takes the default.

@@ -138,18 +138,25 @@ func (a *options) check() error {
 	if a.Full && len(a.With) > 0 {
 		wrong("--with must not be given with --full, which has every part")
 	}
-	offered := slices.Concat(choices, a.offered)
-	for _, part := range a.With {
-		if !slices.Contains(offered, part) {
-			wrong("--with %q must be one of %s", part, strings.Join(offered, ", "))
-		}
-	}
+	errs = append(errs, a.checkWith())
 	entries, err := os.ReadDir(a.dir)
 	switch {
 	case err == nil && len(entries) > 0:
 		wrong("%s must be a new or an empty folder", a.dir)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// checkWith returns the parts that the template does not offer.
+func (a *options) checkWith() error {
+	var errs []error
+	offered := slices.Concat(choices, a.offered)
+	for _, part := range a.With {
+		if !slices.Contains(offered, part) {
+			errs = append(errs, fmt.Errorf("--with %q must be one of %s", part, strings.Join(offered, ", ")))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -213,17 +213,20 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// Links to what is left out become text, or leave a list of links, and no others do.
+// Rows and points with a link to what is left out are gone. In a sentence such links become text, or
+// leave a list of links. No others do.
 func TestUnlink(t *testing.T) {
 	t.Parallel()
 	left := []string{"docs/decisions", "lab", "README.zh-CN.md"}
 	for text, want := range map[string]string{
-		"[a](docs/decisions/1.md), and [b](decisions/README.md#x)":                   "a, and b",
-		"[c](../lab/bench) [d](docs/testing.md#lab); [中文](README.zh-CN.md)":          "c [d](docs/testing.md#lab); 中文",
-		"[d](docs/testing.md), [a](docs/decisions/1.md), [c](lab/x), [e](docs/e.md)": "[d](docs/testing.md), [e](docs/e.md)",
-		"[d](docs/testing.md)、[a](docs/decisions/1.md)、[e](docs/e.md)、[c](lab/x)。":   "[d](docs/testing.md)、[e](docs/e.md)。",
+		"[a](decisions/1.md), and [b](decisions/README.md#x)":             "a, and b",
+		"[c](../lab/bench) [d](testing.md#lab); [中文](../README.zh-CN.md)": "c [d](testing.md#lab); 中文",
+		"[d](testing.md), [a](decisions/1.md), [c](../lab/x), [e](e.md)":  "[d](testing.md), [e](e.md)",
+		"[d](testing.md)、[a](decisions/1.md)、[e](e.md)、[c](../lab/x)。":    "[d](testing.md)、[e](e.md)。",
+		"- one\n- [two](decisions/2.md)\n3. [three](../lab/x) is more\n":  "- one\n",
+		"| [a](decisions/1.md) | b |\n| [decisions](e.md) | lab/x |\n":    "| [decisions](e.md) | lab/x |\n",
 	} {
-		if got := unlink(text, left); got != want {
+		if got := unlink("docs/page.md", text, left); got != want {
 			t.Errorf("unlink(%q) = %q, want %q", text, got, want)
 		}
 	}

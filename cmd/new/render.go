@@ -90,6 +90,7 @@ func (r *renderer) copy() error {
 	if !r.options.Full {
 		left = append(left, exampleFiles...)
 	}
+	left = append(left, notCopied[1:]...) // the service has a CHANGELOG.md of its own
 	for _, name := range files {
 		if isBelow(name, notCopied) || isBelow(name, left) {
 			continue
@@ -135,6 +136,9 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if !r.options.Full && lists[name] != "" {
 			text = strings.Replace(text, lists[name], "", 1)
 		}
+		if filepath.Ext(name) == ".md" {
+			text = unlink(name, withoutOptionLines(text, r.options.withoutOptions()), left)
+		}
 		if name == optionsList || name == devList {
 			text = withoutOptions(text, append(r.options.without(), r.options.withoutOptions()...))
 		}
@@ -144,9 +148,6 @@ func (r *renderer) copyFile(name string, left []string) error {
 			text = r.introduce(text, "## Run it", introduction)
 		case "README.zh-CN.md":
 			text = r.introduce(text, "## 运行", introductionZH)
-		}
-		if filepath.Ext(name) == ".md" {
-			text = unlink(withoutOptionLines(text, r.options.withoutOptions()), left)
 		}
 		text = forget(text, "cmd/new")
 		if r.options.Entity != "" {
@@ -178,7 +179,7 @@ func (r *renderer) copyKit(name string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		content = []byte(text)
+		content = []byte(unlink(name, text, []string{"kit/pubsublocal/conformance"}))
 	}
 	return r.write("third_party/"+name, content, 0o644)
 }
@@ -339,31 +340,41 @@ What users notice, newest first, in the form of [Keep a Changelog](https://keepa
 ## [Unreleased]
 `
 
-// link matches a link of Markdown.
-var link = regexp.MustCompile(`\[([^\]]*)\]\(((?:\.\./)*)([^)#]*)(#[^)]*)?\)`)
+// link matches a link of Markdown to a file.
+var link = regexp.MustCompile(`\[([^\]]*)\]\(([^):#]+)(#[^)]*)?\)`)
 
-// unlink turns links to what is left out into plain text. It removes those that follow a
-// link in a list of links.
-func unlink(text string, left []string) string {
+// unlink removes from a page the rows of tables and the points of lists that have a link to what is
+// left out. Elsewhere such a link becomes plain text, or goes if it follows a link in a list of links.
+func unlink(page, text string, left []string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(text) {
+		plain := unlinkLine(path.Dir(page), line, left)
+		if plain == line || !item.MatchString(line) {
+			kept.WriteString(plain)
+		}
+	}
+	return kept.String()
+}
+
+func unlinkLine(dir, line string, left []string) string {
 	out, end := "", 0
-	for _, at := range link.FindAllStringSubmatchIndex(text, -1) {
-		name, target := text[at[2]:at[3]], text[at[6]:at[7]]
-		isLeft := slices.ContainsFunc(left, func(path string) bool {
-			return strings.HasPrefix(target, path) || strings.HasPrefix("docs/"+target, path)
-		})
-		if !isLeft {
+	for _, at := range link.FindAllStringSubmatchIndex(line, -1) {
+		if !isBelow(path.Join(dir, line[at[4]:at[5]]), left) {
 			continue
 		}
-		out += text[end:at[0]]
+		out += line[end:at[0]]
 		end = at[1]
 		if list := separator.FindStringSubmatch(out); list != nil {
 			out = strings.TrimSuffix(out, list[1])
 		} else {
-			out += name
+			out += line[at[2]:at[3]]
 		}
 	}
-	return out + text[end:]
+	return out + line[end:]
 }
+
+// item matches a row of a table, or a point of a list.
+var item = regexp.MustCompile(`^(\||- |[0-9]+\. )`)
 
 // separator matches what is between two links of a list, behind the first one.
 var separator = regexp.MustCompile(`\)(, |、)$`)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,10 +18,9 @@ import (
 // notCopied are what only the template needs.
 var notCopied = []string{"CHANGELOG.md", "cmd/new", "examples/saga", "lab"}
 
-// notCopiedWithEntity are what only a template with the example needs: the test that the
-// machinery has no word of the example. The words of an entity may be words of the
-// machinery, too.
-var notCopiedWithEntity = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
+// wordTest is the test that the machinery has no word of the example. The words of an entity may be
+// words of the machinery, too.
+var wordTest = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
 
 // render makes the service in a folder beside the new one, and moves it there when it is
 // complete. So a failure or a crash leaves no half of a service under its name.
@@ -84,11 +82,8 @@ func (r *renderer) copy() error {
 	for _, name := range r.options.withoutOptions() {
 		left = append(left, optionsDir+"/"+name, devDir+"/"+name+".go", devDir+"/"+name+"_test.go")
 	}
-	if r.options.Entity != "" {
-		left = append(left, notCopiedWithEntity...)
-	}
 	if !r.options.Full {
-		left = append(left, exampleFiles...)
+		left = append(append(left, exampleFiles...), wordTest...)
 	}
 	left = append(left, notCopied[1:]...) // the service has a CHANGELOG.md of its own
 	for _, name := range files {
@@ -150,7 +145,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 			text = r.introduce(text, "## 运行", introductionZH)
 		}
 		text = forget(text, "cmd/new")
-		if r.options.Entity != "" {
+		if !r.options.Full {
 			text = forget(text, "testdata/words.txt")
 		}
 		content = []byte(text)
@@ -208,8 +203,8 @@ const given = `example\.com/videocatalog|videocatalog\.example\.com|com\.example
 // names, then the words of the example.
 var replaced = regexp.MustCompile(`(` + untouched + `)|(` + regexp.QuoteMeta(exampleSubscription) + `|` + regexp.QuoteMeta(exampleTopic) + `|` + given + `)|` + example)
 
-// rename replaces the names of the template in a text, and the words of the example if the
-// options have an entity. It replaces no part of a longer word. The spans say how the parts
+// rename replaces the names of the template in a text, and the words of the example unless the
+// service is full. It replaces no part of a longer word. The spans say how the parts
 // of the text are written.
 func (a options) rename(text string, spans []span) string {
 	var out strings.Builder
@@ -225,10 +220,10 @@ func (a options) rename(text string, spans []span) string {
 		if at[4] >= 0 {
 			name = a.newName(text[at[0]:at[1]])
 		} else {
-			if a.Entity == "" {
+			if a.Full {
 				continue
 			}
-			word, ok := words{a.Entity, a.Plural, a.View}.replace(text, at, spans[0].kind)
+			word, ok := words{a.Entity, a.Plural, view}.replace(text, at, spans[0].kind)
 			if !ok {
 				continue
 			}
@@ -278,9 +273,9 @@ func (a options) newName(old string) string {
 		}
 		return camel.String()
 	case exampleTopic:
-		return cmp.Or(a.Topic, a.oldTopic())
+		return a.topic()
 	case exampleSubscription:
-		return cmp.Or(a.Topic, a.oldTopic()) + "." + a.consumer()
+		return a.subscription()
 	case "VIDEOCATALOG":
 		return strings.ToUpper(a.Schema)
 	case "video_catalog":

@@ -214,7 +214,6 @@ func (s *service) render(ctx context.Context, from template, stdout io.Writer) (
 	err = s.inWorktree(ctx, s.base, func(tree string) error {
 		r := &renderer{ctx: ctx, from: from, options: s.options, dir: tree}
 		steps := []step{
-			{"check the names", func() error { return from.check(ctx, s.options) }},
 			{"copy and rename", r.copy},
 			{"entities of the service", func() error { return s.keep(ctx, tree) }},
 			{"check the migrations", func() error { return s.checkRendered(ctx, tree) }},

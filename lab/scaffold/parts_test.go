@@ -75,7 +75,11 @@ func TestWith(t *testing.T) {
 	all := []string{"console", "cors", "oidc", "reactions", "repair", "replay"}
 	alone := cmp.Or(os.Getenv("LAB_OPTION"), all[rand.IntN(len(all))])
 	t.Logf("LAB_OPTION=%s", alone)
-	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", alone)...)
+	newService(t, template, service, "--module", "gitlab.example.org/group/procurement", "--domain", "procurement.acme.example", "--schema", "buying",
+		"--entity", "purchase_order", "--fields", "customer:string! total_cents:int64", "--transitions", "draft→placed:place placed→canceled:cancel", "--with", alone)
+	checkNames(t, service)
+	checkWords(t, service)
+	checkRecord(t, service)
 	clone.Run(t, service, "go", "vet", "./...")
 	clone.Run(t, service, "go", "test", "./options/...", "./cmd/server")
 	checkParts(t, service, alone)
@@ -83,10 +87,10 @@ func TestWith(t *testing.T) {
 
 	others := slices.DeleteFunc(append(all, "terraform"), func(name string) bool { return name == alone })
 	clone.Run(t, service, "go", "run", "./cmd/upgrade", "--with", strings.Join(others, ","))
-	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "order_id:uuid!", "--transitions", "asked→captured:capture", "--timers", "asked:15m:capture")
-	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "order", "payment", "--on", "captured:order_id:place")
+	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "purchase_order_id:uuid!", "--transitions", "asked→captured:capture", "--timers", "asked:15m:capture")
+	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "purchase_order", "payment", "--on", "captured:purchase_order_id:place")
 	clone.Run(t, service, "go", "vet", "./...")
-	clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/domain", "./cmd/server", "-run", "Order|Option|Import|Ring|Subscription")
+	clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/domain", "./cmd/server", "-run", "PurchaseOrder|Option|Import|Ring|Subscription")
 	checkParts(t, service, "console", "terraform")
 	for _, there := range append(others, alone) {
 		if there != "terraform" {

@@ -24,7 +24,9 @@ import (
 	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/deploy/observe"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/outbox"
 )
 
 // alerts is the folder of the rules.
@@ -371,7 +373,7 @@ func tablesGrow(s *system) {
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`, ids)
+		SELECT $2, event.* FROM event`, ids, outbox.Lane(envelope.Aggregate{Type: "video", ID: "x"}))
 	s.fire("PendingTableBloated")
 	s.exec(`VACUUM (FULL) video_catalog.outbox_pending`) // it cannot help yet
 	if size := value[int](s, `SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('video_catalog.outbox_pending')`); size < 1_000_000 {

@@ -356,7 +356,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 		t.Error("a label has an address or an id")
 	}
 
-	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/heap", "/log/level", "/health/backlog"} {
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/heap", "/log/level"} {
 		if code, _ := get(t, private+path); code != http.StatusOK {
 			t.Errorf("GET %s on the private port = %d, want 200", path, code)
 		}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
@@ -41,7 +40,6 @@ func videos(queries *pgxpool.Pool) app.Registration {
 			},
 			Prune: catalog.PruneTombstones,
 		}},
-		Observe: func(queries *pgxpool.Pool, meter metric.Meter) error { return store.NewCatalog(queries).Observe(meter) },
 		Maintain: func(events *store.Outbox, keep time.Duration) []app.Step {
 			eraser := store.NewEraser(events)
 			return []app.Step{

@@ -22,8 +22,6 @@ type Registration struct {
 	Services func(Backend) ([]port.Service, error)
 	// Subscriptions are those that it consumes. Their handlers write to the query side.
 	Subscriptions []Subscription
-	// Observe creates the metrics of its projection. Nil: there are none.
-	Observe func(queries *pgxpool.Pool, meter metric.Meter) error
 	// Maintain returns the steps that the maintenance of the command side runs for it, at
 	// most PruneRows rows at a time. keep is how long tombstones stay. Nil: there are none.
 	Maintain func(events *store.Outbox, keep time.Duration) []Step

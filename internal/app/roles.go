@@ -71,11 +71,6 @@ func (i *instance) startPublisher(ctx context.Context) error {
 	}
 	topics := openTopics(i.client, i.cfg)
 	i.closers = append(i.closers, func() { closeTopics(topics) })
-	if meter := i.tel.Meter(scope); meter != nil {
-		if err := topics.Observe(meter); err != nil {
-			return err
-		}
-	}
 	cfg := i.cfg.outbox
 	cfg.Tracing = i.tel.Tracing
 	var err error

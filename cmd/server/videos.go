@@ -28,7 +28,7 @@ func videos(queries *pgxpool.Pool) app.Registration {
 		Services: func(b app.Backend) ([]port.Service, error) {
 			// Calls that wait leave room for others, and end in half of the time of a stop.
 			waits := server.CatalogConfig{MaxWaiting: b.Port.MaxCalls / 2, DrainWait: b.Port.DrainTimeout / 2}.WithDefaults()
-			reads, err := server.Catalog(waits, catalog.Over(b.Queries), catalog, b.Metrics)
+			reads, err := server.Catalog(waits, catalog.Over(b.Queries), catalog)
 			commands := store.NewVideos(b.Commands, b.Wake)
 			commands.OnPurge = b.Purged
 			return []port.Service{server.Videos(commands), reads}, err

@@ -19,7 +19,6 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -66,7 +65,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	}
 	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
 	check(err)
-	_, err = consumer.New(consumer.Config{}, []consumer.Source{{Subscriber: new(pubsub.Subscriber), Consumer: "catalog"}}, nil, nil, meter)
+	_, err = consumer.New(consumer.Config{}, []consumer.Source{{Subscriber: new(pubsub.Subscriber), Consumer: "test"}}, nil, nil, meter)
 	check(err)
 	check(store.NewOutbox(nil).Observe(meter))
 	check(store.NewInbox(nil).Observe(meter, nil))
@@ -79,9 +78,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	check(err)
-	served, err := server.Catalog(server.CatalogConfig{}.WithDefaults(), store.NewCatalog(nil), store.NewCatalog(nil), provider)
-	check(err)
-	srv, err := port.New(port.Config{}, port.Deps{Services: []port.Service{served}, Metrics: provider, Listener: listener})
+	srv, err := port.New(port.Config{}, port.Deps{Metrics: provider, Listener: listener})
 	check(err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -124,7 +121,6 @@ func prometheusName(t *testing.T, i sdkmetric.Instrument) string {
 var groups = []struct{ prefix, title, text string }{
 	{"outbox", "The outbox and its publisher", "Backlog, age, aggregates and partitions are measured in the database, at most every 5 s. They are the same in every process: use max, never sum."},
 	{"consumer", "The projector", ""},
-	{"catalog", "The catalog", ""},
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},
 	{"db", "Statements", ""},

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 
 	"example.com/videocatalog/internal/envelope"
@@ -36,7 +35,6 @@ type Backend struct {
 	Wake              func(envelope.Aggregate) // is called after a commit
 	Purged            func()                   // is called after a purge
 	Port              port.Config              // the limits of the port that serves the handlers
-	Metrics           metric.MeterProvider     // may be nil
 }
 
 // services returns the services of all registrations. Without a backend they have no

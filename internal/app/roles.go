@@ -167,7 +167,7 @@ func (i *instance) backend() *Backend {
 	}
 	return &Backend{
 		Commands: i.database.commands.calls, Queries: i.database.queries.calls, Wake: i.wake, Purged: i.wakeEraser,
-		Port: i.cfg.port, Metrics: i.tel.Metrics,
+		Port: i.cfg.port,
 	}
 }
 

@@ -44,8 +44,8 @@ func (b *Inbox) Observe(meter metric.Meter, consumers []string) error {
 	return nil
 }
 
-// Sampled returns a function that measures with take, at most once in 5 s and for at most 2 s. In
-// between it returns the last result. It is safe for concurrent use.
+// Sampled returns a function that measures with take, at most once in 5 s and for at most 2 s, or half
+// of the time that its context has. In between it returns the last result. It is safe for concurrent use.
 //
 // The callback of an instrument must not return the error, but pass it to otel.Handle. A reader that
 // exports would otherwise drop all other metrics too, just when the database is unavailable
@@ -61,7 +61,11 @@ func Sampled[T any](take func(context.Context) (T, error)) func(context.Context)
 		mu.Lock()
 		defer mu.Unlock()
 		if time.Since(taken) >= sampleAge {
-			ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+			timeout := sampleTimeout
+			if deadline, ok := ctx.Deadline(); ok { // of an ending process, which must still send all other metrics
+				timeout = min(timeout, time.Until(deadline)/2)
+			}
+			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			value, err = take(ctx)
 			taken = time.Now()

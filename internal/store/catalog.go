@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
@@ -121,34 +119,6 @@ func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, 
 	return n, wrap(err, "prune tombstones of the catalog")
 }
 
-// maxTombstones is up to how many tombstones are counted.
-const maxTombstones = 600_000
-
-// Observe lets a meter show how many tombstones there are, as Outbox.Observe shows the outbox.
-func (c *Catalog) Observe(meter metric.Meter) error {
-	counts := sample[int64]{take: func(ctx context.Context) (int64, error) {
-		n, err := c.queries.CountProjectedTombstones(ctx, maxTombstones)
-		return n, wrap(err, "count tombstones")
-	}}
-	tombstones, err := meter.Int64ObservableGauge("catalog.tombstones", metric.WithUnit("{entry}"),
-		metric.WithDescription(fmt.Sprintf("Tombstones of purged videos. The owner has about as many. The same in every process: use max, never sum. Counted up to %d.", maxTombstones)), ahead(&counts))
-	if err != nil {
-		return fmt.Errorf("make instrument: %w", err)
-	}
-	_, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		n, err := counts.get(ctx)
-		if err == nil {
-			o.ObserveInt64(tombstones, n)
-		}
-		report(err)
-		return nil
-	}, tombstones)
-	if err != nil {
-		return fmt.Errorf("register callback: %w", err)
-	}
-	return nil
-}
-
 // FindEntries returns the existing entries among ids, without the ids of their events.
 func FindEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
 	rows, err := sqlcgen.New(tx).GetProjections(ctx, ids)
@@ -212,7 +182,7 @@ func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, err
 
 // ListEntries returns a page of the visible entries, and whether more follow.
 func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (entries []domain.Entry, more bool, err error) {
-	p := pageOver(singly{c.pool}, query.Limit)
+	p := pageOver(c.pool, query.Limit)
 	if query.ByTitle {
 		after := query.After
 		if after == nil {
@@ -252,7 +222,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 	if after == nil {
 		after = &domain.MatchCursor{Rank: math.MaxFloat32, VideoID: uuid.Max}
 	}
-	p := pageOver(singly{c.pool}, query.Limit)
+	p := pageOver(c.pool, query.Limit)
 	rows, err := p.queries().SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
 		Query: words, WholeWords: search.Query(query.Words, false), BeforeRank: after.Rank, BeforeID: after.VideoID,
 		MaxRows: p.maxRows(),

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -18,12 +19,13 @@ import (
 // it is done, so the event of the purge is sent after them.
 func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate) error {
 	Queue(q.UseOutboxIndexes(ctx))
-	lane, err := q.LockOutboxLane(ctx, aggregate.Type, aggregate.ID)
+	lane := outbox.Lane(aggregate)
+	floorSeq, err := q.LockOutboxLane(ctx, lane)
 	if err != nil {
 		return fmt.Errorf("lock lane: %w", err)
 	}
 	Queue(q.ErasePending(ctx, sqlcgen.ErasePendingParams{
-		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane.Lane, FloorSeq: lane.FloorSeq,
+		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane, FloorSeq: floorSeq,
 	}))
 	Queue(q.InsertErasure(ctx, aggregate.Type, aggregate.ID))
 	return nil

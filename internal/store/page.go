@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -21,8 +22,8 @@ type pager struct {
 }
 
 // pageOver returns the pager of a page of at most size rows.
-func pageOver(db sqlcgen.DBTX, size int) *pager {
-	return &pager{DBTX: db, size: size, bytes: pageBytes}
+func pageOver(pool *pgxpool.Pool, size int) *pager {
+	return &pager{DBTX: singly{pool}, size: size, bytes: pageBytes}
 }
 
 // queries returns the queries that read the page.

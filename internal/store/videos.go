@@ -152,7 +152,7 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (page 
 	if query.OldestFirst {
 		return s.listOldestFirst(ctx, query)
 	}
-	after, p := query.After, pageOver(singly{s.pool}, query.Limit)
+	after, p := query.After, pageOver(s.pool, query.Limit)
 	if after == nil {
 		after = &domain.VideoCursor{CreateTime: endOfTime, ID: uuid.Max}
 	}

@@ -28,7 +28,7 @@ var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // listOldestFirst is ListVideos in the other order.
 func (s *Videos) listOldestFirst(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error) {
-	after, p := query.After, pageOver(singly{s.pool}, query.Limit)
+	after, p := query.After, pageOver(s.pool, query.Limit)
 	if after == nil {
 		after = &domain.VideoCursor{CreateTime: startTime}
 	}

@@ -60,11 +60,11 @@ func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUI
 	if !errors.Is(err, errRepeated) {
 		return id, wrap(err, "create %s %s", s.aggregateType, id)
 	}
-	made, err := madeBy(ctx, s.queries, s.aggregateType, requestID, fingerprint)
+	existing, err := requestedBy(ctx, s.queries, s.aggregateType, requestID, fingerprint)
 	if err != nil {
 		return uuid.Nil, err
 	}
-	if id, err = uuid.Parse(made); err != nil {
+	if id, err = uuid.Parse(existing); err != nil {
 		return uuid.Nil, fmt.Errorf("id of request %s: %w", requestID, err)
 	}
 	return id, nil

@@ -67,14 +67,14 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Vi
 // state after it. If the decision returns no event, nothing changes. The zero value is the state
 // before of a video that does not exist.
 func (*Videos) Decide(ctx context.Context, tx Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*domain.VideoEvent, error)) (after domain.Video, changed bool, err error) {
-	made, err := decide(before)
-	if made == nil || err != nil {
+	next, err := decide(before)
+	if next == nil || err != nil {
 		return before, false, err
 	}
-	if err := checkNext(id, before.Version, made.Video.ID, made.Video.Version); err != nil {
+	if err := checkNext(id, before.Version, next.Video.ID, next.Video.Version); err != nil {
 		return before, false, err
 	}
-	return made.Video, true, recordVideo(ctx, tx, made)
+	return next.Video, true, recordVideo(ctx, tx, next)
 }
 
 // Lock locks videos in the order of their ids, and returns those that exist. It waits for

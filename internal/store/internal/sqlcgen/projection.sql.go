@@ -12,48 +12,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const FindVideos = `-- name: FindVideos :many
-
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[])
-`
-
-// What only the catalog does with the rows of videos: it lists, searches and watches them, and is repaired.
-// Returns the existing videos of some ids, deleted and purged ones too.
-func (q *Queries) FindVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatalogVideo, error) {
-	rows, err := q.db.Query(ctx, FindVideos, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []VideoCatalogVideo
-	for rows.Next() {
-		var i VideoCatalogVideo
-		if err := rows.Scan(
-			&i.ID,
-			&i.Title,
-			&i.Description,
-			&i.ReleaseYear,
-			&i.DurationMs,
-			&i.LanguageCode,
-			&i.Tags,
-			&i.State,
-			&i.Version,
-			&i.CreateTime,
-			&i.UpdateTime,
-			&i.PublishTime,
-			&i.DeleteTime,
-			&i.PurgeTime,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const GetChangesDatabase = `-- name: GetChangesDatabase :one
 SELECT video_catalog_read.database_identity() AS identity, ($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
 `
@@ -441,70 +399,6 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
-WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
-	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
-	AND ($5::text IS NULL OR state = $5)
-	AND ($6::text IS NULL OR language_code = $6)
-ORDER BY create_time, id
-LIMIT $7
-`
-
-type ListVideosOldestFirstParams struct {
-	AfterTime    time.Time
-	AfterID      uuid.UUID
-	ShowPurged   bool
-	ShowDeleted  bool
-	State        *string
-	LanguageCode *string
-	MaxRows      int32
-}
-
-// Returns videos after (after_time, after_id), oldest first, otherwise like ListVideos.
-func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]VideoCatalogVideo, error) {
-	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
-		arg.AfterTime,
-		arg.AfterID,
-		arg.ShowPurged,
-		arg.ShowDeleted,
-		arg.State,
-		arg.LanguageCode,
-		arg.MaxRows,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []VideoCatalogVideo
-	for rows.Next() {
-		var i VideoCatalogVideo
-		if err := rows.Scan(
-			&i.ID,
-			&i.Title,
-			&i.Description,
-			&i.ReleaseYear,
-			&i.DurationMs,
-			&i.LanguageCode,
-			&i.Tags,
-			&i.State,
-			&i.Version,
-			&i.CreateTime,
-			&i.UpdateTime,
-			&i.PublishTime,
-			&i.DeleteTime,
-			&i.PurgeTime,
 		); err != nil {
 			return nil, err
 		}

@@ -389,31 +389,6 @@ END $$;
 
 SELECT * FROM video_catalog.outbox_maintain(7, interval '7 days');
 
--- Identifies this history of this database: the system identifier, the timeline, and the oid of a table of this
--- side. A promoted standby and a point-in-time restore have another timeline, a restored dump has another oid, and
--- another cluster has another system identifier. A restart or a crash changes nothing. On a standby it fails as a write
--- does (25006), because data read there may be older than data read before.
--- +goose StatementBegin
-CREATE FUNCTION video_catalog.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	IF pg_is_in_recovery() THEN
-		RAISE read_only_sql_transaction USING MESSAGE = 'this database is a standby';
-	END IF;
-	RETURN concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
-		left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'video_catalog.outbox'::regclass::oid);
-END $$;
--- +goose StatementEnd
-
-CREATE TABLE video_catalog.known_database (
-	one bool PRIMARY KEY DEFAULT true CHECK (one),
-	identity text NOT NULL,
-	updated_at timestamptz NOT NULL DEFAULT now()
-);
-
-COMMENT ON TABLE video_catalog.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server projection repair --all.';
-
-INSERT INTO video_catalog.known_database (identity) SELECT video_catalog.database_identity();
-
 GRANT USAGE ON SCHEMA video_catalog TO video_catalog_rw, support_ro;
 GRANT SELECT, INSERT, DELETE ON video_catalog.requests TO video_catalog_rw;
 GRANT SELECT, INSERT ON video_catalog.outbox TO video_catalog_rw;
@@ -421,14 +396,12 @@ GRANT SELECT, INSERT, UPDATE (lane), DELETE ON video_catalog.outbox_pending TO v
 GRANT SELECT ON video_catalog.outbox_aside TO video_catalog_rw;
 GRANT SELECT, INSERT, UPDATE, DELETE ON video_catalog.outbox_blocked TO video_catalog_rw;
 GRANT SELECT, UPDATE ON video_catalog.outbox_lanes TO video_catalog_rw;
-GRANT SELECT, UPDATE (identity, updated_at) ON video_catalog.known_database TO video_catalog_rw;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog TO video_catalog_rw;
 
 -- For support, column by column for tables with payloads. The content of an event or a broken message is for programs. A
 -- later version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
 GRANT SELECT ON video_catalog.outbox_blocked, video_catalog.outbox_lanes TO support_ro;
 GRANT SELECT (aggregate_type, request_id, aggregate_id, create_time) ON video_catalog.requests TO support_ro;
-GRANT SELECT (one, identity, updated_at) ON video_catalog.known_database TO support_ro;
 GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox TO support_ro;
 GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox_pending TO support_ro;
 GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox_aside TO support_ro;

@@ -84,23 +84,11 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-CREATE TABLE video_catalog_read.known_database (
-	one bool PRIMARY KEY DEFAULT true CHECK (one),
-	identity text NOT NULL,
-	updated_at timestamptz NOT NULL DEFAULT now()
-);
-
-COMMENT ON TABLE video_catalog_read.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server projection repair --all.';
-
-INSERT INTO video_catalog_read.known_database (identity)
-SELECT video_catalog_read.database_identity();
-
 GRANT USAGE ON SCHEMA video_catalog_read TO video_catalog_read_rw, support_ro;
 GRANT SELECT, INSERT, DELETE ON video_catalog_read.inbox, video_catalog_read.quarantine TO video_catalog_read_rw;
 GRANT SELECT, INSERT, UPDATE ON video_catalog_read.quarantine_size TO video_catalog_read_rw;
-GRANT SELECT, UPDATE (identity, updated_at) ON video_catalog_read.known_database TO video_catalog_read_rw;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog_read TO video_catalog_read_rw;
-GRANT SELECT ON video_catalog_read.inbox, video_catalog_read.known_database, video_catalog_read.quarantine_size TO support_ro;
+GRANT SELECT ON video_catalog_read.inbox, video_catalog_read.quarantine_size TO support_ro;
 GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON video_catalog_read.quarantine TO support_ro;
 
 -- +goose Down

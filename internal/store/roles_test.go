@@ -299,6 +299,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"support_ro video_catalog.outbox_blocked":        "SELECT",
 		"support_ro video_catalog.outbox_lanes":          "SELECT",
 		"support_ro video_catalog.audit":                 "SELECT",
+		"support_ro video_catalog.known_database":        "SELECT",
 		"support_ro video_catalog_read.audit":            "SELECT",
 		"support_ro video_catalog_read.video_projection": "SELECT",
 		"support_ro video_catalog_read.inbox":            "SELECT",

@@ -14,8 +14,7 @@ import (
 var exampleFiles = []string{
 	"api/proto/catalog", "api/proto/video",
 	"cmd/server/videos.go",
-	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00012_purge.sql",
-	"db/migrations/00013_tombstones.sql", "db/migrations/00014_videos_purge_time.sql", "db/migrations/00015_projection_tombstones.sql",
+	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00009_erasures.sql",
 	"db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/video*.sql",
 	"deploy/smoke/video.go",
 	"docs/erasure.md", "docs/performance.md",

@@ -12,6 +12,10 @@ CREATE TABLE video_catalog_read.inbox (
 
 COMMENT ON TABLE video_catalog_read.inbox IS 'Ids of the events that a consumer has projected, for deduplication and audit.';
 
+-- Identifies a cause: messages that differ only in numbers, ids and quoted words have the same one.
+CREATE FUNCTION video_catalog_read.cause(message text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN left(md5(regexp_replace(message, '"[^"]*"|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9]+', '?', 'g')), 12);
+
 CREATE TABLE video_catalog_read.quarantine (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	consumer text NOT NULL,
@@ -24,6 +28,7 @@ CREATE TABLE video_catalog_read.quarantine (
 	reason text NOT NULL,
 	publish_time timestamptz NOT NULL,
 	received_at timestamptz NOT NULL DEFAULT now(),
+	cause text GENERATED ALWAYS AS (video_catalog_read.cause(reason)) STORED,
 	UNIQUE (consumer, message_id),
 	CHECK (payload IS NOT NULL OR payload_size IS NOT NULL AND payload_sha256 IS NOT NULL)
 );
@@ -32,6 +37,7 @@ COMMENT ON TABLE video_catalog_read.quarantine IS 'Messages that could not be ap
 COMMENT ON COLUMN video_catalog_read.quarantine.payload IS 'NULL if there was no room. Then attributes and reason are shortened, too.';
 COMMENT ON COLUMN video_catalog_read.quarantine.payload_size IS 'Size in bytes of a payload that is not kept; else NULL.';
 COMMENT ON COLUMN video_catalog_read.quarantine.payload_sha256 IS 'SHA-256 in hexadecimal of a payload that is not kept; else NULL.';
+COMMENT ON COLUMN video_catalog_read.quarantine.cause IS 'What reasons of the same cause have in common: see video_catalog_read.cause.';
 
 CREATE TABLE video_catalog_read.quarantine_size (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -89,7 +95,8 @@ GRANT SELECT, INSERT, DELETE ON video_catalog_read.inbox, video_catalog_read.qua
 GRANT SELECT, INSERT, UPDATE ON video_catalog_read.quarantine_size TO video_catalog_read_rw;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog_read TO video_catalog_read_rw;
 GRANT SELECT ON video_catalog_read.inbox, video_catalog_read.quarantine_size TO support_ro;
-GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON video_catalog_read.quarantine TO support_ro;
+GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at, cause) ON video_catalog_read.quarantine TO support_ro;
+GRANT EXECUTE ON FUNCTION video_catalog_read.cause(text) TO support_ro;
 
 -- +goose Down
 DROP SCHEMA video_catalog_read CASCADE;

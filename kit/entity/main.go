@@ -220,8 +220,7 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
 }
 
-// firstOwn is the number of the first migration of a service. Those of the template are
-// smaller.
+// firstOwn is the number of the first migration of a service.
 const firstOwn = 1000
 
 // nextMigration returns the number of the next migration of this service.

@@ -23,7 +23,7 @@ var exampleFiles = []string{
 	"internal/names/video.go",
 	"internal/search",
 	"internal/server/await.go", "internal/server/catalog.go", "internal/server/convert.go", "internal/server/filter.go",
-	"internal/server/metrics.go", "internal/server/videos.go", "internal/server/watch.go",
+	"internal/server/videos.go", "internal/server/watch.go",
 	"internal/store/catalog*.go", "internal/store/changes.go", "internal/store/erase.go", "internal/store/videos.go",
 	"internal/store/internal/sqlcgen/erasures.sql.go", "internal/store/internal/sqlcgen/projection.sql.go",
 	"internal/store/internal/sqlcgen/video*.go",

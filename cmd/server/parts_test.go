@@ -1,36 +1,60 @@
 package main
 
 import (
-	"io/fs"
+	"os"
 	"path/filepath"
-	"slices"
+	"regexp"
+	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"example.com/videocatalog/internal/app"
 )
 
-// The migrations of options are those of their folders, which the tests of the database use.
-func TestPartsHaveTheirMigrations(t *testing.T) {
+// Each folder of an option has its line in the list, and the README of each option has its
+// settings, with their defaults, and no others. The help has them, too. The part of an option
+// with migrations brings them.
+func TestOptionsAreListedAndDocumented(t *testing.T) {
 	t.Parallel()
-	var got []string
+	var help strings.Builder
+	if err := program().Run(t.Context(), []string{"help"}, nil, &help, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string]bool)
 	for _, part := range parts() {
-		if part.Migrations == nil {
+		listed[part.Name] = true
+		path := filepath.Join("../../options", part.Name, "README.md")
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Errorf("the option %s has no README: %v", part.Name, err)
 			continue
 		}
-		names, err := fs.Glob(part.Migrations, "migrations/*.sql")
-		if err != nil {
-			t.Fatal(err)
+		if found, err := filepath.Glob(filepath.Join("../../options", part.Name, "migrations/*.sql")); err != nil || (len(found) > 0) != (part.Migrations != nil) {
+			t.Errorf("the option %s brings migrations: %t, and has the files %q, %v", part.Name, part.Migrations != nil, found, err)
 		}
-		for _, name := range names {
-			got = append(got, filepath.Join("../../options", part.Name, name))
+		settings := app.SettingsOf(part.Settings)
+		if got := regexp.MustCompile("(?m)^\\| `[A-Z_]+` \\|").FindAllString(string(text), -1); len(got) != len(settings) {
+			t.Errorf("%s has the settings %q, want %d", path, got, len(settings))
+		}
+		for _, setting := range settings {
+			byDefault := setting.Default
+			if byDefault != "" {
+				byDefault = "`" + byDefault + "`"
+			}
+			if row := "| `" + setting.Name + "` | " + byDefault + " | " + setting.Help + " |"; !strings.Contains(string(text), row) {
+				t.Errorf("%s lacks the row %q", path, row)
+			}
+			if !strings.Contains(help.String(), setting.Name) {
+				t.Errorf("the help lacks %s", setting.Name)
+			}
 		}
 	}
-	want, err := filepath.Glob("../../options/*/migrations/*.sql")
+	folders, err := filepath.Glob("../../options/*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("migrations (-in the folders of options +in their parts):\n%s", diff)
+	for _, folder := range folders {
+		if !listed[filepath.Base(folder)] {
+			t.Errorf("cmd/server/parts.go lacks the option of %s", folder)
+		}
 	}
 }

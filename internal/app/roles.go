@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -103,7 +104,7 @@ func (i *instance) startProjector(ctx context.Context) error {
 	return nil
 }
 
-// consume starts a consumer of subscriptions. A message that cannot be handled goes to the
+// consume starts a consumer per subscription. They share the workers. A message that cannot be handled goes to the
 // quarantine, which is on the query side.
 func (i *instance) consume(ctx context.Context, cfg consumer.Config, subscribed []Subscription) error {
 	if len(subscribed) == 0 {
@@ -112,12 +113,18 @@ func (i *instance) consume(ctx context.Context, cfg consumer.Config, subscribed 
 	if err := i.startPubSub(ctx); err != nil {
 		return err
 	}
-	cfg.Tracing = i.tel.Tracing
-	c, err := consumer.New(cfg, sources(i.client, subscribed), store.NewInbox(i.database.queries.own), i.log, i.tel.Meter(scope))
-	if err != nil {
-		return err
+	cfg.Tracing, cfg.Workers = i.tel.Tracing, max(1, cfg.Workers/len(subscribed))
+	for n, s := range subscribed {
+		if slices.ContainsFunc(subscribed[:n], func(other Subscription) bool { return other.Consumer == s.Consumer }) {
+			return fmt.Errorf("two subscriptions have the consumer name %q", s.Consumer) // each would take the events of the other for duplicates
+		}
+		from := consumer.Subscription{Source: consumer.PubSub(i.client.Subscriber(s.ID)), Consumer: s.Consumer, Handlers: s.Handlers}
+		c, err := consumer.New(cfg, from, store.NewInbox(i.database.queries.own), i.log, i.tel.Meter(scope))
+		if err != nil {
+			return err
+		}
+		i.loops, i.checks = append(i.loops, c.Run), append(i.checks, c.Stuck)
 	}
-	i.loops, i.checks = append(i.loops, c.Run), append(i.checks, c.Stuck)
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/consumer"
@@ -37,13 +36,4 @@ func (p Program) replayed(registered []Registration, commands *pgxpool.Pool) []S
 		all = append(all, p.subscriptions(registered, Backend{Commands: commands})...)
 	}
 	return all
-}
-
-// sources returns subscriptions in the form that a projector takes.
-func sources(client *pubsub.Client, subscriptions []Subscription) []consumer.Source {
-	made := make([]consumer.Source, len(subscriptions))
-	for i, s := range subscriptions {
-		made[i] = consumer.Source{Subscriber: client.Subscriber(s.ID), Consumer: s.Consumer, Handlers: s.Handlers}
-	}
-	return made
 }

@@ -2,18 +2,14 @@ package consumer_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -64,8 +60,8 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 		}
 		slices.Sort(got)
 		want := []string{
-			"1 consumer.process under the publisher", "1 consumer.project under consumer.process",
-			"2 consumer.process under the publisher", "2 consumer.project under consumer.process",
+			"1 consumer.process under the publisher",
+			"2 consumer.process under the publisher",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("spans (-want +got):\n%s", diff)
@@ -76,9 +72,8 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 	})
 }
 
-// Acks and nacks are counted, what is in hand is not lost count of, and how
-// long an event took refers to its trace.
-func TestDeliveriesAreMeasured(t *testing.T) {
+// The lag of an event is measured, and refers to its trace.
+func TestLagIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := messages(3)
 		source[0].Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
@@ -88,11 +83,8 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 			return nil
 		}
 		read := project(t, consumer.Config{Tracing: sdktrace.NewTracerProvider()}, store, source, time.Second)
-		if acks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.messages")[""]; acks != 3 || inHand != 0 {
-			t.Errorf("acks = %d, in hand = %d, want 3 and 0", acks, inHand)
-		}
-		if n, sum := read.histogram("consumer.delivery.delay"); n != 3 || sum < 0.6 || sum > 1 {
-			t.Errorf("consumer.delivery.delay = %d times, %.2f s in all, want 3 of a little over 0.2 s", n, sum)
+		if n, sum := read.histogram("consumer.lag"); n != 3 || sum < 0.6 || sum > 1 {
+			t.Errorf("consumer.lag = %d times, %.2f s in all, want 3 of a little over 0.2 s", n, sum)
 		}
 		exemplars := make(map[string]int)
 		for _, m := range read.collect() {
@@ -100,118 +92,21 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 				exemplars[m.Name] = len(data.DataPoints[0].Exemplars)
 			}
 		}
-		want := map[string]int{"consumer.lag": 1, "consumer.delivery.delay": 1, "consumer.message.duration": 1}
+		want := map[string]int{"consumer.lag": 1}
 		if diff := cmp.Diff(want, exemplars); diff != "" {
 			t.Errorf("exemplars (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// A projector that has had no message yet has none in hand, which is not unknown.
-func TestNothingInHandIsMeasured(t *testing.T) {
-	t.Parallel()
-	meter, read := newMeter(t)
-	if _, err := newFrom(consumer.Config{}, messages(0), nil, &memStore{}, discard, meter); err != nil {
-		t.Fatal(err)
-	}
-	if n, measured := read.counter("consumer.messages")[""]; n != 0 || !measured {
-		t.Errorf("in hand = %d, measured %t, want 0, true", n, measured)
-	}
-}
-
-// A clock that is ahead of ours makes no delay negative.
-func TestDelaysAreNotNegative(t *testing.T) {
+// A clock that is ahead of ours makes no lag negative.
+func TestLagIsNotNegative(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := noteEvent(uuid.NewString(), 1, written)
 		e.OccurredAt = e.OccurredAt.Add(time.Hour)
 		read := project(t, consumer.Config{}, &memStore{}, fakeSource{message(e)}, time.Second)
-		for _, name := range []string{"consumer.lag", "consumer.delivery.delay"} {
-			if n, sum := read.histogram(name); n != 1 || sum != 0 {
-				t.Errorf("%s = %d times, %.2f s in all, want once 0", name, n, sum)
-			}
-		}
-	})
-}
-
-// hangsAt is a log that hangs at one message, as one that nobody reads does.
-type hangsAt struct {
-	slog.Handler
-	message string
-	hang    <-chan struct{}
-}
-
-func (h hangsAt) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h hangsAt) Handle(_ context.Context, record slog.Record) error {
-	if record.Message == h.message {
-		<-h.hang
-	}
-	return nil
-}
-
-// refusing is a subscription that does not exist.
-type refusing struct{ fakeSource }
-
-func (refusing) Receive(context.Context, func(context.Context, *pubsub.Message)) error {
-	return errors.New("there is no such subscription")
-}
-
-// refusesOnce pulls, and is given nothing, from the second time on.
-type refusesOnce struct {
-	fakeSource
-	refused atomic.Bool
-}
-
-func (s *refusesOnce) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
-	if !s.refused.Swap(true) {
-		return errors.New("the stream has ended")
-	}
-	return s.fakeSource.Receive(ctx, f)
-}
-
-// A client that has given up and is not started again is found. One that is
-// refused again and again, or given nothing, is not stuck.
-func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
-	const interval = 5 * time.Second // the longest pause
-	for _, test := range []struct {
-		name   string
-		source consumer.Subscription
-		hangs  bool
-		stuck  bool
-	}{
-		{"does not go on", refusing{}, true, true},
-		{"is refused", refusing{}, false, false},
-		{"is given nothing", fakeSource{}, true, false},
-		{"is given nothing after a refusal", &refusesOnce{}, false, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				hang := make(chan struct{})
-				if !test.hangs {
-					close(hang)
-				}
-				log := slog.New(hangsAt{slog.DiscardHandler, "consumer: cannot receive, trying again", hang})
-				projector, err := newFrom(consumer.Config{}, test.source, nil, &memStore{}, log, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				checkStuck(t, projector, interval, test.stuck, "consumer: receiving", func() {
-					if test.hangs {
-						close(hang)
-					}
-				})
-			})
-		})
-	}
-}
-
-// A message that is given back is a nack and no ack.
-func TestNacksAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &memStore{onProject: func(context.Context, []note) error { return unavailable() }}
-		read := project(t, consumer.Config{}, store, messages(2), time.Second)
-		if acks, nacks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.nacks")[""], read.counter("consumer.messages")[""]; acks != 0 || nacks != 2 || inHand != 0 {
-			t.Errorf("acks = %d, nacks = %d, in hand = %d, want 0, 2 and 0", acks, nacks, inHand)
+		if n, sum := read.histogram("consumer.lag"); n != 1 || sum != 0 {
+			t.Errorf("consumer.lag = %d times, %.2f s in all, want once 0", n, sum)
 		}
 	})
 }
@@ -238,7 +133,7 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				checkStuck(t, projector, interval, test.stuck, "consumer: worker", func() { close(hang) })
+				checkStuck(t, projector, interval, test.stuck, "consumer test: worker", func() { close(hang) })
 			})
 		})
 	}

@@ -151,7 +151,8 @@ func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 // setAside stores a message in the quarantine and gives the verdict on it. If that fails,
 // the message is tried again without a limit, because it must not get lost.
 func (r *run) setAside(d *delivery, loop *heartbeat.Loop) {
-	err := r.persist(loop, func(ctx context.Context) error { return r.quarantine.Quarantine(ctx, r.Consumer, d.quarantined()) })
+	whole := envelope.Quarantined{MessageID: d.ID, OrderingKey: d.Key, Attributes: d.Attributes, Payload: d.Data, Reason: d.reason, PublishTime: d.PublishTime}
+	err := r.persist(loop, func(ctx context.Context) error { return r.quarantine.Quarantine(ctx, r.Consumer, whole) })
 	switch {
 	case errors.Is(err, errGivenBack):
 		d.verdict <- givenBack
@@ -185,8 +186,8 @@ func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error
 		if r.work.Err() != nil {
 			return errGivenBack
 		}
-		timeout, unavailable := errors.Is(err, context.DeadlineExceeded), errors.Is(err, envelope.ErrUnavailable)
-		if !timeout && !unavailable {
+		timeout := errors.Is(err, context.DeadlineExceeded)
+		if !timeout && !errors.Is(err, envelope.ErrUnavailable) {
 			r.metrics.failed(r.work, failedRefused)
 			return err
 		}

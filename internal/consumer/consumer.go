@@ -1,36 +1,33 @@
 // Package consumer receives: it takes events from a subscription and lets the handler of
 // their aggregate type apply them.
 //
-// A [Projector] receives the messages of one [Source], decodes each with the [Handler] of its
-// aggregate type, and collects them into small batches. A handler applies a batch in one
-// transaction. After the commit the projector acknowledges the messages. It reads the
-// envelope of a message and never the payload. It does not access any table itself.
+// A [Projector] receives the messages of one [Source]. The [Handler] of its aggregate type
+// decodes a message, which then waits for its batch. A free worker collects a batch, and the
+// handler applies it in one transaction. After the commit the source acknowledges the
+// messages. The projector reads the envelope of a message and never the payload. It does not
+// access any table itself.
 //
 // # What it promises
 //
 //   - A message is acknowledged only after the commit of the transaction that applied it
 //     or set it aside. After a crash at any point, the broker delivers it again.
 //   - An event takes effect once, however often it comes. An old event never undoes a
-//     newer one. The store ensures both, and reports each event as applied, applied after
-//     a gap, duplicate or stale. These are counted.
-//   - Events of one ordering key are applied in the order of their delivery. One that fails
-//     holds back the later ones of its key, until it is applied or quarantined.
+//     newer one. The store ensures both, and reports an outcome of each event.
+//   - Messages of one key are handled in order. One that fails holds back the later ones,
+//     until it is applied or quarantined.
 //   - A message whose aggregate type has no handler here is acknowledged, counted as
 //     unhandled, and never decoded. So a subscription may carry more types than this
 //     process handles.
-//   - While the database is unavailable, messages wait without a limit. None is given back to
-//     the broker, which would count it as a failed delivery. None is set aside.
+//   - While the database is unavailable, messages wait without a limit. None is given back
+//     to the broker, which would count it as a failed delivery. None is set aside.
 //   - A bad message harms only itself. A message that cannot be decoded (broken bytes, a
-//     newer schema version, a missing attribute) goes to the quarantine and is
-//     acknowledged. Giving it back would block its ordering key. An event that the store
-//     refuses Config.MaxAttempts times, alone, goes there too.
-//   - A panic while a message is handled counts as any other failure.
+//     newer schema version, a missing attribute) goes to the quarantine, because giving it
+//     back would block its key. An event that the store refuses Config.MaxAttempts times,
+//     alone, goes there too. A panic counts as a refusal.
 //   - After a stop, Run finishes the messages in hand within Config.StopTimeout, and gives
 //     the rest back.
 //
-// # What it does not promise
-//
-// It has no readiness check. It does not create the subscription and does not replay the
+// It has no readiness check, does not create the subscription, and does not replay the
 // quarantine.
 package consumer
 

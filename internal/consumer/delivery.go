@@ -99,11 +99,3 @@ func (r *run) submit(d *delivery) verdict {
 func (m Message) with(attrs ...any) []any {
 	return append([]any{"event_id", m.Attributes[envelope.AttrEventID], "message_id", m.ID, "ordering_key", m.Key}, attrs...)
 }
-
-// quarantined returns the whole message, for the quarantine.
-func (d *delivery) quarantined() envelope.Quarantined {
-	return envelope.Quarantined{
-		MessageID: d.ID, OrderingKey: d.Key, Attributes: d.Attributes, Payload: d.Data,
-		Reason: d.reason, PublishTime: d.PublishTime,
-	}
-}

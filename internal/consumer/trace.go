@@ -22,9 +22,9 @@ func (r *run) begin(d *delivery) {
 		attribute.String("messaging.operation.type", "process"),
 		attribute.String("messaging.destination.subscription.name", r.Source.String()),
 		attribute.String("messaging.message.id", d.ID),
-		attribute.String("messaging.message.ordering_key", d.Key),
 		attribute.String("event.id", d.Attributes[envelope.AttrEventID]),
 		attribute.String("event.type", d.Attributes[envelope.AttrEventType]),
+		attribute.String("event.aggregate_id", d.Attributes[envelope.AttrAggregateID]),
 	))
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -108,11 +107,11 @@ func (i *instance) consume(ctx context.Context, cfg consumer.Config, subscribed 
 	if err := i.startPubSub(ctx); err != nil {
 		return err
 	}
+	if err := checkConsumers(subscribed); err != nil {
+		return err
+	}
 	cfg.Tracing, cfg.Workers = i.tel.Tracing, max(1, cfg.Workers/len(subscribed))
-	for n, s := range subscribed {
-		if slices.ContainsFunc(subscribed[:n], func(other Subscription) bool { return other.Consumer == s.Consumer }) {
-			return fmt.Errorf("two subscriptions have the consumer name %q", s.Consumer) // each would take the events of the other for duplicates
-		}
+	for _, s := range subscribed {
 		from := consumer.Subscription{Source: consumer.PubSub(i.client.Subscriber(s.ID)), Consumer: s.Consumer, Handlers: s.Handlers}
 		c, err := consumer.New(cfg, from, store.NewInbox(i.database.queries.own), i.log, i.tel.Meter(scope))
 		if err != nil {

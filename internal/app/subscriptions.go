@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -36,4 +37,17 @@ func (p Program) replayed(registered []Registration, commands *pgxpool.Pool) []S
 		all = append(all, p.subscriptions(registered, Backend{Commands: commands})...)
 	}
 	return all
+}
+
+// checkConsumers returns an error if two subscriptions have one consumer name. Each would take
+// the events of the other for duplicates.
+func checkConsumers(subscribed []Subscription) error {
+	names := make(map[string]bool)
+	for _, s := range subscribed {
+		if names[s.Consumer] {
+			return fmt.Errorf("two subscriptions have the consumer name %q", s.Consumer)
+		}
+		names[s.Consumer] = true
+	}
+	return nil
 }

@@ -173,7 +173,7 @@ var errGivenBack = errors.New("stopped")
 // persist waits and tries again, until the projector is stopped. Any other error is the
 // result. A timeout, ours or the database's, is a result as well: an event may cause it.
 func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error) error {
-	for pauses := newPauses(retryMax); ; {
+	for pauses := newPauses(longestPause); ; {
 		loop.Beat()
 		err := r.guard(func() error {
 			ctx, cancel := context.WithTimeout(r.work, r.cfg.TransactionTimeout)

@@ -111,10 +111,10 @@ func (c Config) Validate() error { return fields.NotNegative(c) }
 const (
 	// batchDelay is how long the first message of a batch waits for others. While no worker
 	// is free, the others wait longer, and the next batch is larger.
-	batchDelay = 2 * time.Millisecond
-	retryMin   = 50 * time.Millisecond // the longest pause after the first failure
-	retryMax   = 5 * time.Second       // the longest pause while the database or the broker is unavailable
-	// retryEventMax is the longest pause after failures of a single event. It is longer, so
+	batchDelay   = 2 * time.Millisecond
+	firstPause   = 50 * time.Millisecond // the longest pause after the first failure
+	longestPause = 5 * time.Second       // the longest pause while the database or the broker is unavailable
+	// longestEventPause is the longest pause after failures of a single event. It is longer, so
 	// that events that time out do not occupy all workers.
-	retryEventMax = time.Minute
+	longestEventPause = time.Minute
 )

@@ -56,7 +56,7 @@ func New(cfg Config, from Subscription, quarantine Quarantine, log *slog.Logger,
 	}
 	p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")
 	for i := range cfg.Workers {
-		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("consumer %s: worker %d", from.Consumer, i), cfg.TransactionTimeout+retryMax))
+		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("consumer %s: worker %d", from.Consumer, i), cfg.TransactionTimeout+longestPause))
 	}
 	return p, nil
 }
@@ -133,15 +133,15 @@ func (p *Projector) Run(ctx context.Context) error {
 // receive receives until the projector is stopped. If the broker refuses, receive tries
 // again.
 func (r *run) receive() {
-	pauses := newPauses(retryMax)
+	pauses := newPauses(longestPause)
 	for r.stopping.Err() == nil {
 		start := time.Now()
 		err := r.Source.Receive(r.stopping, r.handle)
 		if r.stopping.Err() != nil {
 			return
 		}
-		if time.Since(start) > retryMax {
-			pauses = newPauses(retryMax)
+		if time.Since(start) > longestPause {
+			pauses = newPauses(longestPause)
 		}
 		pause := pauses.Pause()
 		r.metrics.failed(r.work, failedReceive)
@@ -150,8 +150,8 @@ func (r *run) receive() {
 	}
 }
 
-// newPauses returns random pauses whose limit doubles from retryMin to longest. So callers
+// newPauses returns random pauses whose limit doubles from firstPause to longest. So callers
 // that failed together do not come back together.
 func newPauses(longest time.Duration) gax.Backoff {
-	return gax.Backoff{Initial: retryMin, Max: longest}
+	return gax.Backoff{Initial: firstPause, Max: longest}
 }

@@ -284,34 +284,16 @@ func TestProjectorHoldsBackAKeyWhenItStops(t *testing.T) {
 func TestHandlersNeverSeeNil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, store := messages(20), newStore()
-		all[3].Data, all[7].Data, all[11].Data = []byte("broken"), []byte("panic"), nil
-		all[13].Attributes = nil
-		handler := consumer.Handle(func(m envelope.Message) (*note, error) {
-			n, err := decodeNote(m)
-			if string(m.Payload) == "panic" {
-				panic("index out of range")
-			}
-			if err != nil || len(m.Payload) == 0 {
-				return nil, envelope.Undecodable("payload is no note")
-			}
-			return &n, nil
-		}, func(ctx context.Context, name string, notes []*note) ([]envelope.Outcome, error) {
-			if len(notes) == 0 || slices.Contains(notes, nil) {
+		all[3].Data, all[7].Data, all[13].Attributes = []byte("broken"), []byte("panic"), nil
+		store.before = func(_ context.Context, notes []note) error {
+			if len(notes) == 0 || slices.ContainsFunc(notes, func(n note) bool { return n.ID == uuid.Nil }) {
 				t.Errorf("the handler got %v", notes)
 			}
-			return slices.Repeat([]envelope.Outcome{envelope.Applied}, len(notes)), nil
-		})
-		projector, err := consumer.New(consumer.Config{}, consumer.Subscription{Source: all, Consumer: "test", Handlers: consumer.Handlers{"note": handler}}, store, slog.New(slog.DiscardHandler), nil)
-		if err != nil {
-			t.Fatal(err)
+			return nil
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := projector.Run(ctx); err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if _, _, quarantine := store.state(); len(quarantine) != 4 {
-			t.Errorf("%d messages in quarantine, want 4", len(quarantine))
+		project(t, consumer.Config{}, store, all, time.Second)
+		if versions, _, quarantine := store.state(); len(versions) != 17 || len(quarantine) != 3 {
+			t.Errorf("%d events are applied and %d in quarantine, want 17 and 3", len(versions), len(quarantine))
 		}
 	})
 }

@@ -50,7 +50,7 @@ func program() app.Program {
 			AggregateType: "thing",
 			Subscriptions: []app.Subscription{{
 				ID: "thing.events.shelf", Consumer: "shelf",
-				Handlers: consumer.Handlers{"thing": consumer.Handle([]string{"ThingMade"}, decode, apply)},
+				Handlers: consumer.Handlers{"thing": consumer.Handle(decode, apply)},
 			}},
 		}}
 	}}

@@ -32,7 +32,7 @@ func videos(queries *pgxpool.Pool) app.Registration {
 		Subscriptions: []app.Subscription{{
 			ID: names.VideoTopic.Subscription("catalog"), Consumer: "catalog",
 			Handlers: consumer.Handlers{
-				event.AggregateVideo: consumer.Handle(event.VideoTypes, event.DecodeVideo, catalog.Project),
+				event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project),
 			},
 			Prune: catalog.PruneTombstones,
 		}},

@@ -18,17 +18,6 @@ const (
 	VideoSchemaVersion = 1
 )
 
-// VideoTypes are the event types that this build knows.
-var VideoTypes = []string{
-	string(domain.VideoCreated),
-	string(domain.VideoUpdated),
-	string(domain.VideoDeleted),
-	string(domain.VideoUndeleted),
-	string(domain.VideoPublished),
-	string(domain.VideoUnpublished),
-	string(domain.VideoPurged),
-}
-
 // EncodeVideo returns the durable form of an event. If the event exceeds the limits of the
 // broker, it returns a problem.Error of kind Invalid.
 func EncodeVideo(e *domain.VideoEvent) (envelope.Message, error) {

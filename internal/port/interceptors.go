@@ -96,11 +96,7 @@ type guardedStream struct {
 func (s *guardedStream) Context() context.Context { return s.ctx }
 
 func (s *guardedStream) RecvMsg(message any) error {
-	in := &inbound{message: message}
-	if err := s.ServerStream.RecvMsg(in); err != nil {
-		return err
-	}
-	if err := in.refusal(); err != nil {
+	if err := s.ServerStream.RecvMsg(message); err != nil {
 		return err
 	}
 	return s.guard.validate(message)
@@ -109,9 +105,6 @@ func (s *guardedStream) RecvMsg(message any) error {
 // validate checks a request against the rules in api/proto, and rejects NUL
 // characters.
 func (g *guard) validate(request any) error {
-	if in, ok := request.(*inbound); ok {
-		return in.refusal()
-	}
 	message, ok := request.(proto.Message)
 	if !ok {
 		return fmt.Errorf("validate %T: not a proto message", request)

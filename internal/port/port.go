@@ -202,11 +202,10 @@ func (s *Server) makeGRPC(deps Deps, requests *requests) error {
 	s.grpc = grpc.NewServer(append(observed(deps.Tracing, deps.Metrics),
 		grpc.ChainUnaryInterceptor(requests.unary, guard.unary),
 		grpc.ChainStreamInterceptor(requests.stream, guard.stream),
-		grpc.ForceServerCodecV2(newInboundCodec()),
 		grpc.MaxRecvMsgSize(s.cfg.MaxReceive),
 		grpc.WaitForHandlers(true), // no handler uses a store after Run has returned
 	)...)
-	services := inboundServices{s.grpc}
+	services := s.grpc
 	healthpb.RegisterHealthServer(services, s.health)
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	for _, service := range s.services {

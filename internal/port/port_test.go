@@ -15,7 +15,7 @@ func TestMethodsAreThoseOfTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.release()
+	defer server.stop(t.Context())
 	var want []string
 	for service, info := range server.grpc.GetServiceInfo() {
 		for _, method := range info.Methods {
@@ -28,11 +28,11 @@ func TestMethodsAreThoseOfTheServer(t *testing.T) {
 	}
 }
 
-// A budget in which no page has room is refused, by its name.
+// A negative field is an error that names it.
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	if err := (Config{PagesBudget: 1, MaxCalls: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "PagesBudget") || !strings.Contains(err.Error(), "MaxCalls") {
-		t.Errorf("Validate() = %v, want an error about PagesBudget and MaxCalls", err)
+	if err := (Config{MaxReceive: -1, MaxCalls: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "MaxReceive") || !strings.Contains(err.Error(), "MaxCalls") {
+		t.Errorf("Validate() = %v, want an error about MaxReceive and MaxCalls", err)
 	}
 	if err := (Config{}).Validate(); err != nil {
 		t.Errorf("Validate() of the zero value = %v", err)

@@ -12,22 +12,19 @@ import (
 	"time"
 
 	"buf.build/go/protovalidate"
-	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protopath"
-	"google.golang.org/protobuf/reflect/protorange"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/problem"
 )
 
-// call is a call in flight.
+// call is a call in flight. It is in the context of its handler under callKey.
 type call struct {
 	server *Server
 	method string // /package.Service/Method
@@ -35,16 +32,14 @@ type call struct {
 	caller string // the verified name, or empty
 }
 
-// callKey is the context key of a *call.
 type callKey struct{}
 
 // unary is the interceptor of every unary call.
 func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
 	ctx, c := s.begin(ctx, info.FullMethod)
 	defer func() { err = c.end(ctx, err, recover(), request, response) }()
-	// A shorter deadline of the caller holds; none is required. Without a
-	// deadline, a call that waits for a lock could hold a pooled connection
-	// forever.
+	// A shorter deadline of the caller holds. Without any, a call that waits for a
+	// lock could hold a pooled connection forever.
 	limited, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
 	defer cancel()
 	if limited, err = c.admit(limited); err != nil {
@@ -56,9 +51,8 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 	return handler(limited, request)
 }
 
-// stream is the interceptor of every stream. The context of a stream also ends after
-// Config.StreamLifetime and when the server drains: a stream does not end by itself, and
-// would block the shutdown.
+// stream is the interceptor of every stream. Its context also ends after
+// Config.StreamLifetime and when the server drains: a stream does not end by itself.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	ctx, c := s.begin(stream.Context(), info.FullMethod)
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.StreamLifetime, errStreamOver)
@@ -70,7 +64,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		if ours, ok := errors.AsType[*problem.Error](context.Cause(ctx)); ok && (code == codes.Canceled || code == codes.DeadlineExceeded) {
 			err = ours
 		}
-		err = c.end(ctx, err, recover(), nil)
+		err = c.end(ctx, err, recover(), nil, nil)
 	}()
 	if s.draining.Err() != nil {
 		return ErrDraining
@@ -98,16 +92,9 @@ func (s *checkedStream) RecvMsg(message any) error {
 	return s.server.validate(message)
 }
 
-// begin returns a new call and its context. It continues the trace of the caller if nothing
-// else does: the store saves the id with each change, whether or not this process records
-// spans.
+// begin returns a new call and its context.
 func (s *Server) begin(ctx context.Context, method string) (context.Context, *call) {
 	c := &call{server: s, method: method, start: time.Now()}
-	const traceparent = "traceparent" // the W3C format, the only one that is supported
-	parent := metadata.ValueFromIncomingContext(ctx, traceparent)
-	if len(parent) > 0 && !trace.SpanContextFromContext(ctx).IsValid() {
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: parent[0]})
-	}
 	return context.WithValue(ctx, callKey{}, c), c
 }
 
@@ -119,37 +106,20 @@ func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
 	return c.server.deps.WithCaller(ctx, c.caller), nil
 }
 
-// validate checks a request against the rules in api/proto, and rejects NUL
-// characters.
+// validate checks a request against the rules in api/proto.
 func (s *Server) validate(request any) error {
 	message, ok := request.(proto.Message)
 	if !ok {
 		return fmt.Errorf("validate %T: not a proto message", request)
 	}
-	if err := s.validator.Validate(message, protovalidate.WithFilter(aip.RulesFor(message))); err != nil {
-		return err
-	}
-	return rejectNUL(message)
-}
-
-// rejectNUL rejects strings with the character NUL: it is valid UTF-8, but
-// PostgreSQL cannot store it
-// (https://www.postgresql.org/docs/current/datatype-character.html).
-func rejectNUL(message proto.Message) error {
-	return protorange.Range(message.ProtoReflect(), func(values protopath.Values) error {
-		text, ok := values.Index(-1).Value.Interface().(string)
-		if ok && strings.ContainsRune(text, 0) {
-			return problem.InvalidField(strings.TrimPrefix(values.Path[1:].String(), "."), "must not contain the character NUL")
-		}
-		return nil
-	})
+	return s.validator.Validate(message, protovalidate.WithFilter(aip.RulesFor(message)))
 }
 
 // end returns the status of a call for its client, from its error or its panic. It logs
 // the call, but not health checks and reflection, and on a line of its own the error
 // that the client must not see. No other code logs the error of a call, except the
 // one that admits callers.
-func (c *call) end(ctx context.Context, err error, panicked any, messages ...any) error {
+func (c *call) end(ctx context.Context, err error, panicked, request, response any) error {
 	if panicked != nil {
 		err = fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
 	}
@@ -161,31 +131,40 @@ func (c *call) end(ctx context.Context, err error, panicked any, messages ...any
 	case isKnown && known.Err != nil:
 		log.WarnContext(ctx, "server: call failed", "method", c.method, "err", err)
 	}
-	if strings.HasPrefix(c.method, "/grpc.") || !log.Enabled(ctx, slog.LevelInfo) {
-		return result
+	if !strings.HasPrefix(c.method, "/grpc.") && log.Enabled(ctx, slog.LevelInfo) {
+		log.LogAttrs(ctx, slog.LevelInfo, "server: request",
+			attr("method", c.method), attr("code", status.Code(result).String()), attr("caller", Caller(ctx)),
+			slog.Float64("latency_ms", float64(time.Since(c.start).Microseconds())/1000),
+			attr("name", cmp.Or(textOf(request, "name"), textOf(response, "name"))), attr("request_id", textOf(request, "request_id")), attr("x_request_id", header(ctx, "x-request-id")))
 	}
-	attrs := []slog.Attr{
-		slog.String("method", c.method), slog.String("code", status.Code(result).String()),
-		slog.Float64("latency_ms", float64(time.Since(c.start).Microseconds())/1000), slog.String("caller", cut(Caller(ctx))),
-	}
-	for _, message := range messages { // the request, and the response if there is one
-		if m, ok := message.(interface{ GetName() string }); ok && m.GetName() != "" {
-			attrs = append(attrs, slog.String("name", cut(m.GetName())))
-			break
-		}
-	}
-	if m, ok := messages[0].(interface{ GetRequestId() string }); ok && m.GetRequestId() != "" {
-		attrs = append(attrs, slog.String("request_id", cut(m.GetRequestId())))
-	}
-	if id := metadata.ValueFromIncomingContext(ctx, "x-request-id"); len(id) > 0 {
-		attrs = append(attrs, slog.String("x_request_id", cut(id[0])))
-	}
-	log.LogAttrs(ctx, slog.LevelInfo, "server: request", attrs...)
 	return result
 }
 
-// cut limits one value that a caller can write into our log.
-func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), 200)], "") }
+// attr returns an attribute of a line, cut, because a caller can write anything into it. An
+// empty one is not written.
+func attr(key, value string) slog.Attr {
+	if value == "" {
+		return slog.Attr{}
+	}
+	return slog.String(key, strings.ToValidUTF8(value[:min(len(value), 200)], ""))
+}
+
+// textOf returns a field of a message that has it.
+func textOf(message any, field protoreflect.Name) string {
+	m, ok := message.(proto.Message)
+	if !ok {
+		return ""
+	}
+	if fd := m.ProtoReflect().Descriptor().Fields().ByName(field); fd != nil {
+		return m.ProtoReflect().Get(fd).String()
+	}
+	return ""
+}
+
+// header returns the first value of a header of a call.
+func header(ctx context.Context, name string) string {
+	return append(metadata.ValueFromIncomingContext(ctx, name), "")[0]
+}
 
 // Caller identifies the caller of a call in flight, for the log and for limits: its verified
 // name, or else its address, which a caller cannot forge. It is empty outside a call.
@@ -215,7 +194,7 @@ func connectionAddress(ctx context.Context) string {
 		return ""
 	}
 	if p.Addr.Network() == "bufconn" {
-		forwarded := strings.Join(metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"), ",")
+		forwarded := header(ctx, "x-forwarded-for")
 		return strings.TrimSpace(forwarded[strings.LastIndex(forwarded, ",")+1:])
 	}
 	host, _, _ := net.SplitHostPort(p.Addr.String())

@@ -15,35 +15,29 @@ type Config struct {
 	// StreamLifetime is the longest time of a stream. Its client must then call
 	// again, and is authenticated again. Default: 30 min.
 	StreamLifetime time.Duration
-	// MaxReceive is the largest size in bytes of a request. Default: 256 KiB,
-	// several times what the contract allows.
+	// MaxReceive is the largest size in bytes of a request. Default: 256 KiB.
 	MaxReceive int
 	// MaxCalls is the largest number of calls in flight, counted from their
-	// header on. Half as many streams are allowed beside them; more of either
-	// are rejected with RESOURCE_EXHAUSTED. A call holds at most MaxReceive or
-	// a page of aip.MaxPageBytes. Default: 500, twice containerConcurrency of
-	// deploy/run.
+	// header on, and twice the number of streams. More are rejected with
+	// RESOURCE_EXHAUSTED. Each holds a request of MaxReceive or a page of
+	// aip.MaxPageBytes. Default: 500, twice containerConcurrency of deploy/run.
 	MaxCalls int
 	// MaxConnections is the largest number of open connections; more wait to be
 	// accepted. Default: 10,000.
 	MaxConnections int
-	// MaxConcurrentStreams is the largest number of calls in flight on one
-	// HTTP/2 connection. It must not be less than the concurrency of the
-	// service, because the front end of Cloud Run uses few connections.
-	// Default: 250.
+	// MaxConcurrentStreams is the largest number of calls in flight on one HTTP/2
+	// connection. It must not be less than containerConcurrency, because the
+	// front end of Cloud Run uses few connections. Default: 250.
 	MaxConcurrentStreams int
 	// ReadHeaderTimeout is the longest time that a client may take to send a
 	// request header over HTTP/1.1. Default: 10 s.
 	ReadHeaderTimeout time.Duration
-	// Hosts protect a port without authentication from pages in a browser. A request must
-	// have one of them as its host, or localhost, or an IP address; "*": any. Otherwise a
-	// page could call by a name of its own that has the address of this port (DNS
-	// rebinding). CheckHost validates one. Default: any host, for a port that
-	// authenticates its callers.
+	// Hosts protect a port without authentication from DNS rebinding, by which a
+	// page calls it under a name of its own. A request must have one of them as its
+	// host, or localhost, or an IP address; "*": any. Default: any.
 	Hosts []string
 	// DrainTimeout is how long a stopping server waits for the calls in flight
-	// before it aborts them. Cloud Run gives a process 10 s to stop. Default:
-	// 4.5 s.
+	// before it aborts them. Cloud Run gives a process 10 s. Default: 4.5 s.
 	DrainTimeout time.Duration
 }
 

@@ -7,27 +7,35 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 )
 
-// handleLive reports whether this process still works, or should be restarted.
-func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
-	if err := s.deps.Live(); err != nil {
-		s.deps.Log.ErrorContext(r.Context(), "server: stuck", "err", err)
-		writeHealth(w, http.StatusServiceUnavailable, map[string]string{"status": "stuck"})
-		return
+// checkSides returns the error of each side, and whether new requests should come here:
+// at least one side works, or there is none.
+func (s *Server) checkSides(ctx context.Context) (sides map[string]error, ready bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // also for a client that disconnects
+	defer cancel()
+	sides, ready = make(map[string]error), len(s.deps.Sides) == 0
+	var mu sync.Mutex
+	var checks sync.WaitGroup
+	for side, check := range s.deps.Sides {
+		checks.Go(func() {
+			err := check(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			sides[side], ready = err, ready || err == nil
+		})
 	}
-	writeHealth(w, http.StatusOK, map[string]string{"status": "live"})
+	checks.Wait()
+	return sides, ready && s.draining.Err() == nil
 }
 
 // handleReady reports whether new requests should come here, and the state of
 // each side.
 func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
-	if s.draining.Err() != nil {
-		writeHealth(w, http.StatusServiceUnavailable, map[string]string{"status": "draining"})
-		return
-	}
-	sides, ready := s.checkSides(context.WithoutCancel(r.Context())) // a client that disconnects must not make a side look unavailable
+	sides, ready := s.checkSides(r.Context())
 	code, body := http.StatusOK, map[string]string{"status": "ready"}
 	if !ready {
 		code, body["status"] = http.StatusServiceUnavailable, "not ready"
@@ -42,6 +50,16 @@ func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 	writeHealth(w, code, body)
 }
 
+// handleLive reports whether this process still works, or should be restarted.
+func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
+	code, body := http.StatusOK, map[string]string{"status": "live"}
+	if err := s.deps.Live(); err != nil {
+		s.deps.Log.ErrorContext(r.Context(), "server: stuck", "err", err)
+		code, body["status"] = http.StatusServiceUnavailable, "stuck"
+	}
+	writeHealth(w, code, body)
+}
+
 func writeHealth(w http.ResponseWriter, code int, body map[string]string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
@@ -49,51 +67,24 @@ func writeHealth(w http.ResponseWriter, code int, body map[string]string) {
 	_ = json.NewEncoder(w).Encode(body) // the only error is that the client has left
 }
 
-// checkSides returns the error of each side, and whether new requests should come here:
-// at least one side works, or there is none. It updates grpc.health.v1.
-func (s *Server) checkSides(ctx context.Context) (sides map[string]error, ready bool) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	s.checking.Lock() // otherwise an older result could replace a newer one
-	defer s.checking.Unlock()
-	sides, ready = make(map[string]error), len(s.deps.Sides) == 0
-	var mu sync.Mutex
-	var checks sync.WaitGroup
-	for side, check := range s.deps.Sides {
-		checks.Go(func() {
-			err := check(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			sides[side], ready = err, ready || err == nil
-		})
-	}
-	checks.Wait()
-	s.setServing("", ready)
-	for _, service := range s.deps.Services {
-		if service.Handler != nil {
-			s.setServing(service.Desc.ServiceName, sides[service.Side] == nil)
-		}
-	}
-	return sides, ready
+// healthService is grpc.health.v1 without Watch, which clients do not need.
+type healthService struct {
+	healthpb.UnimplementedHealthServer
+	server *Server
 }
 
-// setServing sets the status of a service in grpc.health.v1, until the server stops.
-func (s *Server) setServing(service string, yes bool) {
-	status := healthpb.HealthCheckResponse_NOT_SERVING
-	if yes {
-		status = healthpb.HealthCheckResponse_SERVING
+// Check reports whether the process, or one service of it, can serve.
+func (h healthService) Check(ctx context.Context, request *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	side, known := h.server.sideOf[request.GetService()]
+	if !known {
+		return nil, status.Error(codes.NotFound, "unknown service")
 	}
-	s.health.SetServingStatus(service, status)
-}
-
-// watchSides checks the sides every few seconds until the server stops, for clients that
-// watch grpc.health.v1.
-func (s *Server) watchSides() {
-	for s.draining.Err() == nil {
-		s.checkSides(s.draining)
-		select {
-		case <-s.draining.Done():
-		case <-time.After(5 * time.Second):
-		}
+	sides, ready := h.server.checkSides(ctx)
+	if request.GetService() != "" {
+		ready = sides[side] == nil && h.server.draining.Err() == nil
 	}
+	if !ready {
+		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}, nil
+	}
+	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
 }

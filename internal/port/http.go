@@ -1,11 +1,9 @@
 package port
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -14,7 +12,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/mem"
 
@@ -36,8 +33,12 @@ func (s *Server) makeHTTP() {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
+	handler := RefusePages(s.cfg.Hosts, http.HandlerFunc(s.route))
+	if s.deps.Wrap != nil {
+		handler = s.deps.Wrap(handler)
+	}
 	s.http = &http.Server{
-		Handler:           s.deps.Wrap(RefusePages(s.cfg.Hosts, http.HandlerFunc(s.route))),
+		Handler:           handler,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		ReadTimeout:       s.cfg.CallTimeout + limitGrace, // the deadline of a call does not interrupt a client that
@@ -139,17 +140,13 @@ func (b *wholeMessages) Read(p []byte) (n int, err error) {
 	return n + m, err //nolint:wrapcheck // the same
 }
 
-// makeRefused makes the counter of calls refused because of Config.MaxCalls. It
-// starts at 0 for each kind, so that the first refusal shows as an increase.
+// makeRefused makes the counter of refused calls. It starts at 0 for each kind, so that the
+// first refusal shows as an increase.
 func (s *Server) makeRefused() (err error) {
-	provider := cmp.Or[metric.MeterProvider](s.deps.Metrics, metricnoop.NewMeterProvider())
-	s.refused, err = provider.Meter("example.com/videocatalog/internal/port").Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
+	s.refused, err = s.deps.Metrics.Meter("example.com/videocatalog/internal/port").Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
 		metric.WithDescription("Calls refused because there were too many at a time (port.Config.MaxCalls), by kind: call, stream. They are in no other metric."))
-	if err != nil {
-		return fmt.Errorf("make instruments: %w", err)
-	}
 	for _, kind := range []string{"call", "stream"} {
 		s.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("kind", kind)))
 	}
-	return nil
+	return err //nolint:wrapcheck // names the instrument
 }

@@ -1,23 +1,15 @@
-// Package port serves an API on one port:
+// Package port serves an API on one port: gRPC over HTTP/2 without TLS, which Cloud Run
+// terminates; REST as the annotations of the proto files map it; health checks for both,
+// and gRPC reflection. It knows no service: Deps.Services has them. Their handlers return
+// a [*problem.Error] for what their caller can act on.
 //
-//   - gRPC requests, recognized by their content type, come over HTTP/2 without
-//     TLS, because Cloud Run terminates TLS;
-//   - REST requests are JSON over HTTP/1.1 or HTTP/2, mapped by the annotations of
-//     the proto files and described at /openapi.json;
-//   - /health/live, /health/ready, grpc.health.v1 and gRPC reflection are there too.
-//
-// It knows no service: Deps.Services has them. Their handlers return a
-// [*problem.Error] for what their caller can act on.
-//
-// A gRPC request goes from net/http (http.go) through the interceptors (calls.go) to
+// A gRPC request goes from net/http (http.go) through one interceptor (calls.go) to
 // its handler. A REST request becomes a gRPC call of the same process (rest.go), so
-// that every call passes the same interceptors once. errors.go has all errors.
+// that every call passes that interceptor once. errors.go has all errors.
 //
 // The server answers every request that it accepted, even while it stops, within
 // Config.DrainTimeout. Streams are the exception: they end with UNAVAILABLE when
-// the server begins to stop.
-//
-// The tests of package server, which has the handlers, test this package too.
+// the server begins to stop. The tests of package server test this package too.
 package port
 
 import (
@@ -29,7 +21,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"buf.build/go/protovalidate"
@@ -42,11 +33,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
-	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // older clients still use it
 	"google.golang.org/grpc/test/bufconn"
 )
 
@@ -56,65 +44,54 @@ type Service struct {
 	// the methods are UNIMPLEMENTED, over gRPC and REST.
 	Desc    *grpc.ServiceDesc
 	Handler any
-	// Gateway adds the routes of REST to mux. They call the service through
-	// conn. Nil: there are none.
+	// Gateway adds the routes of REST to mux, which call the service through
+	// conn. It may be nil.
 	Gateway func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error
-	// Side is the side in Deps.Sides that the service needs. Empty: none.
+	// Side is the side in Deps.Sides that the service needs. It may be empty.
 	Side string
-	// Wait waits for goroutines that handlers have started and left. It is
-	// called when all calls have ended. Nil: there are none.
+	// Wait waits for goroutines that handlers have left, when all calls have
+	// ended. It may be nil.
 	Wait func()
 }
 
 // Deps has the dependencies of a Server. All but Listener may be zero.
 type Deps struct {
-	// Listener is the listener to serve on; Run closes it.
-	Listener net.Listener
+	Listener net.Listener // Run closes it
 	Services []Service
-	// OpenAPI is the description of the REST API. Nil: /openapi.json is not
-	// served.
-	OpenAPI []byte
+	OpenAPI  []byte // the description of the REST API, served as /openapi.json
 	// Wrap returns a handler around all requests of the port, before they are
 	// checked, such as one for browsers.
 	Wrap func(http.Handler) http.Handler
 	// Admit decides whether a call may continue, from its metadata and its
 	// method, /package.Service/Method. It returns the status of a rejected
-	// call, and the name of the caller if it verified one. Nil: every call may
-	// continue.
+	// call, and the name of the caller if it verified one.
 	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
-	// WithCaller returns the context of an admitted call for its handler. caller is
-	// the name that Admit returned. Nil: the context of handlers has no caller.
+	// WithCaller returns the context of an admitted call for its handler, with the
+	// caller that Admit returned.
 	WithCaller func(ctx context.Context, caller string) context.Context
 	// Address returns the address of a caller, from the metadata and the peer
-	// of the call. Limits per caller use it when Admit returned no name. Nil:
+	// of the call. It names a caller for whom Admit returned no name. Default:
 	// the address of the connection.
 	Address func(ctx context.Context) string
 	// Sides are the parts of the process that can be unavailable by themselves,
 	// such as its commands and its queries. Each has a check, which returns an
-	// error if the side cannot serve now. A check that takes more than a second
-	// has failed. It must not depend on the backlog of events, or it would remove
-	// the instances that process the backlog. Without a side the process is
-	// always ready.
+	// error if the side cannot serve now, within a second. It must not depend on
+	// the backlog of events, or it would remove the instances that process it.
 	Sides map[string]func(context.Context) error
 	// Live returns an error if this process can never work again and should be
-	// restarted. Dependencies that are unavailable for a time belong to Sides.
-	// Nil: the process is always live.
+	// restarted.
 	Live func() error
-	// Tracing makes a span of every call, and Metrics counts calls. Each may be
-	// nil, which turns it off. Handlers continue the trace of their caller in
-	// any case.
+	// Tracing makes a span of every call, and Metrics counts calls. Handlers
+	// continue the trace of their caller in any case.
 	Tracing trace.TracerProvider
 	Metrics metric.MeterProvider
 	// Log receives a line for every call, and the errors that clients must not
-	// see. Nil: slog.Default().
+	// see.
 	Log *slog.Logger
 }
 
-// withDefaults returns the Deps without nil functions.
+// withDefaults returns the Deps with each zero value of what calls use replaced.
 func (d Deps) withDefaults() Deps {
-	if d.Wrap == nil {
-		d.Wrap = func(next http.Handler) http.Handler { return next }
-	}
 	if d.Admit == nil {
 		d.Admit = func(context.Context, string) (string, error) { return "", nil }
 	}
@@ -127,6 +104,8 @@ func (d Deps) withDefaults() Deps {
 	if d.Live == nil {
 		d.Live = func() error { return nil }
 	}
+	d.Tracing = cmp.Or[trace.TracerProvider](d.Tracing, tracenoop.NewTracerProvider())
+	d.Metrics = cmp.Or[metric.MeterProvider](d.Metrics, metricnoop.NewMeterProvider())
 	d.Log = cmp.Or(d.Log, slog.Default())
 	return d
 }
@@ -139,15 +118,14 @@ type Server struct {
 
 	http      *http.Server // serves the port
 	grpc      *grpc.Server
-	health    *health.Server
 	mux       *runtime.ServeMux // of REST
 	inProcess *bufconn.Listener // gRPC calls of mux
 	conn      *grpc.ClientConn  // from mux to inProcess
+	sideOf    map[string]string // the side of a service with a handler
 	streaming map[string]bool   // whether a method is a stream, by full name
 	calls     atomic.Int64      // in flight, without streams
 	streams   atomic.Int64      // in flight
 	refused   metric.Int64Counter
-	checking  sync.Mutex      // held during checkSides
 	draining  context.Context // is canceled by drain when Run begins to stop
 	drain     context.CancelFunc
 }
@@ -158,7 +136,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg.WithDefaults(), deps: deps.withDefaults(), health: health.NewServer(), inProcess: bufconn.Listen(256 << 10)}
+	s := &Server{
+		cfg: cfg.WithDefaults(), deps: deps.withDefaults(), streaming: make(map[string]bool), sideOf: map[string]string{"": ""},
+		inProcess: bufconn.Listen(256 << 10),
+	}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	var err error
 	if s.validator, err = protovalidate.New(); err != nil {
@@ -173,21 +154,22 @@ func New(cfg Config, deps Deps) (*Server, error) {
 }
 
 func (s *Server) makeGRPC() {
-	s.grpc = grpc.NewServer(append(s.observed(),
+	s.grpc = newGRPC(healthService{server: s},
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 		grpc.MaxRecvMsgSize(s.cfg.MaxReceive),
 		grpc.WaitForHandlers(true), // no handler uses a store after Run has returned
-	)...)
-	healthpb.RegisterHealthServer(s.grpc, s.health)
-	reflection.Register(s.grpc)
+		grpc.StatsHandler(otelgrpc.NewServerHandler( // it also passes on the trace of the caller, which the store saves
+			otelgrpc.WithTracerProvider(s.deps.Tracing), otelgrpc.WithMeterProvider(s.deps.Metrics), otelgrpc.WithPropagators(propagation.TraceContext{}),
+			otelgrpc.WithFilter(filters.None(filters.HealthCheck(), filters.ServicePrefix("grpc.reflection."))),
+		)),
+	)
 	for _, service := range s.deps.Services {
 		if service.Handler != nil {
 			s.grpc.RegisterService(service.Desc, service.Handler)
-			s.setServing(service.Desc.ServiceName, true)
+			s.sideOf[service.Desc.ServiceName] = service.Side
 		}
 	}
-	s.streaming = make(map[string]bool)
 	for service, info := range s.grpc.GetServiceInfo() {
 		for _, method := range info.Methods {
 			s.streaming["/"+service+"/"+method.Name] = method.IsClientStream || method.IsServerStream
@@ -195,30 +177,24 @@ func (s *Server) makeGRPC() {
 	}
 }
 
-// observed returns the option that traces and measures every call, except health
-// checks and reflection.
-func (s *Server) observed() []grpc.ServerOption {
-	if s.deps.Tracing == nil && s.deps.Metrics == nil {
-		return nil
-	}
-	return []grpc.ServerOption{grpc.StatsHandler(otelgrpc.NewServerHandler(
-		otelgrpc.WithTracerProvider(cmp.Or[trace.TracerProvider](s.deps.Tracing, tracenoop.NewTracerProvider())),
-		otelgrpc.WithMeterProvider(cmp.Or[metric.MeterProvider](s.deps.Metrics, metricnoop.NewMeterProvider())),
-		otelgrpc.WithPropagators(propagation.TraceContext{}),
-		otelgrpc.WithFilter(filters.None(filters.HealthCheck(), filters.ServicePrefix("grpc.reflection."))),
-	))}
+// newGRPC returns a server that has the services of every port.
+func newGRPC(checks healthpb.HealthServer, options ...grpc.ServerOption) *grpc.Server {
+	s := grpc.NewServer(options...)
+	healthpb.RegisterHealthServer(s, checks)
+	reflection.Register(s)
+	return s
 }
 
 // Methods returns the names of all methods of a Server that has these services,
 // as package.Service/Method.
-func Methods(services ...*grpc.ServiceDesc) []string {
-	var names []string
-	for _, service := range append(services, &healthpb.Health_ServiceDesc, &reflectionpb.ServerReflection_ServiceDesc, &reflectionalphapb.ServerReflection_ServiceDesc) {
-		for _, method := range service.Methods {
-			names = append(names, service.ServiceName+"/"+method.MethodName)
-		}
-		for _, method := range service.Streams {
-			names = append(names, service.ServiceName+"/"+method.StreamName)
+func Methods(services ...*grpc.ServiceDesc) (names []string) {
+	s := newGRPC(healthpb.UnimplementedHealthServer{})
+	for _, service := range services {
+		s.RegisterService(service, nil)
+	}
+	for service, info := range s.GetServiceInfo() {
+		for _, method := range info.Methods {
+			names = append(names, service+"/"+method.Name)
 		}
 	}
 	slices.Sort(names)

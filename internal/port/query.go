@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -18,16 +17,12 @@ import (
 	"example.com/videocatalog/internal/aip"
 )
 
-// strictQueries installs strictQuery once per process, because the library
-// keeps the parser in a global variable.
-var strictQueries = sync.OnceFunc(func() {
-	runtime.NewServeMux(runtime.SetQueryParameterParser(new(strictQuery)))
-})
-
 // strictQuery is the gateway's parser of a query, except that it rejects unknown
 // parameters: a caller who misspells etag would otherwise rely on a check that
 // never runs. Its errors have the form "parameter: rule".
 type strictQuery struct{ runtime.DefaultQueryParser }
+
+func init() { runtime.SetQueryParameterParser(new(strictQuery))(nil) } // the gateway has one for all
 
 // Parse adds the query to a message. taken has the fields of the path and of the body.
 func (q *strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {

@@ -1,12 +1,9 @@
 package port
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,9 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"google.golang.org/genproto/googleapis/rpc/code"
+	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -45,13 +41,12 @@ func (s *Server) makeGateway() (err error) {
 	if err != nil {
 		return fmt.Errorf("connect gateway: %w", err)
 	}
-	strictQueries()
 	none := func(string) (string, bool) { return "", false }
 	s.mux = runtime.NewServeMux(
 		// Empty numbers, strings and lists are written too, so that a client need not
 		// guess. Unset messages, such as delete_time, are left out, because null would
 		// look like a value.
-		runtime.WithMarshalerOption(runtime.MIMEWildcard, &strictJSON{&runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true}}}),
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, lines{&runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true}}}),
 		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) { return strings.ToLower(name), slices.Contains(passedOn, name) }),
 		runtime.WithOutgoingHeaderMatcher(none),
 		runtime.WithOutgoingTrailerMatcher(none),
@@ -129,16 +124,12 @@ func takeIfMatch(request proto.Message, tag string) bool {
 		holder = u.Resource
 	}
 	field := holder.Descriptor().Fields().ByName("etag")
-	switch {
-	case field == nil || !utf8.ValidString(tag) || !strings.HasPrefix(tag, `"`) && tag != "*":
-		return false
-	case tag == "*":
-		return true
-	case holder.Get(field).String() != "" && holder.Get(field).String() != tag:
-		return false
+	if field == nil || tag == "*" {
+		return field != nil
 	}
+	given := holder.Get(field).String()
 	holder.Set(field, protoreflect.ValueOfString(tag))
-	return true
+	return utf8.ValidString(tag) && strings.HasPrefix(tag, `"`) && (given == "" || given == tag)
 }
 
 // writeETag sets the ETag header of a resource.
@@ -149,61 +140,37 @@ func writeETag(_ context.Context, w http.ResponseWriter, response proto.Message)
 	return nil
 }
 
-// strictJSON is a JSON codec that rejects bytes after the body. It writes an error in the
-// middle of a stream in the same form as every other error.
-type strictJSON struct{ *runtime.JSONPb }
+// lines is the gateway's JSON, in which a stream has a line for each message.
+type lines struct{ *runtime.JSONPb }
 
-func (j *strictJSON) Marshal(v any) ([]byte, error) {
-	if chunk, ok := v.(map[string]proto.Message); ok { // the type that handleForwardResponseStreamError of the gateway passes
-		if st, ok := chunk["error"].(*spb.Status); ok {
-			return errorBody(status.FromProto(st), httpStatus(status.FromProto(st))), nil
-		}
-	}
-	return j.JSONPb.Marshal(v) //nolint:wrapcheck // the gateway's own
-}
-
-// StreamContentType returns the content type of a stream: one line of JSON per message.
-func (j *strictJSON) StreamContentType(any) string { return "application/x-ndjson" }
-
-func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
-	return runtime.DecoderFunc(func(v any) error {
-		text, err := io.ReadAll(r)
-		if err == nil && len(text) == 0 {
-			return io.EOF // no body may be valid
-		}
-		if err == nil {
-			err = cmp.Or(json.Unmarshal(text, new(json.RawMessage)), j.Unmarshal(text, v))
-		}
-		if err != nil { // protobuf puts a random space into its errors
-			return errors.New("body: " + strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: "))
-		}
-		return nil
-	})
-}
+func (lines) StreamContentType(any) string { return "application/x-ndjson" }
 
 // routingError handles a request whose path or method has no handler.
 func (s *Server) routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, httpStatus int) {
+	err := errPathUnknown
 	if httpStatus == http.StatusMethodNotAllowed {
-		s.reject(w, r, errMethodUnknown)
-		return
+		err = errMethodUnknown
 	}
-	s.reject(w, r, errPathUnknown)
+	s.reject(w, r, err)
 }
 
 // gatewayError handles the error of a call, and of a request of which the gateway cannot
 // make a call. Of the latter it has only the text, such as "field: rule".
 func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(err)
-	field, rule, isField := strings.Cut(st.Message(), ": ")
+	text := strings.ReplaceAll(st.Message(), "\u00a0", " ") // protobuf puts a random space into its errors
+	field, rule, isField := strings.Cut(text, ": ")
 	switch {
 	case st.Code() != codes.InvalidArgument || len(st.Details()) > 0:
 		writeError(w, r, err)
-	case strings.HasSuffix(st.Message(), (&http.MaxBytesError{}).Error()):
+	case text == (&http.MaxBytesError{}).Error():
 		s.reject(w, r, errTooLarge)
+	case isField && field == "proto":
+		s.reject(w, r, problem.InvalidField("body", "%s", rule))
 	case isField && !strings.Contains(field, " "):
 		s.reject(w, r, problem.InvalidField(field, "%s", rule))
 	default:
-		s.reject(w, r, problem.Errorf(problem.Invalid, "%s", st.Message()))
+		s.reject(w, r, problem.Errorf(problem.Invalid, "the request cannot be read: %s", text))
 	}
 }
 
@@ -212,11 +179,12 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 func (s *Server) reject(w http.ResponseWriter, r *http.Request, err error) {
 	writeError(w, r, err)
 	address, _, _ := net.SplitHostPort(r.RemoteAddr)
-	s.deps.Log.LogAttrs(r.Context(), slog.LevelInfo, "server: request", slog.String("method", "REST "+cut(r.Method)),
-		slog.String("code", status.Code(toStatus(err)).String()), slog.String("caller", address), slog.String("x_request_id", cut(r.Header.Get("X-Request-Id"))))
+	s.deps.Log.LogAttrs(r.Context(), slog.LevelInfo, "server: request", attr("method", "REST "+r.Method),
+		attr("code", status.Code(toStatus(err)).String()), attr("caller", address), attr("x_request_id", r.Header.Get("X-Request-Id")))
 }
 
-// writeError writes an error response.
+// writeError writes an error in the form of AIP-193. Its code is the HTTP status, and its
+// status the gRPC code.
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(toStatus(err))
 	code := httpStatus(st)
@@ -229,26 +197,15 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	if retry := detail[*errdetails.RetryInfo](st); retry != nil {
 		w.Header().Set("Retry-After", strconv.FormatInt(max(1, retry.GetRetryDelay().GetSeconds()), 10))
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_, _ = w.Write(append(errorBody(st, code), '\n')) // the only error is that the client has left
-}
-
-// errorBody returns the JSON of an error in the form of AIP-193: {"error": {"code",
-// "status", "message", "details"}}. The code is the HTTP status, and the status is the
-// gRPC code.
-func errorBody(st *status.Status, httpStatus int) []byte {
 	details := make([]json.RawMessage, 0, len(st.Proto().GetDetails()))
 	for _, packed := range st.Proto().GetDetails() {
 		if text, err := protojson.Marshal(packed); err == nil { // fails for a type that is not linked in
 			details = append(details, text)
 		}
 	}
-	text, err := json.Marshal(map[string]any{"error": map[string]any{
-		"code": httpStatus, "status": code.Code(st.Proto().GetCode()).String(), "message": st.Message(), "details": details,
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{ // the only error is that the client has left
+		"code": code, "status": rpccode.Code(st.Proto().GetCode()).String(), "message": st.Message(), "details": details,
 	}})
-	if err != nil { // cannot happen with strings and numbers
-		return []byte("{}")
-	}
-	return text
 }

@@ -15,7 +15,6 @@ func (s *Server) Run(ctx context.Context) error {
 	var serving sync.WaitGroup
 	serving.Go(func() { ended <- s.grpc.Serve(s.inProcess) })
 	serving.Go(func() { ended <- s.http.Serve(netutil.LimitListener(s.deps.Listener, s.cfg.MaxConnections)) })
-	serving.Go(s.watchSides)
 	defer serving.Wait()
 
 	select {
@@ -33,8 +32,7 @@ func (s *Server) Run(ctx context.Context) error {
 // go last: grpc.Server.GracefulStop would abort calls that came through
 // net/http.
 func (s *Server) stop(ctx context.Context) {
-	s.health.Shutdown() // NOT_SERVING from now on
-	s.drain()           // not ready; ends streams, and tells handlers that wait
+	s.drain() // not ready from now on; ends streams, and tells handlers that wait
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()

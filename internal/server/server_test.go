@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -141,14 +140,6 @@ func useAndStop(t *testing.T) {
 			if !lines.Scan() {
 				t.Fatal(lines.Err())
 			}
-		}
-		var watch grpc.ServerStreamingClient[healthpb.HealthCheckResponse]
-		watch, err := healthpb.NewHealthClient(r.dial(t)).Watch(t.Context(), &healthpb.HealthCheckRequest{})
-		if err == nil {
-			_, err = watch.Recv()
-		}
-		if err != nil {
-			t.Fatal(err)
 		}
 		began := time.Now()
 		r.stop()

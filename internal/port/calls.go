@@ -36,16 +36,17 @@ type callKey struct{}
 
 // unary is the interceptor of every unary call.
 func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
-	ctx, c := s.begin(ctx, info.FullMethod)
+	c := &call{server: s, method: info.FullMethod, start: time.Now()}
+	ctx = context.WithValue(ctx, callKey{}, c)
 	defer func() { err = c.end(ctx, err, recover(), request, response) }()
 	// A shorter deadline of the caller holds. Without any, a call that waits for a
 	// lock could hold a pooled connection forever.
 	limited, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
 	defer cancel()
-	if limited, err = c.admit(limited); err != nil {
-		return nil, err
+	if limited, err = c.admit(limited); err == nil {
+		err = s.validate(request)
 	}
-	if err := s.validate(request); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return handler(limited, request)
@@ -54,8 +55,8 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 // stream is the interceptor of every stream. Its context also ends after
 // Config.StreamLifetime and when the server drains: a stream does not end by itself.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	ctx, c := s.begin(stream.Context(), info.FullMethod)
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.StreamLifetime, errStreamOver)
+	c := &call{server: s, method: info.FullMethod, start: time.Now()}
+	ctx, cancel := context.WithTimeoutCause(context.WithValue(stream.Context(), callKey{}, c), s.cfg.StreamLifetime, errStreamOver)
 	defer cancel()
 	ctx, drain := context.WithCancelCause(ctx)
 	defer context.AfterFunc(s.draining, func() { drain(ErrDraining) })()
@@ -92,12 +93,6 @@ func (s *checkedStream) RecvMsg(message any) error {
 	return s.server.validate(message)
 }
 
-// begin returns a new call and its context.
-func (s *Server) begin(ctx context.Context, method string) (context.Context, *call) {
-	c := &call{server: s, method: method, start: time.Now()}
-	return context.WithValue(ctx, callKey{}, c), c
-}
-
 // admit returns the context of a call that may continue, with its caller.
 func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
 	if c.caller, err = c.server.deps.Admit(ctx, c.method); err != nil {
@@ -116,9 +111,8 @@ func (s *Server) validate(request any) error {
 }
 
 // end returns the status of a call for its client, from its error or its panic. It logs
-// the call, but not health checks and reflection, and on a line of its own the error
-// that the client must not see. No other code logs the error of a call, except the
-// one that admits callers.
+// the call, but not health checks and reflection, and on another line the error that
+// the client must not see.
 func (c *call) end(ctx context.Context, err error, panicked, request, response any) error {
 	if panicked != nil {
 		err = fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
@@ -140,8 +134,7 @@ func (c *call) end(ctx context.Context, err error, panicked, request, response a
 	return result
 }
 
-// attr returns an attribute of a line, cut, because a caller can write anything into it. An
-// empty one is not written.
+// attr returns an attribute, cut, because a caller can write anything into it, or none.
 func attr(key, value string) slog.Attr {
 	if value == "" {
 		return slog.Attr{}

@@ -23,8 +23,7 @@ import (
 // The errors of this package that have a reason of their own. docs/errors.md
 // explains every reason.
 var (
-	// ErrDraining ends a wait or a stream that cannot finish before the server
-	// stops.
+	// ErrDraining ends a wait or a stream that cannot finish before the server stops.
 	ErrDraining      = problem.Errorf(problem.Unavailable, "the server is stopping: call again").Because("SERVER_STOPPING")
 	errStreamOver    = problem.Errorf(problem.Unavailable, "the stream has lasted as long as it may: call again").Because("STREAM_LIFETIME_OVER")
 	errTooManyCalls  = problem.Errorf(problem.Exhausted, "too many calls at a time: call again").Because("TOO_MANY_CALLS")
@@ -76,13 +75,13 @@ func toStatus(err error) error {
 		}
 		return explain(status.New(codes.Code(known.Kind), utf8Of(known.Message)), known.Reason) //nolint:gosec // a Kind is a code
 	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return explain(status.New(codes.DeadlineExceeded, "it took longer than the call may"), "")
-	case errors.Is(err, context.Canceled):
-		return explain(status.New(codes.Canceled, "the caller is gone"), "")
+	st := status.New(codes.Internal, "internal error")
+	if errors.Is(err, context.DeadlineExceeded) {
+		st = status.New(codes.DeadlineExceeded, "it took longer than the call may")
+	} else if errors.Is(err, context.Canceled) {
+		st = status.New(codes.Canceled, "the caller is gone")
 	}
-	return explain(status.New(codes.Internal, "internal error"), "")
+	return explain(st, "")
 }
 
 // badRequest returns INVALID_ARGUMENT with the violations as a detail, and as its
@@ -101,9 +100,8 @@ func badRequest(violations ...*errdetails.BadRequest_FieldViolation) error {
 func utf8Of(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
 
 // explain returns the status with details, and with exactly one google.rpc.ErrorInfo
-// (AIP-193): it keeps one that exists. An empty reason means the default of the code.
-// A status that a retry may cure also gets google.rpc.RetryInfo: a second is long enough
-// to reach another instance, and short enough to find a database soon after a failover.
+// (AIP-193). An empty reason means the default of the code. A status that a retry may cure
+// also gets google.rpc.RetryInfo: a second is long enough to reach another instance.
 func explain(st *status.Status, reason problem.Reason, details ...protoadapt.MessageV1) error {
 	if detail[*errdetails.ErrorInfo](st) != nil {
 		return st.Err()

@@ -18,8 +18,7 @@ import (
 	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
-// limitGrace is the time between the deadline of a call and the end of its HTTP
-// request. It lets the call end first, with a status.
+// limitGrace lets a call end with a status before its HTTP request is cut off.
 const limitGrace = time.Second
 
 // By default gRPC encodes a message of 50 kB in a buffer of 1 MiB, and holds it until
@@ -88,9 +87,8 @@ func isStream(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, ":watch")
 }
 
-// limited serves a call if there are not too many. Streams have half as many
-// places, because they last long. A refused call is counted and logged here,
-// because no interceptor sees it.
+// limited serves a call if there are not too many. A refused one is counted and logged
+// here, because no interceptor sees it.
 func (s *Server) limited(w http.ResponseWriter, r *http.Request, stream bool, serve http.HandlerFunc) {
 	count, most, kind := &s.calls, int64(s.cfg.MaxCalls), "call"
 	if stream {
@@ -112,16 +110,15 @@ func (s *Server) limited(w http.ResponseWriter, r *http.Request, stream bool, se
 	serve(w, r)
 }
 
-// serveGRPC serves a gRPC request. gRPC reads the whole body into memory, even if
-// no handler wants it (grpc/internal/transport/handler_server.go).
+// serveGRPC serves a gRPC request, whose body gRPC reads into memory before any handler
+// wants it (grpc/internal/transport/handler_server.go).
 func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request) {
 	r.Body = &wholeMessages{ReadCloser: http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive)+1<<10)} // and the prefix of the message
 	s.grpc.ServeHTTP(w, r)
 }
 
-// wholeMessages is the body of a gRPC request, read one message at a time. The
-// transport allocates 16 KiB for each read and keeps it until the message is
-// complete. A message sent byte by byte would hold one such buffer per byte.
+// wholeMessages is the body of a gRPC request, read a message at a time. The transport
+// keeps 16 KiB for each read, so that a message sent byte by byte would hold gigabytes.
 type wholeMessages struct {
 	io.ReadCloser
 	left int // bytes of the current message that are still to be read

@@ -40,15 +40,12 @@ import (
 
 // Service is a gRPC service, and how REST requests reach it.
 type Service struct {
-	// Desc and Handler are what [grpc.ServiceRegistrar] takes. Without a Handler
-	// the methods are UNIMPLEMENTED, over gRPC and REST.
 	Desc    *grpc.ServiceDesc
-	Handler any
+	Handler any // nil: the methods are UNIMPLEMENTED, over gRPC and REST
 	// Gateway adds the routes of REST to mux, which call the service through
 	// conn. It may be nil.
 	Gateway func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error
-	// Side is the side in Deps.Sides that the service needs. It may be empty.
-	Side string
+	Side    string // in Deps.Sides, which the service needs; may be empty
 	// Wait waits for goroutines that handlers have left, when all calls have
 	// ended. It may be nil.
 	Wait func()
@@ -59,35 +56,25 @@ type Deps struct {
 	Listener net.Listener // Run closes it
 	Services []Service
 	OpenAPI  []byte // the description of the REST API, served as /openapi.json
-	// Wrap returns a handler around all requests of the port, before they are
-	// checked, such as one for browsers.
+	// Wrap returns a handler around all requests, before they are checked.
 	Wrap func(http.Handler) http.Handler
 	// Admit decides whether a call may continue, from its metadata and its
 	// method, /package.Service/Method. It returns the status of a rejected
 	// call, and the name of the caller if it verified one.
 	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
-	// WithCaller returns the context of an admitted call for its handler, with the
-	// caller that Admit returned.
+	// WithCaller returns the context for a handler, with the caller of Admit.
 	WithCaller func(ctx context.Context, caller string) context.Context
-	// Address returns the address of a caller, from the metadata and the peer
-	// of the call. It names a caller for whom Admit returned no name. Default:
-	// the address of the connection.
+	// Address names a caller for whom Admit returned no name, from the metadata
+	// and the peer of the call. Default: the address of the connection.
 	Address func(ctx context.Context) string
-	// Sides are the parts of the process that can be unavailable by themselves,
-	// such as its commands and its queries. Each has a check, which returns an
-	// error if the side cannot serve now, within a second. It must not depend on
-	// the backlog of events, or it would remove the instances that process it.
-	Sides map[string]func(context.Context) error
-	// Live returns an error if this process can never work again and should be
-	// restarted.
-	Live func() error
-	// Tracing makes a span of every call, and Metrics counts calls. Handlers
-	// continue the trace of their caller in any case.
+	// Sides are the parts of the process that can be unavailable by themselves.
+	// Each has a check, which returns an error if it cannot serve now. It must not
+	// depend on the backlog, or it would remove the instances that process it.
+	Sides   map[string]func(context.Context) error
+	Live    func() error // returns an error if the process should be restarted
 	Tracing trace.TracerProvider
 	Metrics metric.MeterProvider
-	// Log receives a line for every call, and the errors that clients must not
-	// see.
-	Log *slog.Logger
+	Log     *slog.Logger // gets a line for every call, and the errors that clients must not see
 }
 
 // withDefaults returns the Deps with each zero value of what calls use replaced.

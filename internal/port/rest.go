@@ -3,6 +3,7 @@ package port
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -27,8 +29,7 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// passedOn are the headers that become gRPC metadata, besides Authorization, the host and
-// the address of the caller, which the gateway always adds.
+// passedOn are the headers that become gRPC metadata, besides Authorization and addresses.
 var passedOn = []string{"Traceparent", "Tracestate", "X-Request-Id", "X-Serverless-Authorization"}
 
 // makeGateway makes the REST API as api/proto maps it. Each request becomes a gRPC call
@@ -43,9 +44,8 @@ func (s *Server) makeGateway() (err error) {
 	}
 	none := func(string) (string, bool) { return "", false }
 	s.mux = runtime.NewServeMux(
-		// Empty numbers, strings and lists are written too, so that a client need not
-		// guess. Unset messages, such as delete_time, are left out, because null would
-		// look like a value.
+		// Empty numbers, strings and lists are written, too. Unset messages are left out:
+		// null would look like a value.
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, lines{&runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true}}}),
 		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) { return strings.ToLower(name), slices.Contains(passedOn, name) }),
 		runtime.WithOutgoingHeaderMatcher(none),
@@ -57,17 +57,13 @@ func (s *Server) makeGateway() (err error) {
 		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
 	)
 	for _, service := range s.deps.Services {
-		if service.Gateway == nil {
-			continue
-		}
-		if err := service.Gateway(s.mux, s.conn); err != nil {
-			return fmt.Errorf("register gateway: %w", err)
+		if service.Gateway != nil {
+			err = errors.Join(err, service.Gateway(s.mux, s.conn))
 		}
 	}
-	return nil
+	return err
 }
 
-// serveREST serves a REST request.
 func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !utf8.ValidString(r.URL.Path):
@@ -87,13 +83,12 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// restKey is the context key of a *restRequest.
-type restKey struct{}
-
+// restRequest is the request of a REST call, in its context under restKey.
 type restRequest struct{ *http.Request }
 
-// keepRequest is around every handler of the gateway: checkREST needs the request as the
-// handler has parsed it.
+type restKey struct{}
+
+// keepRequest is around every handler: checkREST needs the request as it was parsed.
 func keepRequest(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
 		rest := new(restRequest)
@@ -132,7 +127,6 @@ func takeIfMatch(request proto.Message, tag string) bool {
 	return utf8.ValidString(tag) && strings.HasPrefix(tag, `"`) && (given == "" || given == tag)
 }
 
-// writeETag sets the ETag header of a resource.
 func writeETag(_ context.Context, w http.ResponseWriter, response proto.Message) error {
 	if resource, ok := response.(interface{ GetEtag() string }); ok && resource.GetEtag() != "" {
 		w.Header().Set("ETag", resource.GetEtag())
@@ -140,8 +134,17 @@ func writeETag(_ context.Context, w http.ResponseWriter, response proto.Message)
 	return nil
 }
 
-// lines is the gateway's JSON, in which a stream has a line for each message.
+// lines is the gateway's JSON, in which a stream has a line for each message, and an error
+// that ends it the form of every other.
 type lines struct{ *runtime.JSONPb }
+
+func (l lines) Marshal(v any) ([]byte, error) {
+	if chunk, ok := v.(map[string]proto.Message); ok { // the gateway has it for such an error only
+		st := status.FromProto(chunk["error"].(*spb.Status)) //nolint:forcetypeassert // as above
+		return json.Marshal(errorBody(st, httpStatus(st)))   //nolint:wrapcheck // of strings and numbers
+	}
+	return l.JSONPb.Marshal(v) //nolint:wrapcheck // the gateway's own
+}
 
 func (lines) StreamContentType(any) string { return "application/x-ndjson" }
 
@@ -183,8 +186,7 @@ func (s *Server) reject(w http.ResponseWriter, r *http.Request, err error) {
 		attr("code", status.Code(toStatus(err)).String()), attr("caller", address), attr("x_request_id", r.Header.Get("X-Request-Id")))
 }
 
-// writeError writes an error in the form of AIP-193. Its code is the HTTP status, and its
-// status the gRPC code.
+// writeError writes an error response.
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(toStatus(err))
 	code := httpStatus(st)
@@ -197,15 +199,21 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	if retry := detail[*errdetails.RetryInfo](st); retry != nil {
 		w.Header().Set("Retry-After", strconv.FormatInt(max(1, retry.GetRetryDelay().GetSeconds()), 10))
 	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(errorBody(st, code)) // the only error is that the client has left
+}
+
+// errorBody returns an error in the form of AIP-193. Its code is the HTTP status, and its
+// status the gRPC code.
+func errorBody(st *status.Status, httpStatus int) any {
 	details := make([]json.RawMessage, 0, len(st.Proto().GetDetails()))
 	for _, packed := range st.Proto().GetDetails() {
 		if text, err := protojson.Marshal(packed); err == nil { // fails for a type that is not linked in
 			details = append(details, text)
 		}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{ // the only error is that the client has left
-		"code": code, "status": rpccode.Code(st.Proto().GetCode()).String(), "message": st.Message(), "details": details,
-	}})
+	return map[string]any{"error": map[string]any{
+		"code": httpStatus, "status": rpccode.Code(st.Proto().GetCode()).String(), "message": st.Message(), "details": details,
+	}}
 }

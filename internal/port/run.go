@@ -17,12 +17,11 @@ func (s *Server) Run(ctx context.Context) error {
 	serving.Go(func() { ended <- s.http.Serve(netutil.LimitListener(s.deps.Listener, s.cfg.MaxConnections)) })
 	defer serving.Wait()
 
+	defer s.stop(ctx)
 	select {
 	case <-ctx.Done():
-		s.stop(ctx)
 		return nil
 	case err := <-ended:
-		s.stop(ctx)
 		return fmt.Errorf("serve: %w", err)
 	}
 }

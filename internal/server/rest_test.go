@@ -294,7 +294,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 		t.Fatalf("last line = %q: %v", last, err)
 	}
 	want := map[string]any{"error": map[string]any{
-		"code": 14.0, "message": "the server is stopping: call again",
+		"code": 503.0, "status": "UNAVAILABLE", "message": "the server is stopping: call again",
 		"details": []any{
 			map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVER_STOPPING", "domain": names.ErrorDomain},
 			map[string]any{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1s"},

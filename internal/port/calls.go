@@ -103,10 +103,7 @@ func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
 
 // validate checks a request against the rules in api/proto.
 func (s *Server) validate(request any) error {
-	message, ok := request.(proto.Message)
-	if !ok {
-		return fmt.Errorf("validate %T: not a proto message", request)
-	}
+	message, _ := request.(proto.Message) // as gRPC has decoded it
 	return s.validator.Validate(message, protovalidate.WithFilter(aip.RulesFor(message)))
 }
 
@@ -182,14 +179,10 @@ func Draining(ctx context.Context) <-chan struct{} {
 // connectionAddress returns the address of the caller's connection. For a REST
 // call it is the last entry of x-forwarded-for, which the gateway appends.
 func connectionAddress(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return ""
+	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "bufconn" {
+		host, _, _ := net.SplitHostPort(p.Addr.String())
+		return host
 	}
-	if p.Addr.Network() == "bufconn" {
-		forwarded := header(ctx, "x-forwarded-for")
-		return strings.TrimSpace(forwarded[strings.LastIndex(forwarded, ",")+1:])
-	}
-	host, _, _ := net.SplitHostPort(p.Addr.String())
-	return host
+	forwarded := header(ctx, "x-forwarded-for")
+	return strings.TrimSpace(forwarded[strings.LastIndex(forwarded, ",")+1:])
 }

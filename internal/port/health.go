@@ -80,11 +80,9 @@ func (h healthService) Check(ctx context.Context, request *healthpb.HealthCheckR
 		return nil, status.Error(codes.NotFound, "unknown service")
 	}
 	sides, ready := h.server.checkSides(ctx)
-	if request.GetService() != "" {
-		ready = sides[side] == nil && h.server.draining.Err() == nil
+	response := &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}
+	if ready && sides[side] == nil {
+		response.Status = healthpb.HealthCheckResponse_SERVING
 	}
-	if !ready {
-		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}, nil
-	}
-	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+	return response, nil
 }

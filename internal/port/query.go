@@ -2,7 +2,6 @@ package port
 
 import (
 	"fmt"
-	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -19,29 +18,25 @@ import (
 
 // strictQuery is the gateway's parser of a query, except that it rejects unknown
 // parameters: a caller who misspells etag would otherwise rely on a check that
-// never runs. Its errors have the form "parameter: rule".
+// never runs. Its errors have the form "field: rule".
 type strictQuery struct{ runtime.DefaultQueryParser }
 
 func init() { runtime.SetQueryParameterParser(new(strictQuery))(nil) } // the gateway has one for all
 
 // Parse adds the query to a message. taken has the fields of the path and of the body.
 func (q *strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {
-	given := make(map[string]bool)
-	for _, key := range slices.Sorted(maps.Keys(values)) {
+	for key, texts := range values {
 		path := protoName(key)
 		_, err := fieldmaskpb.New(message, path) // fails if the message has no such field
-		switch {
-		case err != nil || taken.HasCommonPrefix(strings.Split(path, ".")):
+		if err != nil || taken.HasCommonPrefix(strings.Split(path, ".")) {
 			return fmt.Errorf("%s: unknown parameter", url.QueryEscape(key))
-		case !utf8.ValidString(strings.Join(values[key], "")):
+		}
+		if !utf8.ValidString(strings.Join(texts, "")) {
 			return fmt.Errorf("%s: must be UTF-8", key)
-		case given[path]:
-			return fmt.Errorf("%s: must be given once", key)
 		}
-		given[path] = true
-		if err := q.DefaultQueryParser.Parse(message, url.Values{key: values[key]}, taken); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
+	}
+	if err := q.DefaultQueryParser.Parse(message, values, taken); err != nil {
+		return fmt.Errorf("query: %w", err)
 	}
 	if u, ok := aip.UpdateOf(message); ok && u.Mask != nil {
 		for i, path := range u.Mask.GetPaths() {

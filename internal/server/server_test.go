@@ -39,7 +39,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 		"one side":   {sides{"commands": works, "queries": fails}, 200, map[string]any{"status": "ready", "commands": "ready", "queries": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, down}},
 		"the other":  {sides{"commands": hangs, "queries": works}, 200, map[string]any{"status": "ready", "commands": "unavailable", "queries": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, down, up}},
 		"not ready":  {sides{"commands": fails, "queries": hangs}, 503, map[string]any{"status": "not ready", "commands": "unavailable", "queries": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, down, down}},
-		"has no API": {sides{"queries": fails}, 503, map[string]any{"status": "not ready", "queries": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, up, down}},
+		"has no API": {sides{"queries": fails}, 503, map[string]any{"status": "not ready", "queries": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, down, down}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,6 +16,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -33,6 +34,9 @@ func TestRequestsAreLogged(t *testing.T) {
 	r := start(t, port.Config{}, func(d *deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
 	const requestID = "0a000000-0000-4000-8000-000000000001"
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.7", "x-request-id", "abc", "authorization", "Bearer secret")
+	if _, err := healthpb.NewHealthClient(r.dial(t)).Check(t.Context(), nil); err != nil { // it has no line
+		t.Fatal(err)
+	}
 	client := r.grpcClient(t)
 	video, err := client.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Secret title"}, RequestId: requestID})
 	if err != nil {

@@ -47,8 +47,6 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // older clients still use it
 	"google.golang.org/grpc/test/bufconn"
-
-	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
 // Service is a gRPC service, and how REST requests reach it.
@@ -276,6 +274,6 @@ func (s *Server) makeHTTP() *http.Server {
 			PingTimeout:          s.cfg.PingAfter / 2,
 			WriteByteTimeout:     30 * time.Second, // closes connections whose client reads nothing
 		},
-		ErrorLog: slog.NewLogLogger(connlog.New(s.log, "server: connection failed"), slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 }

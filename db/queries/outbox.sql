@@ -11,7 +11,7 @@ WITH event AS (
 )
 INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
 	causation_id, correlation_id)
-SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
+SELECT @lane::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
 	causation_id, correlation_id
 FROM event;
 
@@ -24,7 +24,7 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat,
 	c.causation_id::uuid AS causation_id, c.correlation_id::uuid AS correlation_id
 FROM video_catalog.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval,
-	video_catalog.outbox_lane(sqlc.narg('of_type')::text, sqlc.narg('of_id')::text),
+	sqlc.narg('only_lane')::smallint,
 	@token::bigint, @lost_tokens::bigint[]) AS c;
 
 -- name: UseOutboxIndexes :exec

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-
-	"example.com/videocatalog/internal/envelope"
 )
 
 // Result is the outcome of a pass.
@@ -43,17 +41,17 @@ type passes struct {
 	full    func()       // called if a claim is full: another worker may find work too
 }
 
-// run makes one pass over at most batch events, and as many that were set aside. With an
-// aggregate it claims only the lane of that: see Store. When ctx ends, it hands nothing
+// run makes one pass over at most batch events, and as many that were set aside. It claims
+// as Store.ClaimEvents says. When ctx ends, it hands nothing
 // more to the broker and stops waiting for answers. Events that were acknowledged by then
 // are still settled.
-func (p *passes) run(ctx context.Context, batch int, of envelope.Aggregate) (Result, error) {
+func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error) {
 	// Read before the claim, so that we stop before the lease ends by the clock of the
 	// database.
 	start := time.Now()
 	deadline := start.Add(p.cfg.PublishTimeout)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
-	claim, err := p.store.ClaimEvents(claimCtx, batch, p.cfg.BatchBytes, p.cfg.Lease, of)
+	claim, err := p.store.ClaimEvents(claimCtx, lane, batch, p.cfg.BatchBytes, p.cfg.Lease)
 	cancel()
 	if err != nil || claim.Token == 0 {
 		return Result{}, err

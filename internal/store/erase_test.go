@@ -186,7 +186,7 @@ func TestFailedPurgeErasesNothing(t *testing.T) {
 // claim takes the lane that has work.
 func claim(t testing.TB, events *store.Outbox) outbox.Claim {
 	t.Helper()
-	claim, err := events.ClaimEvents(t.Context(), 100, 1<<20, time.Minute, envelope.Aggregate{})
+	claim, err := events.ClaimEvents(t.Context(), outbox.AnyLane, 100, 1<<20, time.Minute)
 	if err != nil {
 		t.Fatalf("ClaimEvents() = %v", err)
 	}

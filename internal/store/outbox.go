@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -30,7 +31,7 @@ func NewOutbox(pool *pgxpool.Pool) *Outbox {
 func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) error {
 	cause := envelope.CauseOf(ctx)
 	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
-		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
+		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
 		EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: m.Payload, OccurredAt: m.OccurredAt, Traceparent: optional(envelope.Traceparent(ctx)),
 		Caller: optional(escape(envelope.CallerOf(ctx))), CausationID: optional(cause.CausationID), CorrelationID: optional(cause.CorrelationID),

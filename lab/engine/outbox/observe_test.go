@@ -240,7 +240,7 @@ type hangingStore struct {
 	hang chan struct{}
 }
 
-func (s hangingStore) ClaimEvents(context.Context, int, int64, time.Duration, envelope.Aggregate) (outbox.Claim, error) {
+func (s hangingStore) ClaimEvents(context.Context, int16, int, int64, time.Duration) (outbox.Claim, error) {
 	<-s.hang
 	return outbox.Claim{}, nil
 }

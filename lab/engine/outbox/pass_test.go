@@ -24,7 +24,7 @@ type oneClaim struct {
 	settled []outbox.Settlement
 }
 
-func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration, envelope.Aggregate) (outbox.Claim, error) {
+func (s *oneClaim) ClaimEvents(context.Context, int16, int, int64, time.Duration) (outbox.Claim, error) {
 	claim := s.claim
 	s.claim = outbox.Claim{}
 	return claim, nil
@@ -362,7 +362,7 @@ func TestClaimHasADeadline(t *testing.T) {
 
 type silentStore struct{ outbox.Store }
 
-func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Duration, _ envelope.Aggregate) (outbox.Claim, error) {
+func (silentStore) ClaimEvents(ctx context.Context, _ int16, _ int, _ int64, _ time.Duration) (outbox.Claim, error) {
 	<-ctx.Done()
 	return outbox.Claim{}, ctx.Err()
 }

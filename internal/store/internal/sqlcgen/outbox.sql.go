@@ -15,18 +15,19 @@ import (
 const AppendOutbox = `-- name: AppendOutbox :exec
 WITH event AS (
 	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, caller, causation_id, correlation_id)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-		$10, $11, $12)
+	VALUES ($2, $3, $4, $5, $6, $7, $8, $9, $10,
+		$11, $12, $13)
 	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id
 )
 INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
 	causation_id, correlation_id)
-SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
+SELECT $1::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
 	causation_id, correlation_id
 FROM event
 `
 
 type AppendOutboxParams struct {
+	Lane          int16
 	ID            uuid.UUID
 	AggregateType string
 	AggregateID   string
@@ -47,6 +48,7 @@ type AppendOutboxParams struct {
 // of seq. The floor of a lane requires that a transaction has its id before it draws a seq; the first insert ensures that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, AppendOutbox,
+		arg.Lane,
 		arg.ID,
 		arg.AggregateType,
 		arg.AggregateID,
@@ -109,16 +111,15 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat,
 	c.causation_id::uuid AS causation_id, c.correlation_id::uuid AS correlation_id
 FROM video_catalog.outbox_claim($1::int, $2::bigint, $3::interval,
-	video_catalog.outbox_lane($4::text, $5::text),
-	$6::bigint, $7::bigint[]) AS c
+	$4::smallint,
+	$5::bigint, $6::bigint[]) AS c
 `
 
 type ClaimOutboxParams struct {
 	MaxEvents  int32
 	MaxBytes   int64
 	LeaseFor   time.Duration
-	OfType     *string
-	OfID       *string
+	OnlyLane   *int16
 	Token      int64
 	LostTokens []int64
 }
@@ -150,8 +151,7 @@ func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]Cla
 		arg.MaxEvents,
 		arg.MaxBytes,
 		arg.LeaseFor,
-		arg.OfType,
-		arg.OfID,
+		arg.OnlyLane,
 		arg.Token,
 		arg.LostTokens,
 	)

@@ -25,6 +25,7 @@ type metrics struct {
 	duration   metric.Float64Histogram
 	retry      metric.Float64Histogram
 	lostLeases metric.Int64Counter
+	breaker    metric.Int64Gauge
 }
 
 var (
@@ -49,8 +50,8 @@ func attempt(name string) metric.MeasurementOption {
 // milliseconds.
 var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
-// newMetrics makes the instruments. isOpen reports whether the breaker is open.
-func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
+// newMetrics makes the instruments.
+func newMetrics(meter metric.Meter) (*metrics, error) {
 	if meter == nil {
 		meter = noop.Meter{}
 	}
@@ -73,16 +74,8 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 		metric.WithDescription("Pause before a refused event is tried again."))
 	m.lostLeases, errs[7] = meter.Int64Counter("outbox.lost_leases", metric.WithUnit("{lease}"),
 		metric.WithDescription("Settlements that the fence rejected. Another publisher had taken the lease, or an earlier attempt had taken effect and its answer was lost."))
-	_, errs[8] = meter.Int64ObservableGauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
-		metric.WithDescription("1 while this process considers the broker unavailable and sends only probes, else 0."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			if isOpen() {
-				o.Observe(1)
-			} else {
-				o.Observe(0)
-			}
-			return nil
-		}))
+	m.breaker, errs[8] = meter.Int64Gauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
+		metric.WithDescription("1 while this process considers the broker unavailable and sends only probes, else 0."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
@@ -137,3 +130,11 @@ func (m *metrics) pass(ctx context.Context, claim Claim, result Result, settled 
 }
 
 func (m *metrics) lostLease(ctx context.Context) { m.lostLeases.Add(ctx, 1) }
+
+func (m *metrics) breakerIs(ctx context.Context, open bool) {
+	value := int64(0)
+	if open {
+		value = 1
+	}
+	m.breaker.Record(ctx, value)
+}

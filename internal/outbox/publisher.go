@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -16,14 +15,14 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// Publisher publishes the events of the outbox.
+// Publisher publishes the events of the outbox. One goroutine, the dispatcher, decides with
+// a plan which pass starts when, and hands it to a worker.
 type Publisher struct {
-	cfg      Config
-	log      *slog.Logger
-	schedule *schedule
-	passes   *passes
-	loops    []*heartbeat.Loop // one per worker; it rests while the worker is idle
-	anyLoop  *heartbeat.Loop   // of all workers together: one of them polls every PollInterval
+	cfg     Config
+	log     *slog.Logger
+	passes  *passes
+	loops   []*heartbeat.Loop // one per worker; it rests while the worker has no pass
+	wakeUps chan laneSet      // holds at most one set: the woken lanes that the dispatcher has not taken yet
 }
 
 // New makes a publisher. meter may be nil.
@@ -32,8 +31,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	schedule := newSchedule(cfg)
-	m, err := newMetrics(meter, schedule.breaker.isOpen)
+	m, err := newMetrics(meter)
 	if err != nil {
 		return nil, err
 	}
@@ -41,39 +39,105 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 	if cfg.Tracing != nil {
 		tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
 	}
-	full := func() { schedule.wake(envelope.Aggregate{}) }
-	// A pass ends with its lease, and one of the pauses may come on top.
-	interval := cfg.Lease + max(cfg.PollInterval, cfg.ProbeInterval, maxPause)
 	loops := make([]*heartbeat.Loop, cfg.Workers)
 	for i := range loops {
-		loops[i] = heartbeat.New(fmt.Sprintf("outbox: worker %d", i), interval)
+		loops[i] = heartbeat.New(fmt.Sprintf("outbox: worker %d", i), cfg.Lease) // a pass ends with its lease
 	}
 	return &Publisher{
-		cfg: cfg, log: log, schedule: schedule,
-		passes:  &passes{store: store, broker: broker, cfg: cfg, log: log, metrics: m, tracer: tracer, full: full},
-		loops:   loops,
-		anyLoop: heartbeat.New("outbox: any worker", interval),
+		cfg: cfg, log: log, loops: loops, wakeUps: make(chan laneSet, 1),
+		passes: &passes{store: store, broker: broker, cfg: cfg, log: log, metrics: m, tracer: tracer},
 	}, nil
 }
 
-// Wake wakes a worker after the commit of an event of an aggregate. The zero Aggregate
-// means any lane. It never blocks and is safe for concurrent use, also while Run is not
-// running.
-func (p *Publisher) Wake(aggregate envelope.Aggregate) { p.schedule.wake(aggregate) }
+// Wake starts a pass of the lane of an aggregate after the commit of its event. It never
+// blocks and is safe for concurrent use, also while Run is not running.
+func (p *Publisher) Wake(aggregate envelope.Aggregate) {
+	lanes := setOf(Lane(aggregate))
+	for {
+		select {
+		case p.wakeUps <- lanes:
+			return
+		case others := <-p.wakeUps:
+			lanes |= others
+		}
+	}
+}
 
 // Run publishes until ctx ends, settles, and returns nil. After ctx has ended it continues
 // until the outbox is empty or the broker is unavailable, for at most Config.StopTimeout.
 // So the last commits do not wait for another process. Call Run once.
 func (p *Publisher) Run(ctx context.Context) error {
-	begin, cancel := after(ctx, p.cfg.StopTimeout/2)
+	grace, cancel := after(ctx, p.cfg.StopTimeout)
 	defer cancel()
+	jobs, ends := make(chan job), make(chan ended)
 	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer close(jobs)
 	for _, loop := range p.loops {
-		workers.Go(func() { p.work(ctx, begin, loop) })
+		workers.Go(func() { p.work(grace, loop, jobs, ends) })
 	}
-	workers.Wait()
-	p.anyLoop.Rest()
+	p.dispatch(ctx, jobs, ends)
 	return nil
+}
+
+// dispatch starts passes until ctx has ended and the plan has stopped. It is the only user
+// of the plan. A crash anywhere in this loop loses wake-ups and results, but no event: the
+// passes of other processes find pending events, and those of ours when their leases end.
+func (p *Publisher) dispatch(ctx context.Context, jobs chan<- job, ends <-chan ended) {
+	stop := ctx.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	plan := newPlan(p.cfg, time.Now())
+	p.passes.metrics.breakerIs(ctx, false)
+	for {
+		j, wait, ok := plan.next(time.Now())
+		if ok {
+			jobs <- j // a worker without a job receives immediately
+			continue
+		}
+		if plan.stopped() {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case lanes := <-p.wakeUps:
+			plan.woken |= lanes
+		case o := <-ends:
+			open := plan.outages > 0
+			plan.end(time.Now(), o)
+			p.report(ctx, open, plan.outages > 0, o)
+		case <-stop:
+			plan.stop(time.Now())
+			stop = nil
+		case <-timer.C:
+		}
+	}
+}
+
+// work makes passes until there are no more jobs.
+func (p *Publisher) work(ctx context.Context, loop *heartbeat.Loop, jobs <-chan job, ends chan<- ended) {
+	for j := range jobs {
+		loop.Beat()
+		result, err := p.passes.run(ctx, j.batch, j.lane) // which says what a crash leaves
+		loop.Rest()
+		ends <- ended{j, result, err}
+	}
+}
+
+// report logs a failed pass, and a change of the breaker.
+func (p *Publisher) report(ctx context.Context, was, is bool, o ended) {
+	if o.failure != nil && !errors.Is(o.failure, context.Canceled) { // StopTimeout ended during a claim
+		p.log.ErrorContext(ctx, "outbox: pass failed", "err", o.failure)
+	}
+	switch {
+	case was == is:
+		return
+	case is:
+		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", o.err)
+	default:
+		p.log.InfoContext(ctx, "outbox: broker available again")
+	}
+	p.passes.metrics.breakerIs(ctx, is)
 }
 
 // RunOnce makes one pass over at most batch events, and as many that were set aside: claim,
@@ -83,11 +147,10 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	return p.passes.run(ctx, batch, AnyLane)
 }
 
-// Stuck returns an error if a worker is in one pass for three times as long as it may take.
-// It also returns one if no worker has made a pass for that long. Neither recovers by
-// itself, so the process should be restarted. A pass that fails, because the database or
-// the broker is unavailable, still counts as a pass.
-func (p *Publisher) Stuck() error { return errors.Join(p.anyLoop.Check(), heartbeat.Check(p.loops...)) }
+// Stuck returns an error that names every worker in one pass for three times as long as a
+// lease. Such a worker does not recover by itself, so the process should be restarted. A
+// pass that fails, because the database or the broker is unavailable, still ends.
+func (p *Publisher) Stuck() error { return heartbeat.Check(p.loops...) }
 
 // after returns a context that ends d after ctx has ended.
 func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -119,74 +182,6 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 	return published, ctx.Err()
 }
 
-// work makes passes while there is work, and waits while there is none. After ctx has
-// ended, it stops when a poll of all lanes finds nothing. It starts no pass after begin has
-// ended.
-func (p *Publisher) work(ctx, begin context.Context, loop *heartbeat.Loop) {
-	defer loop.Rest()
-	failures, woken := 0, false
-	var of envelope.Aggregate // the next pass claims the lane of this aggregate; zero means any lane
-	for begin.Err() == nil {
-		loop.Beat()
-		p.anyLoop.Beat()
-		batch, wait := p.schedule.breaker.allow(time.Now())
-		if wait > 0 {
-			if ctx.Err() != nil {
-				return
-			}
-			sleep(ctx, wait)
-			continue
-		}
-		polled := of == envelope.Aggregate{}
-		others := p.schedule.begin()
-		result, err := p.pass(begin, batch, of)
-		p.schedule.end(polled, result)
-		of = envelope.Aggregate{}
-		if ctx.Err() != nil && (err != nil || (polled && !result.Claimed) || result.outage()) {
-			return
-		}
-		p.report(ctx, batch, result)
-		switch {
-		case err != nil:
-			failures++
-			sleep(ctx, backoff(failures, minPause, maxPause))
-		case p.schedule.again(result, woken, others):
-			failures = 0
-		default:
-			loop.Rest()
-			of, woken = p.schedule.wait(ctx)
-			failures = 0
-		}
-	}
-}
-
-// pass makes one pass. begin covers the first half of StopTimeout, and the pass may use the
-// second half to wait for answers.
-func (p *Publisher) pass(begin context.Context, batch int, of envelope.Aggregate) (Result, error) {
-	grace, cancel := after(begin, p.cfg.StopTimeout/2)
-	defer cancel()
-	lane := AnyLane
-	if of != (envelope.Aggregate{}) {
-		lane = Lane(of)
-	}
-	result, err := p.passes.run(grace, batch, lane)
-	if err != nil && !errors.Is(err, context.Canceled) { // ctx ended during a claim
-		p.log.ErrorContext(grace, "outbox: pass failed", "err", err)
-	}
-	return result, err
-}
-
-// report passes the result of a pass to the breaker, and logs a change.
-func (p *Publisher) report(ctx context.Context, batch int, result Result) {
-	switch opened, closed := p.schedule.breaker.report(time.Now(), batch, result); {
-	case opened:
-		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", result.err)
-	case closed:
-		p.log.InfoContext(ctx, "outbox: broker available again")
-		p.schedule.wakeAll()
-	}
-}
-
 func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -194,18 +189,4 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-}
-
-// backoff returns a random pause after the n-th failure. It is from the upper half of a
-// limit that doubles each time. So workers that failed together do not come back together,
-// and none comes back immediately.
-func backoff(n int, shortest, longest time.Duration) time.Duration {
-	d := shortest
-	for range n - 1 {
-		if d *= 2; d >= longest {
-			d = longest
-			break
-		}
-	}
-	return d/2 + rand.N(d/2+1)
 }

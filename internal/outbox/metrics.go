@@ -79,6 +79,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
+	m.breakerIs(context.Background(), false)
 	return &m, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -70,74 +69,66 @@ func (p *Publisher) Run(ctx context.Context) error {
 	grace, cancel := after(ctx, p.cfg.StopTimeout)
 	defer cancel()
 	jobs, ends := make(chan job), make(chan ended)
-	var workers sync.WaitGroup
-	defer workers.Wait()
 	defer close(jobs)
 	for _, loop := range p.loops {
-		workers.Go(func() { p.work(grace, loop, jobs, ends) })
+		go p.work(grace, loop, jobs, ends)
 	}
 	p.dispatch(ctx, jobs, ends)
 	return nil
 }
 
-// dispatch starts passes until ctx has ended and the plan has stopped. It is the only user
-// of the plan. A crash anywhere in this loop loses wake-ups and results, but no event: the
-// passes of other processes find pending events, and those of ours when their leases end.
+// dispatch starts passes until ctx has ended, the plan has stopped and every pass has
+// ended. Nothing in it outlives a crash, and no event needs it: every event is pending in
+// the database until its settlement, and polls of any process find it there.
 func (p *Publisher) dispatch(ctx context.Context, jobs chan<- job, ends <-chan ended) {
-	stop := ctx.Done()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	plan := newPlan(p.cfg, time.Now())
-	p.passes.metrics.breakerIs(ctx, false)
+	plan, stop := newPlan(p.cfg, time.Now()), ctx.Done()
 	for {
-		j, wait, ok := plan.next(time.Now())
-		if ok {
-			jobs <- j // a worker without a job receives immediately
+		j, wait := plan.next(time.Now())
+		if wait == 0 {
+			jobs <- j // does not block: a worker is idle
 			continue
 		}
 		if plan.stopped() {
 			return
 		}
-		timer.Reset(wait)
 		select {
 		case lanes := <-p.wakeUps:
+			// After a crash here, or before Wake, the next poll finds the event.
 			plan.woken |= lanes
-		case o := <-ends:
-			open := plan.outages > 0
-			plan.end(time.Now(), o)
-			p.report(ctx, open, plan.outages > 0, o)
+		case e := <-ends:
+			// The pass is settled, or its lane is leased until another process may take it.
+			wasOpen := plan.open
+			plan.end(time.Now(), e)
+			p.report(ctx, e, wasOpen, plan.open)
 		case <-stop:
 			plan.stop(time.Now())
 			stop = nil
-		case <-timer.C:
+		case <-time.After(wait):
 		}
 	}
 }
 
-// work makes passes until there are no more jobs.
+// work makes passes until there are no more jobs. See passes.run for a crash in a pass.
 func (p *Publisher) work(ctx context.Context, loop *heartbeat.Loop, jobs <-chan job, ends chan<- ended) {
 	for j := range jobs {
 		loop.Beat()
-		result, err := p.passes.run(ctx, j.batch, j.lane) // which says what a crash leaves
+		result, err := p.passes.run(ctx, j.batch, j.lane)
 		loop.Rest()
 		ends <- ended{j, result, err}
 	}
 }
 
 // report logs a failed pass, and a change of the breaker.
-func (p *Publisher) report(ctx context.Context, was, is bool, o ended) {
-	if o.failure != nil && !errors.Is(o.failure, context.Canceled) { // StopTimeout ended during a claim
-		p.log.ErrorContext(ctx, "outbox: pass failed", "err", o.failure)
+func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
+	if e.failure != nil && !errors.Is(e.failure, context.Canceled) { // StopTimeout ended during a claim
+		p.log.ErrorContext(ctx, "outbox: pass failed", "err", e.failure)
 	}
-	switch {
-	case was == is:
-		return
-	case is:
-		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", o.err)
-	default:
+	if open && !wasOpen {
+		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", e.err)
+	} else if wasOpen && !open {
 		p.log.InfoContext(ctx, "outbox: broker available again")
 	}
-	p.passes.metrics.breakerIs(ctx, is)
+	p.passes.metrics.breakerIs(ctx, open)
 }
 
 // RunOnce makes one pass over at most batch events, and as many that were set aside: claim,
@@ -155,10 +146,7 @@ func (p *Publisher) Stuck() error { return heartbeat.Check(p.loops...) }
 // after returns a context that ends d after ctx has ended.
 func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		sleep(later, d)
-		cancel()
-	})
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
 	return later, func() { stop(); cancel() }
 }
 
@@ -183,10 +171,8 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 }
 
 func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }

@@ -94,10 +94,8 @@ func (p *plan) end(now time.Time, e ended) {
 		p.serving &^= setOf(e.lane)
 	}
 	p.schedule(now, e)
-	switch failed := e.failure != nil || e.outage(); {
-	case failed && p.stopping():
-		p.stopAt = now
-	case failed:
+	switch {
+	case e.failure != nil, e.outage():
 		p.failures++
 		p.open = p.open || e.outage()
 		p.resumeAt = now.Add(backoff(p.failures, minPause, p.cfg.ProbeInterval))
@@ -131,16 +129,17 @@ func (p *plan) pollBy(at time.Time) {
 // stop lets passes start until a poll finds nothing or a pass fails, for at most half of
 // Config.StopTimeout. The other half is for the answers of the broker.
 func (p *plan) stop(now time.Time) {
+	p.stopAt = now.Add(p.cfg.StopTimeout / 2)
 	p.pollBy(now)
-	p.resumeAt, p.stopAt = now, now
 	if !p.open {
-		p.stopAt = now.Add(p.cfg.StopTimeout / 2)
+		p.resumeAt = now
 	}
 }
 
 func (p *plan) stopping() bool { return !p.stopAt.IsZero() }
 
-// stopped reports whether all is done, if next has just started no pass.
+// stopped reports whether all is done, or cannot be done now. Call it after next has
+// started no pass.
 func (p *plan) stopped() bool { return p.stopping() && p.idle == p.cfg.Workers }
 
 // backoff returns a random pause after the n-th failure. It is from the upper half of a

@@ -2,10 +2,13 @@ package outbox
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/internal/envelope"
 )
 
 // stepper steps a plan. Its clock moves only when a test says so.
@@ -218,6 +221,9 @@ func TestPlan(t *testing.T) {
 				s.pass(time.Second)
 				s.starts(AnyLane)
 				s.ends(AnyLane, e.Result, e.failure)
+				if !s.open {
+					s.Fatal("the breaker is closed without an answer")
+				}
 			}
 			s.pass(time.Second)
 			s.starts(AnyLane)
@@ -282,11 +288,10 @@ func TestPlan(t *testing.T) {
 			s.starts()
 			s.isStopped(true)
 		},
-		"stop in an outage starts nothing": func(s *stepper) {
+		"stop does not end the pause of an outage": func(s *stepper) {
 			s.wakes(3)
 			s.starts(3)
 			s.ends(3, silence, nil)
-			s.pass(time.Second)
 			s.stop(s.now)
 			s.starts()
 			s.isStopped(true)
@@ -339,4 +344,36 @@ func (s *stepper) isStopped(want bool) {
 	if got := s.stopped(); got != want {
 		s.Errorf("stopped() = %t, want %t", got, want)
 	}
+}
+
+// Wake-ups of many lanes at once are all received, in any order.
+func TestConcurrentWakeUps(t *testing.T) {
+	t.Parallel()
+	publisher, err := New(nil, nil, Config{}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var received [Lanes]chan struct{}
+	var writers sync.WaitGroup
+	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // each in its lane
+		aggregate := envelope.Aggregate{Type: "letter", ID: id}
+		wakeUp := make(chan struct{})
+		received[Lane(aggregate)] = wakeUp
+		writers.Go(func() {
+			for range 200 {
+				publisher.Wake(aggregate)
+				<-wakeUp // for ever if it is lost
+			}
+		})
+	}
+	for total := 0; total < 200*Lanes; {
+		lanes := <-publisher.wakeUps
+		for lane := range int16(Lanes) {
+			if lanes&setOf(lane) != 0 {
+				received[lane] <- struct{}{}
+				total++
+			}
+		}
+	}
+	writers.Wait()
 }

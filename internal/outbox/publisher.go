@@ -14,8 +14,7 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// Publisher publishes the events of the outbox. One goroutine, the dispatcher, decides with
-// a plan which pass starts when, and hands it to a worker.
+// Publisher publishes the events of the outbox. One goroutine dispatches passes to workers.
 type Publisher struct {
 	cfg     Config
 	log     *slog.Logger

@@ -45,11 +45,6 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 			consumers = append(consumers, s.Consumer)
 		}
 		errs = append(errs, store.NewInbox(database.queries.own).Observe(meter, consumers))
-		for _, r := range registered {
-			if r.Observe != nil {
-				errs = append(errs, r.Observe(database.queries.own, meter))
-			}
-		}
 	}
 	for name, pool := range database.all() { // last, so that it does not count the connections of the measurements above
 		errs = append(errs, tel.ObservePool(pool, name))
@@ -57,41 +52,10 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 	return errors.Join(errs...)
 }
 
-// backlogCount is up to how many rows /health/backlog counts.
-const backlogCount = 100_000
-
-// backlog returns a function that measures the outbox. Its result is written as JSON.
-func backlog(events *store.Outbox) func(context.Context) (any, error) {
-	return func(ctx context.Context) (any, error) {
-		b, err := events.Measure(ctx, backlogCount)
-		if err != nil {
-			return nil, err
-		}
-		return struct {
-			Pending          int64 `json:"pending"`
-			OldestSeconds    int64 `json:"oldest_seconds"`
-			Blocked          int64 `json:"blocked"`
-			Parked           int64 `json:"parked"`
-			OldestBlockedSec int64 `json:"oldest_blocked_seconds"`
-			LanesLeased      int64 `json:"lanes_leased"`
-		}{b.Pending, seconds(b.Oldest), b.Blocked, b.Parked, seconds(b.OldestBlocked), b.Leased}, nil
-	}
-}
-
-func seconds(since time.Time) int64 {
-	if since.IsZero() {
-		return 0
-	}
-	return int64(max(0, time.Since(since)).Seconds())
-}
-
 // servePrivate serves the private port until ctx ends. It still runs while the process
 // stops, so that the stop can be observed.
 func (i *instance) servePrivate(ctx context.Context, listener net.Listener) error {
 	private := telemetry.Private{Scrape: i.tel.Scrape, Level: i.level}
-	if i.events != nil {
-		private.Backlog = backlog(i.events)
-	}
 	i.log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
 	return telemetry.Serve(ctx, listener, port.RefusePages(i.cfg.hosts(), private.Handler()), i.log)
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 
 	"example.com/videocatalog/internal/envelope"
@@ -22,8 +21,6 @@ type Registration struct {
 	Services func(Backend) ([]port.Service, error)
 	// Subscriptions are those that it consumes. Their handlers write to the query side.
 	Subscriptions []Subscription
-	// Observe creates the metrics of its projection. Nil: there are none.
-	Observe func(queries *pgxpool.Pool, meter metric.Meter) error
 	// Maintain returns the steps that the maintenance of the command side runs for it, at
 	// most PruneRows rows at a time. keep is how long tombstones stay. Nil: there are none.
 	Maintain func(events *store.Outbox, keep time.Duration) []Step
@@ -38,7 +35,6 @@ type Backend struct {
 	Wake              func(envelope.Aggregate) // is called after a commit
 	Purged            func()                   // is called after a purge
 	Port              port.Config              // the limits of the port that serves the handlers
-	Metrics           metric.MeterProvider     // may be nil
 }
 
 // services returns the services of all registrations. Without a backend they have no

@@ -71,11 +71,6 @@ func (i *instance) startPublisher(ctx context.Context) error {
 	}
 	topics := openTopics(i.client, i.cfg)
 	i.closers = append(i.closers, func() { closeTopics(topics) })
-	if meter := i.tel.Meter(scope); meter != nil {
-		if err := topics.Observe(meter); err != nil {
-			return err
-		}
-	}
 	cfg := i.cfg.outbox
 	cfg.Tracing = i.tel.Tracing
 	var err error
@@ -172,7 +167,7 @@ func (i *instance) backend() *Backend {
 	}
 	return &Backend{
 		Commands: i.database.commands.calls, Queries: i.database.queries.calls, Wake: i.wake, Purged: i.wakeEraser,
-		Port: i.cfg.port, Metrics: i.tel.Metrics,
+		Port: i.cfg.port,
 	}
 }
 

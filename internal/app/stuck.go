@@ -284,6 +284,9 @@ func skipQuarantined(ctx context.Context, j *job) error {
 	return j.reportTo(j.out, "skipped", "messages", result, err)
 }
 
+// backlogCount is the largest number of rows that status counts.
+const backlogCount = 100_000
+
 func statusOfOutbox(ctx context.Context, j *job) error {
 	migrations, _, schemaErr := db.Applied(ctx, j.database.commands.own)
 	backlog, backlogErr := j.events().Measure(ctx, backlogCount)

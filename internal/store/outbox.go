@@ -59,8 +59,6 @@ type Backlog struct {
 	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
 	// Both are counted up to the limit.
 	Blocked, Parked int64
-	// Leased is the number of lanes that a publisher has leased.
-	Leased int64
 }
 
 // Measure returns the backlog. It counts up to maxCounted rows of each kind.
@@ -77,6 +75,6 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	}
 	return Backlog{
 		Oldest: notEpoch(row.Oldest), OldestBlocked: notEpoch(row.OldestBlocked),
-		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, Leased: row.Leased,
+		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked,
 	}, nil
 }

@@ -122,9 +122,12 @@ func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
 	if e.failure != nil && !errors.Is(e.failure, context.Canceled) { // StopTimeout ended during a claim
 		p.log.ErrorContext(ctx, "outbox: pass failed", "err", e.failure)
 	}
-	if open && !wasOpen {
+	if wasOpen == open || ctx.Err() != nil { // at shutdown we do not wait for all answers
+		return
+	}
+	if open {
 		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", e.err)
-	} else if wasOpen && !open {
+	} else {
 		p.log.InfoContext(ctx, "outbox: broker available again")
 	}
 	p.passes.metrics.breakerIs(ctx, open)

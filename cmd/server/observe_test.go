@@ -153,8 +153,8 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 		transaction := call.method + " > " + call.command
 		for _, want := range []string{
 			call.method, transaction, transaction + " > outbox.claim", transaction + " > outbox.publish",
-			transaction + " > outbox.publish > consumer.process", transaction + " > outbox.publish > consumer.process > consumer.project",
-			transaction + " > outbox.publish > consumer.process > consumer.project > store.Project",
+			transaction + " > outbox.publish > consumer.process",
+			transaction + " > outbox.publish > consumer.process > store.Project",
 		} {
 			if !slices.Contains(got, want) {
 				t.Errorf("trace %s has no %q, but\n\t%s", id, want, strings.Join(got, "\n\t"))

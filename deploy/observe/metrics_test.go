@@ -66,7 +66,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	}
 	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
 	check(err)
-	_, err = consumer.New(consumer.Config{}, []consumer.Source{{Subscriber: new(pubsub.Subscriber), Consumer: "test"}}, nil, nil, meter)
+	_, err = consumer.New(consumer.Config{}, consumer.Subscription{Source: consumer.PubSub(new(pubsub.Subscriber)), Consumer: "test"}, nil, nil, meter)
 	check(err)
 	check(store.NewOutbox(nil).Observe(meter))
 	check(store.NewInbox(nil).Observe(meter, nil))

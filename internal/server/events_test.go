@@ -70,12 +70,12 @@ func TestWatchOverRESTHasItsType(t *testing.T) {
 // net/http of Go 1.26.6 ends each HTTP/2 connection at the former.
 func TestStreamOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{ReadHeaderTimeout: time.Second, CallTimeout: time.Second})
+	r, c := serve(t, port.Config{ReadHeaderTimeout: time.Second, CallTimeout: 3 * time.Second})
 	stream := watchFrom(t, c, "")
 	next(t, stream)
 	_, overHTTP1 := getStreamBy(t, httpClient(t, false), "http://"+r.addr+"/v1/catalogEntries:watch")
 	_, overHTTP2 := getStreamBy(t, httpClient(t, true), "http://"+r.addr+"/v1/catalogEntries:watch")
-	time.Sleep(3 * time.Second)
+	time.Sleep(5 * time.Second)
 	mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "late"}))
 	for text := ""; text != "+late"; {
 		text, _ = next(t, stream) // fails at the end of the stream

@@ -36,7 +36,7 @@ func videos(queries *pgxpool.Pool) app.Registration {
 		Subscriptions: []app.Subscription{{
 			ID: names.VideoTopic.Subscription(catalogConsumer), Consumer: catalogConsumer,
 			Handlers: consumer.Handlers{
-				event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
+				event.AggregateVideo: consumer.Handle(event.Decode, catalog.Project),
 			},
 			Prune: catalog.PruneTombstones,
 		}},

@@ -38,11 +38,11 @@ var imports = map[string][]string{
 	"internal/store":           {"internal/admin", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/search", "internal/store/internal/sqlcgen"},
 	"internal/search":          {},
 	"internal/aip":             {"internal/problem"},
-	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
+	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem"},
 	"internal/server":          {"internal/aip", "internal/domain", "internal/fields", "internal/port", "internal/problem", "api"},
 	"internal/outbox":          {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/consumer":        {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
-	"internal/telemetry":       {"internal/telemetry/connlog", "internal/reconnect"},
+	"internal/telemetry":       {"internal/reconnect"},
 	"internal/reconnect":       {},
 	"internal/app":             {"."},
 	"cmd/server":               {"."}, // and the options, see TestOptionsStandAlone

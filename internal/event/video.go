@@ -91,12 +91,6 @@ func marshal(e *domain.Event) ([]byte, error) {
 	return bytesOf(pb)
 }
 
-// Types are the event types that this build knows.
-var Types = []string{
-	string(domain.VideoCreated), string(domain.VideoUpdated), string(domain.VideoPublished),
-	string(domain.VideoUnpublished), string(domain.VideoDeleted), string(domain.VideoUndeleted), string(domain.VideoPurged),
-}
-
 // Decode reads an event of a video from its message. If this build does not know the type
 // of the event, Type is empty. The rest is complete then, because the state means the same,
 // whatever happened. All other mistakes are an *envelope.DecodeError: another aggregate

@@ -14,8 +14,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/mem"
-
-	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
 // limitGrace lets a call end with a status before its HTTP request is cut off.
@@ -51,7 +49,7 @@ func (s *Server) makeHTTP() {
 			PingTimeout:          15 * time.Second,
 			WriteByteTimeout:     30 * time.Second, // closes connections whose client reads nothing
 		},
-		ErrorLog: slog.NewLogLogger(connlog.New(s.deps.Log, "server: connection failed"), slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelWarn),
 	}
 }
 

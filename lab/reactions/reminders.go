@@ -40,7 +40,7 @@ func Program() app.Program {
 	reminded := option.Of{
 		Subscriptions: func(b app.Backend) []app.Subscription {
 			concerns := func(e domain.Event) []uuid.UUID { return []uuid.UUID{e.Video.ID, tallyOf(e.Video.ID)} }
-			handler := option.Handler(event.Types, event.Decode, clips{store.NewVideos(b.Commands, b.Wake)}, concerns, remindedBy)
+			handler := option.Handler(event.Decode, clips{store.NewVideos(b.Commands, b.Wake)}, concerns, remindedBy)
 			return []app.Subscription{{ID: reminders, Consumer: "reminders", Handlers: consumer.Handlers{event.AggregateVideo: handler}}}
 		},
 		Timers: func(b app.Backend) option.Timers {

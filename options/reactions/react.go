@@ -28,11 +28,11 @@ import (
 //
 // Events of one aggregate are handled in the order in which they came. A snapshot is Stale, because nothing has happened. If a
 // decision returns an error, no event of its batch took effect.
-func Handler[E, A, D any](types []string, decode func(envelope.Message) (E, error), of Aggregates[A, D],
+func Handler[E, A, D any](decode func(envelope.Message) (E, error), of Aggregates[A, D],
 	concerns func(E) []uuid.UUID, decide func(A, E, domain.Stamp) (*D, error),
 ) consumer.Handler {
 	r := reaction[E, A, D]{of, concerns, decide}
-	return consumer.Handle(types, func(m envelope.Message) (received[E], error) {
+	return consumer.Handle(func(m envelope.Message) (received[E], error) {
 		e, err := decode(m)
 		m.Payload = nil // it is decoded
 		return received[E]{m, e}, err

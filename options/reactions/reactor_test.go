@@ -52,7 +52,7 @@ func program(isBroken bool) app.Program {
 			concerns := func(e domain.Event) []uuid.UUID { return []uuid.UUID{e.Video.ID} }
 			return []app.Subscription{{
 				ID: names.VideoTopic.Subscription("reminders"), Consumer: "reminders",
-				Handlers: consumer.Handlers{event.AggregateVideo: Handler(event.Types, event.Decode, newClips(b.Commands, b.Wake), concerns, decide)},
+				Handlers: consumer.Handlers{event.AggregateVideo: Handler(event.Decode, newClips(b.Commands, b.Wake), concerns, decide)},
 			}}
 		},
 		Timers: func(b app.Backend) Timers {

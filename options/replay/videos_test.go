@@ -83,7 +83,7 @@ func (s *service) run(ctx context.Context, args ...string) (stdout string, err e
 	program := app.Program{Parts: []app.Part{Part()}, Registrations: func(queries *pgxpool.Pool) []app.Registration {
 		return []app.Registration{{AggregateType: event.AggregateVideo, Subscriptions: []app.Subscription{{
 			ID: s.subscription, Consumer: "catalog",
-			Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.Types, event.Decode, store.NewCatalog(queries).Project)},
+			Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.Decode, store.NewCatalog(queries).Project)},
 		}}}}
 	}}
 	var out bytes.Buffer

@@ -130,10 +130,10 @@ func detail[T any](st *status.Status) (found T) {
 
 // httpStatus returns the HTTP status for the status of an error.
 func httpStatus(st *status.Status) int {
-	switch problem.Reason(detail[*errdetails.ErrorInfo](st).GetReason()) {
-	case errTooLarge.Reason:
+	switch detail[*errdetails.ErrorInfo](st).GetReason() {
+	case string(errTooLarge.Reason):
 		return http.StatusRequestEntityTooLarge
-	case errMethodUnknown.Reason:
+	case string(errMethodUnknown.Reason):
 		return http.StatusMethodNotAllowed
 	}
 	return runtime.HTTPStatusFromCode(st.Code())

@@ -157,8 +157,8 @@ func (s *Server) routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 	s.reject(w, r, err)
 }
 
-// gatewayError handles the error of a call, and of a request of which the gateway cannot
-// make a call. Of the latter it has only the text, such as "field: rule".
+// gatewayError handles the error of a call, and of a request that cannot become one, of
+// which the gateway has only a text such as "field: rule".
 func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(err)
 	text := strings.ReplaceAll(st.Message(), "\u00a0", " ") // protobuf puts a random space into its errors

@@ -39,7 +39,7 @@ var imports = map[string][]string{
 	"internal/search":          {},
 	"internal/aip":             {"internal/problem"},
 	"internal/port":            {"internal/aip", "internal/fields", "internal/names", "internal/problem"},
-	"internal/server":          {"internal/aip", "internal/domain", "internal/fields", "internal/port", "internal/problem", "api"},
+	"internal/server":          {"internal/aip", "internal/auth", "internal/domain", "internal/fields", "internal/port", "internal/problem", "api"},
 	"internal/outbox":          {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/consumer":        {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/telemetry":       {"internal/reconnect"},

@@ -69,7 +69,7 @@ func (w *way) newProjector(cfg consumer.Config, times *times) (*consumer.Project
 	catalog := timedCatalog{store.NewCatalog(w.pool), times}
 	return consumer.New(cfg, consumer.Subscription{
 		Source: consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog"))), Consumer: "catalog",
-		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.Decode, catalog.Project)},
+		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project)},
 	}, store.NewInbox(w.pool), discard, nil)
 }
 
@@ -138,7 +138,7 @@ func (w *way) publish(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		message, err := event.Encode(e)
+		message, err := event.EncodeVideo(e)
 		if err != nil {
 			return fmt.Errorf("encode event: %w", err)
 		}

@@ -40,8 +40,8 @@ const (
 
 // answer is the video that every server returns.
 var answer = domain.Video{
-	ID: videoID(1), Details: domain.Details{Title: "Seven Samurai", Description: description, Tags: []string{"drama"}},
-	State: domain.Draft, Version: 1, CreateTime: time.UnixMilli(1_700_000_000_000).UTC(), UpdateTime: time.UnixMilli(1_700_000_000_000).UTC(),
+	ID: videoID(1), VideoDetails: domain.VideoDetails{Title: "Seven Samurai", Description: description, Tags: []string{"drama"}},
+	State: domain.VideoStateDraft, Version: 1, CreateTime: time.UnixMilli(1_700_000_000_000).UTC(), UpdateTime: time.UnixMilli(1_700_000_000_000).UTC(),
 }
 
 // oneVideo is a store with one video. It supports only GetVideo.

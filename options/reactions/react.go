@@ -93,10 +93,11 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 
 // handle lets the aggregates that an event concerns decide, and returns those that have changed.
 func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
-	ctx = envelope.WithCause(envelope.InTrace(ctx, e.Message.Traceparent), e.Message.CauseOfNext())
+	ctx = envelope.InTrace(ctx, e.Message.Traceparent)
+	cause := domain.Cause(e.Message.CauseOfNext())
 	for _, id := range once(r.concerns(e.Event)) {
 		after, made, err := r.of.Decide(ctx, tx, id, states[id], func(before A) (*D, error) {
-			return stamped(func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
+			return stamped(cause, func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
 		})
 		if err != nil {
 			return nil, err
@@ -110,8 +111,8 @@ func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[u
 
 // stamped returns the event of a decision; nil if there is none. A refusal by the rules, which is a *problem.Error, is a decision
 // without an event.
-func stamped[D any](decide func(domain.Stamp) (*D, error)) (*D, error) {
-	at, err := stamp()
+func stamped[D any](cause domain.Cause, decide func(domain.Stamp) (*D, error)) (*D, error) {
+	at, err := stamp(cause)
 	if err != nil {
 		return nil, err
 	}

@@ -22,8 +22,8 @@ const catalogConsumer = "catalog"
 
 // videos registers the videos: VideoService has their commands, CatalogService the queries
 // of the catalog, which the subscription fills.
-func videos(queries *pgxpool.Pool) app.Registration {
-	catalog := store.NewCatalog(queries)
+func videos() app.Registration {
+	catalog := store.NewCatalog(nil) // shares the changes of this process; see Over
 	return app.Registration{
 		AggregateType: event.AggregateVideo,
 		Services: func(b app.Backend) ([]port.Service, error) {
@@ -36,20 +36,21 @@ func videos(queries *pgxpool.Pool) app.Registration {
 		},
 		Subscriptions: []app.Subscription{{
 			ID: names.VideoTopic.Subscription(catalogConsumer), Consumer: catalogConsumer,
-			Handlers: consumer.Handlers{
-				event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
+			Handlers: func(b app.Backend) consumer.Handlers {
+				return consumer.Handlers{
+					event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Over(b.Queries).Project),
+				}
 			},
-			Prune: catalog.PruneTombstones,
+			Prune: func(ctx context.Context, queries *pgxpool.Pool, olderThan time.Duration, maxRows int) (int64, error) {
+				return catalog.Over(queries).PruneTombstones(ctx, olderThan, maxRows)
+			},
 		}},
-		Observe: func(queries *pgxpool.Pool, meter metric.Meter) error { return store.NewCatalog(queries).Observe(meter) },
+		Observe: func(queries *pgxpool.Pool, meter metric.Meter) error { return catalog.Over(queries).Observe(meter) },
 		Maintain: func(events *store.Outbox, keep time.Duration) []app.Step {
 			eraser := store.NewEraser(events)
 			return []app.Step{
 				func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, app.PruneRows) },
-				func(ctx context.Context) (more bool, err error) {
-					n, err := eraser.PruneTombstones(ctx, keep, app.PruneRows)
-					return n == app.PruneRows, err
-				},
+				app.Prune(func(ctx context.Context, most int) (int64, error) { return eraser.PruneTombstones(ctx, keep, most) }),
 			}
 		},
 	}

@@ -9,12 +9,12 @@ import (
 	"net"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
@@ -29,16 +29,29 @@ const (
 	roleProjector = "projector"
 )
 
+// The values of AUTH, besides the names of options: who checks callers.
+const (
+	authOff = "off"
+	authIAM = "iam"
+)
+
+// Config is what differs between services, and not between deployments. A zero field means
+// its default.
+type Config struct {
+	DatabaseWait time.Duration // how long a start waits for the database; default: 10 s
+	Outbox       outbox.Config
+	Consumer     consumer.Config
+	Port         port.Config
+}
+
 // config has the settings that differ between deployments, from environment variables. An
-// empty or absent variable means its default. All other settings are fields of the Config
-// of a package, which configure sets.
+// empty or absent variable means its default.
 type config struct {
 	Roles    []string   `env:"ROLES" help:"what this process does: api, publisher, projector, and the roles of options; default: all of them"`
 	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
-	Environment  string   `env:"ENVIRONMENT" help:"production or development; default: production on Cloud Run, by its K_SERVICE, CLOUD_RUN_JOB or CLOUD_RUN_WORKER_POOL, else development"`
-	Auth         string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), off (nobody; not in production) or an option of the service, by its name; required by the role api"`
+	Auth         string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), off (nobody; not on Cloud Run) or an option of the service, by its name; required by the role api"`
 	AllowedHosts []string `env:"ALLOWED_HOSTS" help:"host names, separated by commas, by which ports without authentication are called besides localhost and IP addresses: PORT with AUTH=off and TELEMETRY_ADDR; *: any; default: none, and PORT with AUTH=off is open on 127.0.0.1 only"`
 
 	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate as the owner of the schemas; required"`
@@ -54,44 +67,16 @@ type config struct {
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
-	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"8784h" help:"how long the audit of operators' actions is kept; at least 720h"`
-
 	TelemetryAddr   string  `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles, the backlog, the level of the log; without authentication, so never a public one; default: none"`
 	TracesEndpoint  string  `env:"TELEMETRY_TRACES_ENDPOINT" help:"where traces are sent by OTLP over gRPC, such as https://telemetry.googleapis.com or http://localhost:4317; default: there are none"`
 	TraceRatio      float64 `env:"TELEMETRY_TRACE_RATIO" envDefault:"0.01" help:"part of the traces that is recorded, from 0 to 1, unless the caller has decided"`
 	MetricsEndpoint string  `env:"TELEMETRY_METRICS_ENDPOINT" help:"where metrics are sent by OTLP over gRPC; default: nowhere"`
 
-	program  Program
-	emulator string // PUBSUB_EMULATOR_HOST
-
-	databaseWait time.Duration // how long to wait for the database at start
-	outbox       outbox.Config
-	consumer     consumer.Config
-	port         port.Config
+	program    Program
+	emulator   string // PUBSUB_EMULATOR_HOST
+	onCloudRun bool
+	limits     Config // with the defaults
 }
-
-// configure sets the Config of each package. To change a default for this service, set its
-// field here.
-func (c *config) configure(variables map[string]string) error {
-	c.databaseWait = 10 * time.Second
-	c.outbox = outbox.Config{}
-	c.consumer = consumer.Config{}
-	c.port = port.Config{}
-	if c.isOpen() {
-		c.port.Hosts = c.hosts()
-	}
-	err := tune(c, variables)
-	c.outbox, c.consumer, c.port = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults()
-	c.consumer.Workers = max(c.consumer.Workers, len(subscriptions(c.program.Registrations(nil)))) // each has one for itself
-	return err
-}
-
-const day = 24 * time.Hour
-
-// closeTimeout is how long a finished process waits for clean-up that no longer matters.
-// First it waits for requests to the broker, then as long again for connections to the
-// database.
-const closeTimeout = 500 * time.Millisecond
 
 // readConfig reads the environment for a command. Its error lists every mistake by the name
 // of the variable, and never shows a value, which may be a secret.
@@ -102,30 +87,16 @@ func (p Program) readConfig(command string, environ []string) (config, error) {
 			delete(variables, name)
 		}
 	}
-	cfg := config{program: p}
+	cfg := config{program: p, emulator: variables["PUBSUB_EMULATOR_HOST"]}
 	var errs []error
 	for _, settings := range p.structs(&cfg) {
-		if err := env.ParseWithOptions(settings, env.Options{Environment: variables}); err != nil {
-			errs = append(errs, parseErrors(settings, err)...)
-		}
+		errs = append(errs, read(settings, variables)...)
 	}
-	if len(cfg.Roles) == 0 {
-		cfg.Roles = p.roles()
-	}
-	cfg.ReadDatabaseURL = cmp.Or(cfg.ReadDatabaseURL, cfg.DatabaseURL)
-	cfg.emulator = variables["PUBSUB_EMULATOR_HOST"]
 	// https://cloud.google.com/run/docs/container-contract#env-vars
-	cfg.onCloudRun(cmp.Or(variables["K_SERVICE"], variables["CLOUD_RUN_JOB"], variables["CLOUD_RUN_WORKER_POOL"]) != "")
-	if err := cfg.configure(variables); err != nil {
-		errs = append(errs, err)
-	}
-	unread := errs
-	for _, err := range cfg.check(command) {
-		// A variable that could not be read has the zero value, and its other errors would
-		// be misleading.
-		if !slices.ContainsFunc(unread, func(u error) bool { return strings.Contains(err.Error(), firstWord(u)) }) {
-			errs = append(errs, err)
-		}
+	cfg.onCloudRun = cmp.Or(variables["K_SERVICE"], variables["CLOUD_RUN_JOB"], variables["CLOUD_RUN_WORKER_POOL"]) != ""
+	cfg.setDefaults()
+	if len(errs) == 0 {
+		errs = cfg.check(command)
 	}
 	if len(errs) == 0 {
 		return cfg, nil
@@ -150,47 +121,39 @@ func (p Program) structs(cfg *config) []any {
 	return all
 }
 
-// firstWord returns the first word of an error, which in our errors is the name of the
-// variable.
-func firstWord(err error) string {
-	name, _, _ := strings.Cut(err.Error(), " ")
-	return name
-}
-
-// parseErrors turns the errors of the library about a struct into ours. The library's errors
-// name Go fields and may show values.
-func parseErrors(settings any, err error) []error {
-	var aggregate env.AggregateError
-	if !errors.As(err, &aggregate) {
-		return []error{err}
-	}
-	var errs []error
-	for _, err := range aggregate.Errors {
-		var parse env.ParseError
-		if !errors.As(err, &parse) {
-			errs = append(errs, err)
-			continue
+// read fills a struct. The errors of the library name fields of Go and may show values. So each
+// error is replaced.
+func read(settings any, variables map[string]string) (errs []error) {
+	err := env.ParseWithOptions(settings, env.Options{Environment: variables})
+	all, _ := errors.AsType[env.AggregateError](err)
+	for _, err := range all.Errors {
+		if parse, ok := errors.AsType[env.ParseError](err); ok {
+			field, _ := reflect.TypeOf(settings).Elem().FieldByName(parse.Name)
+			err = fmt.Errorf("%s cannot be read as %s", field.Tag.Get("env"), parse.Type)
 		}
-		name := parse.Name
-		if field, ok := reflect.TypeOf(settings).Elem().FieldByName(parse.Name); ok {
-			name = field.Tag.Get("env")
-		}
-		errs = append(errs, fmt.Errorf("%s must be a %s", name, kindName(parse.Type)))
+		errs = append(errs, err)
 	}
 	return errs
 }
 
-func kindName(t reflect.Type) string {
-	switch t {
-	case reflect.TypeFor[time.Duration]():
-		return "duration such as 10s or 5m"
-	case reflect.TypeFor[slog.Level]():
-		return "level: DEBUG, INFO, WARN or ERROR"
-	case reflect.TypeFor[float64]():
-		return "number such as 0.01"
-	default:
-		return "whole number"
+func (c *config) setDefaults() {
+	if len(c.Roles) == 0 {
+		c.Roles = c.program.roles()
 	}
+	c.ReadDatabaseURL = cmp.Or(c.ReadDatabaseURL, c.DatabaseURL)
+	if c.TrustedProxies == -1 {
+		c.TrustedProxies = 0
+		if c.onCloudRun {
+			c.TrustedProxies = 1
+		}
+	}
+	c.limits = c.program.Config
+	c.limits.DatabaseWait = cmp.Or(c.limits.DatabaseWait, 10*time.Second)
+	if c.isOpen() {
+		c.limits.Port.Hosts = c.hosts()
+	}
+	c.limits.Outbox, c.limits.Consumer, c.limits.Port = c.limits.Outbox.WithDefaults(), c.limits.Consumer.WithDefaults(), c.limits.Port.WithDefaults()
+	c.limits.Consumer.Workers = max(c.limits.Consumer.Workers, len(c.program.projected())) // each subscription has one for itself
 }
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
@@ -200,151 +163,83 @@ func (c config) hasPartRole() bool {
 	return slices.ContainsFunc(c.program.Parts, func(p Part) bool { return c.has(p.Role) })
 }
 
-// missingParts returns a mistake for each part that a registration needs and the program does
-// not have.
-func (c config) missingParts() (errs []error) {
-	for _, r := range c.program.Registrations(nil) {
-		for name := range r.Parts {
-			if !slices.ContainsFunc(c.program.Parts, func(p Part) bool { return p.Name == name }) {
-				errs = append(errs, fmt.Errorf("the aggregate type %s needs the option %s: add it to cmd/server/parts.go", r.AggregateType, name))
-			}
-		}
-	}
-	return errs
+// needsPubSub reports whether a role of this process publishes or consumes.
+func (c config) needsPubSub() bool {
+	return slices.ContainsFunc(c.Roles, func(role string) bool { return role != roleAPI })
 }
 
-// check returns the mistakes in each value and between values. Only serve and drain
-// need Pub/Sub. serve needs only the settings of its roles.
-func (c config) check(command string) []error {
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-
-	roles := c.program.roles()
-	for _, role := range c.Roles {
-		if !slices.Contains(roles, role) {
-			wrong("ROLES has %q: it may have %s", role, strings.Join(roles, ", "))
+// roles returns the values that ROLES may have.
+func (p Program) roles() []string {
+	all := []string{roleAPI, rolePublisher, roleProjector}
+	for _, part := range p.Parts {
+		if part.Role != "" {
+			all = append(all, part.Role)
 		}
 	}
-	if c.Port < 0 || c.Port > 65535 {
-		wrong("PORT must be between 0 (any free one) and 65535")
-	}
-	errs = append(errs, c.checkDatabases()...)
-	if c.emulator != "" && c.Environment == production {
-		wrong("PUBSUB_EMULATOR_HOST must not be set in production: events would go there, without TLS and without credentials")
-	}
-	if c.PubSubProject == "" && command == "serve" && slices.ContainsFunc(c.Roles, func(role string) bool { return role != roleAPI }) {
-		wrong("PUBSUB_PROJECT is required by every role but api")
-	}
-	if c.PubSubProject == "" && command == "drain" {
-		wrong("PUBSUB_PROJECT is required by drain")
-	}
-	if c.DatabaseMaxConns <= 0 {
-		wrong("DATABASE_MAX_CONNS must be more than 0")
-	}
-	for _, f := range []struct {
-		name  string
-		value time.Duration
-		least time.Duration
-	}{{"OUTBOX_RETENTION", c.OutboxRetention, day}, {"CONSUMER_INBOX_RETENTION", c.InboxRetention, day}, {"AUDIT_RETENTION", c.AuditRetention, 30 * day}} {
-		if f.value < f.least {
-			wrong("%s must be at least %dh", f.name, f.least/time.Hour)
-		}
-	}
-	if command == "serve" {
-		errs = append(errs, c.checkCallers()...)
-	}
-	for _, part := range c.program.Parts {
-		if part.Check != nil {
-			errs = append(errs, part.Check(c.process(command))...)
-		}
-	}
-	errs = append(errs, c.missingParts()...)
-	errs = append(errs, c.checkTelemetry()...)
-	need := c.ownConnections()
-	if c.has(roleAPI) {
-		need++
-	}
-	if command == "serve" && c.DatabaseMaxConns < need {
-		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per worker of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
-	}
-	return errs
+	return all
 }
 
-// checkTelemetry also checks the address and the hosts of the private port.
-func (c config) checkTelemetry() []error {
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for _, f := range []struct{ name, value string }{{"TELEMETRY_TRACES_ENDPOINT", c.TracesEndpoint}, {"TELEMETRY_METRICS_ENDPOINT", c.MetricsEndpoint}} {
-		if err := telemetry.CheckEndpoint(f.value); err != nil {
-			wrong("%s %w", f.name, err)
-		}
-	}
-	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // true for NaN, too
-		wrong("TELEMETRY_TRACE_RATIO must be between 0 and 1")
-	}
-	if _, _, err := net.SplitHostPort(c.TelemetryAddr); err != nil && c.TelemetryAddr != "" {
-		wrong("TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090")
-	}
-	for _, host := range c.AllowedHosts {
-		if err := port.CheckHost(host); err != nil {
-			wrong("ALLOWED_HOSTS: %w", err)
-		}
-	}
-	return errs
+// process returns what the parts may know of a process with this config.
+func (c config) process(command string) Process {
+	return Process{Command: command, Auth: c.Auth, Roles: c.Roles, Hosts: c.hosts()}
 }
 
-// checkDatabases returns an error if DATABASE_URL is missing, and one per URL that is
-// wrong.
-func (c config) checkDatabases() []error {
-	if c.DatabaseURL == "" {
-		return []error{errors.New("DATABASE_URL is required")}
+// isOpen reports whether everybody who reaches the port may call the API.
+func (c config) isOpen() bool { return c.has(roleAPI) && c.Auth == authOff }
+
+// hosts returns the hosts of a port that authenticates nobody.
+func (c config) hosts() []string { return append([]string{"localhost"}, c.AllowedHosts...) }
+
+// listenAddr returns the address of the port. One that everybody may call is open to other
+// machines only if the operator has named the hosts.
+func (c config) listenAddr() string {
+	host := ""
+	if c.isOpen() && len(c.AllowedHosts) == 0 {
+		host = "127.0.0.1"
 	}
-	var errs []error
-	if err := db.CheckURL(c.DatabaseURL); err != nil {
-		errs = append(errs, fmt.Errorf("DATABASE_URL %w", err))
-	}
-	if err := db.CheckURL(c.ReadDatabaseURL); err != nil && c.ReadDatabaseURL != c.DatabaseURL {
-		errs = append(errs, fmt.Errorf("READ_DATABASE_URL %w", err))
-	}
-	return errs
+	return net.JoinHostPort(host, strconv.Itoa(c.Port))
 }
 
-// callConnections returns how many connections to each database are for API calls.
-func (c config) callConnections() int32 {
-	if !c.has(roleAPI) {
-		return 0
-	}
-	return c.DatabaseMaxConns - c.ownConnections()
-}
-
-// ownConnections returns how many connections to one database are for work other than API
-// calls. That is one per worker of the loops, and three for the probe, the metrics and
+// connections returns how many connections to each database are for API calls, and how many for
+// everything else: one per worker of the loops, and three for the probe, the metrics and
 // maintenance. If a table of the outbox is locked, these may need more for a while, and the
 // process is then not ready.
-func (c config) ownConnections() int32 {
+func (c config) connections() (calls, own int32) {
 	commands, queries := 0, 0
 	if c.has(rolePublisher) {
-		commands = c.outbox.Workers
+		commands = c.limits.Outbox.Workers
 	}
 	if c.has(roleProjector) {
-		queries = c.consumer.Workers
+		queries = c.limits.Consumer.Workers
 	}
-	registered := c.program.Registrations(nil)
 	for _, part := range c.program.Parts {
 		if part.Subscriptions != nil && c.has(part.Role) {
-			commands += commandWorkers(part.Subscriptions(registered, Backend{}))
+			commands += commandWorkers(part.Subscriptions(c.program.Registrations))
 		}
 	}
 	n := max(commands, queries)
 	if c.ReadDatabaseURL == c.DatabaseURL {
 		n = commands + queries
 	}
-	return int32(min(n, math.MaxInt16)) + 3
+	own = int32(min(n, math.MaxInt16)) + 3
+	if c.has(roleAPI) {
+		calls = c.DatabaseMaxConns - own
+	}
+	return calls, own
+}
+
+// commandWorkers returns how many transactions on the command side the consumer of some
+// subscriptions runs at the same time.
+func commandWorkers(subscribed []Subscription) int {
+	if len(subscribed) == 0 {
+		return 0
+	}
+	return max(2, len(subscribed))
 }
 
 // inFlight returns how many ordering keys the passes of this process can have at most. Each
 // pass has the keys of a batch, and of as many events that were set aside.
-func (c config) inFlight() int { return 2 * c.outbox.Workers * c.outbox.Batch }
+func (c config) inFlight() int { return 2 * c.limits.Outbox.Workers * c.limits.Outbox.Batch }
 
 func (c config) telemetry() telemetry.Config {
 	return telemetry.Config{

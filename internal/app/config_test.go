@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.yaml.in/yaml/v3"
 
 	"example.com/videocatalog/internal/consumer"
@@ -22,7 +21,7 @@ import (
 )
 
 // empty is a service without aggregate types.
-var empty = Program{Registrations: func(*pgxpool.Pool) []Registration { return nil }}
+var empty Program
 
 // Every mistake in the configuration is told at once, by the variable's name.
 func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
@@ -33,10 +32,10 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		want    []string
 	}{
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
-		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be off or iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go"}},
+		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be one of off, iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go"}},
 		{"hosts", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "ALLOWED_HOSTS=api.internal,*,10.0.0.1,::1,https://api.internal"}, []string{"ALLOWED_HOSTS: \"https://api.internal\""}},
-		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
-			"AUTH is required", "PORT must be a whole number", "OUTBOX_RETENTION must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
+		{"wrong types, which are reported first", []string{"PORT=x", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD", "TELEMETRY_TRACE_RATIO=some"}, []string{
+			"PORT cannot be read as int", "OUTBOX_RETENTION cannot be read as time.Duration", "LOG_LEVEL cannot be read as slog.Level", "TELEMETRY_TRACE_RATIO cannot be read as float64",
 		}},
 		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "DATABASE_MAX_CONNS=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
 			"PORT must be between", "DATABASE_MAX_CONNS must be more than 0", "DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
@@ -54,18 +53,15 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		}, []string{
 			"DATABASE_URL must not have default_query_exec_mode=exec or simple_protocol", "READ_DATABASE_URL must be a URL such as",
 		}},
-		{"an emulator in a worker pool", []string{"CLOUD_RUN_WORKER_POOL=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
-		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
+		{"an emulator in a worker pool", []string{"CLOUD_RUN_WORKER_POOL=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set on Cloud Run"}},
+		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set on Cloud Run"}},
 		{"a role without callers", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ROLES=publisher,projector"}, nil},
-		{"a worker in production", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ENVIRONMENT=production", "ROLES=publisher,projector"}, nil},
+		{"a worker on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "ROLES=publisher,projector"}, nil},
 		{"nobody says who checks", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "AUTH="}, []string{"AUTH is required by the role api"}},
-		{"off on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "AUTH=off"}, []string{"AUTH must not be off in production: set it to iam"}},
-		{"off in production", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ENVIRONMENT=production", "AUTH=off"}, []string{"AUTH must not be off in production: set it to iam"}},
-		{"development on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "ENVIRONMENT=development", "AUTH=off"}, nil},
-		{"unknown words", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=none", "ENVIRONMENT=prod"}, []string{"AUTH must be off", "ENVIRONMENT must be production or development"}},
+		{"off on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "AUTH=off"}, []string{"AUTH must not be off on Cloud Run, but one of iam"}},
+		{"unknown words", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=none"}, []string{"AUTH must be one of off"}},
 		{"limits", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "SERVER_CALLER_RATE=-1", "SERVER_TRUSTED_PROXIES=-2"}, []string{"SERVER_CALLER_RATE", "SERVER_TRUSTED_PROXIES"}},
 		{"no limits", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "SERVER_CALLER_RATE=0"}, nil},
-		{"no number", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -113,15 +109,13 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 	t.Parallel()
 	const budget = 10 * time.Second // https://cloud.google.com/run/docs/container-contract#instance-shutdown
 	c := config{program: empty}
-	if err := c.configure(nil); err != nil {
-		t.Fatal(err)
-	}
-	loops := max(c.outbox.StopTimeout+c.outbox.SettleTimeout, c.consumer.StopTimeout)
-	if stop := c.port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
+	c.setDefaults()
+	loops := max(c.limits.Outbox.StopTimeout+c.limits.Outbox.SettleTimeout, c.limits.Consumer.StopTimeout)
+	if stop := c.limits.Port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
 		t.Errorf("a stop takes up to %s, want less than %s", stop, budget)
 	}
-	if err := errors.Join(c.outbox.Validate(), c.consumer.Validate(), c.port.Validate()); err != nil {
-		t.Errorf("configure() makes a Config that is refused: %v", err)
+	if err := errors.Join(c.limits.Outbox.Validate(), c.limits.Consumer.Validate(), c.limits.Port.Validate()); err != nil {
+		t.Errorf("setDefaults() makes a Config that is refused: %v", err)
 	}
 }
 
@@ -210,9 +204,9 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, databaseWait: time.Second}, sides{commands: true}, 0, nil)
-	if err == nil || strings.Contains(err.Error(), "secret") {
-		t.Errorf("openDatabase() = %v, want an error without the password", err)
+	s := Service{cfg: config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, limits: Config{DatabaseWait: time.Second}}}
+	if err := s.Open(ctx, true, false); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Open() = %v, want an error without the password", err)
 	}
 }
 
@@ -224,9 +218,9 @@ func TestDefaultsAreThoseOfThePackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ want, got any }{
-		{outbox.Config{}.WithDefaults(), cfg.outbox},
-		{consumer.Config{}.WithDefaults(), cfg.consumer},
-		{port.Config{}.WithDefaults(), cfg.port},
+		{outbox.Config{}.WithDefaults(), cfg.limits.Outbox},
+		{consumer.Config{}.WithDefaults(), cfg.limits.Consumer},
+		{port.Config{}.WithDefaults(), cfg.limits.Port},
 	} {
 		if diff := cmp.Diff(test.want, test.got); diff != "" {
 			t.Errorf("%T (-want +got):\n%s", test.want, diff)

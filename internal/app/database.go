@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -14,13 +15,15 @@ import (
 	"example.com/videocatalog/internal/server"
 )
 
-// database has the pools of the sides that this process uses. A side that is not used is
-// nil. If both sides have the same URL, both have the same pools.
-type database struct{ commands, queries *pools }
+// database has the pools of the two sides. If both have the same URL, both have the same pools.
+// A pool connects when it is used, so that a side that is not used need not be reachable.
+type database struct {
+	commands, queries *pools
+	used              sides
+}
 
-// pools are the connections to one database. calls is for API calls, and nil if there are
-// none. own is for the loops, the probes and everything else. So API calls never take the
-// connections that the loops need.
+// pools are the connections to one database. calls is for API calls, own is for the loops, the
+// probes and everything else. So API calls never take the connections that the loops need.
 type pools struct {
 	calls, own *pgxpool.Pool
 	writes     bool // this process writes to the database
@@ -31,46 +34,51 @@ type sides struct{ commands, queries bool }
 
 // sides returns the sides that the roles of this process use.
 func (c config) sides() sides {
-	return sides{
-		commands: c.has(roleAPI) || c.has(rolePublisher) || c.hasPartRole(),
-		queries:  c.has(roleAPI) || c.has(roleProjector) || c.hasPartRole(),
-	}
+	both := c.has(roleAPI) || c.hasPartRole()
+	return sides{commands: both || c.has(rolePublisher), queries: both || c.has(roleProjector)}
 }
 
-// openDatabase connects to the sides that are used. It waits for them up to
-// config.databaseWait, and returns an error for a database that this build cannot use.
-// calls is how many connections to each are for API calls. tracer sees every statement; it
-// may be nil.
-func openDatabase(ctx context.Context, cfg config, used sides, calls int32, tracer pgx.QueryTracer) (d database, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
-	defer cancel()
-	defer func() {
-		if err != nil {
-			d.close()
+// open connects to the sides that are used. It waits for them up to Config.DatabaseWait, and
+// returns an error for a database that this build cannot use. calls is how many connections to
+// each are for API calls. tracer sees every statement; it may be nil.
+func (s *Service) open(ctx context.Context, used sides, calls int32, tracer pgx.QueryTracer) error {
+	if s.database.commands == nil {
+		s.closers = append(s.closers, s.closeDatabase)
+		if err := s.database.open(ctx, s.cfg, calls, tracer); err != nil {
+			return err
 		}
-	}()
+	}
+	s.database.used = used
 	if used.commands {
-		if d.commands, err = openPools(ctx, cfg.DatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
-			return d, fmt.Errorf("DATABASE_URL: %w", err)
+		s.Commands = s.database.commands.own
+		if err := s.cfg.untilItWorks(ctx, s.database.commands.works); err != nil {
+			return fmt.Errorf("DATABASE_URL: %w", err)
 		}
-		d.commands.writes = true
 	}
-	if !used.queries {
-		return d, nil
+	if used.queries {
+		s.Queries = s.database.queries.own
+		if err := s.cfg.untilItWorks(ctx, s.database.queries.works); err != nil {
+			return fmt.Errorf("READ_DATABASE_URL: %w", err)
+		}
 	}
-	if used.commands && cfg.ReadDatabaseURL == cfg.DatabaseURL {
-		d.queries = d.commands
-		return d, nil
+	return nil
+}
+
+func (d *database) open(ctx context.Context, cfg config, calls int32, tracer pgx.QueryTracer) (err error) {
+	if d.commands, err = openPools(ctx, cfg.DatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
+		return fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	d.commands.writes, d.queries = true, d.commands
+	if cfg.ReadDatabaseURL == cfg.DatabaseURL {
+		return nil
 	}
 	if d.queries, err = openPools(ctx, cfg.ReadDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
-		return d, fmt.Errorf("READ_DATABASE_URL: %w", err)
+		return fmt.Errorf("READ_DATABASE_URL: %w", err)
 	}
 	d.queries.writes = cfg.has(roleProjector) || cfg.hasPartRole()
-	return d, nil
+	return nil
 }
 
-// openPools opens the pools to one database and checks it. It returns pools that it has
-// opened even with an error.
 func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.QueryTracer) (*pools, error) {
 	sizes := []int32{own}
 	if calls > 0 {
@@ -80,80 +88,83 @@ func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.Que
 	if err != nil {
 		return nil, err
 	}
-	p := &pools{own: all[0]}
-	if calls > 0 {
-		p.calls = all[1]
+	return &pools{own: all[0], calls: all[len(all)-1]}, nil
+}
+
+// all returns the pools, each once.
+func (p *pools) all() []*pgxpool.Pool {
+	if p.calls == p.own {
+		return []*pgxpool.Pool{p.own}
 	}
-	return p, untilItWorks(ctx, func(ctx context.Context) error {
-		err := db.Check(ctx, all...)
-		if err == nil && calls > 0 {
-			err = p.calls.Ping(ctx) // opens a connection for the first call
-		}
+	return []*pgxpool.Pool{p.own, p.calls}
+}
+
+// works returns why this build cannot use the database.
+func (p *pools) works(ctx context.Context) error {
+	if err := db.Check(ctx, p.all()...); err != nil {
 		return err
-	})
-}
-
-// untilItWorks calls do, which needs the database, until it succeeds or ctx ends. It
-// returns the last error. It stops at db.ErrUnfit, because waiting does not help then.
-func untilItWorks(ctx context.Context, do func(context.Context) error) error {
-	for {
-		err := do(ctx)
-		if err == nil || errors.Is(err, db.ErrUnfit) || !sleep(ctx, 200*time.Millisecond) {
-			return err
-		}
 	}
+	return p.calls.Ping(ctx) // opens a connection for the first call
 }
 
-// close closes the connections, and waits at most closeTimeout. If the database is
+// ready returns why a side cannot serve now.
+func (p *pools) ready(ctx context.Context) error { return db.Ping(ctx, p.own, p.writes) }
+
+// untilItWorks calls do, which needs the database, until it succeeds, or for
+// Config.DatabaseWait. It returns the last error. It stops at db.ErrUnfit, because waiting does
+// not help then.
+func (c config) untilItWorks(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.limits.DatabaseWait)
+	defer cancel()
+	var last error
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		last = do(ctx)
+		if errors.Is(last, db.ErrUnfit) {
+			return struct{}{}, backoff.Permanent(last)
+		}
+		return struct{}{}, last
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(200*time.Millisecond)))
+	if err != nil {
+		return last
+	}
+	return nil
+}
+
+// closeDatabase closes the connections, and waits at most closeTimeout. If the database is
 // unreachable, the connections of abandoned statements take longer: see db.Open.
-func (d database) close() {
+func (s *Service) closeDatabase() {
 	closeInTime(func() {
 		var closed sync.WaitGroup
-		for _, pool := range d.all() {
+		for _, pool := range s.database.all() {
 			closed.Go(pool.Close)
 		}
 		closed.Wait()
 	})
 }
 
-// commandPool returns the pool of the command side; nil if this process does not use it.
-func (d database) commandPool() *pgxpool.Pool {
-	if d.commands == nil {
-		return nil
-	}
-	return d.commands.own
-}
-
 // all returns the pools by name, each once.
 func (d database) all() map[string]*pgxpool.Pool {
-	pools := make(map[string]*pgxpool.Pool)
-	add := func(name string, pool *pgxpool.Pool) {
-		if pool != nil {
-			pools[name] = pool
+	all := make(map[string]*pgxpool.Pool)
+	for name, p := range map[string]*pools{"commands": d.commands, "queries": d.queries} {
+		if p == nil || name == "queries" && p == d.commands {
+			continue
+		}
+		all[name] = p.own
+		if p.calls != p.own {
+			all[name+".calls"] = p.calls
 		}
 	}
-	if d.commands != nil {
-		add("commands", d.commands.own)
-		add("commands.calls", d.commands.calls)
-	}
-	if d.queries != nil && d.queries != d.commands {
-		add("queries", d.queries.own)
-		add("queries.calls", d.queries.calls)
-	}
-	return pools
+	return all
 }
 
-// sides returns the readiness checks of the sides that are used, by name.
-func (d database) sides() map[string]func(context.Context) error {
-	sides := make(map[string]func(context.Context) error)
-	if d.commands != nil {
-		sides[server.SideCommands] = d.commands.check
+// readiness returns the readiness checks of the sides that are used, by name.
+func (d database) readiness() map[string]func(context.Context) error {
+	checks := make(map[string]func(context.Context) error)
+	if d.used.commands {
+		checks[server.SideCommands] = d.commands.ready
 	}
-	if d.queries != nil {
-		sides[server.SideQueries] = d.queries.check
+	if d.used.queries {
+		checks[server.SideQueries] = d.queries.ready
 	}
-	return sides
+	return checks
 }
-
-// check returns why a side cannot serve.
-func (p *pools) check(ctx context.Context) error { return db.Ping(ctx, p.own, p.writes) }

@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -15,35 +16,29 @@ const (
 	ExitDiffers = 5 // a comparison has found differences
 )
 
-// usage is a mistake in the arguments or the configuration.
-type usage struct{ error }
-
-func usageError(err error) error { return usage{err} }
-
-// UsageError makes err a mistake in the arguments of a command.
-func UsageError(err error) error { return usageError(err) }
-
-func (u usage) Unwrap() error { return u.error }
-
-// ErrPartly means that an action could not change some items.
-var ErrPartly = errors.New("some items are unchanged")
-
 // ErrDiffers means that a comparison has found differences.
 var ErrDiffers = errors.New("a projection differs from its owner")
 
+// usage is a mistake in the arguments or the configuration.
+type usage struct{ error }
+
+func (u usage) Unwrap() error { return u.error }
+
+// UsageError makes err a mistake in the arguments of a command.
+func UsageError(err error) error { return usage{err} }
+
 // ExitCode returns the exit code for an error of [Program.Run]; 0 for none.
 func ExitCode(err error) int {
-	if err == nil {
-		return 0
-	}
 	known, ok := errors.AsType[*problem.Error](err)
 	_, wrong := errors.AsType[usage](err)
 	switch {
+	case err == nil:
+		return 0
 	case wrong || ok && known.Kind == problem.Invalid:
 		return ExitUsage
 	case ok && known.Kind == problem.NotFound:
 		return ExitNothing
-	case errors.Is(err, ErrPartly):
+	case errors.Is(err, admin.ErrPartly):
 		return ExitPartly
 	case errors.Is(err, ErrDiffers):
 		return ExitDiffers

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -75,4 +76,32 @@ func (p Program) helpOfParts() string {
 		lines.WriteString(part.Help)
 	}
 	return lines.String()
+}
+
+// Setting describes a setting.
+type Setting struct{ Name, Default, Help string }
+
+// SettingsOf returns the settings of a struct, by the tags of its fields. of points to it, or is
+// nil.
+func SettingsOf(of any) []Setting {
+	if of == nil {
+		return nil
+	}
+	var all []Setting
+	for field := range reflect.TypeOf(of).Elem().Fields() {
+		if field.IsExported() {
+			all = append(all, Setting{field.Tag.Get("env"), field.Tag.Get("envDefault"), field.Tag.Get("help")})
+		}
+	}
+	return all
+}
+
+// settings returns all settings of the program: its own in the order of config, then those of
+// its parts.
+func (p Program) settings() []Setting {
+	all := SettingsOf(new(config))
+	for _, part := range p.Parts {
+		all = append(all, SettingsOf(part.Settings)...)
+	}
+	return all
 }

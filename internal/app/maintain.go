@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
@@ -17,6 +19,8 @@ const (
 	// requestRetention is how long CreateVideo recognizes a request_id. The API promises 24
 	// hours.
 	requestRetention = 25 * time.Hour
+	// auditRetention is how long the audit of operators' actions is kept.
+	auditRetention = 366 * 24 * time.Hour
 	// PruneRows is how many rows one transaction deletes. That takes far less than the 8 s
 	// that a transaction may take. Each transaction begins at the oldest row, and reads
 	// past the rows that were deleted since the last vacuum. Many small transactions would
@@ -30,95 +34,101 @@ const (
 	maintainRetry    = time.Minute
 	// maintainTimeout is how long one statement may take. The database itself ends a
 	// statement after 8 s (docs/database.md). So this timeout ends only statements on a
-	// database that has become unreachable. TCP would notice that after 15 minutes, or
-	// after two hours.
+	// database that has become unreachable.
 	maintainTimeout = time.Minute
 	// wakePause is how long a maintenance that is woken waits for more of the same work.
 	wakePause = 5 * time.Second
 )
 
-// maintenanceLoop returns the heartbeat of a maintenance. Its interval is the longest pause
-// plus half an hour for the work.
-func maintenanceLoop(name string) *heartbeat.Loop {
-	return heartbeat.New("maintenance of the "+name, maintainInterval*2)
-}
-
 // Step runs one statement of a maintenance. It reports whether to call it again
 // immediately.
 type Step func(context.Context) (more bool, err error)
 
+// Prune returns the step that calls a function until it deletes fewer rows than it may.
+func Prune(remove func(ctx context.Context, maxRows int) (int64, error)) Step {
+	return func(ctx context.Context) (more bool, err error) {
+		n, err := remove(ctx, PruneRows)
+		return n == PruneRows, err
+	}
+}
+
 // prepareOutbox creates the partitions before the first write, because today's may be
-// missing after a long stop. It tries again until config.databaseWait is over.
+// missing after a long stop. It tries again until Config.DatabaseWait is over.
 func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error {
-	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
-	defer cancel()
-	return untilItWorks(ctx, func(ctx context.Context) error {
+	return cfg.untilItWorks(ctx, func(ctx context.Context) error {
 		_, _, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
 		return err
 	})
 }
 
-// maintainOutbox creates and drops partitions, deletes old requests and entries of the audit,
-// and runs further steps, until ctx ends. purged wakes it after a purge. Any number of
-// processes may run it at once.
-func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, purged <-chan struct{}, log *slog.Logger, loop *heartbeat.Loop, further ...Step) error {
-	steps := append([]Step{func(ctx context.Context) (more bool, err error) {
-		created, dropped, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
-		if created+dropped > 0 {
-			log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
+// outboxSteps returns the maintenance of the command side: it creates and drops partitions,
+// deletes old requests and entries of the audit, and runs the steps of the aggregate types. Any
+// number of processes may run it at once.
+func outboxSteps(events *store.Outbox, cfg config, log *slog.Logger) []Step {
+	steps := []Step{
+		func(ctx context.Context) (more bool, err error) {
+			created, dropped, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
+			if created+dropped > 0 {
+				log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
+			}
+			return false, err
+		},
+		Prune(func(ctx context.Context, most int) (int64, error) {
+			return events.PruneRequests(ctx, requestRetention, most)
+		}),
+		Prune(func(ctx context.Context, most int) (int64, error) {
+			return events.PruneAudit(ctx, auditRetention, most)
+		}),
+	}
+	for _, r := range cfg.program.Registrations {
+		if r.Maintain != nil {
+			steps = append(steps, r.Maintain(events, cfg.tombstoneRetention())...)
 		}
-		return false, err
-	}, func(ctx context.Context) (more bool, err error) {
-		n, err := events.PruneRequests(ctx, requestRetention, PruneRows)
-		return n == PruneRows, err
-	}, pruneAudit(events, cfg.AuditRetention),
-	}, further...)
-	return maintain(ctx, log, loop, purged, steps...)
+	}
+	return steps
+}
+
+// inboxSteps returns the maintenance of the query side: it deletes old event ids, messages in
+// quarantine, entries of the audit and tombstones.
+func inboxSteps(inbox *store.Inbox, cfg config, queries *pgxpool.Pool, log *slog.Logger) []Step {
+	steps := []Step{
+		func(ctx context.Context) (more bool, err error) {
+			n, err := inbox.PruneQuarantine(ctx, cfg.InboxRetention, pruneQuarantineRows)
+			if n > 0 {
+				log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", cfg.InboxRetention)
+			}
+			return n == pruneQuarantineRows, err
+		},
+		Prune(func(ctx context.Context, most int) (int64, error) { return inbox.PruneAudit(ctx, auditRetention, most) }),
+	}
+	for _, s := range cfg.program.projected() {
+		steps = append(steps, Prune(func(ctx context.Context, most int) (int64, error) {
+			return inbox.PruneInbox(ctx, s.Consumer, cfg.InboxRetention, most)
+		}))
+		if s.Prune != nil {
+			steps = append(steps, Prune(func(ctx context.Context, most int) (int64, error) {
+				return s.Prune(ctx, queries, cfg.tombstoneRetention(), most)
+			}))
+		}
+	}
+	return steps
 }
 
 // tombstoneRetention returns how long the tombstone of a purged aggregate stays. Until then
 // something may bring its content back: an event that comes late, for InboxRetention, and a
 // message that was quarantined then, for as long again. A client that resumes a watch must
 // still be told that the entry is gone.
-func tombstoneRetention(cfg config) time.Duration {
+func (c config) tombstoneRetention() time.Duration {
 	const resumes = 30 * 24 * time.Hour // server.ResumeTokenAge
-	return 2*cfg.InboxRetention + resumes
+	return 2*c.InboxRetention + resumes
 }
 
-// pruneAudit returns the step that deletes old entries of the audit of a side.
-func pruneAudit(side interface {
-	PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
-}, retention time.Duration,
-) Step {
-	return func(ctx context.Context) (more bool, err error) {
-		n, err := side.PruneAudit(ctx, retention, PruneRows)
-		return n == PruneRows, err
-	}
-}
-
-// maintainInbox deletes old event ids, messages in quarantine, entries of the audit and
-// tombstones, until ctx ends.
-func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []Subscription, cfg config, log *slog.Logger, loop *heartbeat.Loop) error {
-	steps := []Step{func(ctx context.Context) (more bool, err error) {
-		n, err := inbox.PruneQuarantine(ctx, cfg.InboxRetention, pruneQuarantineRows)
-		if n > 0 {
-			log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", cfg.InboxRetention)
-		}
-		return n == pruneQuarantineRows, err
-	}, pruneAudit(inbox, cfg.AuditRetention)}
-	for _, s := range subscribed {
-		steps = append(steps, func(ctx context.Context) (more bool, err error) {
-			n, err := inbox.PruneInbox(ctx, s.Consumer, cfg.InboxRetention, PruneRows)
-			return n == PruneRows, err
-		})
-		if s.Prune != nil {
-			steps = append(steps, func(ctx context.Context) (more bool, err error) {
-				n, err := s.Prune(ctx, tombstoneRetention(cfg), PruneRows)
-				return n == PruneRows, err
-			})
-		}
-	}
-	return maintain(ctx, log, loop, nil, steps...)
+// maintain runs the maintenance of a side until the process ends. A loop is stuck if it does not
+// come by for the longest pause, with half an hour for the work.
+func (s *Service) maintain(side string, wake <-chan struct{}, steps ...Step) {
+	name := "maintenance of the " + side
+	loop := heartbeat.New(name, maintainInterval*2)
+	s.Go(name, func(ctx context.Context) error { return maintain(ctx, s.Log, loop, wake, steps...) }, loop.Check)
 }
 
 // maintain runs all steps at start and then about every hour, or about a minute after a
@@ -132,12 +142,15 @@ func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, wake 
 			pause = maintainRetry
 			log.ErrorContext(ctx, "maintenance failed", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-wake:
-			sleep(ctx, wakePause)
+		for next, woken := time.After(pause/2+rand.N(pause)), wake; next != nil; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-woken:
+				next, woken = time.After(wakePause), nil
+			case <-next:
+				next = nil
+			}
 		}
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // greeting is an option with a setting and a command.
@@ -37,7 +35,7 @@ func greeting() Part {
 // of an earlier command are forgotten.
 func TestParts(t *testing.T) {
 	t.Parallel()
-	p := Program{Registrations: func(*pgxpool.Pool) []Registration { return nil }, Parts: []Part{{Name: "nothing"}, greeting()}}
+	p := Program{Parts: []Part{{Name: "nothing"}, greeting()}}
 	for _, tt := range []struct {
 		args, environ []string
 		stdout, log   string
@@ -47,7 +45,7 @@ func TestParts(t *testing.T) {
 		{[]string{"greet", "you"}, nil, "hello you\ngreet", "", ""},
 		{[]string{"greet", "you"}, []string{"GREETING_WORDS=secret"}, "hello you\ngreet", "GREETING_WORDS", ""},
 		{[]string{"greet", "you"}, []string{"GREETING_TIMES=-1"}, "", "", "GREETING_TIMES must be 0 or more"},
-		{[]string{"greet", "you"}, []string{"GREETING_TIMES=secret"}, "", "", "GREETING_TIMES must be a whole number"},
+		{[]string{"greet", "you"}, []string{"GREETING_TIMES=secret"}, "", "", "GREETING_TIMES cannot be read as int"},
 		{[]string{"leave"}, nil, "", "", "unknown command"},
 	} {
 		var stdout, log bytes.Buffer
@@ -69,11 +67,8 @@ func TestParts(t *testing.T) {
 // connection for each worker. What an aggregate type has for an option that is missing is an error.
 func TestRoleOfAPart(t *testing.T) {
 	t.Parallel()
-	worker := Part{Name: "workers", Role: "worker", Subscriptions: func([]Registration, Backend) []Subscription { return make([]Subscription, 4) }}
-	var has map[string]any
-	p := Program{Parts: []Part{worker}, Registrations: func(*pgxpool.Pool) []Registration {
-		return []Registration{{AggregateType: "order", Parts: has}}
-	}}
+	worker := Part{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return make([]Subscription, 4) }}
+	p := Program{Parts: []Part{worker}, Registrations: []Registration{{AggregateType: "order"}}}
 	environ := []string{"DATABASE_URL=postgres://x", "AUTH=off"}
 	if err := p.Validate("serve", append(environ, "ROLES=worker,cook", "DATABASE_MAX_CONNS=6")); err == nil ||
 		!strings.Contains(err.Error(), `ROLES has "cook": it may have api, publisher, projector, worker`) ||
@@ -84,7 +79,7 @@ func TestRoleOfAPart(t *testing.T) {
 	if err != nil || !cfg.has("worker") || !cfg.has(roleProjector) || cfg.sides() != (sides{commands: true, queries: true}) {
 		t.Errorf("roles = %v, %v, want all", cfg.Roles, err)
 	}
-	has = map[string]any{"missing": 1}
+	p.Registrations[0].Parts = map[string]any{"missing": 1}
 	if err := p.Validate("serve", append(environ, "PUBSUB_PROJECT=p")); err == nil || !strings.Contains(err.Error(), "the aggregate type order needs the option missing") {
 		t.Errorf("Validate() = %v, want the option that is missing", err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/lab/internal/tuned"
 )
 
 var (
@@ -567,8 +568,16 @@ func server(t *testing.T) string {
 
 var buildServer = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(folder, "server")
-	cmd := exec.Command("go", "build", "-tags=chaos", "-o", file, "./cmd/server")
-	cmd.Dir = "../.."
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return "", err
+	}
+	flag, err := tuned.Overlay(root, folder, nil)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", flag, "-o", file, "./cmd/server")
+	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)

@@ -204,7 +204,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	s := Service{cfg: config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, limits: Config{DatabaseWait: time.Second}}}
+	s := newService("stuck", config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, limits: Config{DatabaseWait: time.Second}}, nil, nil)
 	if err := s.Open(ctx, true, false); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("Open() = %v, want an error without the password", err)
 	}

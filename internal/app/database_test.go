@@ -51,8 +51,8 @@ func TestStartSurvivesLostSessions(t *testing.T) {
 		DatabaseMaxConns: 8, limits: Config{DatabaseWait: time.Minute}, OutboxRetention: 7 * 24 * time.Hour,
 	}
 	for !ended.Load() {
-		s := Service{cfg: cfg}
-		if err := s.open(t.Context(), cfg.sides(), 4, nil); err != nil {
+		s := newService("serve", cfg, nil, nil)
+		if err := s.open(t.Context(), cfg.sides(), nil); err != nil {
 			t.Fatalf("open() = %v", err)
 		}
 		if err := prepareOutbox(t.Context(), store.NewOutbox(s.Commands), cfg); err != nil {

@@ -50,7 +50,7 @@ func (s *Service) observeStores(events *store.Outbox, inbox *store.Inbox) error 
 			}
 		}
 	}
-	for name, pool := range s.database.all() { // last, so that it does not count the connections of the measurements above
+	for name, pool := range s.pools { // last, so that it does not count the connections of the measurements above
 		errs = append(errs, s.tel.ObservePool(pool, name))
 	}
 	return errors.Join(errs...)

@@ -73,7 +73,9 @@ type Service struct {
 	cfg      config
 	level    *slog.LevelVar
 	tel      *telemetry.Telemetry
-	database database
+	pools    map[string]*pgxpool.Pool // by name
+	commands side
+	queries  side
 	client   *pubsub.Client           // see PubSub
 	wake     func(envelope.Aggregate) // of the publisher of this process, if it has one
 	purged   chan struct{}            // has a value after a purge, until the maintenance sees it
@@ -86,7 +88,7 @@ type Service struct {
 func newService(command string, cfg config, level *slog.LevelVar, log *slog.Logger) *Service {
 	return &Service{
 		Process: cfg.process(command), Log: log, Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
-		cfg: cfg, level: level, wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
+		pools: make(map[string]*pgxpool.Pool), cfg: cfg, level: level, wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
 	}
 }
 
@@ -114,7 +116,7 @@ func (s *Service) Wrap(middleware func(http.Handler) http.Handler) {
 
 // Backend returns what loops of the part make command sides of.
 func (s *Service) Backend() Backend {
-	return Backend{Commands: s.database.commands.own, Queries: s.database.queries.own, Wake: s.wake, Purged: s.wakeEraser}
+	return Backend{Commands: s.commands.own, Queries: s.queries.own, Wake: s.wake, Purged: s.wakeEraser}
 }
 
 // wakeEraser wakes the maintenance of the command side.
@@ -145,7 +147,7 @@ func (s *Service) LimitConns(n int32) { s.cfg.DatabaseMaxConns = min(s.cfg.Datab
 // Open connects a command to the sides that it uses, and checks their schema. The connections are
 // closed when the command ends.
 func (s *Service) Open(ctx context.Context, commands, queries bool) error {
-	return s.open(ctx, sides{commands, queries}, 0, nil)
+	return s.open(ctx, sides{commands, queries}, nil)
 }
 
 // Replayed returns the subscriptions whose messages Replay can apply.

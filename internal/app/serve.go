@@ -43,13 +43,12 @@ func serve(ctx context.Context, s *Service, args []string, _ io.Writer) (err err
 		return err
 	}
 	s.Meter = s.tel.Meter(scope)
-	calls, _ := cfg.connections()
-	err = s.open(ctx, cfg.sides(), calls, s.tel.QueryTracer())
+	err = s.open(ctx, cfg.sides(), s.tel.QueryTracer())
 	s.closers = append(s.closers, func() { closeTelemetry(ctx, s.tel, s.Log) }) // before the database, which the last export measures
 	if err != nil {
 		return err
 	}
-	events, inbox := store.NewOutbox(s.database.commands.own), store.NewInbox(s.database.queries.own)
+	events, inbox := store.NewOutbox(s.commands.own), store.NewInbox(s.queries.own)
 	if err := s.observeStores(events, inbox); err != nil {
 		return err
 	}
@@ -130,7 +129,7 @@ func (s *Service) consume(ctx context.Context, name string, limits consumer.Conf
 		sources[i] = consumer.Source{Subscriber: client.Subscriber(from.ID), Consumer: from.Consumer, Handlers: from.Handlers(s.Backend())}
 	}
 	limits.Tracing = s.tel.Tracing
-	c, err := consumer.New(limits, sources, store.NewInbox(s.database.queries.own), s.Log, s.Meter)
+	c, err := consumer.New(limits, sources, store.NewInbox(s.queries.own), s.Log, s.Meter)
 	if err != nil {
 		return err
 	}
@@ -155,7 +154,7 @@ func (s *Service) startPart(ctx context.Context, part Part) error {
 // newServer returns the server of the port. Without the role api it serves health checks only.
 func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
 	deps := port.Deps{
-		Sides: s.database.readiness(), Live: s.group.stuck, OpenAPI: api.OpenAPI,
+		Sides: s.readiness(), Live: s.group.stuck, OpenAPI: api.OpenAPI,
 		Wrap: s.wrapped, Tracing: s.tel.Tracing, Metrics: s.tel.Metrics, Log: s.Log,
 	}
 	if s.cfg.has(roleAPI) {
@@ -188,7 +187,7 @@ func (s *Service) wrapped(handler http.Handler) http.Handler {
 // off.
 func (s *Service) addAPI(deps *port.Deps) error {
 	backend := Backend{
-		Commands: s.database.commands.calls, Queries: s.database.queries.calls, Wake: s.wake, Purged: s.wakeEraser,
+		Commands: s.commands.calls, Queries: s.queries.calls, Wake: s.wake, Purged: s.wakeEraser,
 		Port: s.cfg.limits.Port, Metrics: s.tel.Metrics,
 	}
 	var descs []*grpc.ServiceDesc

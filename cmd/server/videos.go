@@ -41,16 +41,14 @@ func videos() app.Registration {
 					event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Over(b.Queries).Project),
 				}
 			},
-			Prune: func(ctx context.Context, queries *pgxpool.Pool, olderThan time.Duration, maxRows int) (int64, error) {
-				return catalog.Over(queries).PruneTombstones(ctx, olderThan, maxRows)
-			},
+			Tombstones: func(queries *pgxpool.Pool) app.Prune { return catalog.Over(queries).PruneTombstones },
 		}},
 		Observe: func(queries *pgxpool.Pool, meter metric.Meter) error { return catalog.Over(queries).Observe(meter) },
 		Maintain: func(events *store.Outbox, keep time.Duration) []app.Step {
 			eraser := store.NewEraser(events)
 			return []app.Step{
 				func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, app.PruneRows) },
-				app.Prune(func(ctx context.Context, most int) (int64, error) { return eraser.PruneTombstones(ctx, keep, most) }),
+				app.Prune(eraser.PruneTombstones).Step(keep),
 			}
 		},
 	}

@@ -10,21 +10,10 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/operate"
-	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 )
 
-func noArguments(command string, args []string) error {
-	if len(args) > 0 {
-		return UsageError(fmt.Errorf("%s: unknown argument %q: try `server help`", command, args[0]))
-	}
-	return nil
-}
-
-func migrate(ctx context.Context, s *Service, args []string, stdout io.Writer) error {
-	if err := noArguments(s.Command, args); err != nil {
-		return err
-	}
+func migrate(ctx context.Context, s *Service, stdout io.Writer) error {
 	n, err := db.Migrate(ctx, s.cfg.DatabaseURL, s.Log)
 	if err != nil {
 		return err
@@ -35,20 +24,12 @@ func migrate(ctx context.Context, s *Service, args []string, stdout io.Writer) e
 
 // drain publishes all pending events of aggregates that are not blocked. If a publisher has
 // died, drain waits until the leases of its lanes end.
-func drain(ctx context.Context, s *Service, args []string, stdout io.Writer) error {
-	if err := noArguments(s.Command, args); err != nil {
-		return err
-	}
+func drain(ctx context.Context, s *Service, stdout io.Writer) error {
 	if err := s.Open(ctx, true, false); err != nil {
 		return err
 	}
-	client, err := s.PubSub(ctx)
-	if err != nil {
-		return err
-	}
-	events, topics := store.NewOutbox(s.Commands), openTopics(client, s.cfg)
-	defer closeInTime(topics.Stop)
-	publisher, err := outbox.New(events, topics, s.cfg.limits.Outbox, s.Log, nil)
+	events := store.NewOutbox(s.Commands)
+	publisher, err := s.newPublisher(ctx, events)
 	if err != nil {
 		return err
 	}

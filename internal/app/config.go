@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"reflect"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/caarlos0/env/v11"
 
+	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
@@ -48,7 +50,7 @@ type Config struct {
 // empty or absent variable means its default.
 type config struct {
 	Roles    []string   `env:"ROLES" help:"what this process does: api, publisher, projector, and the roles of options; default: all of them"`
-	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
+	Port     uint16     `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks; 0: any free one"`
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
 	Auth         string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), off (nobody; not on Cloud Run) or an option of the service, by its name; required by the role api"`
@@ -61,8 +63,8 @@ type config struct {
 	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by every role but api"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
-	CallerRate     int `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
-	TrustedProxies int `env:"SERVER_TRUSTED_PROXIES" envDefault:"-1" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; -1: 1 on Cloud Run, else 0"`
+	CallerRate     uint16 `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
+	TrustedProxies uint8  `env:"SERVER_TRUSTED_PROXIES" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; default: 1 on Cloud Run, else 0"`
 
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
@@ -78,47 +80,31 @@ type config struct {
 	limits     Config // with the defaults
 }
 
-// readConfig reads the environment for a command. Its error lists every mistake by the name
-// of the variable, and never shows a value, which may be a secret.
+// readConfig reads the environment for a command. Its error has every mistake with the name of
+// the variable, and never a value, which may be a secret.
 func (p Program) readConfig(command string, environ []string) (config, error) {
 	variables := env.ToMap(environ)
-	for name, value := range variables {
-		if value == "" {
-			delete(variables, name)
+	maps.DeleteFunc(variables, func(_, value string) bool { return value == "" })
+	cfg := config{program: p, Roles: p.roles(), emulator: variables["PUBSUB_EMULATOR_HOST"]}
+	// https://cloud.google.com/run/docs/container-contract#env-vars
+	if cmp.Or(variables["K_SERVICE"], variables["CLOUD_RUN_JOB"], variables["CLOUD_RUN_WORKER_POOL"]) != "" {
+		cfg.onCloudRun, cfg.TrustedProxies = true, 1
+	}
+	errs := read(&cfg, variables)
+	for _, part := range p.Parts {
+		if part.Settings != nil {
+			errs = append(errs, read(part.Settings, variables)...)
 		}
 	}
-	cfg := config{program: p, emulator: variables["PUBSUB_EMULATOR_HOST"]}
-	var errs []error
-	for _, settings := range p.structs(&cfg) {
-		errs = append(errs, read(settings, variables)...)
-	}
-	// https://cloud.google.com/run/docs/container-contract#env-vars
-	cfg.onCloudRun = cmp.Or(variables["K_SERVICE"], variables["CLOUD_RUN_JOB"], variables["CLOUD_RUN_WORKER_POOL"]) != ""
-	cfg.setDefaults()
+	cfg.ReadDatabaseURL = cmp.Or(cfg.ReadDatabaseURL, cfg.DatabaseURL)
+	cfg.limit()
 	if len(errs) == 0 {
 		errs = cfg.check(command)
 	}
-	if len(errs) == 0 {
-		return cfg, nil
+	if len(errs) > 0 {
+		return config{}, fmt.Errorf("mistakes in the configuration:\n%w", errors.Join(errs...))
 	}
-	lines := make([]string, len(errs))
-	for i, err := range errs {
-		lines[i] = "\n  - " + err.Error()
-	}
-	slices.Sort(lines)
-	return config{}, fmt.Errorf("mistakes in the configuration: %d%s", len(lines), strings.Join(lines, ""))
-}
-
-// structs returns cfg, and the settings of the parts, which are empty.
-func (p Program) structs(cfg *config) []any {
-	all := []any{cfg}
-	for _, part := range p.Parts {
-		if part.Settings != nil {
-			reflect.ValueOf(part.Settings).Elem().SetZero()
-			all = append(all, part.Settings)
-		}
-	}
-	return all
+	return cfg, nil
 }
 
 // read fills a struct. The errors of the library name fields of Go and may show values. So each
@@ -136,17 +122,8 @@ func read(settings any, variables map[string]string) (errs []error) {
 	return errs
 }
 
-func (c *config) setDefaults() {
-	if len(c.Roles) == 0 {
-		c.Roles = c.program.roles()
-	}
-	c.ReadDatabaseURL = cmp.Or(c.ReadDatabaseURL, c.DatabaseURL)
-	if c.TrustedProxies == -1 {
-		c.TrustedProxies = 0
-		if c.onCloudRun {
-			c.TrustedProxies = 1
-		}
-	}
+// limit sets the limits of the packages, with their defaults.
+func (c *config) limit() {
 	c.limits = c.program.Config
 	c.limits.DatabaseWait = cmp.Or(c.limits.DatabaseWait, 10*time.Second)
 	if c.isOpen() {
@@ -179,11 +156,6 @@ func (p Program) roles() []string {
 	return all
 }
 
-// process returns what the parts may know of a process with this config.
-func (c config) process(command string) Process {
-	return Process{Command: command, Auth: c.Auth, Roles: c.Roles, Hosts: c.hosts()}
-}
-
 // isOpen reports whether everybody who reaches the port may call the API.
 func (c config) isOpen() bool { return c.has(roleAPI) && c.Auth == authOff }
 
@@ -197,7 +169,7 @@ func (c config) listenAddr() string {
 	if c.isOpen() && len(c.AllowedHosts) == 0 {
 		host = "127.0.0.1"
 	}
-	return net.JoinHostPort(host, strconv.Itoa(c.Port))
+	return net.JoinHostPort(host, strconv.Itoa(int(c.Port)))
 }
 
 // connections returns how many connections to each database are for API calls, and how many for
@@ -237,14 +209,107 @@ func commandWorkers(subscribed []Subscription) int {
 	return max(2, len(subscribed))
 }
 
-// inFlight returns how many ordering keys the passes of this process can have at most. Each
-// pass has the keys of a batch, and of as many events that were set aside.
-func (c config) inFlight() int { return 2 * c.limits.Outbox.Workers * c.limits.Outbox.Batch }
-
 func (c config) telemetry() telemetry.Config {
 	return telemetry.Config{
 		Service: names.Service, Version: c.program.Version, Project: c.PubSubProject,
 		TracesEndpoint: c.TracesEndpoint, TraceRatio: c.TraceRatio,
 		MetricsEndpoint: c.MetricsEndpoint, Prometheus: c.TelemetryAddr != "",
+	}
+}
+
+// mistakes are what is wrong in the settings.
+type mistakes []error
+
+func (m *mistakes) unless(ok bool, format string, args ...any) {
+	if !ok {
+		*m = append(*m, fmt.Errorf(format, args...))
+	}
+}
+
+// of adds an error of another package, which does not name the setting.
+func (m *mistakes) of(setting string, err error) {
+	if err != nil {
+		*m = append(*m, fmt.Errorf("%s %w", setting, err))
+	}
+}
+
+// check returns the mistakes in each value and between values. Only serve and drain need Pub/Sub,
+// and serve needs only the settings of its roles.
+func (c config) check(command string) []error {
+	var m mistakes
+	roles := c.program.roles()
+	for _, role := range c.Roles {
+		m.unless(slices.Contains(roles, role), "ROLES has %q: it may have %s", role, strings.Join(roles, ", "))
+	}
+	m.checkDatabases(c)
+	m.unless(c.emulator == "" || !c.onCloudRun, "PUBSUB_EMULATOR_HOST must not be set on Cloud Run: events would go there, without TLS and without credentials")
+	m.unless(c.PubSubProject != "" || command != "drain", "PUBSUB_PROJECT is required by drain")
+	m.unless(c.OutboxRetention >= 24*time.Hour, "OUTBOX_RETENTION must be at least 24h")
+	m.unless(c.InboxRetention >= 24*time.Hour, "CONSUMER_INBOX_RETENTION must be at least 24h")
+	for _, host := range c.AllowedHosts {
+		m.of("ALLOWED_HOSTS:", port.CheckHost(host))
+	}
+	if command == "serve" {
+		m.checkServe(c)
+	}
+	for _, part := range c.program.Parts {
+		if part.Check != nil {
+			m = append(m, part.Check(Process{Command: command, Auth: c.Auth, Roles: c.Roles, Hosts: c.hosts()})...)
+		}
+	}
+	for _, r := range c.program.Registrations {
+		for name := range r.Parts {
+			exists := slices.ContainsFunc(c.program.Parts, func(p Part) bool { return p.Name == name })
+			m.unless(exists, "the aggregate type %s needs the option %s: add it to cmd/server/parts.go", r.AggregateType, name)
+		}
+	}
+	m.checkTelemetry(c)
+	return m
+}
+
+func (m *mistakes) checkDatabases(c config) {
+	m.unless(c.DatabaseMaxConns > 0, "DATABASE_MAX_CONNS must be more than 0")
+	if c.DatabaseURL == "" {
+		m.of("DATABASE_URL", errors.New("is required"))
+		return
+	}
+	m.of("DATABASE_URL", db.CheckURL(c.DatabaseURL))
+	if c.ReadDatabaseURL != c.DatabaseURL {
+		m.of("READ_DATABASE_URL", db.CheckURL(c.ReadDatabaseURL))
+	}
+}
+
+func (m *mistakes) checkServe(c config) {
+	m.unless(c.PubSubProject != "" || !c.needsPubSub(), "PUBSUB_PROJECT is required by every role but api")
+	m.checkAuth(c)
+	_, need := c.connections()
+	if c.has(roleAPI) {
+		need++
+	}
+	m.unless(c.DatabaseMaxConns >= need, "DATABASE_MAX_CONNS (%d) must be at least %d: one per worker of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
+}
+
+// checkAuth checks AUTH, without which a process with other roles serves no calls.
+func (m *mistakes) checkAuth(c config) {
+	values := []string{authOff, authIAM}
+	for _, part := range c.program.Parts {
+		if part.NewChecker != nil {
+			values = append(values, part.Name)
+		}
+	}
+	all := strings.Join(values, ", ")
+	m.unless(c.Auth != "" || !c.has(roleAPI), "AUTH is required by the role api, and must be one of %s: see docs/security.md", all)
+	m.unless(c.Auth == "" || slices.Contains(values, c.Auth), "AUTH must be one of %s: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go", all)
+	m.unless(!c.isOpen() || !c.onCloudRun, "AUTH must not be off on Cloud Run, but one of %s: see docs/security.md", strings.Join(values[1:], ", "))
+}
+
+// checkTelemetry also checks the address of the private port.
+func (m *mistakes) checkTelemetry(c config) {
+	m.of("TELEMETRY_TRACES_ENDPOINT", telemetry.CheckEndpoint(c.TracesEndpoint))
+	m.of("TELEMETRY_METRICS_ENDPOINT", telemetry.CheckEndpoint(c.MetricsEndpoint))
+	m.unless(c.TraceRatio >= 0 && c.TraceRatio <= 1, "TELEMETRY_TRACE_RATIO must be between 0 and 1") // false for NaN, too
+	if c.TelemetryAddr != "" {
+		_, _, err := net.SplitHostPort(c.TelemetryAddr)
+		m.unless(err == nil, "TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090")
 	}
 }

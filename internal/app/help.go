@@ -6,34 +6,9 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strings"
 	"text/tabwriter"
 )
-
-// unknownSettings returns the variables, such as OUTBOX_RETENTOIN, that have the prefix of
-// a setting but are no setting. They cause a warning and no error: Kubernetes, for example,
-// sets AUTH_PORT for a service with the name auth.
-func (p Program) unknownSettings(environ []string) []string {
-	known, prefixes := map[string]bool{"PUBSUB_EMULATOR_HOST": true}, map[string]bool{}
-	for _, setting := range p.settings() {
-		known[setting.Name] = true
-		prefix, _, _ := strings.Cut(setting.Name, "_")
-		prefixes[prefix] = true
-	}
-	var unknown []string
-	for _, variable := range environ {
-		name, value, isSet := strings.Cut(variable, "=")
-		if isSet && value == "" { // the same as absent
-			continue
-		}
-		if prefix, _, found := strings.Cut(name, "_"); found && prefixes[prefix] && !known[name] {
-			unknown = append(unknown, name)
-		}
-	}
-	slices.Sort(unknown)
-	return unknown
-}
 
 func (p Program) printHelp(w io.Writer) error {
 	var out bytes.Buffer

@@ -57,8 +57,7 @@ reports all values that it cannot read at once, and then all other mistakes. ` +
 `
 	settingsTail = `
 All else is a field of a Go ` + "`Config`, with its default beside it: `outbox.Config`, `consumer.Config`, `port.Config`, `auth.GateConfig`" + `. To change one of
-the first three, set it in ` + "`Config` of `cmd/server/main.go`" + `. A variable that only looks like a setting, such as ` + "`OUTBOX_RETENTOIN`" + `, is a warning in the log and no
-error, because Kubernetes sets such names for services, such as ` + "`AUTH_PORT`" + `.
+the first three, set it in ` + "`Config` of `cmd/server/main.go`" + `.
 
 The libraries read ` + "`GOOGLE_APPLICATION_CREDENTIALS`. `PUBSUB_EMULATOR_HOST`" + ` has the address of an emulator, and is a mistake on Cloud Run. Behind a
 connection pooler in transaction mode the database URLs need ` + "`?default_query_exec_mode=cache_describe`" + `, unless the pooler keeps prepared statements
@@ -71,7 +70,6 @@ connection pooler in transaction mode the database URLs need ` + "`?default_quer
 func TestTextsNameOnlySettings(t *testing.T) {
 	t.Parallel()
 	others := []string{
-		"AUTH_PORT", "OUTBOX_RETENTOIN", // examples of what is no setting
 		"CONSUMER_NAME",                                   // removed
 		"SERVER_STOPPING",                                 // a reason of an error
 		"PUBSUB_PROJECT_ID", "PUBSUB_CONFORMANCE_PROJECT", // of other programs
@@ -108,4 +106,23 @@ func TestTextsNameOnlySettings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// unknownSettings returns the variables that have the prefix of a setting but are no setting.
+func (p Program) unknownSettings(environ []string) []string {
+	known, prefixes := map[string]bool{"PUBSUB_EMULATOR_HOST": true}, map[string]bool{}
+	for _, setting := range p.settings() {
+		known[setting.Name] = true
+		prefix, _, _ := strings.Cut(setting.Name, "_")
+		prefixes[prefix] = true
+	}
+	var unknown []string
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		if prefix, _, found := strings.Cut(name, "_"); found && prefixes[prefix] && !known[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
 }

@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
@@ -14,12 +16,12 @@ func TestStuckMaintenanceIsNotLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		first, second := heartbeat.New("first", 2*time.Hour), heartbeat.New("second", 2*time.Hour)
-		g := newGroup(t.Context())
+		g := Service{group: new(errgroup.Group), loops: t.Context()}
 		if err := g.stuck(); err != nil {
 			t.Errorf("stuck() of no loops = %v, want nil", err)
 		}
 		for _, loop := range []*heartbeat.Loop{first, second} {
-			g.start("test", func(context.Context) error { return nil }, loop.Check)
+			g.Go("test", func(context.Context) error { return nil }, loop.Check)
 		}
 		first.Beat()
 		second.Beat()
@@ -33,6 +35,6 @@ func TestStuckMaintenanceIsNotLive(t *testing.T) {
 		if err := g.stuck(); err != nil {
 			t.Errorf("stuck() = %v after the second has come by, want nil", err)
 		}
-		g.end()
+		_ = g.group.Wait() // nothing fails
 	})
 }

@@ -44,10 +44,13 @@ const (
 // immediately.
 type Step func(context.Context) (more bool, err error)
 
-// Prune returns the step that calls a function until it deletes fewer rows than it may.
-func Prune(remove func(ctx context.Context, maxRows int) (int64, error)) Step {
+// Prune is a function that deletes at most maxRows rows, which are older than olderThan.
+type Prune func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
+
+// Step returns the step that calls the function until it deletes fewer rows than it may.
+func (p Prune) Step(olderThan time.Duration) Step {
 	return func(ctx context.Context) (more bool, err error) {
-		n, err := remove(ctx, PruneRows)
+		n, err := p(ctx, olderThan, PruneRows)
 		return n == PruneRows, err
 	}
 }
@@ -73,12 +76,8 @@ func outboxSteps(events *store.Outbox, cfg config, log *slog.Logger) []Step {
 			}
 			return false, err
 		},
-		Prune(func(ctx context.Context, most int) (int64, error) {
-			return events.PruneRequests(ctx, requestRetention, most)
-		}),
-		Prune(func(ctx context.Context, most int) (int64, error) {
-			return events.PruneAudit(ctx, auditRetention, most)
-		}),
+		Prune(events.PruneRequests).Step(requestRetention),
+		Prune(events.PruneAudit).Step(auditRetention),
 	}
 	for _, r := range cfg.program.Registrations {
 		if r.Maintain != nil {
@@ -99,16 +98,15 @@ func inboxSteps(inbox *store.Inbox, cfg config, queries *pgxpool.Pool, log *slog
 			}
 			return n == pruneQuarantineRows, err
 		},
-		Prune(func(ctx context.Context, most int) (int64, error) { return inbox.PruneAudit(ctx, auditRetention, most) }),
+		Prune(inbox.PruneAudit).Step(auditRetention),
 	}
 	for _, s := range cfg.program.projected() {
-		steps = append(steps, Prune(func(ctx context.Context, most int) (int64, error) {
-			return inbox.PruneInbox(ctx, s.Consumer, cfg.InboxRetention, most)
-		}))
-		if s.Prune != nil {
-			steps = append(steps, Prune(func(ctx context.Context, most int) (int64, error) {
-				return s.Prune(ctx, queries, cfg.tombstoneRetention(), most)
-			}))
+		received := Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+			return inbox.PruneInbox(ctx, s.Consumer, olderThan, maxRows)
+		})
+		steps = append(steps, received.Step(cfg.InboxRetention))
+		if s.Tombstones != nil {
+			steps = append(steps, s.Tombstones(queries).Step(cfg.tombstoneRetention()))
 		}
 	}
 	return steps
@@ -160,18 +158,14 @@ func maintainOnce(ctx context.Context, loop *heartbeat.Loop, steps []Step) error
 	for _, do := range steps {
 		for more := true; more; {
 			loop.Beat()
+			limited, cancel := context.WithTimeout(ctx, maintainTimeout)
 			var err error
-			if more, err = inTime(ctx, do); err != nil {
+			more, err = do(limited)
+			cancel()
+			if err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// inTime runs a step with the timeout maintainTimeout.
-func inTime(ctx context.Context, do Step) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
-	defer cancel()
-	return do(ctx)
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/sync/errgroup"
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/auth"
@@ -79,7 +81,9 @@ type Service struct {
 	client   *pubsub.Client           // see PubSub
 	wake     func(envelope.Aggregate) // of the publisher of this process, if it has one
 	purged   chan struct{}            // has a value after a purge, until the maintenance sees it
-	group    *group                   // nil in other commands than serve
+	group    *errgroup.Group          // nil in other commands than serve
+	loops    context.Context          // of Go
+	checks   []func() error           // of liveness
 	wrap     []func(http.Handler) http.Handler
 	steps    []Step
 	closers  []func() // run in reverse order
@@ -87,8 +91,8 @@ type Service struct {
 
 func newService(command string, cfg config, level *slog.LevelVar, log *slog.Logger) *Service {
 	return &Service{
-		Process: cfg.process(command), Log: log, Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
-		pools: make(map[string]*pgxpool.Pool), cfg: cfg, level: level, wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
+		Process: Process{Command: command, Auth: cfg.Auth, Roles: cfg.Roles, Hosts: cfg.hosts()}, Log: log, Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
+		pools: make(map[string]*pgxpool.Pool), cfg: cfg, level: level, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
 	}
 }
 
@@ -101,7 +105,24 @@ func (s *Service) close() {
 // Go runs a loop until the last request of the process is answered. An error ends the process.
 // While stuck returns an error, the platform restarts the process. It may be nil.
 func (s *Service) Go(name string, run func(context.Context) error, stuck func() error) {
-	s.group.start(name, run, stuck)
+	if stuck != nil {
+		s.checks = append(s.checks, stuck)
+	}
+	s.group.Go(func() error {
+		if err := run(s.loops); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// stuck is the liveness check: it returns an error that names every stuck loop.
+func (s *Service) stuck() error {
+	var errs []error
+	for _, check := range s.checks {
+		errs = append(errs, check())
+	}
+	return errors.Join(errs...)
 }
 
 // Maintain adds steps to the maintenance of the command side. They run only in processes that use
@@ -125,20 +146,6 @@ func (s *Service) wakeEraser() {
 	case s.purged <- struct{}{}:
 	default: // it is being woken already
 	}
-}
-
-// PubSub returns the client of Pub/Sub that the process shares. The process closes it.
-func (s *Service) PubSub(ctx context.Context) (_ *pubsub.Client, err error) {
-	if s.client != nil {
-		return s.client, nil
-	}
-	if s.cfg.PubSubProject == "" {
-		return nil, UsageError(fmt.Errorf("PUBSUB_PROJECT is required by %s", s.Command))
-	}
-	if s.client, err = openPubSub(ctx, s.cfg); err == nil {
-		s.closers = append(s.closers, func() { _ = s.client.Close() }) // everything is settled by then
-	}
-	return s.client, err
 }
 
 // LimitConns limits the connections that Open opens to each side.

@@ -13,42 +13,89 @@ import (
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/reconnect"
+	"example.com/videocatalog/internal/store"
 )
 
-// openPubSub makes a client of Pub/Sub, or of the emulator in PUBSUB_EMULATOR_HOST.
-func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
+// PubSub returns the client of Pub/Sub, or of the emulator in PUBSUB_EMULATOR_HOST, that the
+// process shares. The process closes it.
+func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
+	if s.client != nil {
+		return s.client, nil
+	}
+	if s.cfg.PubSubProject == "" {
+		return nil, UsageError(fmt.Errorf("PUBSUB_PROJECT is required by %s", s.Command))
+	}
 	var options []option.ClientOption
 	for _, dial := range reconnect.DialOptions() {
 		options = append(options, option.WithGRPCDialOption(dial))
 	}
 	switch {
-	case cfg.emulator != "":
+	case s.cfg.emulator != "":
 		plain := grpc.WithTransportCredentials(insecure.NewCredentials())
-		options = append(options, option.WithEndpoint(cfg.emulator), option.WithoutAuthentication(), option.WithGRPCDialOption(plain))
-	case cfg.PubSubEndpoint != "":
-		options = append(options, option.WithEndpoint(cfg.PubSubEndpoint))
+		options = append(options, option.WithEndpoint(s.cfg.emulator), option.WithoutAuthentication(), option.WithGRPCDialOption(plain))
+	case s.cfg.PubSubEndpoint != "":
+		options = append(options, option.WithEndpoint(s.cfg.PubSubEndpoint))
 	}
-	client, err := pubsub.NewClient(context.WithoutCancel(ctx), cfg.PubSubProject, options...)
+	client, err := pubsub.NewClient(context.WithoutCancel(ctx), s.cfg.PubSubProject, options...)
 	if err != nil {
 		return nil, fmt.Errorf("open Pub/Sub: %w", err)
 	}
 	outbox.RetrySoon(client)
 	consumer.RetrySoon(client)
+	s.client = client
+	s.closers = append(s.closers, func() { _ = client.Close() }) // everything is settled by then
 	return client, nil
 }
 
-// openTopics returns the topics of internal/names that this service publishes to, by
-// aggregate type.
-func openTopics(client *pubsub.Client, cfg config) outbox.Topics {
+// newPublisher makes a publisher for the topics that this service owns. When all its passes are
+// settled, the last answers of the broker are awaited: a message without an answer is still
+// pending and is published again.
+func (s *Service) newPublisher(ctx context.Context, events *store.Outbox) (*outbox.Publisher, error) {
+	client, err := s.PubSub(ctx)
+	if err != nil {
+		return nil, err
+	}
+	limits := s.cfg.limits.Outbox
+	limits.Tracing = s.tel.Tracing
+	inFlight := 2 * limits.Workers * limits.Batch // ordering keys: each pass has those of a batch, and of as many events that were set aside
 	topics := make(outbox.Topics)
 	for _, t := range names.Topics() {
 		if t.Foreign {
 			continue
 		}
-		topic := outbox.NewTopic(client.Publisher(t.Name), cfg.limits.Outbox.RequestTimeout, cfg.inFlight())
+		topic := outbox.NewTopic(client.Publisher(t.Name), limits.RequestTimeout, inFlight)
 		for _, aggregateType := range t.AggregateTypes {
 			topics[aggregateType] = topic
 		}
 	}
-	return topics
+	s.closers = append(s.closers, func() { closeInTime(topics.Stop) })
+	if s.Meter != nil {
+		if err := topics.Observe(s.Meter); err != nil {
+			return nil, err
+		}
+	}
+	return outbox.New(events, topics, limits, s.Log, s.Meter)
+}
+
+// consume starts a consumer of subscriptions. A message that cannot be handled goes to the
+// quarantine, which is on the query side.
+func (s *Service) consume(ctx context.Context, name string, limits consumer.Config, subscribed []Subscription) error {
+	if len(subscribed) == 0 {
+		return nil
+	}
+	client, err := s.PubSub(ctx)
+	if err != nil {
+		return err
+	}
+	sources := make([]consumer.Source, len(subscribed))
+	for i, from := range subscribed {
+		sources[i] = consumer.Source{Subscriber: client.Subscriber(from.ID), Consumer: from.Consumer, Handlers: from.Handlers(s.Backend())}
+	}
+	limits.Tracing = s.tel.Tracing
+	c, err := consumer.New(limits, sources, store.NewInbox(s.queries.own), s.Log, s.Meter)
+	if err != nil {
+		return err
+	}
+	s.Go(name, c.Run, c.Stuck)
+	return nil
 }

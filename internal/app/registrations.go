@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -38,9 +37,9 @@ type Subscription struct {
 	Consumer string // its name in the inbox and the quarantine
 	// Handlers makes its handlers.
 	Handlers func(Backend) consumer.Handlers
-	// Prune deletes some of the tombstones that its handlers have written longer ago than
-	// olderThan. Nil: there are none.
-	Prune func(ctx context.Context, queries *pgxpool.Pool, olderThan time.Duration, maxRows int) (int64, error)
+	// Tombstones returns what deletes old tombstones that its handlers have written. Nil: there
+	// are none.
+	Tombstones func(queries *pgxpool.Pool) Prune
 }
 
 // Backend is what services and handlers are made of. The pools are never nil; handlers of a

@@ -9,13 +9,12 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"example.com/videocatalog/api"
 	"example.com/videocatalog/internal/auth"
-	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
@@ -34,11 +33,8 @@ const closeTimeout = 500 * time.Millisecond
 // reverse order of its opening. A test keeps the sum of these times below the limit of Cloud
 // Run. A crash at any point loses nothing: unsettled work is still in PostgreSQL or at the
 // broker.
-func serve(ctx context.Context, s *Service, args []string, _ io.Writer) (err error) {
+func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	cfg := s.cfg
-	if err := noArguments(s.Command, args); err != nil {
-		return err
-	}
 	if s.tel, err = telemetry.Start(ctx, cfg.telemetry(), s.Log); err != nil {
 		return err
 	}
@@ -58,12 +54,20 @@ func serve(ctx context.Context, s *Service, args []string, _ io.Writer) (err err
 		}
 	}
 
-	s.group = newGroup(ctx)
-	defer s.group.end()
+	group, stopping := errgroup.WithContext(ctx) // the first error ends all
+	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		stopLoops()
+		_ = group.Wait() // only if the start has failed
+	}()
+	s.group, s.loops = group, loops
 	if cfg.has(rolePublisher) {
-		if err := s.startPublisher(ctx, events); err != nil {
+		publisher, err := s.newPublisher(ctx, events)
+		if err != nil {
 			return err
 		}
+		s.wake = publisher.Wake
+		s.Go("publisher", publisher.Run, publisher.Stuck)
 	}
 	if cfg.has(roleProjector) {
 		if err := s.consume(ctx, "projector", cfg.limits.Consumer, cfg.program.projected()); err != nil {
@@ -86,55 +90,11 @@ func serve(ctx context.Context, s *Service, args []string, _ io.Writer) (err err
 	if err != nil {
 		return err
 	}
-	return s.group.serve(srv.Run)
-}
-
-// startPublisher starts the publisher. The last answers of the broker are awaited when all
-// passes are settled: a message without an answer is still pending and is published again.
-func (s *Service) startPublisher(ctx context.Context, events *store.Outbox) error {
-	client, err := s.PubSub(ctx)
-	if err != nil {
-		return err
-	}
-	topics := openTopics(client, s.cfg)
-	s.closers = append(s.closers, func() { closeInTime(topics.Stop) })
-	if s.Meter != nil {
-		if err := topics.Observe(s.Meter); err != nil {
-			return err
-		}
-	}
-	limits := s.cfg.limits.Outbox
-	limits.Tracing = s.tel.Tracing
-	publisher, err := outbox.New(events, topics, limits, s.Log, s.Meter)
-	if err != nil {
-		return err
-	}
-	s.wake = publisher.Wake
-	s.Go("publisher", publisher.Run, publisher.Stuck)
-	return nil
-}
-
-// consume starts a consumer of subscriptions. A message that cannot be handled goes to the
-// quarantine, which is on the query side.
-func (s *Service) consume(ctx context.Context, name string, limits consumer.Config, subscribed []Subscription) error {
-	if len(subscribed) == 0 {
-		return nil
-	}
-	client, err := s.PubSub(ctx)
-	if err != nil {
-		return err
-	}
-	sources := make([]consumer.Source, len(subscribed))
-	for i, from := range subscribed {
-		sources[i] = consumer.Source{Subscriber: client.Subscriber(from.ID), Consumer: from.Consumer, Handlers: from.Handlers(s.Backend())}
-	}
-	limits.Tracing = s.tel.Tracing
-	c, err := consumer.New(limits, sources, store.NewInbox(s.queries.own), s.Log, s.Meter)
-	if err != nil {
-		return err
-	}
-	s.Go(name, c.Run, c.Stuck)
-	return nil
+	group.Go(func() error {
+		defer stopLoops() // not before the last request is answered
+		return srv.Run(stopping)
+	})
+	return group.Wait()
 }
 
 func (s *Service) startPart(ctx context.Context, part Part) error {
@@ -154,7 +114,7 @@ func (s *Service) startPart(ctx context.Context, part Part) error {
 // newServer returns the server of the port. Without the role api it serves health checks only.
 func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
 	deps := port.Deps{
-		Sides: s.readiness(), Live: s.group.stuck, OpenAPI: api.OpenAPI,
+		Sides: s.readiness(), Live: s.stuck, OpenAPI: api.OpenAPI,
 		Wrap: s.wrapped, Tracing: s.tel.Tracing, Metrics: s.tel.Metrics, Log: s.Log,
 	}
 	if s.cfg.has(roleAPI) {
@@ -206,7 +166,7 @@ func (s *Service) addAPI(deps *port.Deps) error {
 	if s.Auth == authOff {
 		return nil
 	}
-	gate := auth.GateConfig{CallerRate: s.cfg.CallerRate, Proxies: s.cfg.TrustedProxies, Log: s.Log}
+	gate := auth.GateConfig{CallerRate: int(s.cfg.CallerRate), Proxies: int(s.cfg.TrustedProxies), Log: s.Log}
 	for _, part := range s.cfg.program.Parts {
 		if part.NewChecker != nil && part.Name == s.Auth {
 			var err error
@@ -229,4 +189,17 @@ func (s *Service) withCaller(ctx context.Context, verified string) context.Conte
 		}
 	}
 	return envelope.WithCaller(ctx, verified)
+}
+
+// closeInTime calls end, and waits at most closeTimeout.
+func closeInTime(end func()) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		end()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout): // the process ends, and with it the rest of the work
+	}
 }

@@ -105,9 +105,10 @@ func start(_ context.Context, s *app.Service) error {
 func pruning(s *app.Service) []app.Step {
 	var steps []app.Step
 	for _, of := range subscriptions(s.Registered) {
-		steps = append(steps, app.Prune(func(ctx context.Context, most int) (int64, error) {
-			return prune(ctx, s.Commands, of.Consumer, s.Retention, most)
-		}))
+		received := app.Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+			return prune(ctx, s.Commands, of.Consumer, olderThan, maxRows)
+		})
+		steps = append(steps, received.Step(s.Retention))
 	}
 	return steps
 }

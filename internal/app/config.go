@@ -58,7 +58,7 @@ type config struct {
 
 	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate as the owner of the schemas; required"`
 	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
-	DatabaseMaxConns int32  `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
+	DatabaseMaxConns uint16 `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
 
 	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by every role but api"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
@@ -140,11 +140,6 @@ func (c config) hasPartRole() bool {
 	return slices.ContainsFunc(c.program.Parts, func(p Part) bool { return c.has(p.Role) })
 }
 
-// needsPubSub reports whether a role of this process publishes or consumes.
-func (c config) needsPubSub() bool {
-	return slices.ContainsFunc(c.Roles, func(role string) bool { return role != roleAPI })
-}
-
 // roles returns the values that ROLES may have.
 func (p Program) roles() []string {
 	all := []string{roleAPI, rolePublisher, roleProjector}
@@ -172,32 +167,22 @@ func (c config) listenAddr() string {
 	return net.JoinHostPort(host, strconv.Itoa(int(c.Port)))
 }
 
-// connections returns how many connections to each database are for API calls, and how many for
-// everything else: one per worker of the loops, and three for the probe, the metrics and
-// maintenance. If a table of the outbox is locked, these may need more for a while, and the
-// process is then not ready.
-func (c config) connections() (calls, own int32) {
-	commands, queries := 0, 0
+// ownConnections returns how many connections to each database are not for API calls: one per
+// worker of the loops, and three for the probe, the metrics and maintenance.
+func (c config) ownConnections() int32 {
+	workers := 0
 	if c.has(rolePublisher) {
-		commands = c.limits.Outbox.Workers
+		workers += c.limits.Outbox.Workers
 	}
 	if c.has(roleProjector) {
-		queries = c.limits.Consumer.Workers
+		workers += c.limits.Consumer.Workers
 	}
 	for _, part := range c.program.Parts {
 		if part.Subscriptions != nil && c.has(part.Role) {
-			commands += commandWorkers(part.Subscriptions(c.program.Registrations))
+			workers += commandWorkers(part.Subscriptions(c.program.Registrations))
 		}
 	}
-	n := max(commands, queries)
-	if c.ReadDatabaseURL == c.DatabaseURL {
-		n = commands + queries
-	}
-	own = int32(min(n, math.MaxInt16)) + 3
-	if c.has(roleAPI) {
-		calls = c.DatabaseMaxConns - own
-	}
-	return calls, own
+	return int32(min(workers, math.MaxInt16)) + 3
 }
 
 // commandWorkers returns how many transactions on the command side the consumer of some
@@ -268,7 +253,6 @@ func (c config) check(command string) []error {
 }
 
 func (m *mistakes) checkDatabases(c config) {
-	m.unless(c.DatabaseMaxConns > 0, "DATABASE_MAX_CONNS must be more than 0")
 	if c.DatabaseURL == "" {
 		m.of("DATABASE_URL", errors.New("is required"))
 		return
@@ -280,13 +264,13 @@ func (m *mistakes) checkDatabases(c config) {
 }
 
 func (m *mistakes) checkServe(c config) {
-	m.unless(c.PubSubProject != "" || !c.needsPubSub(), "PUBSUB_PROJECT is required by every role but api")
+	m.unless(c.PubSubProject != "" || slices.Equal(c.Roles, []string{roleAPI}), "PUBSUB_PROJECT is required by every role but api")
 	m.checkAuth(c)
-	_, need := c.connections()
+	need := c.ownConnections()
 	if c.has(roleAPI) {
 		need++
 	}
-	m.unless(c.DatabaseMaxConns >= need, "DATABASE_MAX_CONNS (%d) must be at least %d: one per worker of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
+	m.unless(int32(c.DatabaseMaxConns) >= need, "DATABASE_MAX_CONNS (%d) must be at least %d: one per worker of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
 }
 
 // checkAuth checks AUTH, without which a process with other roles serves no calls.

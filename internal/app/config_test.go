@@ -37,7 +37,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 			"PORT cannot be read as uint16", "OUTBOX_RETENTION cannot be read as time.Duration", "LOG_LEVEL cannot be read as slog.Level", "TELEMETRY_TRACE_RATIO cannot be read as float64",
 		}},
 		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
-			"DATABASE_MAX_CONNS must be more than 0", "DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
+			"DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
 		}},
 		{"connections", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=3"}, []string{"DATABASE_MAX_CONNS (3) must be at least 12"}},
 		{"telemetry", []string{

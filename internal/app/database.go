@@ -18,10 +18,9 @@ import (
 // side is one database of the service. Its pools connect when they are used, so that a side that
 // is not used need not be reachable. If both sides have the same URL, both have the same pools.
 type side struct {
-	setting string
-	calls   *pgxpool.Pool // for API calls, which so never take the connections that the loops need
-	own     *pgxpool.Pool // for the loops, the probes and everything else
-	writes  bool          // this process writes to the database
+	calls  *pgxpool.Pool // for API calls, which so never take the connections that the loops need
+	own    *pgxpool.Pool // for the loops, the probes and everything else
+	writes bool          // this process writes to the database
 }
 
 // sides says which databases a process or a command uses.
@@ -37,60 +36,50 @@ func (c config) sides() sides {
 // returns an error for a database that this build cannot use. tracer sees every statement; it
 // may be nil.
 func (s *Service) open(ctx context.Context, used sides, tracer pgx.QueryTracer) (err error) {
-	if s.commands.own == nil {
+	if s.pools == nil {
+		s.pools = make(map[string]*pgxpool.Pool)
 		s.closers = append(s.closers, s.closePools)
-		if s.commands, err = s.openSide(ctx, server.SideCommands, "DATABASE_URL", s.cfg.DatabaseURL, tracer); err != nil {
-			return err
+		if s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL, tracer); err != nil {
+			return fmt.Errorf("DATABASE_URL: %w", err)
 		}
 		s.commands.writes, s.queries = true, s.commands
-	}
-	if s.queries.own == s.commands.own && s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
-		if s.queries, err = s.openSide(ctx, server.SideQueries, "READ_DATABASE_URL", s.cfg.ReadDatabaseURL, tracer); err != nil {
-			return err
+		if s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
+			if s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL, tracer); err != nil {
+				return fmt.Errorf("READ_DATABASE_URL: %w", err)
+			}
+			s.queries.writes = s.cfg.has(roleProjector) || s.cfg.hasPartRole()
 		}
-		s.queries.writes = s.cfg.has(roleProjector) || s.cfg.hasPartRole()
 	}
 	if used.commands {
 		s.Commands = s.commands.own
-		err = s.cfg.untilItWorks(ctx, s.commands.works)
+		if err := s.cfg.untilItWorks(ctx, func(ctx context.Context) error { return db.Check(ctx, s.Commands) }); err != nil {
+			return fmt.Errorf("DATABASE_URL: %w", err)
+		}
 	}
 	if used.queries {
 		s.Queries = s.queries.own
-		err = errors.Join(err, s.cfg.untilItWorks(ctx, s.queries.works))
-	}
-	return err
-}
-
-func (s *Service) openSide(ctx context.Context, name, setting, url string, tracer pgx.QueryTracer) (d side, err error) {
-	d.setting = setting
-	var calls int32
-	if s.Command == "serve" {
-		calls, _ = s.cfg.connections()
-	}
-	if d.own, err = db.Open(ctx, url, s.cfg.DatabaseMaxConns-calls, tracer); err != nil {
-		return d, fmt.Errorf("%s: %w", setting, err)
-	}
-	s.pools[name] = d.own
-	if calls == 0 {
-		return d, nil
-	}
-	if d.calls, err = db.Open(ctx, url, calls, tracer); err != nil {
-		return d, fmt.Errorf("%s: %w", setting, err)
-	}
-	s.pools[name+".calls"] = d.calls
-	return d, nil
-}
-
-// works returns why this build cannot use the database.
-func (d side) works(ctx context.Context) error {
-	err := db.Check(ctx, d.own)
-	if err == nil && d.calls != nil {
-		err = d.calls.Ping(ctx) // opens a connection for the first call
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", d.setting, err)
+		if err := s.cfg.untilItWorks(ctx, func(ctx context.Context) error { return db.Check(ctx, s.Queries) }); err != nil {
+			return fmt.Errorf("READ_DATABASE_URL: %w", err)
+		}
 	}
 	return nil
+}
+
+func (s *Service) openSide(ctx context.Context, name, url string, tracer pgx.QueryTracer) (d side, err error) {
+	own := max(1, int32(s.cfg.DatabaseMaxConns)) // of a command
+	calls := int32(1)                            // of a process that serves none
+	if s.Command == "serve" && s.cfg.has(roleAPI) {
+		own = s.cfg.ownConnections()
+		calls = int32(s.cfg.DatabaseMaxConns) - own
+	}
+	if d.own, err = db.Open(ctx, url, own, tracer); err != nil {
+		return d, err
+	}
+	s.pools[name] = d.own
+	if d.calls, err = db.Open(ctx, url, calls, tracer); err == nil {
+		s.pools[name+".calls"] = d.calls
+	}
+	return d, err
 }
 
 // readiness returns the readiness checks of the sides that are used, by name.

@@ -6,38 +6,27 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
 const (
-	// partitionsAhead is how many days of the outbox have their partition in advance.
-	// Maintenance may fail for that long before a person must act.
-	partitionsAhead = 7
-	// requestRetention is how long CreateVideo recognizes a request_id. The API promises 24
-	// hours.
-	requestRetention = 25 * time.Hour
-	// auditRetention is how long the audit of operators' actions is kept.
-	auditRetention = 366 * 24 * time.Hour
+	partitionsAhead  = 7                    // days of the outbox; maintenance may fail for that long before a person must act
+	requestRetention = 25 * time.Hour       // of a request_id; the API promises 24 hours
+	auditRetention   = 366 * 24 * time.Hour // of the audit of operators' actions
 	// PruneRows is how many rows one transaction deletes. That takes far less than the 8 s
-	// that a transaction may take. Each transaction begins at the oldest row, and reads
-	// past the rows that were deleted since the last vacuum. Many small transactions would
-	// read those rows again and again.
-	PruneRows = 10_000
-	// pruneQuarantineRows is the same for the quarantine, where a row may have 10 MB.
-	pruneQuarantineRows = 1_000
+	// that a transaction may take. Many small ones would read what is deleted and not yet
+	// vacuumed again and again.
+	PruneRows           = 10_000
+	pruneQuarantineRows = 1_000 // the same, where a row may have 10 MB
 	// maintainInterval and maintainRetry are the average pauses: after a maintenance that
-	// succeeded, and after one that failed.
+	// succeeded, and after one that failed. wakePause lets one that is woken do more at once.
 	maintainInterval = time.Hour
 	maintainRetry    = time.Minute
-	// maintainTimeout is how long one statement may take. The database itself ends a
-	// statement after 8 s (docs/database.md). So this timeout ends only statements on a
-	// database that has become unreachable.
+	wakePause        = 5 * time.Second
+	// maintainTimeout ends a statement on a database that has become unreachable. The database
+	// itself ends a statement after 8 s (docs/database.md).
 	maintainTimeout = time.Minute
-	// wakePause is how long a maintenance that is woken waits for more of the same work.
-	wakePause = 5 * time.Second
 )
 
 // Step runs one statement of a maintenance. It reports whether to call it again
@@ -64,58 +53,55 @@ func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error 
 	})
 }
 
-// outboxSteps returns the maintenance of the command side: it creates and drops partitions,
-// deletes old requests and entries of the audit, and runs the steps of the aggregate types. Any
-// number of processes may run it at once.
-func outboxSteps(events *store.Outbox, cfg config, log *slog.Logger) []Step {
+// outboxSteps returns the maintenance of the command side. Any number of processes may run it at
+// once.
+func (s *Service) outboxSteps(events *store.Outbox) []Step {
 	steps := []Step{
 		func(ctx context.Context) (more bool, err error) {
-			created, dropped, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
+			created, dropped, err := events.Maintain(ctx, partitionsAhead, s.cfg.OutboxRetention)
 			if created+dropped > 0 {
-				log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
+				s.Log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
 			}
 			return false, err
 		},
 		Prune(events.PruneRequests).Step(requestRetention),
 		Prune(events.PruneAudit).Step(auditRetention),
 	}
-	for _, r := range cfg.program.Registrations {
+	for _, r := range s.Registered {
 		if r.Maintain != nil {
-			steps = append(steps, r.Maintain(events, cfg.tombstoneRetention())...)
+			steps = append(steps, r.Maintain(events, s.cfg.tombstoneRetention())...)
 		}
 	}
-	return steps
+	return append(steps, s.steps...)
 }
 
-// inboxSteps returns the maintenance of the query side: it deletes old event ids, messages in
-// quarantine, entries of the audit and tombstones.
-func inboxSteps(inbox *store.Inbox, cfg config, queries *pgxpool.Pool, log *slog.Logger) []Step {
+// inboxSteps returns the maintenance of the query side.
+func (s *Service) inboxSteps(inbox *store.Inbox) []Step {
 	steps := []Step{
 		func(ctx context.Context) (more bool, err error) {
-			n, err := inbox.PruneQuarantine(ctx, cfg.InboxRetention, pruneQuarantineRows)
+			n, err := inbox.PruneQuarantine(ctx, s.Retention, pruneQuarantineRows)
 			if n > 0 {
-				log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", cfg.InboxRetention)
+				s.Log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", s.Retention)
 			}
 			return n == pruneQuarantineRows, err
 		},
 		Prune(inbox.PruneAudit).Step(auditRetention),
 	}
-	for _, s := range cfg.program.projected() {
+	for _, from := range s.cfg.program.projected() {
 		received := Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-			return inbox.PruneInbox(ctx, s.Consumer, olderThan, maxRows)
+			return inbox.PruneInbox(ctx, from.Consumer, olderThan, maxRows)
 		})
-		steps = append(steps, received.Step(cfg.InboxRetention))
-		if s.Tombstones != nil {
-			steps = append(steps, s.Tombstones(queries).Step(cfg.tombstoneRetention()))
+		steps = append(steps, received.Step(s.Retention))
+		if from.Tombstones != nil {
+			steps = append(steps, from.Tombstones(s.Queries).Step(s.cfg.tombstoneRetention()))
 		}
 	}
 	return steps
 }
 
 // tombstoneRetention returns how long the tombstone of a purged aggregate stays. Until then
-// something may bring its content back: an event that comes late, for InboxRetention, and a
-// message that was quarantined then, for as long again. A client that resumes a watch must
-// still be told that the entry is gone.
+// something may bring its content back: an event that comes late, a message that was quarantined
+// then, and a client that resumes a watch.
 func (c config) tombstoneRetention() time.Duration {
 	const resumes = 30 * 24 * time.Hour // server.ResumeTokenAge
 	return 2*c.InboxRetention + resumes

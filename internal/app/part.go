@@ -92,7 +92,7 @@ type Service struct {
 func newService(command string, cfg config, level *slog.LevelVar, log *slog.Logger) *Service {
 	return &Service{
 		Process: Process{Command: command, Auth: cfg.Auth, Roles: cfg.Roles, Hosts: cfg.hosts()}, Log: log, Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
-		pools: make(map[string]*pgxpool.Pool), cfg: cfg, level: level, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
+		cfg: cfg, level: level, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
 	}
 }
 
@@ -149,7 +149,7 @@ func (s *Service) wakeEraser() {
 }
 
 // LimitConns limits the connections that Open opens to each side.
-func (s *Service) LimitConns(n int32) { s.cfg.DatabaseMaxConns = min(s.cfg.DatabaseMaxConns, n) }
+func (s *Service) LimitConns(n uint16) { s.cfg.DatabaseMaxConns = min(s.cfg.DatabaseMaxConns, n) }
 
 // Open connects a command to the sides that it uses, and checks their schema. The connections are
 // closed when the command ends.

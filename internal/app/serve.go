@@ -73,7 +73,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		if err := s.consume(ctx, "projector", cfg.limits.Consumer, cfg.program.projected()); err != nil {
 			return err
 		}
-		s.maintain("inbox", nil, inboxSteps(inbox, cfg, s.Queries, s.Log)...)
+		s.maintain("inbox", nil, s.inboxSteps(inbox)...)
 	}
 	for _, part := range cfg.program.Parts {
 		if err := s.startPart(ctx, part); err != nil {
@@ -81,7 +81,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		}
 	}
 	if cfg.sides().commands {
-		s.maintain("outbox", s.purged, append(outboxSteps(events, cfg, s.Log), s.steps...)...)
+		s.maintain("outbox", s.purged, s.outboxSteps(events)...)
 	}
 	if err := s.startPrivatePort(ctx, events); err != nil {
 		return err

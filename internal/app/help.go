@@ -1,18 +1,15 @@
 package app
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
 	"reflect"
-	"strings"
 	"text/tabwriter"
 )
 
-func (p Program) printHelp(w io.Writer) error {
-	var out bytes.Buffer
-	out.WriteString("server is the program of the service.\n" + `
+const helpHead = `server is the program of the service.
+
   server [serve]                       run until SIGTERM or SIGINT
   server migrate                       bring the database schema up to date
   server drain                         publish everything pending, then exit
@@ -25,7 +22,9 @@ func (p Program) printHelp(w io.Writer) error {
          --by NAME                     who does it; default: the user and the host
          --dry-run                     change nothing, and count what matches
          --json                        of all that list or change: print JSON, one object per line
-` + p.helpOfParts() + `  server version                       print the version
+`
+
+const helpTail = `  server version                       print the version
   server help                          print this
 
 Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and
@@ -33,24 +32,19 @@ Exit codes: 0 done, or nothing matched; 1 failed, the output says what is change
 
 Settings, from the environment:
 
-`)
-	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+`
+
+func (p Program) printHelp(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(table, helpHead)
+	for _, part := range p.Parts {
+		fmt.Fprint(table, part.Help)
+	}
+	fmt.Fprint(table, helpTail)
 	for _, s := range p.settings() {
 		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Name, cmp.Or(s.Default, "-"), s.Help)
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print help: %w", err)
-	}
-	_, err := w.Write(out.Bytes())
-	return err
-}
-
-func (p Program) helpOfParts() string {
-	var lines strings.Builder
-	for _, part := range p.Parts {
-		lines.WriteString(part.Help)
-	}
-	return lines.String()
+	return table.Flush()
 }
 
 // Setting describes a setting.

@@ -26,8 +26,8 @@ import (
 type Part struct {
 	// Name is the name of the folder.
 	Name string
-	// Settings points to a struct whose fields are settings, with the tags env, envDefault and
-	// help. It is filled before everything that follows is called.
+	// Settings points to a struct of settings, with the tags env, envDefault and help. It is
+	// filled before anything else is called.
 	Settings any
 	// Check returns the mistakes in Settings. Each begins with the name of a setting and does
 	// not show its value.
@@ -35,16 +35,15 @@ type Part struct {
 	// NewChecker makes the check of callers, which AUTH selects by the name of the part.
 	// methods are the names of all methods of the API, as package.Service/Method.
 	NewChecker func(s *Service, methods []string) (auth.Checker, error)
-	// Role is one more value of ROLES. A process that has it uses both sides and Pub/Sub, and
-	// consumes Subscriptions. Start sees by [Process.Roles] whether the process has it.
+	// Role is one more value of ROLES. A process that has it uses both sides, and consumes
+	// Subscriptions.
 	Role string
 	// Subscriptions returns the subscriptions of the part, whose handlers write to the command
-	// side. Their messages in quarantine are replayed like all others.
+	// side.
 	Subscriptions func([]Registration) []Subscription
 	// Start adds to a process that serves, before its port is opened.
 	Start func(context.Context, *Service) error
-	// Commands are more commands of the program, by their first word. Help has their lines for
-	// the command help.
+	// Commands are more commands, by their first word. Help has their lines for the help.
 	Commands map[string]Command
 	Help     string
 }
@@ -125,8 +124,7 @@ func (s *Service) stuck() error {
 	return errors.Join(errs...)
 }
 
-// Maintain adds steps to the maintenance of the command side. They run only in processes that use
-// that side.
+// Maintain adds steps to the maintenance of the command side, in processes that use it.
 func (s *Service) Maintain(steps ...Step) { s.steps = append(s.steps, steps...) }
 
 // Wrap puts a middleware around all requests of the port, before they are checked. The last one

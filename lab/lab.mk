@@ -25,10 +25,10 @@ lab-check: test-race deploy-test ## Test the kit and the lab, and break the serv
 	$(MAKE) --no-print-directory chaos
 
 .PHONY: test-pooler
-test-pooler: lab-check ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
+test-pooler: lab-check ## Run each statement once more, through PgBouncer in transaction mode.
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && go build -C lab -o "$$dir/pooler" ./pooler && export STORETEST_POOLER="$$dir/pooler" && \
 	go test -shuffle=on -skip '^TestWithoutDatabase$$' ./db ./internal/store ./internal/outbox ./cmd/server ./options/... && \
-	cd lab && go test -count=1 -shuffle=on -timeout 30m ./catalog ./engine/db ./engine/outbox ./engine/store
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./engine/db
 
 .PHONY: lab-lint
 lab-lint:

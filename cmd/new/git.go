@@ -68,15 +68,6 @@ func (t template) files(ctx context.Context) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(list, "\x00"), "\x00"), err
 }
 
-// check returns an error if the words of the options collide with others of the template.
-func (t template) check(ctx context.Context, a options) error {
-	files, err := t.files(ctx)
-	if err != nil {
-		return err
-	}
-	return a.collisions(os.DirFS(t.root), files)
-}
-
 // generate generates what depends on the names: Go and OpenAPI from api/proto, Go from db,
 // the released contract, and alerts.
 func (r *renderer) generate() error {
@@ -90,7 +81,7 @@ func (r *renderer) generate() error {
 	if !slices.Contains(r.options.without(), "observe") {
 		steps = append(steps, []string{"go", "run", "./deploy/observe/generate"})
 	}
-	if r.options.Entity != "" { // a collision of words that template.check does not see ends here
+	if !r.options.Full { // the words of the entity may be of something else there
 		steps = append(steps, []string{"go", "vet", "./..."})
 	}
 	for _, args := range steps {

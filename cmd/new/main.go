@@ -14,9 +14,7 @@
 //	go run ./cmd/new ../orders --upgrade
 //
 // The service is lean: it has the machinery and the entity, which cmd/entity makes. With --full
-// it is the whole reference; then --entity replaces the words of the example in every form: a
-// video is then an order, and the catalog an overview. A word that would collide with another
-// one is refused.
+// it is the whole reference, with the example.
 //
 // A wrong option is reported before anything is written. If a later step fails, there
 // is no new folder.
@@ -47,11 +45,9 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --transitions LIST   its transitions; default: none
   --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
   --with LIST      parts that the service also has, separated by commas: terraform, and the folders of options
-  --full           the whole reference instead, with every part: the example, whose words --entity replaces
-  --view NAME      of a full service: one word for what the template calls the catalog, the query side; default: overview
-  --topic NAME     of a full service: Pub/Sub topic of its events; default: SERVICE.ENTITY.events
+  --full           the whole reference instead, with the example and every part
   --yes            take the defaults without asking
-  --upgrade        bring the service in DIR, which this command made, to the version of this template
+  --upgrade        bring the service in DIR, which this command made, to the version of this template, and add the parts of --with
 
 Without --module it asks, if it runs on a terminal.
 `
@@ -80,7 +76,7 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 		if err != nil {
 			return err
 		}
-		return upgrade(ctx, from, a.dir, stdout)
+		return upgrade(ctx, from, a.dir, a.With, stdout)
 	}
 	if a.Module == "" && !mode.yes && isTerminal(stdin) {
 		if err := ask(&a, stdin, stdout); err != nil {
@@ -93,9 +89,6 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 		a.offered, err = from.optionNames()
 	}
 	if err := errors.Join(a.check(), err); err != nil {
-		return err
-	}
-	if err := from.check(ctx, a); err != nil {
 		return err
 	}
 	return render(ctx, from, a, stdout)
@@ -115,8 +108,6 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Domain, "domain", "", "")
 	flags.StringVar(&a.Entity, "entity", "", "")
 	flags.StringVar(&a.Plural, "plural", "", "")
-	flags.StringVar(&a.View, "view", "", "")
-	flags.StringVar(&a.Topic, "topic", "", "")
 	flags.StringVar(&with, "with", "", "")
 	flags.BoolVar(&a.Full, "full", false, "")
 	flags.StringVar(&a.Fields, "fields", "", "")
@@ -139,15 +130,17 @@ func parse(args []string) (a options, m mode, err error) {
 		return a, m, fmt.Errorf("%d folders, want one: try go run ./cmd/new --help", len(dirs))
 	}
 	a.dir = dirs[0]
-	if m.upgrade && (flags.NFlag() > 1) {
-		return a, m, errors.New("--upgrade takes the recorded options, and no others")
-	}
+	flags.Visit(func(f *flag.Flag) {
+		if m.upgrade && f.Name != "upgrade" && f.Name != "with" {
+			err = fmt.Errorf("--%s must not be given with --upgrade, which takes the recorded options", f.Name)
+		}
+	})
 	for part := range strings.SplitSeq(with, ",") {
 		if part = strings.TrimSpace(part); part != "" {
 			a.With = append(a.With, part)
 		}
 	}
-	return a, m, nil
+	return a, m, err
 }
 
 // ask asks for the options that are missing. An empty line takes the default.
@@ -158,16 +151,15 @@ func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 		field *string
 	}{
 		{"Go module path", &a.Module}, {"Name of the service", &a.Service}, {"PostgreSQL schema", &a.Schema}, {"Domain of errors", &a.Domain},
-		{"Entity instead of the video, in the singular", &a.Entity}, {"Its plural", &a.Plural}, {"Word for the catalog", &a.View},
-		{"Pub/Sub topic", &a.Topic},
+		{"Entity instead of the video, in the singular", &a.Entity}, {"Its plural", &a.Plural},
 	} {
-		needsEntity := question.field == &a.Plural || question.field == &a.View
-		if *question.field != "" || needsEntity && a.Entity == "" {
+		ofEntity := question.field == &a.Entity || question.field == &a.Plural
+		if *question.field != "" || ofEntity && a.Full {
 			continue
 		}
 		guess := *a
 		guess.setDefaults()
-		byDefault := map[*string]string{&a.Service: guess.Service, &a.Schema: guess.Schema, &a.Domain: guess.Domain, &a.Plural: guess.Plural, &a.View: guess.View, &a.Topic: guess.Topic}[question.field]
+		byDefault := map[*string]string{&a.Service: guess.Service, &a.Schema: guess.Schema, &a.Domain: guess.Domain, &a.Plural: guess.Plural}[question.field]
 		if _, err := fmt.Fprintf(stdout, "%s [%s]: ", question.text, byDefault); err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ var exampleFiles = []string{
 	"db/migrations/00013_tombstones.sql", "db/migrations/00014_videos_purge_time.sql", "db/migrations/00015_projection_tombstones.sql",
 	"db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/video*.sql",
 	"deploy/smoke/video.go",
-	"docs/erasure.md", "docs/performance.md",
+	"docs/catalog.md", "docs/erasure.md", "docs/performance.md",
 	"internal/domain/catalog.go", "internal/domain/event.go", "internal/domain/query.go", "internal/domain/reason.go", "internal/domain/video.go",
 	"internal/event/testdata", "internal/event/video.go",
 	"internal/names/video.go",

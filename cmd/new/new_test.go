@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +12,7 @@ import (
 // A name of the template is renamed wherever it stands, and no part of another word is.
 func TestRename(t *testing.T) {
 	t.Parallel()
-	a := options{Module: "github.com/acme/orders", Service: "orders-api", Schema: "orders_main", Domain: "orders.acme.example"}
+	a := options{Module: "github.com/acme/orders", Service: "orders-api", Schema: "orders_main", Domain: "orders.acme.example", Full: true}
 	for text, want := range map[string]string{
 		`import "example.com/videocatalog/internal/store"`:     `import "github.com/acme/orders/internal/store"`,
 		"videocatalog.example.com/Video":                       "orders.acme.example/Video",
@@ -26,7 +25,7 @@ func TestRename(t *testing.T) {
 		"sqlcgen.VideoCatalogReadQuarantine":                   "sqlcgen.OrdersMainReadQuarantine",
 		"VIDEOCATALOG_VICTIM":                                  "ORDERS_MAIN_VICTIM",
 		"myvideocatalog videocatalogs myvideo_catalog":         "myvideocatalog videocatalogs myvideo_catalog",
-		"a video catalog, CatalogService, video.events, video": "a video catalog, CatalogService, video.events, video",
+		"a video catalog, CatalogService, video.events, video": "a video catalog, CatalogService, orders-api.video.events, video",
 	} {
 		if got := a.rename(text, spans("x.md", text)); got != want {
 			t.Errorf("rename(%q) = %q, want %q", text, got, want)
@@ -69,19 +68,13 @@ func TestWrongOptions(t *testing.T) {
 		"schema is the service": {options{Module: "github.com/acme/orders", Schema: "orders"}, []string{"--schema", "differ"}},
 		"no domain":             {options{Module: "github.com/acme/orders", Domain: "orders"}, []string{"--domain"}},
 		"domain with a path":    {options{Module: "github.com/acme/orders", Domain: "orders.example/x"}, []string{"--domain"}},
-		"topic with a slash":    {options{Module: "github.com/acme/orders", Topic: "projects/x/topics/orders"}, []string{"--topic", "Pub/Sub's rule"}},
-		"topic of a digit":      {options{Module: "github.com/acme/orders", Topic: "1.events"}, []string{"--topic"}},
-		"short topic":           {options{Module: "github.com/acme/orders", Topic: "ab"}, []string{"--topic"}},
-		"long topic":            {options{Module: "github.com/acme/orders", Topic: strings.Repeat("x", 201)}, []string{"--topic"}},
-		"topic of Google":       {options{Module: "github.com/acme/orders", Service: "google-orders"}, []string{"--topic", "goog"}},
 		"unknown part":          {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"terraform", "docs"}}, []string{`--with "docs"`, "one of terraform"}},
 		"part of the example":   {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"lab"}}, []string{`--with "lab"`}},
 		"full has every part":   {options{Module: "github.com/acme/orders", Full: true, With: []string{"console"}}, []string{"--with must not be given with --full"}},
 		"no entity":             {options{Module: "github.com/acme/orders"}, []string{"--entity is required"}},
-		"topic of an entity":    {options{Module: "github.com/acme/orders", Entity: "order", Topic: "mine"}, []string{"--topic needs --full"}},
-		"timers, full":          {options{Module: "github.com/acme/orders", Full: true, Entity: "order", Timers: "a:15m:c"}, []string{"--fields, --transitions and --timers must not be given with --full"}},
-		"fields, full":          {options{Module: "github.com/acme/orders", Full: true, Entity: "order", Fields: "title:string"}, []string{"--fields, --transitions and --timers must not be given with --full"}},
-		"moves, full":           {options{Module: "github.com/acme/orders", Full: true, Entity: "order", Transitions: "a→b:c"}, []string{"--fields, --transitions and --timers must not be given with --full"}},
+		"service of Google":     {options{Module: "github.com/acme/orders", Service: "google-orders", Full: true}, []string{"--service", "goog"}},
+		"entity, full":          {options{Module: "github.com/acme/orders", Full: true, Entity: "order"}, []string{"must not be given with --full"}},
+		"moves, full":           {options{Module: "github.com/acme/orders", Full: true, Transitions: "a→b:c"}, []string{"must not be given with --full"}},
 		"a full folder":         {options{Module: "github.com/acme/orders", dir: full}, []string{"empty folder"}},
 		"all at once": {
 			options{Module: "x", Service: "y", Schema: "select", Domain: "z", Entity: "order", With: []string{"w"}, dir: full},
@@ -112,7 +105,6 @@ func TestWrongOptions(t *testing.T) {
 		{Module: "github.com/acme/orders", Full: true},
 		{Module: "gitlab.example.org/group/sub/order-service.v2", Service: "order-service", Full: true},
 		{Module: "github.com/acme/status-page", Schema: "status", Full: true},
-		{Module: "github.com/acme/orders", Full: true, Entity: "order", Topic: "mine"},
 		{Module: "github.com/acme/news-feed", With: []string{"terraform"}, Entity: "order"},
 		{Module: "github.com/acme/orders", Entity: "order"},
 		{Module: "github.com/acme/orders", Entity: "order", Fields: "title:string!", Transitions: "a→b:c"},
@@ -139,33 +131,18 @@ func TestServiceOfModule(t *testing.T) {
 	}
 }
 
-// The topic of a new service begins with its name, because services of one project share its
-// topics. One that was made before keeps the topic that others subscribe to.
+// The topic of a service begins with its name, because services of one project share its topics.
 func TestTopics(t *testing.T) {
 	t.Parallel()
-	of := func(text string) string {
-		t.Helper()
-		var a options
-		if err := json.Unmarshal([]byte(text), &a); err != nil {
-			t.Fatal(err)
-		}
-		return a.rename("TOPICS=(video.events video.events.catalog)", []span{{100, code}})
-	}
-	for text, want := range map[string]string{
-		`{"full": true}`:               "TOPICS=(video.events video.events.catalog)",
-		`{"entity": "purchase_order"}`: "TOPICS=(purchase-order.events purchase-order.events.purchase-order-views)",
-		`{"full": true, "entity": "purchase_order", "plural": "purchase_orders", "view": "ledger"}`:               "TOPICS=(purchase-order.events purchase-order.events.ledger)",
-		`{"full": true, "entity": "order", "plural": "orders", "view": "overview", "topic": "changes.of-orders"}`: "TOPICS=(changes.of-orders changes.of-orders.overview)",
+	for _, tt := range []struct {
+		a    options
+		want string
+	}{
+		{options{Service: "billing", Full: true}, "TOPICS=(billing.video.events billing.video.events.catalog)"},
+		{options{Service: "billing", Entity: "order_item"}, "TOPICS=(billing.order-item.events billing.order-item.events.order-item-views)"},
 	} {
-		if got := of(text); got != want {
-			t.Errorf("with the record %s = %q, want %q", text, got, want)
-		}
-	}
-	for _, a := range []options{{Module: "github.com/acme/orders"}, {Module: "github.com/acme/billing"}, {Module: "github.com/acme/billing", Entity: "order_item"}} {
-		a.setDefaults()
-		want := a.Service + "." + map[string]string{"": "video", "order_item": "order-item"}[a.Entity] + ".events"
-		if recorded, err := json.Marshal(a); err != nil || a.Topic != want || !strings.Contains(of(string(recorded)), "("+want+" ") {
-			t.Errorf("the topic of %s, %v, is renamed to %s, want %s, recorded", a.Service, err, of(string(recorded)), want)
+		if got := tt.a.rename("TOPICS=(video.events video.events.catalog)", []span{{100, code}}); got != tt.want {
+			t.Errorf("with %+v = %q, want %q", tt.a, got, tt.want)
 		}
 	}
 }
@@ -194,36 +171,39 @@ func TestAsk(t *testing.T) {
 	t.Parallel()
 	var screen strings.Builder
 	a := options{Domain: "orders.acme.example"}
-	if err := ask(&a, strings.NewReader("github.com/acme/order-service\n\nmoney\norder\n\nledger\n\n"), &screen); err != nil {
+	if err := ask(&a, strings.NewReader("github.com/acme/order-service\n\nmoney\norder\n\n"), &screen); err != nil {
 		t.Fatal(err)
 	}
 	a.setDefaults()
-	if a.Module != "github.com/acme/order-service" || a.Service != "order-service" || a.Schema != "money" || a.Domain != "orders.acme.example" || a.Entity != "order" || a.Plural != "orders" || a.View != "ledger" || a.Topic != "order-service.order.events" {
+	if a.Module != "github.com/acme/order-service" || a.Service != "order-service" || a.Schema != "money" || a.Domain != "orders.acme.example" || a.Entity != "order" || a.Plural != "orders" {
 		t.Errorf("options = %+v", a)
 	}
-	if text := screen.String(); !strings.Contains(text, "[order-service]") || !strings.Contains(text, "[order_service_db]") || !strings.Contains(text, "[orders]") || !strings.Contains(text, "[order-service.order.events]") || strings.Contains(text, "Domain") {
+	if text := screen.String(); !strings.Contains(text, "[order-service]") || !strings.Contains(text, "[order_service_db]") || !strings.Contains(text, "[orders]") || strings.Contains(text, "Domain") {
 		t.Errorf("screen = %q, want the defaults, and no question about the domain", text)
 	}
 	screen.Reset()
-	if err := ask(&options{Module: "m", Service: "s", Schema: "d", Domain: "e"}, strings.NewReader("\n\n"), &screen); err != nil || strings.Contains(screen.String(), "Its plural") {
-		t.Errorf("ask() = %v, and it asks for a plural of no entity: %s", err, screen.String())
+	if err := ask(&options{Module: "m", Service: "s", Schema: "d", Domain: "e", Full: true}, strings.NewReader(""), &screen); err != nil || screen.Len() > 0 {
+		t.Errorf("ask() = %v, and it asks for an entity of a full service: %s", err, screen.String())
 	}
 	if err := ask(new(options), strings.NewReader("github.com/acme/orders\n"), &screen); err == nil {
 		t.Error("ask() of an input that ends = nil")
 	}
 }
 
-// Links to what is left out become text, or leave a list of links, and no others do.
+// Rows and points with a link to what is left out are gone. In a sentence such links become text, or
+// leave a list of links. No others do.
 func TestUnlink(t *testing.T) {
 	t.Parallel()
 	left := []string{"docs/decisions", "lab", "README.zh-CN.md"}
 	for text, want := range map[string]string{
-		"[a](docs/decisions/1.md), and [b](decisions/README.md#x)":                   "a, and b",
-		"[c](../lab/bench) [d](docs/testing.md#lab); [中文](README.zh-CN.md)":          "c [d](docs/testing.md#lab); 中文",
-		"[d](docs/testing.md), [a](docs/decisions/1.md), [c](lab/x), [e](docs/e.md)": "[d](docs/testing.md), [e](docs/e.md)",
-		"[d](docs/testing.md)、[a](docs/decisions/1.md)、[e](docs/e.md)、[c](lab/x)。":   "[d](docs/testing.md)、[e](docs/e.md)。",
+		"[a](decisions/1.md), and [b](decisions/README.md#x)":             "a, and b",
+		"[c](../lab/bench) [d](testing.md#lab); [中文](../README.zh-CN.md)": "c [d](testing.md#lab); 中文",
+		"[d](testing.md), [a](decisions/1.md), [c](../lab/x), [e](e.md)":  "[d](testing.md), [e](e.md)",
+		"[d](testing.md)、[a](decisions/1.md)、[e](e.md)、[c](../lab/x)。":    "[d](testing.md)、[e](e.md)。",
+		"- one\n- [two](decisions/2.md)\n3. [three](../lab/x) is more\n":  "- one\n",
+		"| [a](decisions/1.md) | b |\n| [decisions](e.md) | lab/x |\n":    "| [decisions](e.md) | lab/x |\n",
 	} {
-		if got := unlink(text, left); got != want {
+		if got := unlink("docs/page.md", text, left); got != want {
 			t.Errorf("unlink(%q) = %q, want %q", text, got, want)
 		}
 	}

@@ -25,16 +25,10 @@ type options struct {
 	Full bool     `json:"full,omitempty"`
 	With []string `json:"with,omitempty"`
 
-	// What the new service has instead of videos and the catalog. A full service without an
-	// entity keeps the example.
+	// What a lean service has instead of videos and the catalog.
 	Entity string `json:"entity,omitempty"`
 	Plural string `json:"plural,omitempty"`
-	View   string `json:"view,omitempty"`
-
-	// Topic gets the events of the entity.
-	Topic string `json:"topic,omitempty"`
-	// The fields, transitions and timers of the entity of a lean service, in the form of
-	// cmd/entity.
+	// The fields, transitions and timers of the entity, in the form of cmd/entity.
 	Fields      string `json:"fields,omitempty"`
 	Transitions string `json:"transitions,omitempty"`
 	Timers      string `json:"timers,omitempty"`
@@ -50,25 +44,28 @@ func (a *options) setDefaults() {
 	a.Domain = cmp.Or(a.Domain, a.Service+".example.com")
 	if a.Entity != "" {
 		a.Plural = cmp.Or(a.Plural, naming.Plural(a.Entity))
-		a.View = cmp.Or(a.View, "overview")
 	}
 	if !a.Full {
 		a.Fields = cmp.Or(a.Fields, "title:string")
 	}
-	a.Topic = cmp.Or(a.Topic, a.Service+"."+a.oldTopic())
 }
 
-// oldTopic returns the name of the topic without that of the service. Services of one project
-// share its topics, so new services have another one.
-func (a *options) oldTopic() string { return write(cmp.Or(a.Entity, "video"), kebab) + ".events" }
+// topic returns the topic of the service's events, as cmd/entity names it. Services of one project share
+// its topics, so the name begins with the service.
+func (a *options) topic() string {
+	return a.Service + "." + write(cmp.Or(a.Entity, "video"), kebab) + ".events"
+}
 
-// consumer returns the name of the consumer that builds the query side.
-func (a *options) consumer() string {
+// subscription returns the subscription that builds the query side.
+func (a *options) subscription() string {
 	if a.Full {
-		return cmp.Or(a.View, "catalog")
+		return a.topic() + ".catalog"
 	}
-	return write(a.Entity, kebab) + "-views" // as cmd/entity names it
+	return a.topic() + "." + write(a.Entity, kebab) + "-views"
 }
+
+// view is what a lean service says for the catalog of the example.
+const view = "overview"
 
 var (
 	modulePath  = regexp.MustCompile(`^[a-z0-9]+([.-][a-z0-9]+)*\.[a-z]{2,}(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
@@ -76,8 +73,6 @@ var (
 	serviceName = regexp.MustCompile(`^[a-z][a-z0-9-]{4,18}[a-z0-9]$`)
 	schemaName  = regexp.MustCompile(`^[a-z][a-z0-9_]{1,39}$`)
 	entityName  = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
-	viewName    = regexp.MustCompile(`^[a-z]{2,16}$`)
-	topicName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`) // leaves room for the names of subscriptions
 	domainName  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
 )
 
@@ -128,28 +123,33 @@ func (a *options) check() error {
 	switch {
 	case !a.Full && a.Entity == "":
 		wrong("--entity is required: what the service stores, such as order; --full keeps the example instead")
-	case a.Full && (a.Fields != "" || a.Transitions != "" || a.Timers != ""):
-		wrong("--fields, --transitions and --timers must not be given with --full: its entity has the fields of a video")
+	case a.Full && a.Entity+a.Plural+a.Fields+a.Transitions+a.Timers != "":
+		wrong("--entity and its plural, fields, transitions and timers must not be given with --full, which keeps the example: add it with cmd/entity")
 	case a.Timers != "" && !slices.Contains(a.With, "reactions"):
 		wrong("--timers needs --with reactions: the option fires them")
-	case !a.Full && a.Topic != a.Service+"."+a.oldTopic():
-		wrong("--topic needs --full: cmd/entity names the topic of the entity")
 	}
 	if a.Full && len(a.With) > 0 {
 		wrong("--with must not be given with --full, which has every part")
 	}
-	offered := slices.Concat(choices, a.offered)
-	for _, part := range a.With {
-		if !slices.Contains(offered, part) {
-			wrong("--with %q must be one of %s", part, strings.Join(offered, ", "))
-		}
-	}
+	errs = append(errs, a.checkWith())
 	entries, err := os.ReadDir(a.dir)
 	switch {
 	case err == nil && len(entries) > 0:
 		wrong("%s must be a new or an empty folder", a.dir)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// checkWith returns the parts that the template does not offer.
+func (a *options) checkWith() error {
+	var errs []error
+	offered := slices.Concat(choices, a.offered)
+	for _, part := range a.With {
+		if !slices.Contains(offered, part) {
+			errs = append(errs, fmt.Errorf("--with %q must be one of %s", part, strings.Join(offered, ", ")))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -168,11 +168,8 @@ func (a *options) checkNames(wrong func(string, ...any)) {
 	case naming.IsSQLKeyword(a.Schema):
 		wrong("--schema %q is a keyword of SQL: choose another", a.Schema)
 	}
-	switch {
-	case !topicName.MatchString(a.Topic):
-		wrong("--topic %q must have 3 to 200 letters, digits and -._~%%+, and begin with a letter: Pub/Sub's rule", a.Topic)
-	case strings.HasPrefix(a.Topic, "goog"):
-		wrong("--topic %q begins with goog, which Pub/Sub keeps for itself: choose another", a.Topic)
+	if strings.HasPrefix(a.Service, "goog") {
+		wrong("--service %q begins with goog, which Pub/Sub keeps for itself, and topics begin with it: choose another", a.Service)
 	}
 	if !domainName.MatchString(a.Domain) {
 		wrong("--domain %q must be a domain, such as orders.acme.example", a.Domain)
@@ -181,24 +178,13 @@ func (a *options) checkNames(wrong func(string, ...any)) {
 
 // checkWords checks the words of the entity.
 func (a *options) checkWords(wrong func(string, ...any)) {
-	if a.Entity == "" {
-		if a.Plural != "" || a.View != "" {
-			wrong("--plural and --view need --entity")
-		}
+	if a.Entity == "" || a.Full {
 		return
 	}
 	switch {
 	case !a.checkWord(wrong, "entity", a.Entity), !a.checkWord(wrong, "plural", a.Plural):
 	case a.Plural == a.Entity:
 		wrong("--plural %q must differ from the singular: choose another, such as %s_items", a.Plural, a.Entity)
-	}
-	switch {
-	case !viewName.MatchString(a.View):
-		wrong("--view %q must have 2 to 16 lower-case letters", a.View)
-	case slices.ContainsFunc([]string{a.Entity, a.Plural}, func(s string) bool { return s == a.View || s == naming.Plural(a.View) }):
-		wrong("--view %q must differ from the entity and its plural", a.View)
-	default:
-		_ = a.checkWord(wrong, "view", a.View)
 	}
 }
 
@@ -212,7 +198,7 @@ func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok b
 	case name == a.Schema || flag != "plural" && write(name, kebab) == a.Service:
 		wrong("--%s %q must differ from the service and the schema: a later change of one must not change the other", flag, name)
 	case slices.ContainsFunc([]string{"video", "videos", "film", "films", "catalog", "catalogs"}, isPart):
-		wrong("--%s %q has a word of the example: with --full and without --entity it stays", flag, name)
+		wrong("--%s %q has a word of the example, which --full keeps", flag, name)
 	case isPart("id"):
 		wrong("--%s %q has the word id, which Go and SQL write in different ways: choose another", flag, name)
 	case naming.IsClientKeyword(name):

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,10 +18,9 @@ import (
 // notCopied are what only the template needs.
 var notCopied = []string{"CHANGELOG.md", "cmd/new", "examples/saga", "lab"}
 
-// notCopiedWithEntity are what only a template with the example needs: the test that the
-// machinery has no word of the example. The words of an entity may be words of the
-// machinery, too.
-var notCopiedWithEntity = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
+// wordTest is the test that the machinery has no word of the example. The words of an entity may be
+// words of the machinery, too.
+var wordTest = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
 
 // render makes the service in a folder beside the new one, and moves it there when it is
 // complete. So a failure or a crash leaves no half of a service under its name.
@@ -84,12 +82,10 @@ func (r *renderer) copy() error {
 	for _, name := range r.options.withoutOptions() {
 		left = append(left, optionsDir+"/"+name, devDir+"/"+name+".go", devDir+"/"+name+"_test.go")
 	}
-	if r.options.Entity != "" {
-		left = append(left, notCopiedWithEntity...)
-	}
 	if !r.options.Full {
-		left = append(left, exampleFiles...)
+		left = append(append(left, exampleFiles...), wordTest...)
 	}
+	left = append(left, notCopied[1:]...) // the service has a CHANGELOG.md of its own
 	for _, name := range files {
 		if isBelow(name, notCopied) || isBelow(name, left) {
 			continue
@@ -135,6 +131,9 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if !r.options.Full && lists[name] != "" {
 			text = strings.Replace(text, lists[name], "", 1)
 		}
+		if filepath.Ext(name) == ".md" {
+			text = unlink(name, withoutOptionLines(text, r.options.withoutOptions()), left)
+		}
 		if name == optionsList || name == devList {
 			text = withoutOptions(text, append(r.options.without(), r.options.withoutOptions()...))
 		}
@@ -145,11 +144,8 @@ func (r *renderer) copyFile(name string, left []string) error {
 		case "README.zh-CN.md":
 			text = r.introduce(text, "## 运行", introductionZH)
 		}
-		if filepath.Ext(name) == ".md" {
-			text = unlink(withoutOptionLines(text, r.options.withoutOptions()), left)
-		}
 		text = forget(text, "cmd/new")
-		if r.options.Entity != "" {
+		if !r.options.Full {
 			text = forget(text, "testdata/words.txt")
 		}
 		content = []byte(text)
@@ -178,7 +174,7 @@ func (r *renderer) copyKit(name string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		content = []byte(text)
+		content = []byte(unlink(name, text, []string{"kit/pubsublocal/conformance"}))
 	}
 	return r.write("third_party/"+name, content, 0o644)
 }
@@ -207,8 +203,8 @@ const given = `example\.com/videocatalog|videocatalog\.example\.com|com\.example
 // names, then the words of the example.
 var replaced = regexp.MustCompile(`(` + untouched + `)|(` + regexp.QuoteMeta(exampleSubscription) + `|` + regexp.QuoteMeta(exampleTopic) + `|` + given + `)|` + example)
 
-// rename replaces the names of the template in a text, and the words of the example if the
-// options have an entity. It replaces no part of a longer word. The spans say how the parts
+// rename replaces the names of the template in a text, and the words of the example unless the
+// service is full. It replaces no part of a longer word. The spans say how the parts
 // of the text are written.
 func (a options) rename(text string, spans []span) string {
 	var out strings.Builder
@@ -224,10 +220,10 @@ func (a options) rename(text string, spans []span) string {
 		if at[4] >= 0 {
 			name = a.newName(text[at[0]:at[1]])
 		} else {
-			if a.Entity == "" {
+			if a.Full {
 				continue
 			}
-			word, ok := words{a.Entity, a.Plural, a.View}.replace(text, at, spans[0].kind)
+			word, ok := words{a.Entity, a.Plural, view}.replace(text, at, spans[0].kind)
 			if !ok {
 				continue
 			}
@@ -277,9 +273,9 @@ func (a options) newName(old string) string {
 		}
 		return camel.String()
 	case exampleTopic:
-		return cmp.Or(a.Topic, a.oldTopic())
+		return a.topic()
 	case exampleSubscription:
-		return cmp.Or(a.Topic, a.oldTopic()) + "." + a.consumer()
+		return a.subscription()
 	case "VIDEOCATALOG":
 		return strings.ToUpper(a.Schema)
 	case "video_catalog":
@@ -339,31 +335,41 @@ What users notice, newest first, in the form of [Keep a Changelog](https://keepa
 ## [Unreleased]
 `
 
-// link matches a link of Markdown.
-var link = regexp.MustCompile(`\[([^\]]*)\]\(((?:\.\./)*)([^)#]*)(#[^)]*)?\)`)
+// link matches a link of Markdown to a file.
+var link = regexp.MustCompile(`\[([^\]]*)\]\(([^):#]+)(#[^)]*)?\)`)
 
-// unlink turns links to what is left out into plain text. It removes those that follow a
-// link in a list of links.
-func unlink(text string, left []string) string {
+// unlink removes from a page the rows of tables and the points of lists that have a link to what is
+// left out. Elsewhere such a link becomes plain text, or goes if it follows a link in a list of links.
+func unlink(page, text string, left []string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(text) {
+		plain := unlinkLine(path.Dir(page), line, left)
+		if plain == line || !item.MatchString(line) {
+			kept.WriteString(plain)
+		}
+	}
+	return kept.String()
+}
+
+func unlinkLine(dir, line string, left []string) string {
 	out, end := "", 0
-	for _, at := range link.FindAllStringSubmatchIndex(text, -1) {
-		name, target := text[at[2]:at[3]], text[at[6]:at[7]]
-		isLeft := slices.ContainsFunc(left, func(path string) bool {
-			return strings.HasPrefix(target, path) || strings.HasPrefix("docs/"+target, path)
-		})
-		if !isLeft {
+	for _, at := range link.FindAllStringSubmatchIndex(line, -1) {
+		if !isBelow(path.Join(dir, line[at[4]:at[5]]), left) {
 			continue
 		}
-		out += text[end:at[0]]
+		out += line[end:at[0]]
 		end = at[1]
 		if list := separator.FindStringSubmatch(out); list != nil {
 			out = strings.TrimSuffix(out, list[1])
 		} else {
-			out += name
+			out += line[at[2]:at[3]]
 		}
 	}
-	return out + text[end:]
+	return out + line[end:]
 }
+
+// item matches a row of a table, or a point of a list.
+var item = regexp.MustCompile(`^(\||- |[0-9]+\. )`)
 
 // separator matches what is between two links of a list, behind the first one.
 var separator = regexp.MustCompile(`\)(, |、)$`)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -42,15 +43,18 @@ var errInterrupted = errors.New("interrupted: the service is as it was")
 
 // upgrade brings a service to the version of this template. It renders the template with
 // the recorded options, commits that to the branch template, and merges the branch into
-// the current one.
+// the current one. The service then also has the parts of with.
 //
 // It refuses a service with uncommitted changes, and a template whose migrations contradict
 // those of the service. It renders and merges in temporary worktrees, so a failure or a crash
 // before the last step leaves the service as it was. If the merge has conflicts, or generating
 // after it fails, the service is left in the middle of a merge, as after git merge.
-func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (err error) {
+func upgrade(ctx context.Context, from template, dir string, with []string, stdout io.Writer) (err error) {
 	s, err := openService(ctx, dir)
 	if err != nil {
+		return err
+	}
+	if err := s.add(from, with); err != nil {
 		return err
 	}
 	if s.work, err = os.MkdirTemp("", "upgrade-"); err != nil {
@@ -64,7 +68,7 @@ func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (
 		return err
 	}
 	next := s.base
-	if s.Template != from.commit || s.adopted {
+	if s.Template != from.commit || s.adopted || len(with) > 0 {
 		next, err = s.render(ctx, from, stdout)
 	} else { // an earlier merge may have been aborted
 		err = s.checkMigrations(ctx, next)
@@ -133,6 +137,20 @@ func openService(ctx context.Context, dir string) (s service, err error) {
 	return s, nil
 }
 
+// add adds parts to the options of the service.
+func (s *service) add(from template, with []string) (err error) {
+	for _, part := range with {
+		if s.Full || slices.Contains(s.With, part) {
+			return fmt.Errorf("--with %s: %s has it", part, s.Service)
+		}
+		s.With = append(s.With, part)
+	}
+	if s.offered, err = from.optionNames(); err != nil {
+		return err
+	}
+	return s.checkWith()
+}
+
 // findBranch finds the branch template. After a git clone it is on the remote only; after a
 // colleague's upgrade the one of the remote is newer.
 func (s *service) findBranch(ctx context.Context) error {
@@ -196,7 +214,6 @@ func (s *service) render(ctx context.Context, from template, stdout io.Writer) (
 	err = s.inWorktree(ctx, s.base, func(tree string) error {
 		r := &renderer{ctx: ctx, from: from, options: s.options, dir: tree}
 		steps := []step{
-			{"check the names", func() error { return from.check(ctx, s.options) }},
 			{"copy and rename", r.copy},
 			{"entities of the service", func() error { return s.keep(ctx, tree) }},
 			{"check the migrations", func() error { return s.checkRendered(ctx, tree) }},

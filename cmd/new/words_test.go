@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -10,8 +8,8 @@ import (
 )
 
 // withWords returns options that are right, with an entity.
-func withWords(entity, plural, view string) options {
-	a := options{Full: true, Module: "github.com/acme/shopping", Service: "shopping", Schema: "shop", Domain: "shop.acme.example", Entity: entity, Plural: plural, View: view}
+func withWords(entity, plural string) options {
+	a := options{Module: "github.com/acme/shopping", Service: "shopping", Schema: "shop", Domain: "shop.acme.example", Entity: entity, Plural: plural}
 	a.setDefaults()
 	return a
 }
@@ -40,19 +38,19 @@ func TestWords(t *testing.T) {
 		{"x.yaml", "types: [video]\nname: video.events\nkind: video\ntext: a video is late", "types: [order]\nname: shopping.order.events\nkind: order\ntext: an order is late", "types: [purchase_order]\nname: shopping.purchase-order.events\nkind: purchase_order\ntext: a purchase order is late"},
 		{"x.md", "Videos: a `video` in `videos/ID`. Videos are video.events.", "Orders: an `order` in `orders/ID`. Orders are shopping.order.events.", "PurchaseOrders: a `purchase_order` in `purchaseOrders/ID`. Purchase orders are shopping.purchase-order.events."},
 		{"x.md", "```go\nvideo := 1\n```\na video", "```go\norder := 1\n```\nan order", "```go\npurchaseOrder := 1\n```\na purchase order"},
-		{"x.md", "一个视频目录，把影片送进目录。目录树", "一个 order overview，把 order 送进 overview。目录树", "一个 purchase order ledger，把 purchase order 送进 ledger。目录树"},
-		{"x.md", "a catalog, CatalogService, catalogEntries, the-catalog-is, CATALOG", "an overview, OverviewService, overviewEntries, the-overview-is, OVERVIEW", "a ledger, LedgerService, ledgerEntries, the-ledger-is, LEDGER"},
+		{"x.md", "一个视频目录，把影片送进目录。目录树", "一个 order overview，把 order 送进 overview。目录树", "一个 purchase order overview，把 purchase order 送进 overview。目录树"},
+		{"x.md", "a catalog, CatalogService, catalogEntries, the-catalog-is, CATALOG", "an overview, OverviewService, overviewEntries, the-overview-is, OVERVIEW", "an overview, OverviewService, overviewEntries, the-overview-is, OVERVIEW"},
 		{"x.sh", "curl https://videos.example.com/v1/videos # a film", "curl https://orders.example.com/v1/orders # an order", "curl https://purchase-orders.example.com/v1/purchaseOrders # a purchase order"},
 		{"x.md", "https://example.com/videocatalog of videocatalog", "https://github.com/acme/shopping of shopping", "https://github.com/acme/shopping of shopping"},
 		{"x.md", "videoclip microfilm avideo", "videoclip microfilm avideo", "videoclip microfilm avideo"},
 	} {
-		for want, a := range map[string]options{test.order: withWords("order", "", ""), test.purchaseOrder: withWords("purchase_order", "", "ledger")} {
+		for want, a := range map[string]options{test.order: withWords("order", ""), test.purchaseOrder: withWords("purchase_order", "")} {
 			if got := a.rename(test.text, spans(test.file, test.text)); got != want {
 				t.Errorf("%s: rename(%q) =\n%q, want\n%q", test.file, test.text, got, want)
 			}
 		}
 	}
-	if got := withWords("order", "", "").renamePath("internal/event/testdata/video_created.1.json"); got != "internal/event/testdata/order_created.1.json" {
+	if got := withWords("order", "").renamePath("internal/event/testdata/video_created.1.json"); got != "internal/event/testdata/order_created.1.json" {
 		t.Errorf("renamePath() = %q", got)
 	}
 }
@@ -60,7 +58,7 @@ func TestWords(t *testing.T) {
 // The words of PostgreSQL and of pages that look like the catalog stay.
 func TestWordsOfOthersStay(t *testing.T) {
 	t.Parallel()
-	a := withWords("order", "", "")
+	a := withWords("order", "")
 	for _, text := range []string{
 		"pg_catalog.pg_class", "age(catalog_xmin)", "SELECT current_catalog", "information_schema.information_schema_catalog_name",
 		"table_catalog", "constraint_catalog", "catalog_name", "PostgreSQL's system catalogs", "a system catalog", "目录树导览",
@@ -84,7 +82,7 @@ func TestEnglish(t *testing.T) {
 		}
 	}
 	for word, want := range map[string]string{"order": "An", "user": "A", "unit": "A", "hour": "An", "uncle": "An", "invoice": "An", "one_time_code": "A", "box": "A", "uninstall": "An"} {
-		if got := withWords(word, "", "").rename("A video", []span{{7, prose}}); !strings.HasPrefix(got, want+" ") {
+		if got := withWords(word, "").rename("A video", []span{{7, prose}}); !strings.HasPrefix(got, want+" ") {
 			t.Errorf("the article of %s is in %q, want %q", word, got, want)
 		}
 	}
@@ -97,92 +95,37 @@ func TestWrongWords(t *testing.T) {
 		a    options
 		want string
 	}{
-		"capitals":             {withWords("Order", "", ""), "--entity"},
-		"a hyphen":             {withWords("purchase-order", "", ""), "--entity"},
-		"two underscores":      {withWords("purchase__order", "", ""), "--entity"},
-		"a digit":              {withWords("order2", "", ""), "--entity"},
-		"too long":             {withWords(strings.Repeat("x", 25), "", ""), "--entity"},
-		"the example":          {withWords("video_clip", "", ""), "--entity"},
-		"id":                   {withWords("order_id", "", ""), "--entity"},
-		"the machinery":        {withWords("event", "", ""), "--entity"},
-		"a table":              {withWords("audit", "", ""), "machinery"},
-		"a folder of Go":       {withWords("vendor", "", ""), "machinery"},
-		"a word of Java":       {withWords("class", "", ""), "which the API linter refuses"},
-		"a preposition":        {withWords("bill_of_lading", "", ""), "has a preposition"},
-		"view of Java":         {withWords("order", "", "public"), "--view"},
-		"the service":          {withWords("shopping", "", ""), "--entity"},
-		"the schema":           {withWords("shop", "", ""), "--entity"},
-		"plural is singular":   {withWords("news", "news", ""), "--plural"},
-		"plural in capitals":   {withWords("news", "News", ""), "--plural"},
-		"plural of machinery":  {withWords("happening", "events", ""), "--plural"},
-		"view of two words":    {withWords("order", "", "big_ledger"), "--view"},
-		"view is the entity":   {withWords("order", "", "order"), "--view"},
-		"view is the plural":   {withWords("order", "", "orders"), "--view"},
-		"view of the example":  {withWords("order", "", "catalog"), "--view"},
-		"view of machinery":    {withWords("order", "", "inbox"), "--view"},
-		"view without entity":  {withWords("", "", "ledger"), "--entity"},
-		"plural without":       {withWords("", "orders", ""), "--entity"},
-		"keyword of protobuf":  {withWords("stream", "", ""), "--entity"},
-		"plural is the schema": {withWords("thing", "shop", ""), "--plural"},
+		"capitals":             {withWords("Order", ""), "--entity"},
+		"a hyphen":             {withWords("purchase-order", ""), "--entity"},
+		"two underscores":      {withWords("purchase__order", ""), "--entity"},
+		"a digit":              {withWords("order2", ""), "--entity"},
+		"too long":             {withWords(strings.Repeat("x", 25), ""), "--entity"},
+		"the example":          {withWords("video_clip", ""), "--entity"},
+		"id":                   {withWords("order_id", ""), "--entity"},
+		"the machinery":        {withWords("event", ""), "--entity"},
+		"a table":              {withWords("audit", ""), "machinery"},
+		"a folder of Go":       {withWords("vendor", ""), "machinery"},
+		"a word of Java":       {withWords("class", ""), "which the API linter refuses"},
+		"a preposition":        {withWords("bill_of_lading", ""), "has a preposition"},
+		"the service":          {withWords("shopping", ""), "--entity"},
+		"the schema":           {withWords("shop", ""), "--entity"},
+		"plural is singular":   {withWords("news", "news"), "--plural"},
+		"plural in capitals":   {withWords("news", "News"), "--plural"},
+		"plural of machinery":  {withWords("happening", "events"), "--plural"},
+		"keyword of protobuf":  {withWords("stream", ""), "--entity"},
+		"plural is the schema": {withWords("thing", "shop"), "--plural"},
 	} {
 		if err := test.a.check(); err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: check() = %v, want one error about %s", name, err, test.want)
 		}
 	}
 	for _, a := range []options{
-		withWords("order", "", ""), withWords("purchase_order", "", "ledger"), withWords("news", "news_items", ""), withWords("user", "", ""),
+		withWords("order", ""), withWords("purchase_order", ""), withWords("news", "news_items"), withWords("user", ""),
 		{Module: "github.com/acme/orders", Entity: "order"},
 	} {
 		a.setDefaults()
 		if err := a.check(); err != nil {
 			t.Errorf("%+v: %v", a, err)
-		}
-	}
-}
-
-// A word that would mean something else in a file of the template is refused, with the rule
-// and the place. One that only looks awkward is not.
-func TestCollisions(t *testing.T) {
-	t.Parallel()
-	list, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "-z").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := strings.Split(strings.TrimSuffix(string(list), "\x00"), "\x00")
-	for _, test := range []struct {
-		entity, plural, view string
-		want                 string // in the error; empty: none
-	}{
-		{"order", "", "", ""},
-		{"purchase_order", "", "ledger", ""},
-		{"user", "", "", ""},
-		{"news", "news_items", "", ""},
-		{"media", "media_items", "", ""},
-		{"series", "series_list", "", ""},
-		{"category", "", "", ""},
-		{"box", "", "", ""},
-		{"order_status", "", "", ""},
-		{"status", "", "", "such as order_status"},
-		{"context", "", "", "would become context, and context is there, too"},
-		{"name", "", "", `--entity "name"`},
-		{"version", "", "", `--entity "version"`},
-		{"func", "", "", "would become func, which Go uses for itself"},
-		{"code", "", "", "would become code, and code is there, too"},
-		{"outbox_lane", "", "", "LockOutboxLane is there, too"},
-		{"descriptor", "", "", "Descriptor is there, too"},
-		{"len", "", "", "would become len, which Go uses for itself"},
-		{"value", "", "", "would become values, a keyword of SQL"},
-		{"tag", "", "", "would become tags, and tags is there, too"},
-		{"window", "sash_windows", "", "--plural \"sash_windows\": cmd/server/videos.go would become cmd/server/sash_windows.go, and Go compiles what ends in _windows only for that"},
-		{"load_test", "", "", "load_test.go, and Go compiles what ends in _test only for that"},
-		{"order", "", "search", `--view "search": in `},
-	} {
-		err := withWords(test.entity, test.plural, test.view).collisions(os.DirFS("../.."), files)
-		switch {
-		case test.want == "" && err != nil:
-			t.Errorf("--entity %s --plural %s: %v", test.entity, test.plural, err)
-		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
-			t.Errorf("--entity %s --view %s: %v, want %q", test.entity, test.view, err, test.want)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
@@ -29,7 +28,7 @@ func videos() app.Registration {
 		Services: func(b app.Backend) ([]port.Service, error) {
 			// Calls that wait leave room for others, and end in half of the time of a stop.
 			waits := server.CatalogConfig{MaxWaiting: b.Port.MaxCalls / 2, DrainWait: b.Port.DrainTimeout / 2}.WithDefaults()
-			reads, err := server.Catalog(waits, catalog.Over(b.Queries), catalog, b.Metrics)
+			reads, err := server.Catalog(waits, catalog.Over(b.Queries), catalog)
 			commands := store.NewVideos(b.Commands, b.Wake)
 			commands.OnPurge = b.Purged
 			return []port.Service{server.Videos(commands), reads}, err
@@ -43,7 +42,6 @@ func videos() app.Registration {
 			},
 			Tombstones: func(queries *pgxpool.Pool) app.Prune { return catalog.Over(queries).PruneTombstones },
 		}},
-		Observe: func(queries *pgxpool.Pool, meter metric.Meter) error { return catalog.Over(queries).Observe(meter) },
 		Maintain: func(events *store.Outbox, keep time.Duration) []app.Step {
 			eraser := store.NewEraser(events)
 			return []app.Step{

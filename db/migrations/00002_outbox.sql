@@ -7,12 +7,6 @@ CREATE SCHEMA video_catalog;
 CREATE FUNCTION video_catalog.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (lpad(to_hex(floor(extract(epoch FROM t) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
 
--- The only definition of "lane". It must never change while events are pending: an aggregate in two lanes would have two
--- publishers. PostgreSQL does not promise that this hash stays the same after an upgrade, though hash partitions depend
--- on it too. After such an upgrade recompute it in outbox_pending and outbox_blocked. md5 would never change, but costs a sixth of an append.
-CREATE FUNCTION video_catalog.outbox_lane(aggregate_type text, aggregate_id text) RETURNS smallint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN (hashtextextended(aggregate_type || '/' || aggregate_id, 0) & 7)::smallint;
-
 CREATE TABLE video_catalog.outbox (
 	id uuid NOT NULL,
 	aggregate_type text NOT NULL,
@@ -68,7 +62,7 @@ END $$;
 -- +goose StatementEnd
 
 COMMENT ON TABLE video_catalog.outbox_pending IS 'One row per event that is not yet known to be in Pub/Sub. It is inserted with the event, and deleted when the broker has it. It is a copy of the event, so that a claim reads no other table.';
-COMMENT ON COLUMN video_catalog.outbox_pending.lane IS '0 to 7, by hash of the aggregate. -1 if the event is set aside, because its aggregate is blocked.';
+COMMENT ON COLUMN video_catalog.outbox_pending.lane IS '0 to 7, by a hash of the aggregate that the service computes: see outbox.Lane. -1 if the event is set aside, because its aggregate is blocked.';
 COMMENT ON COLUMN video_catalog.outbox_pending.seq IS 'The order inside an aggregate. It is drawn under the row lock of the aggregate, from a sequence with CACHE 1.';
 
 COMMENT ON TABLE video_catalog.outbox_aside IS 'The pending events of blocked aggregates.';

@@ -1,8 +1,8 @@
 -- name: LockOutboxLane :one
--- Locks the lane of an aggregate until the end of the transaction, as every claim and settlement does. So no event of it
--- leaves the lane meanwhile.
-SELECT lane, floor_seq FROM video_catalog.outbox_lanes
-WHERE lane = video_catalog.outbox_lane(@aggregate_type::text, @aggregate_id::text)
+-- Locks the lane until the end of the transaction, as every claim and settlement does. So no event
+-- leaves it meanwhile.
+SELECT floor_seq FROM video_catalog.outbox_lanes
+WHERE lane = @lane
 FOR UPDATE;
 
 -- name: ErasePending :exec

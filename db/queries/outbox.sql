@@ -11,7 +11,7 @@ WITH event AS (
 )
 INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
 	causation_id, correlation_id)
-SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
+SELECT @lane::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
 	causation_id, correlation_id
 FROM event;
 
@@ -24,7 +24,7 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat,
 	c.causation_id::uuid AS causation_id, c.correlation_id::uuid AS correlation_id
 FROM video_catalog.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval,
-	video_catalog.outbox_lane(sqlc.narg('of_type')::text, sqlc.narg('of_id')::text),
+	sqlc.narg('only_lane')::smallint,
 	@token::bigint, @lost_tokens::bigint[]) AS c;
 
 -- name: UseOutboxIndexes :exec
@@ -114,15 +114,15 @@ FROM video_catalog.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
 -- Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest event set
 -- aside happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
 -- are not late. It counts pending events, blocked aggregates and parked aggregates, each up to
--- max_counted. It also counts the lanes that are leased.
+-- max_counted.
 WITH lanes AS (
-	SELECT l.lane, l.floor_seq, l.leased_until FROM generate_series(0, 7) AS n (lane)
+	SELECT l.lane, l.floor_seq FROM generate_series(0, 7) AS n (lane)
 	CROSS JOIN LATERAL (
-		SELECT l.lane, l.floor_seq, l.leased_until FROM video_catalog.outbox_lanes l
+		SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l
 		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
 	) l
 	UNION ALL
-	SELECT -1::smallint, 0, '-infinity'
+	SELECT -1::smallint, 0
 ), heads AS (
 	SELECT l.lane, head.occurred_at
 	FROM lanes l
@@ -153,14 +153,10 @@ SELECT
 		SELECT 1 FROM lanes l
 		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT @max_counted) b
 		LIMIT @max_counted
-	) counted)::bigint AS parked,
-	(SELECT count(*) FROM lanes l WHERE l.leased_until > now())::bigint AS leased;
+	) counted)::bigint AS parked;
 
--- name: MeasureOutboxTables :one
--- Returns how many future days have their partition, and the bytes on disk of the outbox and of the pending events.
-SELECT
-	coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead,
-	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,
-	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('video_catalog.outbox_pending') AS p)::bigint AS pending_bytes
+-- name: MeasurePartitions :one
+-- Returns how many future days have their partition.
+SELECT coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead
 FROM pg_catalog.pg_class c
 WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$';

@@ -179,12 +179,6 @@ CROSS JOIN LATERAL (
 -- id yet.
 SELECT video_catalog_read.database_identity() AS identity, (@xid::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun;
 
--- name: CountProjectedTombstones :one
--- Counts the tombstones that PruneProjectedTombstones will delete one day, up to max_counted.
-SELECT count(*) FROM (
-	SELECT FROM video_catalog_read.video_projection WHERE deleted AND title = '' LIMIT @max_counted
-) tombstones;
-
 -- name: PruneProjectedTombstones :one
 -- Deletes the tombstones of videos that were purged long ago.
 SELECT video_catalog_read.tombstones_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

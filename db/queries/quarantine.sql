@@ -73,13 +73,7 @@ WHERE id IN (SELECT q.id FROM video_catalog_read.quarantine q ORDER BY q.id LIMI
 	AND received_at < now() - @older_than::interval;
 
 -- name: MeasureQuarantine :one
--- Returns the number of messages of some consumers in quarantine, counted up to max_counted, and the bytes of all.
-SELECT
-	(SELECT count(*) FROM (SELECT 1 FROM video_catalog_read.quarantine q WHERE q.consumer = ANY (@consumers::text[]) LIMIT @max_counted) counted)::bigint AS quarantined,
-	(SELECT coalesce(sum(s.bytes), 0) FROM video_catalog_read.quarantine_size s)::bigint AS quarantine_bytes;
-
--- name: MeasureTables :many
--- Returns the bytes on disk of each table of the query side.
-SELECT c.relname::text AS name, pg_total_relation_size(c.oid)::bigint AS bytes
-FROM pg_catalog.pg_class c
-WHERE c.relnamespace = 'video_catalog_read'::regnamespace AND c.relkind = 'r';
+-- Returns the number of messages of some consumers in quarantine, counted up to max_counted.
+SELECT count(*) FROM (
+	SELECT FROM video_catalog_read.quarantine q WHERE q.consumer = ANY (@consumers::text[]) LIMIT @max_counted
+) counted;

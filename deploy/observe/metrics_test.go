@@ -19,7 +19,6 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -66,12 +65,10 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	}
 	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
 	check(err)
-	check(outbox.Topics{}.Observe(meter))
-	_, err = consumer.New(consumer.Config{}, []consumer.Source{{Subscriber: new(pubsub.Subscriber), Consumer: "catalog"}}, nil, nil, meter)
+	_, err = consumer.New(consumer.Config{}, []consumer.Source{{Subscriber: new(pubsub.Subscriber), Consumer: "test"}}, nil, nil, meter)
 	check(err)
 	check(store.NewOutbox(nil).Observe(meter))
 	check(store.NewInbox(nil).Observe(meter, nil))
-	check(store.NewCatalog(nil).Observe(meter))
 	tel.QueryTracer()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 	check(err)
@@ -81,9 +78,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	check(err)
-	served, err := server.Catalog(server.CatalogConfig{}.WithDefaults(), store.NewCatalog(nil), store.NewCatalog(nil), provider)
-	check(err)
-	srv, err := port.New(port.Config{}, port.Deps{Services: []port.Service{served}, Metrics: provider, Listener: listener})
+	srv, err := port.New(port.Config{}, port.Deps{Metrics: provider, Listener: listener})
 	check(err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -124,9 +119,8 @@ func prometheusName(t *testing.T, i sdkmetric.Instrument) string {
 
 // groups are the parts of the page, by the first word of a name.
 var groups = []struct{ prefix, title, text string }{
-	{"outbox", "The outbox and its publisher", "Backlog, ages, aggregates, lanes, partitions and tables are measured in the database, at most every 5 s. They are the same in every process: use max, never sum."},
+	{"outbox", "The outbox and its publisher", "Backlog, age, aggregates and partitions are measured in the database, at most every 5 s. They are the same in every process: use max, never sum."},
 	{"consumer", "The projector", ""},
-	{"catalog", "The catalog", ""},
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},
 	{"db", "Statements", ""},
@@ -137,21 +131,15 @@ var groups = []struct{ prefix, title, text string }{
 // attributesOf are the attributes that an instrument has, by its name, or those of all that begin with a word, by this word.
 // Who is in no line has none.
 var attributesOf = map[string][]string{
-	"outbox.events":           {"outcome"},
-	"outbox.publish.attempts": {"attempt"},
-	"outbox.publish.failures": {"error.type"},
-	"outbox.table.size":       {"table"},
-	"consumer.events":         {"aggregate_type", "outcome"},
-	"consumer.lag":            {"aggregate_type"},
-	"consumer.delivery.delay": {"aggregate_type"},
-	"consumer.unknown_types":  {"aggregate_type"},
-	"consumer.failures":       {"error.type"},
-	"consumer.table.size":     {"table"},
-	"rpc":                     {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
-	"server.calls.refused":    {"kind"},
-	"db":                      {"db.system.name", "pgx.operation.type"},
-	"pgxpool":                 {"db.client.connection.pool.name", "db.system.name"},
-	"go.memory.used":          {"go.memory.type"},
+	"outbox.events":        {"outcome"},
+	"consumer.events":      {"aggregate_type", "outcome"},
+	"consumer.lag":         {"aggregate_type"},
+	"consumer.failures":    {"error.type"},
+	"rpc":                  {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
+	"server.calls.refused": {"kind"},
+	"db":                   {"db.system.name", "pgx.operation.type"},
+	"pgxpool":              {"db.client.connection.pool.name", "db.system.name"},
+	"go.memory.used":       {"go.memory.type"},
 }
 
 func attributes(name string) []string {
@@ -170,14 +158,6 @@ Look up a metric here to write a query, an alert or a panel. How to read metrics
 
 Each metric has its OpenTelemetry name and its Prometheus name. In Prometheus a histogram also has ` + "`_bucket`, `_sum` and `_count`" + `, and the
 dots of attributes are underscores. Each attribute has few values.
-
-Common names in articles about outboxes:
-
-| common name | here |
-| --- | --- |
-| ` + "`outbox_new`" + ` | ` + "`outbox_backlog`" + ` |
-| ` + "`publish_retry_total`" + ` | ` + "`outbox_publish_attempts_total{attempt=\"retry\"}`" + ` |
-| ` + "`publish_failure_total`" + ` | ` + "`outbox_publish_failures_total`" + ` |
 `)
 	left := slices.Clone(all)
 	for _, group := range groups {

@@ -16,31 +16,31 @@ func TestQueryOfOTLP(t *testing.T) {
 	for _, c := range []struct{ name, query, want string }{
 		{"gauge with a unit", `max(outbox_backlog_age_seconds) > 60`, `max({"outbox.backlog.age"}) > 60`},
 		{"gauge without one", `max(outbox_backlog)`, `max({"outbox.backlog"})`},
-		{"counter, range", `sum(increase(outbox_lost_leases_total[30m]))`, `sum(increase({"outbox.lost_leases"}[30m]))`},
+		{"counter, range", `sum(increase(outbox_events_total[30m]))`, `sum(increase({"outbox.events"}[30m]))`},
 		{"unit and total", `rate(pgxpool_empty_acquire_wait_time_nanoseconds_total[5m]) / 1e9`, `rate({"pgxpool.empty_acquire_wait_time"}[5m]) / 1e9`},
 		{
 			"histogram", `histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket[5m])))`,
 			`histogram_quantile(0.95, sum by (le) (rate({"consumer.lag_bucket"}[5m])))`,
 		},
-		{"its parts", `outbox_batch_size_sum / outbox_batch_size_count`, `{"outbox.batch.size_sum"} / {"outbox.batch.size_count"}`},
+		{"its parts", `outbox_publish_delay_seconds_sum / outbox_publish_delay_seconds_count`, `{"outbox.publish.delay_sum"} / {"outbox.publish.delay_count"}`},
 		{
 			"labels of a clause", `sum by (le, rpc_method) (rate(rpc_server_call_duration_seconds_bucket[5m]))`,
 			`sum by (le, "rpc.method") (rate({"rpc.server.call.duration_bucket"}[5m]))`,
 		},
 		{"clause behind", `sum(consumer_events_total) without(outcome,job)`, `sum({"consumer.events"}) without(outcome,job)`},
 		{
-			"vectors by a label", `outbox_publish_failures_total / on (error_type) group_left () consumer_failures_total`,
-			`{"outbox.publish.failures"} / on ("error.type") group_left () {"consumer.failures"}`,
+			"vectors by a label", `rpc_server_call_duration_seconds_count / on (error_type) group_left () consumer_failures_total`,
+			`{"rpc.server.call.duration_count"} / on ("error.type") group_left () {"consumer.failures"}`,
 		},
 		{
-			"unless, offset", `outbox_lost_leases_total unless outbox_lost_leases_total offset 30m`,
-			`{"outbox.lost_leases"} unless {"outbox.lost_leases"} offset 30m`,
+			"unless, offset", `outbox_events_total unless outbox_events_total offset 30m`,
+			`{"outbox.events"} unless {"outbox.events"} offset 30m`,
 		},
 		{
 			"matchers", `rpc_server_call_duration_seconds_count{rpc_response_status_code=~"INTERNAL|UNAVAILABLE", rpc_method!="a.v1.B/C"}[1h]`,
 			`{"rpc.server.call.duration_count", "rpc.response.status_code"=~"INTERNAL|UNAVAILABLE", "rpc.method"!="a.v1.B/C"}[1h]`,
 		},
-		{"label without a dot", `outbox_table_size_bytes{table="outbox_pending"}`, `{"outbox.table.size", table="outbox_pending"}`},
+		{"label without a dot", `outbox_events_total{outcome="published"}`, `{"outbox.events", outcome="published"}`},
 		{
 			"a string with names, braces and quotes", `consumer_events_total{outcome!~"outbox_backlog} by (error_type) \"{"}`,
 			`{"consumer.events", outcome!~"outbox_backlog} by (error_type) \"{"}`,

@@ -44,11 +44,6 @@ func (s *Service) observeStores(events *store.Outbox, inbox *store.Inbox) error 
 			consumers = append(consumers, subscribed.Consumer)
 		}
 		errs = append(errs, inbox.Observe(s.Meter, consumers))
-		for _, r := range s.Registered {
-			if r.Observe != nil {
-				errs = append(errs, r.Observe(s.Queries, s.Meter))
-			}
-		}
 	}
 	for name, pool := range s.pools { // last, so that it does not count the connections of the measurements above
 		errs = append(errs, s.tel.ObservePool(pool, name))
@@ -56,37 +51,9 @@ func (s *Service) observeStores(events *store.Outbox, inbox *store.Inbox) error 
 	return errors.Join(errs...)
 }
 
-// backlogCount is up to how many rows /health/backlog counts.
-const backlogCount = 100_000
-
-// backlog returns a function that measures the outbox. Its result is written as JSON.
-func backlog(events *store.Outbox) func(context.Context) (any, error) {
-	return func(ctx context.Context) (any, error) {
-		b, err := events.Measure(ctx, backlogCount)
-		if err != nil {
-			return nil, err
-		}
-		return struct {
-			Pending          int64 `json:"pending"`
-			OldestSeconds    int64 `json:"oldest_seconds"`
-			Blocked          int64 `json:"blocked"`
-			Parked           int64 `json:"parked"`
-			OldestBlockedSec int64 `json:"oldest_blocked_seconds"`
-			LanesLeased      int64 `json:"lanes_leased"`
-		}{b.Pending, seconds(b.Oldest), b.Blocked, b.Parked, seconds(b.OldestBlocked), b.Leased}, nil
-	}
-}
-
-func seconds(since time.Time) int64 {
-	if since.IsZero() {
-		return 0
-	}
-	return int64(max(0, time.Since(since)).Seconds())
-}
-
 // startPrivatePort opens the private port, if one is configured. It still runs while the process
 // stops, so that the stop can be observed.
-func (s *Service) startPrivatePort(ctx context.Context, events *store.Outbox) error {
+func (s *Service) startPrivatePort(ctx context.Context) error {
 	if s.cfg.TelemetryAddr == "" {
 		return nil
 	}
@@ -95,9 +62,6 @@ func (s *Service) startPrivatePort(ctx context.Context, events *store.Outbox) er
 		return fmt.Errorf("TELEMETRY_ADDR: %w", err)
 	}
 	private := telemetry.Private{Scrape: s.tel.Scrape, Level: s.level}
-	if s.Commands != nil {
-		private.Backlog = backlog(events)
-	}
 	s.Log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
 	s.Go("private port", func(ctx context.Context) error {
 		return telemetry.Serve(ctx, listener, port.RefusePages(s.Hosts, private.Handler()), s.Log)

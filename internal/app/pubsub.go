@@ -69,11 +69,6 @@ func (s *Service) newPublisher(ctx context.Context, events *store.Outbox) (*outb
 		}
 	}
 	s.closers = append(s.closers, func() { closeInTime(topics.Stop) })
-	if s.Meter != nil {
-		if err := topics.Observe(s.Meter); err != nil {
-			return nil, err
-		}
-	}
 	return outbox.New(events, topics, limits, s.Log, s.Meter)
 }
 

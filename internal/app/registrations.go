@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
@@ -21,8 +20,6 @@ type Registration struct {
 	Services func(Backend) ([]port.Service, error)
 	// Subscriptions are those that it consumes. Their handlers write to the query side.
 	Subscriptions []Subscription
-	// Observe creates the metrics of its projection. Nil: there are none.
-	Observe func(queries *pgxpool.Pool, meter metric.Meter) error
 	// Maintain returns the steps that the maintenance of the command side runs for it. keep is
 	// how long tombstones stay. Nil: there are none.
 	Maintain func(events *store.Outbox, keep time.Duration) []Step
@@ -49,7 +46,6 @@ type Backend struct {
 	Wake              func(envelope.Aggregate) // is called after a commit of the command side
 	Purged            func()                   // is called after a purge
 	Port              port.Config              // the limits of the port that serves the services
-	Metrics           metric.MeterProvider     // may be nil
 }
 
 // projected returns the subscriptions of the query side.

@@ -83,7 +83,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	if cfg.sides().commands {
 		s.maintain("outbox", s.purged, s.outboxSteps(events)...)
 	}
-	if err := s.startPrivatePort(ctx, events); err != nil {
+	if err := s.startPrivatePort(ctx); err != nil {
 		return err
 	}
 	srv, err := s.newServer(ctx)
@@ -148,7 +148,7 @@ func (s *Service) wrapped(handler http.Handler) http.Handler {
 func (s *Service) addAPI(deps *port.Deps) error {
 	backend := Backend{
 		Commands: s.commands.calls, Queries: s.queries.calls, Wake: s.wake, Purged: s.wakeEraser,
-		Port: s.cfg.limits.Port, Metrics: s.tel.Metrics,
+		Port: s.cfg.limits.Port,
 	}
 	var descs []*grpc.ServiceDesc
 	for _, r := range s.Registered {

@@ -52,7 +52,7 @@ var imports = map[string][]string{
 	"cmd/new":                  {},
 	"cmd/upgrade":              {},
 	"deploy":                   {"api", "deploy", "internal/names"},
-	"internal/store/storetest": {"db", "internal/envelope", "internal/store/internal/sqlcgen"},
+	"internal/store/storetest": {"db", "internal/envelope", "internal/outbox", "internal/store/internal/sqlcgen"},
 	"internal/localtopics":     {"api", "internal/names"},
 }
 

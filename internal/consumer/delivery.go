@@ -48,16 +48,12 @@ const (
 // refuses is then not tried again. The client restarts only after every callback has
 // returned, and that message might be refused for ever.
 func (r *run) handle(ctx context.Context, s *source, msg *pubsub.Message) {
-	start := time.Now()
-	r.metrics.received(r.work)
-	defer r.metrics.left(r.work)
 	d := r.open(s, msg)
 	r.begin(d)
 	for {
 		switch r.settle(d) {
 		case settled:
 			r.ack(d)
-			r.metrics.handled(d.traced(r.work), time.Since(start))
 			d.end("settled")
 			return
 		case retried:
@@ -67,7 +63,6 @@ func (r *run) handle(ctx context.Context, s *source, msg *pubsub.Message) {
 		case givenBack:
 		}
 		msg.Nack()
-		r.metrics.nacked(r.work)
 		d.end("given_back")
 		return
 	}
@@ -162,13 +157,12 @@ func (r *run) ack(d *delivery) {
 // ackTimeout is how long checkAck waits for the result of an ack.
 const ackTimeout = time.Minute
 
-// checkAck waits for the result of an ack, and counts and logs a failure. The broker
+// checkAck waits for the result of an ack, and logs a failure. The broker
 // delivers such a message again, and it is then a duplicate.
 func (r *run) checkAck(d *delivery, result *pubsub.AckResult) {
 	ctx, cancel := context.WithTimeout(r.work, ackTimeout)
 	defer cancel()
 	if _, err := result.Get(ctx); err != nil {
-		r.metrics.ackFailed(ctx)
 		r.log.WarnContext(ctx, "consumer: message not acknowledged, it will come again", d.with("err", err)...)
 	}
 }

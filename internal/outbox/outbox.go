@@ -51,11 +51,12 @@ type Store interface {
 	// reach maxBytes. It also returns events that were set aside and are due, up to the
 	// same limits again. If there is no work, it returns the zero Claim.
 	//
-	// With an aggregate (not the zero one) it takes only the lane of that aggregate. It may
-	// then take none, even if a retry is due there or an event was committed late. A claim
-	// that fails may still have taken a lane: later claims take that lane again, before its
-	// lease ends.
-	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of envelope.Aggregate) (Claim, error)
+	// AnyLane takes the lane that was served longest ago, among those with work or with a
+	// retry that is due. Another lane takes that lane only, if it is free and something was
+	// committed there. It may then take none, even if a retry is due there or an event was
+	// committed late. A claim that fails may still have taken a lane: later claims take
+	// that lane again, before its lease ends.
+	ClaimEvents(ctx context.Context, lane int16, maxEvents int, maxBytes int64, leaseFor time.Duration) (Claim, error)
 	// SettleClaim records the result of a claim and releases the lane. If the lease was
 	// lost, it changes nothing and held is false.
 	SettleClaim(ctx context.Context, settlement Settlement) (held bool, err error)

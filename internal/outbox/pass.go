@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-
-	"example.com/videocatalog/internal/envelope"
 )
 
 // Result is the outcome of a pass.
@@ -43,17 +41,17 @@ type passes struct {
 	full    func()       // called if a claim is full: another worker may find work too
 }
 
-// run makes one pass over at most batch events, and as many that were set aside. With an
-// aggregate it claims only the lane of that: see Store. When ctx ends, it hands nothing
+// run makes one pass over at most batch events, and as many that were set aside. It claims
+// as Store.ClaimEvents says. When ctx ends, it hands nothing
 // more to the broker and stops waiting for answers. Events that were acknowledged by then
 // are still settled.
-func (p *passes) run(ctx context.Context, batch int, of envelope.Aggregate) (Result, error) {
+func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error) {
 	// Read before the claim, so that we stop before the lease ends by the clock of the
 	// database.
 	start := time.Now()
 	deadline := start.Add(p.cfg.PublishTimeout)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
-	claim, err := p.store.ClaimEvents(claimCtx, batch, p.cfg.BatchBytes, p.cfg.Lease, of)
+	claim, err := p.store.ClaimEvents(claimCtx, lane, batch, p.cfg.BatchBytes, p.cfg.Lease)
 	cancel()
 	if err != nil || claim.Token == 0 {
 		return Result{}, err
@@ -71,7 +69,7 @@ func (p *passes) run(ctx context.Context, batch int, of envelope.Aggregate) (Res
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
 	result.left = result.Published < len(claim.Events) || len(settlement.Recovered) > 0
 	held, err := p.settle(ctx, settlement, deadline)
-	p.metrics.pass(ctx, claim, result, held)
+	p.metrics.pass(ctx, result, held)
 	return result, err
 }
 
@@ -87,36 +85,27 @@ func (p *passes) isFull(claim Claim, batch int) bool {
 // publish hands the events of a claim to the broker, in order. It leaves out blocked
 // events, and the rest of the claim when the time of the pass is over. Those have no
 // receipt.
-func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []handed {
-	receipts := make([]handed, len(claim.Events))
+func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []Receipt {
+	receipts := make([]Receipt, len(claim.Events))
 	for i, e := range claim.Events {
 		if e.Blocked {
 			continue
 		}
 		// Checked before each event, because a process can be stopped at any line for
 		// longer than its lease.
-		now := time.Now()
-		if ctx.Err() != nil || now.After(deadline) {
+		if ctx.Err() != nil || time.Now().After(deadline) {
 			break
 		}
-		p.metrics.attempted(ctx, e)
-		receipts[i] = handed{p.broker.Publish(spans.publish(ctx, i, len(claim.Events), e)), now}
+		receipts[i] = p.broker.Publish(spans.publish(ctx, i, len(claim.Events), e))
 	}
 	return receipts
-}
-
-// handed is the receipt of an event and the time when the broker was given it. It is zero
-// if the broker was not given it.
-type handed struct {
-	receipt Receipt
-	at      time.Time
 }
 
 var errLeftOut = errors.New("not sent: the time of the pass was over")
 
 // collect waits for the answers in the order of the claim, and returns the result and the
 // settlement. An aggregate stops at its first event that is not acknowledged: see tally.
-func (p *passes) collect(ctx context.Context, claim Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, Settlement) {
+func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, deadline time.Time, spans *passTrace) (Result, Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	t := newTally(claim)
@@ -126,19 +115,16 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []handed, de
 			continue
 		}
 		err := errLeftOut
-		if receipt := receipts[i].receipt; receipt != nil {
+		if receipt := receipts[i]; receipt != nil {
 			err = receipt.Wait(ctx)
 		}
 		traced := spans.answered(ctx, i, err)
-		if err != nil {
-			p.metrics.failed(traced, err)
-		}
 		var refusal *RefusedError
 		switch {
 		case t.behind(e):
 		case err == nil:
 			t.published(e)
-			p.metrics.published(traced, e.Message, receipts[i].at)
+			p.metrics.published(traced, e.Message)
 		case errors.As(err, &refusal):
 			if t.refused(e) {
 				t.settlement.Failed = append(t.settlement.Failed, p.failure(ctx, e, refusal.Err))
@@ -147,7 +133,7 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []handed, de
 			}
 		default:
 			t.unknown(e)
-			if t.result.err == nil && receipts[i].receipt != nil {
+			if t.result.err == nil && receipts[i] != nil {
 				t.result.err = err
 			}
 		}
@@ -164,7 +150,6 @@ func (p *passes) failure(ctx context.Context, e Claimed, cause error) Failure {
 		failure.Park = true
 	} else {
 		failure.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)
-		p.metrics.retrying(ctx, failure.RetryIn)
 	}
 	p.log.ErrorContext(ctx, "outbox: event refused", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version,
 		"attempts", attempts, "parked", failure.Park, "retry_in", failure.RetryIn, "err", cause)
@@ -191,8 +176,7 @@ func (p *passes) settle(ctx context.Context, settlement Settlement, deadline tim
 			if !held {
 				// Either another publisher has the lane, because we were too slow, and may
 				// publish our events again. Or an earlier attempt took effect and its
-				// answer was lost. Both count as a lost lease.
-				p.metrics.lostLease(ctx)
+				// answer was lost.
 				p.log.WarnContext(ctx, "outbox: lease lost before the settlement", "lane", settlement.Lane, "events", len(settlement.Done)+len(settlement.Retried))
 			}
 			return held, nil

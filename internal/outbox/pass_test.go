@@ -23,7 +23,7 @@ type oneClaim struct {
 	settled []outbox.Settlement
 }
 
-func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration, envelope.Aggregate) (outbox.Claim, error) {
+func (s *oneClaim) ClaimEvents(context.Context, int16, int, int64, time.Duration) (outbox.Claim, error) {
 	claim := s.claim
 	s.claim = outbox.Claim{}
 	return claim, nil

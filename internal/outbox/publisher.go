@@ -80,7 +80,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 // publish, settle. When ctx ends, it hands nothing more to the broker and stops waiting for
 // answers. Events that were acknowledged by then are still settled.
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
-	return p.passes.run(ctx, batch, envelope.Aggregate{})
+	return p.passes.run(ctx, batch, AnyLane)
 }
 
 // Stuck returns an error if a worker is in one pass for three times as long as it may take.
@@ -165,7 +165,11 @@ func (p *Publisher) work(ctx, begin context.Context, loop *heartbeat.Loop) {
 func (p *Publisher) pass(begin context.Context, batch int, of envelope.Aggregate) (Result, error) {
 	grace, cancel := after(begin, p.cfg.StopTimeout/2)
 	defer cancel()
-	result, err := p.passes.run(grace, batch, of)
+	lane := AnyLane
+	if of != (envelope.Aggregate{}) {
+		lane = Lane(of)
+	}
+	result, err := p.passes.run(grace, batch, lane)
 	if err != nil && !errors.Is(err, context.Canceled) { // ctx ended during a claim
 		p.log.ErrorContext(grace, "outbox: pass failed", "err", err)
 	}

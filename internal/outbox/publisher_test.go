@@ -32,7 +32,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 	s, id := newStorm(t), uuid.Must(uuid.NewV7())
 	s.change(id)
 	start := time.Now()
-	if claim, err := store.NewOutbox(s.pool).ClaimEvents(t.Context(), 10, 1<<20, lease, envelope.Aggregate{}); len(claim.Events) != 1 || err != nil {
+	if claim, err := store.NewOutbox(s.pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, lease); len(claim.Events) != 1 || err != nil {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
 	defer s.publish(quick, nil, broker(s.take))()

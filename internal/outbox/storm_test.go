@@ -210,8 +210,8 @@ type crashing struct {
 	calls *atomic.Int64
 }
 
-func (c crashing) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
-	claim, err := c.Store.ClaimEvents(ctx, batch, bytes, lease, of)
+func (c crashing) ClaimEvents(ctx context.Context, lane int16, batch int, bytes int64, lease time.Duration) (outbox.Claim, error) {
+	claim, err := c.Store.ClaimEvents(ctx, lane, batch, bytes, lease)
 	if claim.Token != 0 && c.crashes(claim.Lane, claim.Token) { // before it publishes
 		return outbox.Claim{}, errors.New("crashed")
 	}

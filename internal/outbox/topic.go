@@ -131,19 +131,6 @@ func (t *Topic) begin(name string, size int) (err error) {
 	return err
 }
 
-// pausedKeys counts the keys of which nothing is sent. It looks only at those with unread
-// answers.
-func (t *Topic) pausedKeys() (n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, k := range t.keys {
-		if k.abandoned > 0 || k.paused {
-			n++
-		}
-	}
-	return n
-}
-
 // answered records that the answer to a message of a key was read.
 func (t *Topic) answered(name string, abandoned bool, err error) {
 	t.mu.Lock()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"go.opentelemetry.io/otel/metric"
-
 	"example.com/videocatalog/internal/envelope"
 )
 
@@ -32,27 +30,6 @@ func (t Topics) Stop() {
 		}
 		stopped[topic] = true
 	}
-}
-
-// Observe lets a meter show how many ordering keys send nothing now.
-func (t Topics) Observe(meter metric.Meter) error {
-	_, err := meter.Int64ObservableGauge("outbox.paused_keys", metric.WithUnit("{key}"),
-		metric.WithDescription("Ordering keys of which this process sends nothing now. A message was refused or got no response from the broker, and not all results have been read."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			paused, seen := 0, make(map[*Topic]bool)
-			for _, topic := range t {
-				if !seen[topic] {
-					paused += topic.pausedKeys()
-				}
-				seen[topic] = true
-			}
-			o.Observe(int64(paused))
-			return nil
-		}))
-	if err != nil {
-		return fmt.Errorf("make instrument: %w", err)
-	}
-	return nil
 }
 
 // noTopic is the receipt of a message of an aggregate type without a topic.

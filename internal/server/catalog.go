@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
@@ -70,9 +69,9 @@ func (c CatalogConfig) WithDefaults() CatalogConfig {
 	return c
 }
 
-// Catalog returns CatalogService, the queries. metrics may be nil.
-func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes, metrics metric.MeterProvider) (port.Service, error) {
-	handler, err := newCatalogService(cfg, store, changes, metrics)
+// Catalog returns CatalogService, the queries.
+func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes) (port.Service, error) {
+	handler, err := newCatalogService(cfg, store, changes)
 	if err != nil {
 		return port.Service{}, err
 	}
@@ -89,17 +88,13 @@ func catalogOf(handler *catalogService) port.Service {
 	}
 }
 
-func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, metrics metric.MeterProvider) (*catalogService, error) {
+func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes) (*catalogService, error) {
 	if err := fields.NotNegative(cfg); err != nil {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	measured, err := newCatalogMetrics(metrics)
-	if err != nil {
-		return nil, err
-	}
 	return &catalogService{
-		cfg: cfg, store: store, changes: changes, metrics: measured, waits: newWaits(cfg.MaxWaiting),
+		cfg: cfg, store: store, changes: changes, waits: newWaits(cfg.MaxWaiting),
 		callerOf: port.Caller, draining: port.Draining,
 	}, nil
 }
@@ -112,7 +107,6 @@ type catalogService struct {
 	changes  Changes
 	looks    singleflight.Group // shared reads of watches
 	begun    atomic.Int64       // number of watches that have begun to read
-	metrics  *catalogMetrics
 	waits    *waits
 	callerOf func(context.Context) string          // identifies the caller of a call
 	draining func(context.Context) <-chan struct{} // closed when the server begins to stop
@@ -124,13 +118,8 @@ func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1
 		return nil, err
 	}
 	entry, err := s.look(ctx, id)
-	if want := request.GetMinVersion(); err == nil && want > 0 {
-		s.metrics.behind(ctx, want-entry.Version)
-		if entry.Version < want {
-			start := time.Now()
-			entry, err = s.awaitVersion(ctx, id, want)
-			s.metrics.waited(ctx, time.Since(start))
-		}
+	if want := request.GetMinVersion(); err == nil && entry.Version < want {
+		entry, err = s.awaitVersion(ctx, id, want)
 	}
 	if err != nil {
 		return nil, err

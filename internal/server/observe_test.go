@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/port"
@@ -143,7 +142,7 @@ func TestCallsAreObserved(t *testing.T) {
 	if err := <-r.done; err != nil {
 		t.Fatal(err)
 	}
-	calls := histogram[float64](t, reader, "rpc.server.call.duration")
+	calls := histogram(t, reader, "rpc.server.call.duration")
 	counts := make(map[string]uint64)
 	for _, point := range calls.DataPoints {
 		method, _ := point.Attributes.Value("rpc.method")
@@ -216,7 +215,7 @@ func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 	var got []string
-	for _, point := range histogram[float64](t, reader, "rpc.server.call.duration").DataPoints {
+	for _, point := range histogram(t, reader, "rpc.server.call.duration").DataPoints {
 		method, _ := point.Attributes.Value("rpc.method")
 		code, _ := point.Attributes.Value("rpc.response.status_code")
 		got = append(got, fmt.Sprintf("%s %s %d", method.AsString(), code.AsString(), point.Count))
@@ -291,7 +290,7 @@ func TestRefusedCallsAreObserved(t *testing.T) {
 	}
 }
 
-func histogram[N int64 | float64](t *testing.T, reader sdkmetric.Reader, name string) metricdata.Histogram[N] {
+func histogram(t *testing.T, reader sdkmetric.Reader, name string) metricdata.Histogram[float64] {
 	t.Helper()
 	var data metricdata.ResourceMetrics
 	if err := reader.Collect(context.Background(), &data); err != nil {
@@ -300,35 +299,12 @@ func histogram[N int64 | float64](t *testing.T, reader sdkmetric.Reader, name st
 	for _, scope := range data.ScopeMetrics {
 		for _, m := range scope.Metrics {
 			if m.Name == name {
-				return m.Data.(metricdata.Histogram[N])
+				return m.Data.(metricdata.Histogram[float64])
 			}
 		}
 	}
 	t.Fatalf("there is no %s", name)
-	return metricdata.Histogram[N]{}
-}
-
-// Whoever asks for a version tells how far the catalog is behind it.
-func TestVersionLagIsMeasured(t *testing.T) {
-	t.Parallel()
-	reader := sdkmetric.NewManualReader()
-	r := start(t, port.Config{}, func(d *deps) {
-		d.catalogConfig.MaxWait, d.Metrics = 1, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	})
-	const name = "catalogEntries/01890000-0000-7000-8000-000000000001"
-	catalog := r.grpcClient(t).catalog
-	for _, version := range []int64{0, 3} { // nobody has seen the video
-		if _, err := catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: name, MinVersion: version}); err == nil {
-			t.Error("GetCatalogEntry() = nil, want an error")
-		}
-	}
-	lag := histogram[int64](t, reader, "catalog.version.lag")
-	if got := lag.DataPoints[0]; got.Count != 1 || got.Sum != 3 {
-		t.Errorf("lag = %d times, %d in all, want once 3", got.Count, got.Sum)
-	}
-	if got := histogram[float64](t, reader, "catalog.version.wait").DataPoints[0]; got.Count != 1 {
-		t.Errorf("waited %d times, want once", got.Count)
-	}
+	return metricdata.Histogram[float64]{}
 }
 
 // A process that is stuck fails the check for being live, and only that one.

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
@@ -122,34 +121,6 @@ func eraseQuarantined(ctx context.Context, q *sqlcgen.Queries, events []domain.E
 func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := c.queries.PruneProjectedTombstones(ctx, olderThan, limit(maxRows))
 	return n, wrap(err, "prune tombstones of the catalog")
-}
-
-// maxTombstones is up to how many tombstones are counted.
-const maxTombstones = 600_000
-
-// Observe lets a meter show how many tombstones there are, as Outbox.Observe shows the outbox.
-func (c *Catalog) Observe(meter metric.Meter) error {
-	counts := sample[int64]{take: func(ctx context.Context) (int64, error) {
-		n, err := c.queries.CountProjectedTombstones(ctx, maxTombstones)
-		return n, wrap(err, "count tombstones")
-	}}
-	tombstones, err := meter.Int64ObservableGauge("catalog.tombstones", metric.WithUnit("{entry}"),
-		metric.WithDescription(fmt.Sprintf("Tombstones of purged videos. The owner has about as many. The same in every process: use max, never sum. Counted up to %d.", maxTombstones)), ahead(&counts))
-	if err != nil {
-		return fmt.Errorf("make instrument: %w", err)
-	}
-	_, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		n, err := counts.get(ctx)
-		if err == nil {
-			o.ObserveInt64(tombstones, n)
-		}
-		report(err)
-		return nil
-	}, tombstones)
-	if err != nil {
-		return fmt.Errorf("register callback: %w", err)
-	}
-	return nil
 }
 
 // outcomeOf is what the consumer calls the outcome of a fold.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -20,12 +21,13 @@ func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate
 	if err := q.UseOutboxIndexes(ctx); err != nil {
 		return err
 	}
-	lane, err := q.LockOutboxLane(ctx, aggregate.Type, aggregate.ID)
+	lane := outbox.Lane(aggregate)
+	floorSeq, err := q.LockOutboxLane(ctx, lane)
 	if err != nil {
 		return fmt.Errorf("lock lane: %w", err)
 	}
 	if err := q.ErasePending(ctx, sqlcgen.ErasePendingParams{
-		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane.Lane, FloorSeq: lane.FloorSeq,
+		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane, FloorSeq: floorSeq,
 	}); err != nil {
 		return err
 	}

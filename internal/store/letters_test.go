@@ -31,14 +31,23 @@ func newLetters(t testing.TB, maxConns int32) *letters {
 	t.Helper()
 	pool := storetest.Pool(t, maxConns)
 	l := &letters{t: t, pool: pool, Outbox: store.NewOutbox(pool), ids: make(map[string]string)}
-	for _, id := range column(t, pool, `
-		SELECT DISTINCT ON (c) chr(c) || n
-		FROM generate_series(65, 122) c, generate_series(1, 200) n
-		WHERE c NOT BETWEEN 91 AND 96 AND video_catalog.outbox_lane('letter', chr(c) || n) = CASE WHEN c > 96 THEN 3 ELSE 5 END
-		ORDER BY c, n`) {
-		l.ids[id[:1]] = id
+	for _, c := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" {
+		id, n := "", 0
+		for id == "" || outbox.Lane(envelope.Aggregate{Type: "letter", ID: id}) != laneOf(string(c)) {
+			n++
+			id = string(c) + strconv.Itoa(n)
+		}
+		l.ids[string(c)] = id
 	}
 	return l
+}
+
+// laneOf is the lane of a letter.
+func laneOf(letter string) int16 {
+	if letter >= "a" {
+		return 3
+	}
+	return 5
 }
 
 // letter is the aggregate of a name.
@@ -71,7 +80,7 @@ const hour = time.Hour
 // claim makes a claim of at most batch events.
 func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
-	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease, envelope.Aggregate{})
+	claim, err := l.ClaimEvents(l.t.Context(), outbox.AnyLane, batch, 1<<20, lease)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -30,7 +31,7 @@ func NewOutbox(pool *pgxpool.Pool) *Outbox {
 func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) error {
 	cause := envelope.CauseOf(ctx)
 	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
-		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
+		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
 		EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: m.Payload, OccurredAt: m.OccurredAt, Traceparent: optional(envelope.Traceparent(ctx)),
 		Caller: optional(escape(envelope.CallerOf(ctx))), CausationID: optional(cause.CausationID), CorrelationID: optional(cause.CorrelationID),
@@ -58,8 +59,6 @@ type Backlog struct {
 	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
 	// Both are counted up to the limit.
 	Blocked, Parked int64
-	// Leased is the number of lanes that a publisher has leased.
-	Leased int64
 }
 
 // Measure returns the backlog. It counts up to maxCounted rows of each kind.
@@ -76,6 +75,6 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	}
 	return Backlog{
 		Oldest: notEpoch(row.Oldest), OldestBlocked: notEpoch(row.OldestBlocked),
-		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, Leased: row.Leased,
+		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked,
 	}, nil
 }

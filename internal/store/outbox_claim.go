@@ -19,17 +19,21 @@ import (
 // set aside and are due, up to the same limits again. If there is no work, it returns the
 // zero Claim.
 //
-// With an aggregate (not the zero one) it takes only the lane of that aggregate, if
-// something was committed there since its last claims. That costs half, and is for a caller
-// that knows of a commit. Two kinds of events may wait for a claim without an aggregate:
+// With a lane other than outbox.AnyLane it takes only that lane, if something was committed
+// there since its last claims. That costs half, and is for a caller
+// that knows of a commit. Two kinds of events may wait for a claim of any lane:
 // those that are due for a retry, and those committed later than an event behind them.
 //
 // If a claim fails without an error from PostgreSQL, the claim may still have taken effect,
 // or may do so later. Later claims of the same Outbox treat its lane as free.
-func (o *Outbox) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
+func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, maxBytes int64, leaseFor time.Duration) (outbox.Claim, error) {
 	token := 1 + rand.Int64N(math.MaxInt64) // video_catalog.outbox_claim says why it is random
+	var only *int16
+	if lane != outbox.AnyLane {
+		only = &lane
+	}
 	rows, err := o.queries.ClaimOutbox(ctx, sqlcgen.ClaimOutboxParams{
-		MaxEvents: limit(maxEvents), MaxBytes: maxBytes, LeaseFor: leaseFor, OfType: optional(of.Type), OfID: optional(of.ID),
+		MaxEvents: limit(maxEvents), MaxBytes: maxBytes, LeaseFor: leaseFor, OnlyLane: only,
 		Token: token, LostTokens: o.lost.list(),
 	})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -209,7 +209,7 @@ func TestRolesAreSeparate(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); !isDenied(err) {
 		t.Errorf("CreateVideo() as %s = %v, want permission denied", catalogRole, err)
 	}
-	if _, err := events.ClaimEvents(t.Context(), 1, 1<<20, time.Second, envelope.Aggregate{}); !isDenied(err) {
+	if _, err := events.ClaimEvents(t.Context(), outbox.AnyLane, 1, 1<<20, time.Second); !isDenied(err) {
 		t.Errorf("ClaimEvents() as %s = %v, want permission denied", catalogRole, err)
 	}
 	if _, _, err := events.Maintain(t.Context(), 1, time.Hour); !isDenied(err) {

@@ -190,11 +190,11 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return nil
 		},
 		"Outbox.ClaimEvents": func(ctx context.Context) error {
-			_, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
+			_, err := events.ClaimEvents(ctx, outbox.AnyLane, 10, 1<<20, time.Minute)
 			return err
 		},
 		"Outbox.SettleClaim": func(ctx context.Context) error {
-			claim, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
+			claim, err := events.ClaimEvents(ctx, outbox.AnyLane, 10, 1<<20, time.Minute)
 			if err != nil || len(claim.Events) == 0 {
 				return err
 			}

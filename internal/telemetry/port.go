@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,10 +20,6 @@ type Private struct {
 	Scrape http.Handler
 	// Level is the log level: GET /log/level reads it, PUT sets it.
 	Level *slog.LevelVar
-	// Backlog returns the state of the backlog, served at /health/backlog. It
-	// never reports the process as unhealthy, because a restart does not
-	// shorten a backlog.
-	Backlog func(context.Context) (any, error)
 }
 
 // Handler returns the handler of the private port: the endpoints above, and
@@ -37,9 +32,6 @@ func (p Private) Handler() http.Handler {
 	if p.Level != nil {
 		mux.HandleFunc("GET /log/level", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, p.Level.Level()) })
 		mux.HandleFunc("PUT /log/level", p.setLevel)
-	}
-	if p.Backlog != nil {
-		mux.HandleFunc("GET /health/backlog", p.backlog)
 	}
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
@@ -61,21 +53,6 @@ func (p Private) setLevel(w http.ResponseWriter, r *http.Request) {
 	}
 	p.Level.Set(level)
 	fmt.Fprintln(w, level)
-}
-
-// backlogTimeout is the longest time to read the backlog.
-const backlogTimeout = 5 * time.Second
-
-func (p Private) backlog(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), backlogTimeout)
-	defer cancel()
-	backlog, err := p.Backlog(ctx)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(backlog) // the only error is that the client has left
 }
 
 // Serve serves a handler until ctx is done, then returns nil. It closes the

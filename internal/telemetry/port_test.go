@@ -3,7 +3,6 @@ package telemetry_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -44,23 +43,6 @@ func TestPrivatePortChangesTheLevel(t *testing.T) {
 		if code != test.code || body != test.want || level.Level() != test.level {
 			t.Errorf("%s %q = %d %q, level %s, want %d %q, level %s", test.method, test.body, code, body, level.Level(), test.code, test.want, test.level)
 		}
-	}
-}
-
-// The backlog is told as it is; one that cannot be measured is no news of it.
-func TestPrivatePortTellsTheBacklog(t *testing.T) {
-	var failure error
-	handler := telemetry.Private{Backlog: func(context.Context) (any, error) {
-		return struct {
-			Pending int `json:"pending"`
-		}{1_000_000}, failure
-	}}.Handler()
-	if code, body := ask(t, handler, http.MethodGet, "/health/backlog", ""); code != http.StatusOK || body != `{"pending":1000000}` {
-		t.Errorf("GET /health/backlog = %d %q, want 200, however long it is", code, body)
-	}
-	failure = errors.New("no database")
-	if code, body := ask(t, handler, http.MethodGet, "/health/backlog", ""); code != http.StatusServiceUnavailable || body != "no database" {
-		t.Errorf("GET /health/backlog = %d %q, want 503 no database", code, body)
 	}
 }
 

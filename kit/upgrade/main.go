@@ -3,6 +3,7 @@
 //
 //	go run ./cmd/upgrade           to the newest version
 //	go run ./cmd/upgrade v1.2.0    to a tag, a branch or a commit of the template
+//	go run ./cmd/upgrade --with console    adds an option, at the version that the service has
 //
 // It clones the template into a temporary folder, and runs the command of that version that
 // renders a service again: so the newer version decides how. That command commits the new
@@ -35,6 +36,7 @@ import (
 const usage = `go run ./cmd/upgrade [REF] brings this service to a later version of its template.
 
   REF             tag, branch or commit of the template; default: its default branch
+  --with LIST     options that the service gets, separated by commas. Without REF its version stays
   --from PLACE    path or URL of the template; default: "source" in template.json. The upgrade records PLACE there
 `
 
@@ -55,7 +57,7 @@ func Main() {
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
-	from, ref, err := parse(args)
+	from, ref, with, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err := io.WriteString(stdout, usage)
 		return err
@@ -72,6 +74,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		if path, err := filepath.Abs(from); err == nil && exists(path) {
 			s.Source = path // the next rendering records it
 		}
+	}
+	if with != "" && ref == "" {
+		ref = s.Template
 	}
 	if s.Source == "" {
 		return errors.New("template.json does not say where the template is: say it with --from PLACE, a path or a URL")
@@ -92,7 +97,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		return err
 	}
 	fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
-	cmd := exec.CommandContext(ctx, program, s.root, "--upgrade") //nolint:gosec // built above
+	cmd := exec.CommandContext(ctx, program, s.root, "--upgrade", "--with", with) //nolint:gosec // built above
 	cmd.Dir, cmd.Stdout, cmd.Stderr = template, stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it tidies up
 	if err := cmd.Run(); err != nil {
@@ -102,14 +107,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 }
 
 // parse reads the command line.
-func parse(args []string) (from, ref string, err error) {
+func parse(args []string) (from, ref, with string, err error) {
 	flags := flag.NewFlagSet("upgrade", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&from, "from", "", "")
+	flags.StringVar(&with, "with", "", "")
 	var refs []string // REF may come before the flags, where the flag package stops
 	for {
 		if err := flags.Parse(args); err != nil {
-			return "", "", fmt.Errorf("%w: try go run ./cmd/upgrade --help", err)
+			return "", "", "", fmt.Errorf("%w: try go run ./cmd/upgrade --help", err)
 		}
 		if flags.NArg() == 0 {
 			break
@@ -117,9 +123,9 @@ func parse(args []string) (from, ref string, err error) {
 		refs, args = append(refs, flags.Arg(0)), flags.Args()[1:]
 	}
 	if len(refs) > 1 {
-		return "", "", fmt.Errorf("%d versions, want one: try go run ./cmd/upgrade --help", len(refs))
+		return "", "", "", fmt.Errorf("%d versions, want one: try go run ./cmd/upgrade --help", len(refs))
 	}
-	return from, strings.Join(refs, ""), nil
+	return from, strings.Join(refs, ""), with, nil
 }
 
 // service is what template.json says of this service.

@@ -81,7 +81,8 @@ func TestVersions(t *testing.T) {
 		want string
 	}{
 		{nil, "newest"},
-		{[]string{"v1.0.0"}, "second [" + top + " --upgrade]"},
+		{[]string{"v1.0.0"}, "second [" + top + " --upgrade --with ]"},
+		{[]string{"v1.0.0", "--with", "a,b"}, "second [" + top + " --upgrade --with a,b]"},
 		{[]string{"main"}, "newest"},
 		{[]string{second}, "second"},
 		{[]string{second[:10]}, "second"},

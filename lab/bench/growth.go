@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
@@ -259,7 +258,7 @@ func (p *place) claims(ctx context.Context) (float64, error) {
 	var took time.Duration
 	for range times {
 		begun := time.Now()
-		claim, err := p.events.ClaimEvents(ctx, 2000, 8<<20, time.Minute, envelope.Aggregate{})
+		claim, err := p.events.ClaimEvents(ctx, outbox.AnyLane, 2000, 8<<20, time.Minute)
 		took += time.Since(begun)
 		if err != nil {
 			return 0, err
@@ -279,7 +278,7 @@ func (p *place) looks(ctx context.Context) (float64, error) {
 	const times = 200
 	begun := time.Now()
 	for range times {
-		claim, err := p.events.ClaimEvents(ctx, 2000, 8<<20, time.Minute, envelope.Aggregate{})
+		claim, err := p.events.ClaimEvents(ctx, outbox.AnyLane, 2000, 8<<20, time.Minute)
 		if err != nil {
 			return 0, err
 		}

@@ -31,20 +31,20 @@ const outboxSQL = `
 	SELECT e.id, 'video', md5(e.aggregate::text)::uuid::text, 'VideoUpdated', e.version, 1, ` + payloadSQL + `, now()
 	FROM ` + eventsSQL + ` ORDER BY e.n`
 
-// pending returns an insert of events that also adds the pending rows, as the service does.
-func pending(insert string) string {
+// pending returns an insert of events that also adds the pending rows, as the service does. lane is an SQL expression.
+func pending(insert, lane string) string {
 	return `WITH event AS (` + insert + `
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`
+		SELECT ` + lane + `, event.* FROM event`
 }
 
 // published adds events as if they had been published.
 func (p *ours) published(ctx context.Context, w workload) error { return p.insert(ctx, w, outboxSQL) }
 
 func (p *ours) backlog(ctx context.Context, w workload) error {
-	return p.insert(ctx, w, pending(outboxSQL))
+	return p.insert(ctx, w, pending(outboxSQL, "hashtext(aggregate_id) & 7"))
 }
 
 func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
@@ -52,16 +52,22 @@ func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
 	if err != nil {
 		return fmt.Errorf("make id: %w", err)
 	}
+	aggregate := aggregateOf(w, i)
 	_, err = tx.Exec(ctx, pending(`
 		INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		VALUES ($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5)`),
-		id, fmt.Sprint(w.aggregates[i]), w.versions[i], w.payload(i), time.Now())
+		VALUES ($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5)`, "$6"),
+		id, aggregate.ID, w.versions[i], w.payload(i), time.Now(), outbox.Lane(aggregate))
 	return err
+}
+
+// aggregateOf returns the aggregate of the i-th event.
+func aggregateOf(w workload, i int) envelope.Aggregate {
+	return envelope.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])}
 }
 
 func (p *ours) committed(w workload, i int) {
 	if p.wake != nil {
-		p.wake(envelope.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])})
+		p.wake(aggregateOf(w, i))
 	}
 }
 

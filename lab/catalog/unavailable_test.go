@@ -17,7 +17,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -129,7 +129,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 			videos, catalog := store.NewVideos(pool, nil), store.NewCatalog(pool)
 			_, get := videos.GetVideo(t.Context(), newID(t))
 			_, create := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran"))
-			_, claim := store.NewOutbox(pool).ClaimEvents(t.Context(), 1, 1, 1, envelope.Aggregate{})
+			_, claim := store.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 1, 1, 1)
 			for name, err := range map[string]error{"GetVideo": get, "CreateVideo": create, "ClaimEvents": claim} {
 				if kindOf(err) != test.want || !strings.Contains(fmt.Sprint(err), test.hint) {
 					t.Errorf("%s() = %v, want kind %v with %q", name, err, test.want, test.hint)

@@ -1,10 +1,12 @@
 package scaffold
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -64,22 +66,56 @@ var order = []string{
 	"--entity", "order", "--fields", "customer:string! total_cents:int64 note:string", "--transitions", "draft→placed:place placed→canceled:cancel",
 }
 
-// A service with the parts that it can choose builds, and has nothing of the others.
+// A service with one option passes the tests of the option, and is whole again without its folder and
+// its lines. Then it gets all options by one command. LAB_OPTION names the first one; else it is drawn.
 func TestWith(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "service")
-	newService(t, template, service, append(order, "--module", "github.com/acme/orders", "--with", "console,cors,oidc,reactions,repair,replay,terraform", "--timers", "placed:15m:cancel")...)
-	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "order_id:uuid!", "--transitions", "asked→captured:capture")
-	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "order", "payment", "--on", "captured:order_id:place")
+	all := []string{"console", "cors", "oidc", "reactions", "repair", "replay"}
+	alone := cmp.Or(os.Getenv("LAB_OPTION"), all[rand.IntN(len(all))])
+	t.Logf("LAB_OPTION=%s", alone)
+	newService(t, template, service, "--module", "gitlab.example.org/group/procurement", "--domain", "procurement.acme.example", "--schema", "buying",
+		"--entity", "purchase_order", "--fields", "customer:string! total_cents:int64", "--transitions", "draft→placed:place placed→canceled:cancel", "--with", alone)
+	checkNames(t, service)
+	checkWords(t, service)
+	checkRecord(t, service)
 	clone.Run(t, service, "go", "vet", "./...")
-	clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/domain", "./cmd/server", "-run", "Order|Option|Import|Ring|Subscription")
+	clone.Run(t, service, "go", "test", "./options/...", "./cmd/server")
+	checkParts(t, service, alone)
+	removeOption(t, service, alone)
+
+	others := slices.DeleteFunc(append(all, "terraform"), func(name string) bool { return name == alone })
+	clone.Run(t, service, "go", "run", "./cmd/upgrade", "--with", strings.Join(others, ","))
+	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "purchase_order_id:uuid!", "--transitions", "asked→captured:capture", "--timers", "asked:15m:capture")
+	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "purchase_order", "payment", "--on", "captured:purchase_order_id:place")
+	clone.Run(t, service, "go", "vet", "./...")
+	clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/domain", "./cmd/server", "-run", "PurchaseOrder|Option|Import|Ring|Subscription")
 	checkParts(t, service, "console", "terraform")
-	for _, there := range []string{"options/console", "options/reactions", "deploy/terraform"} {
+	for _, there := range append(others, alone) {
+		if there != "terraform" {
+			there = "options/" + there
+		} else {
+			there = "deploy/terraform"
+		}
 		if _, err := os.Stat(filepath.Join(service, there)); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// removeOption removes an option by hand, as its README says, builds, adds an entity, and takes all of
+// that back.
+func removeOption(t *testing.T, service, name string) {
+	t.Helper()
+	clone.Run(t, service, "rm", "-r", "options/"+name)
+	clone.Run(t, service, "sed", "-i", `/options\/`+name+`"$/d; /^\t\t`+name+`\./d`, "cmd/server/parts.go")
+	clone.Run(t, service, "rm", "-f", "cmd/dev/"+name+".go")
+	clone.Run(t, service, "sed", "-i", `/^\t\t`+name+`(),$/d`, "cmd/dev/parts.go")
+	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32")
+	clone.Run(t, service, "go", "vet", "./...")
+	clone.Run(t, service, "git", "reset", "--quiet", "--hard")
+	clone.Run(t, service, "git", "clean", "--quiet", "-d", "--force")
 }
 
 // A service has no word of the example, passes its checks and tests without a module proxy, answers

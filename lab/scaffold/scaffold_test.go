@@ -18,35 +18,6 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// Two services with entities of their own have no name or word of the template left, keep the
-// words of PostgreSQL, pass its rules, and share one database and one Pub/Sub.
-func TestTwoServices(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	template := newTemplate(t, dir)
-	one, two := filepath.Join(dir, "orders"), filepath.Join(dir, "procurement")
-	newService(t, template, one, "--module", "github.com/acme/orders", "--full", "--entity", "order")
-	newService(t, template, two, "--module", "gitlab.example.org/group/procurement", "--domain", "procurement.acme.example", "--schema", "buying", "--full", "--entity", "purchase_order", "--view", "ledger")
-	for _, service := range []string{one, two} {
-		checkNames(t, service)
-		checkWords(t, service)
-		checkRecord(t, service)
-		if unformatted := clone.Run(t, service, "gofmt", "-l", "."); unformatted != "" {
-			t.Errorf("%s: gofmt would change %s", service, unformatted)
-		}
-		clone.Run(t, service, "go", "vet", "./...")
-		clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/names/...", "./api/...", "./internal/domain", "./internal/event", "./internal/port")
-		clone.Run(t, service, "go", "test", "./cmd/server", "./internal/app", "-run", "Documented|Config|Help|Subscriptions|Defaults")
-	}
-	clone.Run(t, one, "go", "test", "./internal/server", "./internal/store", "-run", "Create|List|OpenAPI|Gateway|Search|Catalog|Overview|Order")
-	clone.Run(t, two, "go", "test", "./internal/server", "./internal/store", "-run", "Create|List|OpenAPI|Gateway|Search|Ledger|PurchaseOrder")
-	for _, service := range []string{one, two} {
-		if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
-			t.Errorf("%s: the tests changed %s", service, changes)
-		}
-	}
-}
-
 // checkWords looks for words of the example in all files, and in their paths.
 func checkWords(t *testing.T, dir string) {
 	t.Helper()

@@ -2,7 +2,6 @@ package service
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,19 +41,14 @@ const (
 	slowPace = 100
 )
 
-// limits are the numbers in rules that are a time or a size without a unit. They are scaled one by one.
+// limits are the numbers in rules that are a time without a unit. Each is divided by the pace.
 var limits = []struct {
-	expr   string
-	limit  float64
-	shrunk float64 // divisor of a size; 0: the number is a time, and is divided by the pace
+	expr  string
+	limit float64
 }{
-	{"max(outbox_backlog_age_seconds) >", 60, 0},
-	{"max(outbox_blocked_age_seconds) >", 900, 0},
-	{"histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket[5m]))) >", 60, 0},
-	{"max by (aggregate_type) (timer_oldest_lateness_seconds) >", 60, 0},
-	{"max(catalog_tombstones) >", 5e5, 1000},
-	{`max(outbox_table_size_bytes{table="outbox_pending"}) >`, 5e8, 500},
-	{"max by (table) (outbox_table_size_bytes or consumer_table_size_bytes) >", 1e10, 1000},
+	{"max(outbox_backlog_age_seconds) >", 60},
+	{"histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket[5m]))) >", 60},
+	{"max by (aggregate_type) (timer_oldest_lateness_seconds) >", 60},
 }
 
 // speedUp returns the rules of alerts.yaml, faster by the factor pace. It changes nothing else.
@@ -69,8 +63,7 @@ func speedUp(t *testing.T, pace time.Duration) string {
 		if limit, err := strconv.ParseFloat(found[1], 64); err != nil || limit != l.limit {
 			t.Fatalf("%s %s, want %v, as in limits", l.expr, found[1], l.limit)
 		}
-		limit := l.limit / cmp.Or(l.shrunk, float64(pace))
-		text = strings.Replace(text, found[0], l.expr+" "+strconv.FormatFloat(limit, 'f', -1, 64), 1)
+		text = strings.Replace(text, found[0], l.expr+" "+strconv.FormatFloat(l.limit/float64(pace), 'f', -1, 64), 1)
 	}
 	units := map[string]time.Duration{"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
 	text = regexp.MustCompile(`(\[|offset |for: )(\d+)([mhd])\b`).ReplaceAllStringFunc(text, func(found string) string {
@@ -98,7 +91,6 @@ type system struct {
 	targets []string // private ports that Prometheus scrapes
 	started int      // how many of targets are used by a process
 	pace    time.Duration
-	past    string // a sample of the day before, in the format of OpenMetrics
 	url     string // of Prometheus
 
 	expected, tolerated, resolved map[string]bool // alerts by name
@@ -150,25 +142,19 @@ func (s *system) serve(roles string, environ ...string) *program {
 func (s *system) quiet() {
 	s.Helper()
 	dir := s.TempDir()
-	yesterday := time.Now().Add(-24 * time.Hour / s.pace).Unix()
 	for name, content := range map[string]string{
 		"alerts.yaml": speedUp(s.T, s.pace),
 		"prometheus.yml": fmt.Sprintf("global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 250ms}\n"+
 			"rule_files: [alerts.yaml]\nscrape_configs: [{job_name: service, static_configs: [{targets: ['%s']}]}]\n",
 			strings.Join(s.targets, "', '")),
-		"past": fmt.Sprintf("%s %d\n# EOF\n", s.past, yesterday),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			s.Fatal(err)
 		}
 	}
-	data := filepath.Join(dir, "data")
-	if s.past != "" {
-		run(s.T, nil, s.promtool, "tsdb", "create-blocks-from", "openmetrics", filepath.Join(dir, "past"), data)
-	}
 	addr := freeAddr(s.T)
 	s.url = "http://" + addr
-	start(s.T, nil, s.prometheus, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+data,
+	start(s.T, nil, s.prometheus, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+addr)
 	s.eventually("Prometheus is ready", func() bool {
 		req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+"/-/ready", http.NoBody)

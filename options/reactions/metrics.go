@@ -66,22 +66,15 @@ type waitingTimers struct {
 // observe lets a meter show the timers that wait, by aggregate type. Also processes that fire none measure them, so the metrics
 // exist when no process fires timers.
 func observe(meter metric.Meter, types map[string]Timers) error {
-	begins := make(map[string]func(context.Context), len(types)) // one each: a slow type hides no other
-	gets := make(map[string]func(context.Context) (waitingTimers, error), len(types))
+	gets := make(map[string]func(context.Context) (waitingTimers, error), len(types)) // one each: a slow type hides no other
 	for aggregateType, timers := range types {
-		begins[aggregateType], gets[aggregateType] = store.Sampled(func(ctx context.Context) (m waitingTimers, err error) {
+		gets[aggregateType] = store.Sampled(func(ctx context.Context) (m waitingTimers, err error) {
 			m.late, m.n, err = timers.Waiting(ctx, maxTimers)
 			return m, err
 		})
 	}
-	begin := func(ctx context.Context, _ metric.Int64Observer) error { // before a reader waits for any of them
-		for _, begin := range begins {
-			begin(ctx)
-		}
-		return nil
-	}
 	waiting, err1 := meter.Int64ObservableGauge("timer.waiting", metric.WithUnit("{timer}"),
-		metric.WithDescription("Timers that wait, due or not, by aggregate_type, counted up to 100,000."), metric.WithInt64Callback(begin))
+		metric.WithDescription("Timers that wait, due or not, by aggregate_type, counted up to 100,000."))
 	late, err2 := meter.Float64ObservableGauge("timer.oldest.lateness", metric.WithUnit("s"),
 		metric.WithDescription("Time since the oldest timer was due, by aggregate_type and the clock of the database; 0 if none is due."))
 	if err := errors.Join(err1, err2); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -206,7 +207,7 @@ func TestReactionContinuesTheChain(t *testing.T) {
 	if v, err := videos.GetVideo(t.Context(), id); err != nil || v.Title != "Kagemusha" || v.Version != 1 {
 		t.Errorf("video = %+v, %v, want the first version", v, err)
 	}
-	claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), 10, 1<<20, time.Minute, envelope.Aggregate{})
+	claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, time.Minute)
 	if err != nil || len(claim.Events) != 1 {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}

@@ -453,7 +453,7 @@ func pendingEvents(t *testing.T, pool *pgxpool.Pool) (n int) {
 func (s *sides) relay(ctx context.Context) error {
 	events := store.NewOutbox(s.commands)
 	for ctx.Err() == nil {
-		claim, err := events.ClaimEvents(s.Context(), 50, 1<<20, time.Minute, envelope.Aggregate{})
+		claim, err := events.ClaimEvents(s.Context(), outbox.AnyLane, 50, 1<<20, time.Minute)
 		if err != nil {
 			return err
 		}

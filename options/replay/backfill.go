@@ -18,6 +18,7 @@ import (
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/options/replay/internal/sqlcgen"
 )
@@ -272,6 +273,7 @@ func (b backfill) write(ctx context.Context, q *sqlcgen.Queries, messages []enve
 	for _, m := range messages {
 		params.Ids = append(params.Ids, m.ID)
 		params.AggregateIds = append(params.AggregateIds, m.AggregateID)
+		params.Lanes = append(params.Lanes, outbox.Lane(m.Aggregate()))
 		params.Versions = append(params.Versions, m.Version)
 		params.Payloads = append(params.Payloads, m.Payload)
 		params.Times = append(params.Times, m.OccurredAt)

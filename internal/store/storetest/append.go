@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -29,7 +30,7 @@ func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
 		payload = []byte{} // the column is NOT NULL
 	}
 	return sqlcgen.New(to).AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
-		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
+		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: payload, OccurredAt: m.OccurredAt, Traceparent: &m.Traceparent,
 	})
 }

@@ -76,8 +76,28 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 	})
 }
 
-// Acks and nacks are counted, what is in hand is not lost count of, and how
-// long an event took refers to its trace.
+// projectTraced runs a projector for a second on messages that are all in sampled traces,
+// and returns how many ended in which way.
+func projectTraced(t *testing.T, cfg consumer.Config, store *memStore, source fakeSource) map[string]int {
+	t.Helper()
+	for i, m := range source {
+		m.Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", i+1, 0xabc)
+	}
+	exporter := tracetest.NewInMemoryExporter()
+	cfg.Tracing = sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
+	project(t, cfg, store, source, time.Second)
+	ended := make(map[string]int)
+	for _, span := range exporter.GetSpans() {
+		for _, attr := range span.Attributes {
+			if span.Name == "consumer.process" && attr.Key == "outcome" {
+				ended[attr.Value.AsString()]++
+			}
+		}
+	}
+	return ended
+}
+
+// How long an event took is measured, and refers to its trace.
 func TestDeliveriesAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := messages(3)
@@ -88,11 +108,8 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 			return nil
 		}
 		read := project(t, consumer.Config{Tracing: sdktrace.NewTracerProvider()}, store, source, time.Second)
-		if acks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.messages")[""]; acks != 3 || inHand != 0 {
-			t.Errorf("acks = %d, in hand = %d, want 3 and 0", acks, inHand)
-		}
-		if n, sum := read.histogram("consumer.delivery.delay"); n != 3 || sum < 0.6 || sum > 1 {
-			t.Errorf("consumer.delivery.delay = %d times, %.2f s in all, want 3 of a little over 0.2 s", n, sum)
+		if n, sum := read.histogram("consumer.lag"); n != 3 || sum < 0.6 || sum > 1 {
+			t.Errorf("consumer.lag = %d times, %.2f s in all, want 3 of a little over 0.2 s", n, sum)
 		}
 		exemplars := make(map[string]int)
 		for _, m := range read.collect() {
@@ -100,35 +117,20 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 				exemplars[m.Name] = len(data.DataPoints[0].Exemplars)
 			}
 		}
-		want := map[string]int{"consumer.lag": 1, "consumer.delivery.delay": 1, "consumer.message.duration": 1}
-		if diff := cmp.Diff(want, exemplars); diff != "" {
+		if diff := cmp.Diff(map[string]int{"consumer.lag": 1}, exemplars); diff != "" {
 			t.Errorf("exemplars (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// A projector that has had no message yet has none in hand, which is not unknown.
-func TestNothingInHandIsMeasured(t *testing.T) {
-	t.Parallel()
-	meter, read := newMeter(t)
-	if _, err := newFrom(consumer.Config{}, messages(0), nil, &memStore{}, discard, meter); err != nil {
-		t.Fatal(err)
-	}
-	if n, measured := read.counter("consumer.messages")[""]; n != 0 || !measured {
-		t.Errorf("in hand = %d, measured %t, want 0, true", n, measured)
-	}
-}
-
-// A clock that is ahead of ours makes no delay negative.
-func TestDelaysAreNotNegative(t *testing.T) {
+// A clock that is ahead of ours makes no lag negative.
+func TestLagIsNotNegative(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := noteEvent(uuid.NewString(), 1, written)
 		e.OccurredAt = e.OccurredAt.Add(time.Hour)
 		read := project(t, consumer.Config{}, &memStore{}, fakeSource{message(e)}, time.Second)
-		for _, name := range []string{"consumer.lag", "consumer.delivery.delay"} {
-			if n, sum := read.histogram(name); n != 1 || sum != 0 {
-				t.Errorf("%s = %d times, %.2f s in all, want once 0", name, n, sum)
-			}
+		if n, sum := read.histogram("consumer.lag"); n != 1 || sum != 0 {
+			t.Errorf("consumer.lag = %d times, %.2f s in all, want once 0", n, sum)
 		}
 	})
 }
@@ -203,17 +205,6 @@ func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A message that is given back is a nack and no ack.
-func TestNacksAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &memStore{onProject: func(context.Context, []note) error { return unavailable() }}
-		read := project(t, consumer.Config{}, store, messages(2), time.Second)
-		if acks, nacks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.nacks")[""], read.counter("consumer.messages")[""]; acks != 0 || nacks != 2 || inHand != 0 {
-			t.Errorf("acks = %d, nacks = %d, in hand = %d, want 0, 2 and 0", acks, nacks, inHand)
-		}
-	})
 }
 
 // A worker whose call of the store never comes back is stuck. One that waits

@@ -21,7 +21,7 @@ type memory struct {
 	seq     int64
 	claims  []memoryClaim
 	settled []outbox.Settlement
-	laneOf  map[envelope.Aggregate]int // of those that have had an event
+	laneOf  map[int16]int // the lane where a test has put the events of an outbox.Lane
 }
 
 type memoryLane struct {
@@ -34,13 +34,13 @@ type memoryLane struct {
 type memoryClaim struct {
 	at    time.Time
 	batch int
-	of    envelope.Aggregate
+	lane  int16
 	found int // events
 	busy  int // lanes that were leased already
 }
 
 func newMemory(lanes int) *memory {
-	return &memory{lanes: make([]memoryLane, lanes), laneOf: make(map[envelope.Aggregate]int)}
+	return &memory{lanes: make([]memoryLane, lanes), laneOf: make(map[int16]int)}
 }
 
 // add appends events to a lane.
@@ -50,7 +50,7 @@ func (s *memory) add(lane int, names string) {
 	for _, e := range claimed(names) {
 		s.seq++
 		e.Seq = s.seq
-		s.laneOf[e.Aggregate()] = lane
+		s.laneOf[outbox.Lane(e.Aggregate())] = lane
 		s.lanes[lane].pending = append(s.lanes[lane].pending, e)
 	}
 }
@@ -87,19 +87,19 @@ func (s *memory) claimsSince(start time.Time) []memoryClaim {
 	return slices.Clone(s.claims[i:])
 }
 
-func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
+func (s *memory) ClaimEvents(_ context.Context, lane int16, batch int, maxBytes int64, lease time.Duration) (outbox.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	made := memoryClaim{at: now, batch: batch, of: of}
-	only, known := s.laneOf[of]
+	made := memoryClaim{at: now, batch: batch, lane: lane}
+	only, known := s.laneOf[lane]
 	pick := -1
-	for i, lane := range s.lanes {
+	for i, candidate := range s.lanes {
 		switch {
-		case lane.until.After(now):
+		case candidate.until.After(now):
 			made.busy++
-		case of != envelope.Aggregate{} && (!known || i != only || !slices.ContainsFunc(lane.pending, func(e outbox.Claimed) bool { return e.Seq > lane.mark })):
-		case len(lane.pending) > 0 && (pick < 0 || lane.until.Before(s.lanes[pick].until)):
+		case lane != outbox.AnyLane && (!known || i != only || !slices.ContainsFunc(candidate.pending, func(e outbox.Claimed) bool { return e.Seq > candidate.mark })):
+		case len(candidate.pending) > 0 && (pick < 0 || candidate.until.Before(s.lanes[pick].until)):
 			pick = i
 		}
 	}

@@ -33,9 +33,9 @@ type counted struct {
 	claims *atomic.Int64
 }
 
-func (s counted) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
+func (s counted) ClaimEvents(ctx context.Context, lane int16, batch int, bytes int64, lease time.Duration) (outbox.Claim, error) {
 	s.claims.Add(1)
-	return s.Store.ClaimEvents(ctx, batch, bytes, lease, of)
+	return s.Store.ClaimEvents(ctx, lane, batch, bytes, lease)
 }
 
 // requestTimeout is what cmd/server gives to NewTopic.

@@ -308,17 +308,13 @@ func (h *hazards) oversleep(lane int16) {
 
 // oversleepWith is oversleep for the lane of a letter.
 func (h *hazards) oversleepWith(aggregateID string) {
-	var lane int16
-	if err := h.pool.QueryRow(context.Background(), "SELECT video_catalog.outbox_lane('letter', $1)", aggregateID).Scan(&lane); err != nil {
-		h.t.Errorf("the lane of %s: %v", aggregateID, err)
-	}
-	h.oversleep(lane)
+	h.oversleep(outbox.Lane(letter(aggregateID)))
 }
 
 var errCrashed = errors.New("crashed")
 
-func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
-	claim, err := h.Store.ClaimEvents(ctx, batch, bytes, lease, of)
+func (h *hazard) ClaimEvents(ctx context.Context, lane int16, batch int, bytes int64, lease time.Duration) (outbox.Claim, error) {
+	claim, err := h.Store.ClaimEvents(ctx, lane, batch, bytes, lease)
 	if claim.Token == 0 {
 		return claim, err
 	}

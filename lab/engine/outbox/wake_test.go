@@ -116,7 +116,7 @@ func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 			defer run(t, publisher)()
 			time.Sleep(10 * time.Hour)
 			store.add(0, "a1")
-			claim, err := store.ClaimEvents(t.Context(), 1, 1, time.Hour, envelope.Aggregate{})
+			claim, err := store.ClaimEvents(t.Context(), outbox.AnyLane, 1, 1, time.Hour)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -165,8 +165,8 @@ type slowEmpty struct {
 	by time.Duration
 }
 
-func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
-	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
+func (s slowEmpty) ClaimEvents(ctx context.Context, lane int16, batch int, maxBytes int64, lease time.Duration) (outbox.Claim, error) {
+	claim, err := s.memory.ClaimEvents(ctx, lane, batch, maxBytes, lease)
 	if claim.Token == 0 {
 		time.Sleep(s.by)
 	}
@@ -240,7 +240,7 @@ func TestAllLanesArePolledThoughWakeUpsNeverCease(t *testing.T) {
 			}
 			all := 0
 			for _, claim := range store.claimsSince(start) {
-				if claim.of == (envelope.Aggregate{}) {
+				if claim.lane == outbox.AnyLane {
 					all++
 				}
 			}
@@ -296,7 +296,7 @@ func TestStopLooksAtAllLanes(t *testing.T) {
 		if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "z1"}) {
 			t.Errorf("sent %q, want a1 and z1", sent)
 		}
-		if claims := store.claimsSince(time.Time{}); !slices.ContainsFunc(claims, func(c memoryClaim) bool { return c.of == letter("a") }) {
+		if claims := store.claimsSince(time.Time{}); !slices.ContainsFunc(claims, func(c memoryClaim) bool { return c.lane == outbox.Lane(letter("a")) }) {
 			t.Error("no claim was about a, want one: the test does not test what it should")
 		}
 	})
@@ -326,7 +326,7 @@ func TestPassThatLeavesSomething(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 			synctest.Wait()
 			claims := store.claimsSince(start)
-			if len(claims) < 2 || claims[0].of != letter("a") || claims[1].of != (envelope.Aggregate{}) || len(store.left()) > 0 {
+			if len(claims) < 2 || claims[0].lane != outbox.Lane(letter("a")) || claims[1].lane != outbox.AnyLane || len(store.left()) > 0 {
 				t.Errorf("%s: claims %+v leave %q, want one about a, and one of any lane, which leaves nothing", left, claims, store.left())
 			}
 		})
@@ -339,8 +339,8 @@ type recovering struct {
 	recovered bool
 }
 
-func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
-	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
+func (s *recovering) ClaimEvents(ctx context.Context, lane int16, batch int, maxBytes int64, lease time.Duration) (outbox.Claim, error) {
+	claim, err := s.memory.ClaimEvents(ctx, lane, batch, maxBytes, lease)
 	if claim.Token != 0 && s.recovered {
 		claim.Recovered, s.recovered = []envelope.Aggregate{letter("r")}, false
 	}

@@ -26,7 +26,7 @@ func parkMany(t *testing.T, l *letters, n int) {
 	if _, err := l.pool.Exec(t.Context(), `
 		WITH parked AS (
 			INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-			SELECT 'parcel', 'p' || n, video_catalog.outbox_lane('parcel', 'p' || n), 8, 'refused', now() FROM generate_series(1, $1::int) n
+			SELECT 'parcel', 'p' || n, (`+lanes("parcel", "p", n)+`)[n], 8, 'refused', now() FROM generate_series(1, $1::int) n
 			RETURNING aggregate_type, aggregate_id
 		)
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
@@ -102,7 +102,7 @@ func TestConfirmedCountHolds(t *testing.T) {
 		t.Fatalf("dry run = %+v, %v, want 2", seen, err)
 	}
 	execute(t, l.pool, `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-		VALUES ('parcel', 'p3', video_catalog.outbox_lane('parcel', 'p3'), 8, 'refused', now())`)
+		VALUES ('parcel', 'p3', (`+lanes("parcel", "p", 3)+`)[3], 8, 'refused', now())`)
 	request.DryRun, request.Confirmed = false, seen.Matched
 	if result, err := admin.Skip(t.Context(), l.Outbox, request); kindOf(err) != problem.Precondition || result.Done != 0 {
 		t.Errorf("Skip() of more than was confirmed = %+v, %v, want Precondition", result, err)

@@ -169,8 +169,8 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	l.park("a1", "a1")
 	if _, err := l.pool.Exec(t.Context(), `
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT video_catalog.outbox_lane('letter', $1), gen_random_uuid(), 'letter', $1, 'LetterWritten', n + 1, 1, '', now()
-		FROM generate_series(1, $2::int) n`, l.ids["a"], behind); err != nil {
+		SELECT $3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n + 1, 1, '', now()
+		FROM generate_series(1, $2::int) n`, l.ids["a"], behind, laneOf("a")); err != nil {
 		t.Fatal(err)
 	}
 	l.append(l.pool, "b1")

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -49,7 +48,7 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 	do(err)
 	claims := make(chan outbox.Claim, 1)
 	go func() {
-		claim, err := l.ClaimEvents(t.Context(), 10, 1<<20, hour, envelope.Aggregate{})
+		claim, err := l.ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, hour)
 		if err != nil {
 			t.Error(err)
 		}
@@ -141,8 +140,7 @@ func TestMovedDatabaseLosesNothing(t *testing.T) {
 	execute(t, l.pool, "ALTER SEQUENCE video_catalog.outbox_pending_seq_seq RESTART 2") // as if it had been forgotten
 	for _, statement := range []string{                                                 // as options/repair/failover.md has them
 		"UPDATE video_catalog.outbox_lanes SET floor_seq = 0, mark_seq = 0, mark_xid = '0', mark_ripe = false, settled_seq = 0",
-		"UPDATE video_catalog.outbox_pending SET lane = video_catalog.outbox_lane(aggregate_type, aggregate_id) WHERE lane >= 0",
-		"UPDATE video_catalog.outbox_blocked SET lane = video_catalog.outbox_lane(aggregate_type, aggregate_id), floor_seq = 0",
+		"UPDATE video_catalog.outbox_blocked SET floor_seq = 0",
 	} {
 		execute(t, l.pool, statement)
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -37,16 +36,16 @@ func TestClaimWithoutAnAnswerIsFoundAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(pool.Close)
-			var of envelope.Aggregate
+			lane := outbox.AnyLane
 			if tt.of != "" {
-				of = l.letter(tt.of)
+				lane = laneOf(tt.of)
 			}
 			ours, others := store.NewOutbox(pool), l.Outbox
 			claim := func(by *store.Outbox, want string) outbox.Claim {
 				t.Helper()
 				l.Outbox = by
 				defer func() { l.Outbox = others }()
-				claim := l.claimAs(of, 10, hour)
+				claim := l.claimOf(lane, 10, hour)
 				if got := l.namesOf(claim); got != want {
 					t.Fatalf("claimed %q, want %q", got, want)
 				}
@@ -65,7 +64,7 @@ func TestClaimWithoutAnAnswerIsFoundAgain(t *testing.T) {
 				}
 				cancel() // the claim is on its way
 			}()
-			if claim, err := ours.ClaimEvents(ctx, 10, 1<<20, hour, of); err == nil {
+			if claim, err := ours.ClaimEvents(ctx, lane, 10, 1<<20, hour); err == nil {
 				t.Fatalf("ClaimEvents() = %+v without an answer", claim)
 			}
 			for pool.Stat().TotalConns() > 0 { // until it has told the server to cancel

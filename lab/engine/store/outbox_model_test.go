@@ -310,12 +310,12 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 // there was anything.
 func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, of string, batch, bytes int) bool {
 	claimable, surely := m.model.claimable(), true
-	var aggregate envelope.Aggregate
+	lane := outbox.AnyLane
 	if of != "" {
-		claimable, surely = m.model.claimableOf(laneOf(of))
-		aggregate = m.letter(of)
+		lane = laneOf(of)
+		claimable, surely = m.model.claimableOf(lane)
 	}
-	claim, err := m.ClaimEvents(t.Context(), batch, int64(bytes), hour, aggregate)
+	claim, err := m.ClaimEvents(t.Context(), lane, batch, int64(bytes), hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -503,7 +503,7 @@ func (m *outboxMachine) loseAnswer(t *rapid.T) {
 		t.Skip("there is no work")
 	}
 	m.loses.Store(true)
-	_, err := m.ClaimEvents(t.Context(), 1, 1, hour, envelope.Aggregate{})
+	_, err := m.ClaimEvents(t.Context(), outbox.AnyLane, 1, 1, hour)
 	m.loses.Store(false)
 	if err == nil {
 		t.Fatalf("a claim of lane %d = nil, want that its answer cannot be read", lane)

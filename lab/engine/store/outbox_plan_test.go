@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -92,7 +90,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			l.passesOf(5, 10)
 			exec(fillOutbox, fillAside, `
 				INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at, next_retry_at)
-				SELECT 'word', n::text, video_catalog.outbox_lane('word', n::text), n % 2, 'refused', CASE WHEN n > 50 THEN now() END, CASE WHEN n <= 50 THEN now() END
+				SELECT 'word', n::text, (`+lanes("word", "", 2000)+`)[n], n % 2, 'refused', CASE WHEN n > 50 THEN now() END, CASE WHEN n <= 50 THEN now() END
 				FROM generate_series(1, 2000) n`)
 			exec(test.after...)
 			wholeBefore, blocksBefore := l.read()
@@ -261,7 +259,7 @@ func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 	passes := func(n int) (rows, index int) { // every other one is about a lane, as when a commit wakes a worker
 		rowsBefore, indexBefore := read()
 		for i := range n {
-			claim := l.claimAs([]envelope.Aggregate{{}, l.letter("a"), {}, l.letter("A")}[i%4], 1, hour)
+			claim := l.claimOf([]int16{outbox.AnyLane, laneOf("a"), outbox.AnyLane, laneOf("A")}[i%4], 1, hour)
 			l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token})
 			if _, err := l.Measure(t.Context(), 1); err != nil {
 				t.Fatal(err)
@@ -304,22 +302,22 @@ const fillAside = `
 
 // fillOutbox appends a hundred thousand events of 300 bytes, of five thousand
 // aggregates.
-const fillOutbox = `
+var fillOutbox = `
 	WITH event AS (
 		INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', (n % 5000)::text, 'NumberDrawn', n / 5000 + 1, 1, decode(repeat('ab', 300), 'hex'), now()
+		SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', (n % 5000 + 1)::text, 'NumberDrawn', n / 5000 + 1, 1, decode(repeat('ab', 300), 'hex'), now()
 		FROM generate_series(1, 100000) n
 		RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 	)
 	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-	SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event ORDER BY version, id`
+	SELECT (` + lanes("number", "", 5000) + `)[aggregate_id::int], event.* FROM event ORDER BY version, id`
 
-// passesOf makes passes over the lanes of aggregates one after the other, and
+// passesOf makes passes over the lanes one after the other, and
 // returns how many events were claimed.
 func (l *letters) passesOf(n, batch int) (claimed int) {
 	l.t.Helper()
 	for i := range n {
-		claim := l.claimAs(envelope.Aggregate{Type: "number", ID: strconv.Itoa(i)}, batch, hour)
+		claim := l.claimOf(int16(i%outbox.Lanes), batch, hour) //nolint:gosec // below Lanes
 		if claim.Token != 0 {
 			l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 		}

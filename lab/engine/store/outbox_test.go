@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -167,7 +166,7 @@ func TestClaimInEveryExecMode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), 10, 1<<20, 0, envelope.Aggregate{})
+		claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, 0)
 		pool.Close()
 		if diff := l.differ(claim); err != nil || l.namesOf(claim) != "a1 a2 a3" || diff != "" {
 			t.Errorf("%s: ClaimEvents() = %q, %v, want a1 a2 a3 (-appended +claimed):\n%s", mode, l.namesOf(claim), err, diff)

@@ -43,10 +43,6 @@ func (l *lab) countKept(ctx context.Context) {
 
 // kept returns the metrics of the process that show that it holds something.
 func (p *process) kept(ctx context.Context) ([]string, error) {
-	gauges := []string{"pgxpool_acquired_connections"}
-	if p.role == roleProjector {
-		gauges = append(gauges, "consumer_messages")
-	}
 	e := p.running()
 	if e == nil {
 		return nil, errors.New("it does not run")
@@ -72,7 +68,7 @@ func (p *process) kept(ctx context.Context) ([]string, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("get its metrics: %s", response.Status)
 	}
-	return notZero(response.Body, gauges)
+	return notZero(response.Body, []string{"pgxpool_acquired_connections"})
 }
 
 // notZero returns the lines of these gauges that are not 0, from metrics in the

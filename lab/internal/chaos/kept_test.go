@@ -15,16 +15,14 @@ func TestKept(t *testing.T) {
 	t.Parallel()
 	const none, one = "pgxpool_acquired_connections{} 0\n", "pgxpool_acquired_connections{} 1\n"
 	for _, tt := range []struct {
-		name, role, metrics string
-		status              int
-		want                []string
-		fails               bool
+		name, metrics string
+		status        int
+		want          []string
+		fails         bool
 	}{
-		{"nothing", rolePublisher, none, http.StatusOK, nil, false},
-		{"a connection", rolePublisher, one, http.StatusOK, []string{strings.TrimSpace(one)}, false},
-		{"a message", roleProjector, none + "consumer_messages 2\n", http.StatusOK, []string{"consumer_messages 2"}, false},
-		{"no messages counted", roleProjector, none, http.StatusOK, nil, true},
-		{"no metrics", rolePublisher, none, http.StatusNotFound, nil, true},
+		{"nothing", none, http.StatusOK, nil, false},
+		{"a connection", one, http.StatusOK, []string{strings.TrimSpace(one)}, false},
+		{"no metrics", none, http.StatusNotFound, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -36,7 +34,7 @@ func TestKept(t *testing.T) {
 				fmt.Fprint(w, tt.metrics)
 			}))
 			defer server.Close()
-			p := &process{role: tt.role, current: &execution{private: server.Listener.Addr().String(), done: make(chan struct{})}}
+			p := &process{current: &execution{private: server.Listener.Addr().String(), done: make(chan struct{})}}
 			if got, err := p.kept(t.Context()); !slices.Equal(got, tt.want) || (err != nil) != tt.fails {
 				t.Errorf("kept() = %q, %v, want %q, an error: %t", got, err, tt.want, tt.fails)
 			}
@@ -67,24 +65,24 @@ the end`
 // Every line of a gauge that is not 0 is returned. A missing gauge is an error.
 func TestNotZero(t *testing.T) {
 	t.Parallel()
-	const metrics = `# TYPE consumer_messages gauge
-consumer_messages 0
+	const metrics = `# TYPE outbox_backlog gauge
+outbox_backlog 0
 # TYPE pgxpool_acquired_connections gauge
 pgxpool_acquired_connections{db_client_connection_pool_name="commands"} 0
 pgxpool_acquired_connections{db_client_connection_pool_name="queries"} 10
 pgxpool_acquired_connections_more{} 7
 `
-	lines, err := notZero(strings.NewReader(metrics), []string{"pgxpool_acquired_connections", "consumer_messages"})
+	lines, err := notZero(strings.NewReader(metrics), []string{"pgxpool_acquired_connections", "outbox_backlog"})
 	if want := []string{`pgxpool_acquired_connections{db_client_connection_pool_name="queries"} 10`}; err != nil || !slices.Equal(lines, want) {
 		t.Errorf("notZero() = %q, %v, want %q, nil", lines, err, want)
 	}
-	if lines, err = notZero(strings.NewReader(metrics), []string{"consumer_messages"}); err != nil || len(lines) > 0 {
+	if lines, err = notZero(strings.NewReader(metrics), []string{"outbox_backlog"}); err != nil || len(lines) > 0 {
 		t.Errorf("notZero() = %q, %v, want nothing", lines, err)
 	}
-	if lines, err = notZero(strings.NewReader("consumer_messages 10\n"), []string{"consumer_messages"}); err != nil || !slices.Equal(lines, []string{"consumer_messages 10"}) {
+	if lines, err = notZero(strings.NewReader("outbox_backlog 10\n"), []string{"outbox_backlog"}); err != nil || !slices.Equal(lines, []string{"outbox_backlog 10"}) {
 		t.Errorf("notZero() = %q, %v, want that there are 10", lines, err)
 	}
-	if _, err = notZero(strings.NewReader(metrics), []string{"consumer_messages", "other"}); err == nil || !strings.HasSuffix(err.Error(), "no other") {
+	if _, err = notZero(strings.NewReader(metrics), []string{"outbox_backlog", "other"}); err == nil || !strings.HasSuffix(err.Error(), "no other") {
 		t.Errorf("notZero() = %v, want an error that names other", err)
 	}
 }

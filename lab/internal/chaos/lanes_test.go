@@ -23,12 +23,12 @@ import (
 // result was lost. With fence and lease, none of this is a trespass. Without one of them in the SQL of the service, it
 // is.
 func TestLanesAreWatched(t *testing.T) {
-	every, one := envelope.Aggregate{}, envelope.Aggregate{Type: "video", ID: "a"}
+	every, one := outbox.AnyLane, outbox.Lane(envelope.Aggregate{Type: "video", ID: "a"})
 	for _, tt := range []struct {
 		name     string
-		of       envelope.Aggregate // the claims take the lane of this aggregate
-		from, to string             // replacement in video_catalog.outbox_claim
-		want     []string           // process and kind of each trespass
+		lane     int16    // of the claims
+		from, to string   // replacement in video_catalog.outbox_claim
+		want     []string // process and kind of each trespass
 		settled  map[string]int64
 	}{
 		{"as it is", every, "", "", nil, map[string]int64{"successor": 2}},
@@ -72,7 +72,7 @@ func TestLanesAreWatched(t *testing.T) {
 			appendEvent(1)
 			claim := func(name string, lease time.Duration) (outbox.Settlement, *store.Outbox) {
 				publisher := store.NewOutbox(open(name))
-				claim, err := publisher.ClaimEvents(t.Context(), 10, 1<<20, lease, tt.of)
+				claim, err := publisher.ClaimEvents(t.Context(), tt.lane, 10, 1<<20, lease)
 				if err != nil {
 					t.Fatal(err)
 				}

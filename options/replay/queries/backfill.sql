@@ -33,12 +33,13 @@ SELECT pg_current_xact_id();
 WITH new AS (
 	SELECT unnest(@ids::uuid[]) AS id,
 		unnest(@aggregate_ids::text[]) AS aggregate_id,
+		unnest(@lanes::smallint[]) AS lane,
 		unnest(@versions::bigint[]) AS version,
 		unnest(@payloads::bytea[]) AS payload,
 		unnest(@times::timestamptz[]) AS occurred_at
 ), appended AS (
 	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
-	SELECT video_catalog.outbox_lane(@aggregate_type, n.aggregate_id), n.id, @aggregate_type, n.aggregate_id, @event_type, n.version,
+	SELECT n.lane, n.id, @aggregate_type, n.aggregate_id, @event_type, n.version,
 		@schema_version, n.payload, n.occurred_at, 'snapshot'
 	FROM new n
 	RETURNING id

@@ -128,23 +128,18 @@ func (q *Queries) ListErasures(ctx context.Context, maxRows int32) ([]int64, err
 }
 
 const LockOutboxLane = `-- name: LockOutboxLane :one
-SELECT lane, floor_seq FROM video_catalog.outbox_lanes
-WHERE lane = video_catalog.outbox_lane($1::text, $2::text)
+SELECT floor_seq FROM video_catalog.outbox_lanes
+WHERE lane = $1
 FOR UPDATE
 `
 
-type LockOutboxLaneRow struct {
-	Lane     int16
-	FloorSeq int64
-}
-
-// Locks the lane of an aggregate until the end of the transaction, as every claim and settlement does. So no event of it
-// leaves the lane meanwhile.
-func (q *Queries) LockOutboxLane(ctx context.Context, aggregateType string, aggregateID string) (LockOutboxLaneRow, error) {
-	row := q.db.QueryRow(ctx, LockOutboxLane, aggregateType, aggregateID)
-	var i LockOutboxLaneRow
-	err := row.Scan(&i.Lane, &i.FloorSeq)
-	return i, err
+// Locks the lane until the end of the transaction, as every claim and settlement does. So no event
+// leaves it meanwhile.
+func (q *Queries) LockOutboxLane(ctx context.Context, lane int16) (int64, error) {
+	row := q.db.QueryRow(ctx, LockOutboxLane, lane)
+	var floor_seq int64
+	err := row.Scan(&floor_seq)
+	return floor_seq, err
 }
 
 const PruneTombstones = `-- name: PruneTombstones :one

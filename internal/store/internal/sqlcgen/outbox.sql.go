@@ -15,18 +15,19 @@ import (
 const AppendOutbox = `-- name: AppendOutbox :exec
 WITH event AS (
 	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, caller, causation_id, correlation_id)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-		$10, $11, $12)
+	VALUES ($2, $3, $4, $5, $6, $7, $8, $9, $10,
+		$11, $12, $13)
 	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id
 )
 INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
 	causation_id, correlation_id)
-SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
+SELECT $1::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
 	causation_id, correlation_id
 FROM event
 `
 
 type AppendOutboxParams struct {
+	Lane          int16
 	ID            uuid.UUID
 	AggregateType string
 	AggregateID   string
@@ -47,6 +48,7 @@ type AppendOutboxParams struct {
 // of seq. The floor of a lane requires that a transaction has its id before it draws a seq; the first insert ensures that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, AppendOutbox,
+		arg.Lane,
 		arg.ID,
 		arg.AggregateType,
 		arg.AggregateID,
@@ -109,16 +111,15 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat,
 	c.causation_id::uuid AS causation_id, c.correlation_id::uuid AS correlation_id
 FROM video_catalog.outbox_claim($1::int, $2::bigint, $3::interval,
-	video_catalog.outbox_lane($4::text, $5::text),
-	$6::bigint, $7::bigint[]) AS c
+	$4::smallint,
+	$5::bigint, $6::bigint[]) AS c
 `
 
 type ClaimOutboxParams struct {
 	MaxEvents  int32
 	MaxBytes   int64
 	LeaseFor   time.Duration
-	OfType     *string
-	OfID       *string
+	OnlyLane   *int16
 	Token      int64
 	LostTokens []int64
 }
@@ -150,8 +151,7 @@ func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]Cla
 		arg.MaxEvents,
 		arg.MaxBytes,
 		arg.LeaseFor,
-		arg.OfType,
-		arg.OfID,
+		arg.OnlyLane,
 		arg.Token,
 		arg.LostTokens,
 	)
@@ -256,13 +256,13 @@ func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time
 
 const MeasureOutbox = `-- name: MeasureOutbox :one
 WITH lanes AS (
-	SELECT l.lane, l.floor_seq, l.leased_until FROM generate_series(0, 7) AS n (lane)
+	SELECT l.lane, l.floor_seq FROM generate_series(0, 7) AS n (lane)
 	CROSS JOIN LATERAL (
-		SELECT l.lane, l.floor_seq, l.leased_until FROM video_catalog.outbox_lanes l
+		SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l
 		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
 	) l
 	UNION ALL
-	SELECT -1::smallint, 0, '-infinity'
+	SELECT -1::smallint, 0
 ), heads AS (
 	SELECT l.lane, head.occurred_at
 	FROM lanes l
@@ -293,8 +293,7 @@ SELECT
 		SELECT 1 FROM lanes l
 		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT $1) b
 		LIMIT $1
-	) counted)::bigint AS parked,
-	(SELECT count(*) FROM lanes l WHERE l.leased_until > now())::bigint AS leased
+	) counted)::bigint AS parked
 `
 
 type MeasureOutboxRow struct {
@@ -303,13 +302,12 @@ type MeasureOutboxRow struct {
 	Pending       int64
 	Blocked       int64
 	Parked        int64
-	Leased        int64
 }
 
 // Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest event set
 // aside happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
 // are not late. It counts pending events, blocked aggregates and parked aggregates, each up to
-// max_counted. It also counts the lanes that are leased.
+// max_counted.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
 	var i MeasureOutboxRow
@@ -319,32 +317,22 @@ func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureO
 		&i.Pending,
 		&i.Blocked,
 		&i.Parked,
-		&i.Leased,
 	)
 	return i, err
 }
 
-const MeasureOutboxTables = `-- name: MeasureOutboxTables :one
-SELECT
-	coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead,
-	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,
-	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('video_catalog.outbox_pending') AS p)::bigint AS pending_bytes
+const MeasurePartitions = `-- name: MeasurePartitions :one
+SELECT coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead
 FROM pg_catalog.pg_class c
 WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
 `
 
-type MeasureOutboxTablesRow struct {
-	DaysAhead    int32
-	OutboxBytes  int64
-	PendingBytes int64
-}
-
-// Returns how many future days have their partition, and the bytes on disk of the outbox and of the pending events.
-func (q *Queries) MeasureOutboxTables(ctx context.Context) (MeasureOutboxTablesRow, error) {
-	row := q.db.QueryRow(ctx, MeasureOutboxTables)
-	var i MeasureOutboxTablesRow
-	err := row.Scan(&i.DaysAhead, &i.OutboxBytes, &i.PendingBytes)
-	return i, err
+// Returns how many future days have their partition.
+func (q *Queries) MeasurePartitions(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, MeasurePartitions)
+	var days_ahead int32
+	err := row.Scan(&days_ahead)
+	return days_ahead, err
 }
 
 const SetAside = `-- name: SetAside :exec

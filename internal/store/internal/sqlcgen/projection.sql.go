@@ -12,20 +12,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const CountProjectedTombstones = `-- name: CountProjectedTombstones :one
-SELECT count(*) FROM (
-	SELECT FROM video_catalog_read.video_projection WHERE deleted AND title = '' LIMIT $1
-) tombstones
-`
-
-// Counts the tombstones that PruneProjectedTombstones will delete one day, up to max_counted.
-func (q *Queries) CountProjectedTombstones(ctx context.Context, maxCounted int32) (int64, error) {
-	row := q.db.QueryRow(ctx, CountProjectedTombstones, maxCounted)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const GetChangesDatabase = `-- name: GetChangesDatabase :one
 SELECT video_catalog_read.database_identity() AS identity, ($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
 `

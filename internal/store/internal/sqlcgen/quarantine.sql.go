@@ -283,54 +283,17 @@ func (q *Queries) ListQuarantine(ctx context.Context, arg ListQuarantineParams) 
 }
 
 const MeasureQuarantine = `-- name: MeasureQuarantine :one
-SELECT
-	(SELECT count(*) FROM (SELECT 1 FROM video_catalog_read.quarantine q WHERE q.consumer = ANY ($1::text[]) LIMIT $2) counted)::bigint AS quarantined,
-	(SELECT coalesce(sum(s.bytes), 0) FROM video_catalog_read.quarantine_size s)::bigint AS quarantine_bytes
+SELECT count(*) FROM (
+	SELECT FROM video_catalog_read.quarantine q WHERE q.consumer = ANY ($1::text[]) LIMIT $2
+) counted
 `
 
-type MeasureQuarantineRow struct {
-	Quarantined     int64
-	QuarantineBytes int64
-}
-
-// Returns the number of messages of some consumers in quarantine, counted up to max_counted, and the bytes of all.
-func (q *Queries) MeasureQuarantine(ctx context.Context, consumers []string, maxCounted int32) (MeasureQuarantineRow, error) {
+// Returns the number of messages of some consumers in quarantine, counted up to max_counted.
+func (q *Queries) MeasureQuarantine(ctx context.Context, consumers []string, maxCounted int32) (int64, error) {
 	row := q.db.QueryRow(ctx, MeasureQuarantine, consumers, maxCounted)
-	var i MeasureQuarantineRow
-	err := row.Scan(&i.Quarantined, &i.QuarantineBytes)
-	return i, err
-}
-
-const MeasureTables = `-- name: MeasureTables :many
-SELECT c.relname::text AS name, pg_total_relation_size(c.oid)::bigint AS bytes
-FROM pg_catalog.pg_class c
-WHERE c.relnamespace = 'video_catalog_read'::regnamespace AND c.relkind = 'r'
-`
-
-type MeasureTablesRow struct {
-	Name  string
-	Bytes int64
-}
-
-// Returns the bytes on disk of each table of the query side.
-func (q *Queries) MeasureTables(ctx context.Context) ([]MeasureTablesRow, error) {
-	rows, err := q.db.Query(ctx, MeasureTables)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []MeasureTablesRow
-	for rows.Next() {
-		var i MeasureTablesRow
-		if err := rows.Scan(&i.Name, &i.Bytes); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const PruneQuarantine = `-- name: PruneQuarantine :execrows

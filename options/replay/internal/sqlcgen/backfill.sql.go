@@ -16,13 +16,14 @@ const appendSnapshots = `-- name: AppendSnapshots :exec
 WITH new AS (
 	SELECT unnest($8::uuid[]) AS id,
 		unnest($9::text[]) AS aggregate_id,
-		unnest($10::bigint[]) AS version,
-		unnest($11::bytea[]) AS payload,
-		unnest($12::timestamptz[]) AS occurred_at
+		unnest($10::smallint[]) AS lane,
+		unnest($11::bigint[]) AS version,
+		unnest($12::bytea[]) AS payload,
+		unnest($13::timestamptz[]) AS occurred_at
 ), appended AS (
 	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
-	SELECT video_catalog.outbox_lane($13, n.aggregate_id), n.id, $13, n.aggregate_id, $14, n.version,
-		$15, n.payload, n.occurred_at, 'snapshot'
+	SELECT n.lane, n.id, $14, n.aggregate_id, $15, n.version,
+		$16, n.payload, n.occurred_at, 'snapshot'
 	FROM new n
 	RETURNING id
 )
@@ -40,6 +41,7 @@ type AppendSnapshotsParams struct {
 	Before        []byte
 	Ids           []uuid.UUID
 	AggregateIds  []string
+	Lanes         []int16
 	Versions      []int64
 	Payloads      [][]byte
 	Times         []time.Time
@@ -61,6 +63,7 @@ func (q *Queries) AppendSnapshots(ctx context.Context, arg AppendSnapshotsParams
 		arg.Before,
 		arg.Ids,
 		arg.AggregateIds,
+		arg.Lanes,
 		arg.Versions,
 		arg.Payloads,
 		arg.Times,

@@ -68,10 +68,18 @@ func Run(ctx context.Context, s Service, command string, args []string, stdout i
 	j.out = admin.NewPrinter(stdout, j.JSON)
 	isAggregate := j.request.Filter.Type != ""
 	if isAggregate || j.request.Filter.ID == "" {
-		err = j.onOutbox(ctx, words[command].outbox)
+		if j.pool, err = s.Commands(ctx); err == nil {
+			j.outbox = store.NewOutbox(j.pool)
+			err = words[command].outbox(ctx, j)
+		}
 	}
 	if !isAggregate || command == "stuck" {
-		err = errors.Join(err, j.onQuarantine(ctx, words[command].quarantine))
+		var failure error
+		if j.pool, failure = s.Queries(ctx); failure == nil {
+			j.inbox = store.NewInbox(j.pool)
+			failure = words[command].quarantine(ctx, j)
+		}
+		err = errors.Join(err, failure)
 	}
 	if command == "stuck" && j.found == 0 && err == nil {
 		if len(j.Args) > 0 {
@@ -80,22 +88,6 @@ func Run(ctx context.Context, s Service, command string, args []string, stdout i
 		j.out.Line("nothing is stuck")
 	}
 	return errors.Join(j.out.End(), err)
-}
-
-func (j *job) onOutbox(ctx context.Context, do func(context.Context, *job) error) (err error) {
-	if j.pool, err = j.Commands(ctx); err != nil {
-		return err
-	}
-	j.outbox = store.NewOutbox(j.pool)
-	return do(ctx, j)
-}
-
-func (j *job) onQuarantine(ctx context.Context, do func(context.Context, *job) error) (err error) {
-	if j.pool, err = j.Queries(ctx); err != nil {
-		return err
-	}
-	j.inbox = store.NewInbox(j.pool)
-	return do(ctx, j)
 }
 
 // parse reads flags and arguments, in any order.

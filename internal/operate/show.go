@@ -16,7 +16,7 @@ import (
 
 const (
 	listRows   = 1000    // how many rows are read at a time
-	countRows  = 100_000 // how many rows are counted at most
+	countRows  = 100_000 // how many rows are counted at most, which the status then shows
 	mostCauses = 5       // how many causes of one side the status shows
 )
 
@@ -121,8 +121,8 @@ func statusOfOutbox(ctx context.Context, j *job) error {
 	}
 	j.out.Line("build\t%s", j.Version)
 	j.out.Line("schema\t%d migrations, the last of this build is %05d", migrations, db.Version())
-	j.out.Line("pending events\t%s%s", upTo(backlog.Pending), waits("; the oldest that is not blocked", backlog.Oldest))
-	j.out.Line("blocked aggregates\t%s, of them parked %s%s", upTo(backlog.Blocked), upTo(backlog.Parked), waits("; the oldest event", backlog.OldestBlocked))
+	j.out.Line("pending events\t%d%s", backlog.Pending, waits("; the oldest that is not blocked", backlog.Oldest))
+	j.out.Line("blocked aggregates\t%d, of them parked %d%s", backlog.Blocked, backlog.Parked, waits("; the oldest event", backlog.OldestBlocked))
 	j.causes(groups)
 	return nil
 }
@@ -146,14 +146,6 @@ func statusOfQuarantine(ctx context.Context, j *job) error {
 		j.out.Line("consumer %s\tits newest event was applied at %s", consumer, timeText(at))
 	}
 	return nil
-}
-
-// upTo returns a number that was counted up to countRows.
-func upTo(n int64) string {
-	if n >= countRows {
-		return fmt.Sprintf("at least %d", countRows)
-	}
-	return strconv.FormatInt(n, 10)
 }
 
 // waits says how long something has waited since a time; nothing for the zero time.

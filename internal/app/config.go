@@ -185,8 +185,8 @@ func (c config) ownConnections() int32 {
 	return int32(min(workers, math.MaxInt16)) + 3
 }
 
-// commandWorkers returns how many transactions on the command side the consumer of some
-// subscriptions runs at the same time.
+// commandWorkers returns how many transactions on the command side the consumer of a part runs at
+// the same time.
 func commandWorkers(subscribed []Subscription) int {
 	if len(subscribed) == 0 {
 		return 0
@@ -239,7 +239,7 @@ func (c config) check(command string) []error {
 	}
 	for _, part := range c.program.Parts {
 		if part.Check != nil {
-			m = append(m, part.Check(Process{Command: command, Auth: c.Auth, Roles: c.Roles, Hosts: c.hosts()})...)
+			m = append(m, part.Check(command, c.Auth)...)
 		}
 	}
 	for _, r := range c.program.Registrations {

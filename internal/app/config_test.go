@@ -142,7 +142,7 @@ func TestManifestsAreConfigurations(t *testing.T) {
 		if err := empty.Validate(command, append(environ, "K_SERVICE=x")); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
-		if unknown := empty.unknownSettings(environ); len(unknown) > 0 {
+		if unknown := unknownSettings(environ); len(unknown) > 0 {
 			t.Errorf("%s sets %q, which are no settings", path, unknown)
 		}
 	}

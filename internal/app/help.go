@@ -1,11 +1,8 @@
 package app
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"reflect"
-	"text/tabwriter"
 )
 
 const helpHead = `server is the program of the service.
@@ -30,47 +27,14 @@ const helpTail = `  server version                       print the version
 Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and
 3 what was named does not exist: nothing is changed; 4 some items could not be changed; 5 projection compare found differences.
 
-Settings, from the environment:
-
+Settings are environment variables: see docs/settings.md, and the README of each option.
 `
 
 func (p Program) printHelp(w io.Writer) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, helpHead)
+	text := helpHead
 	for _, part := range p.Parts {
-		fmt.Fprint(table, part.Help)
+		text += part.Help
 	}
-	fmt.Fprint(table, helpTail)
-	for _, s := range p.settings() {
-		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Name, cmp.Or(s.Default, "-"), s.Help)
-	}
-	return table.Flush()
-}
-
-// Setting describes a setting.
-type Setting struct{ Name, Default, Help string }
-
-// SettingsOf returns the settings of a struct, by the tags of its fields. of points to it, or is
-// nil.
-func SettingsOf(of any) []Setting {
-	if of == nil {
-		return nil
-	}
-	var all []Setting
-	for field := range reflect.TypeOf(of).Elem().Fields() {
-		if field.IsExported() {
-			all = append(all, Setting{field.Tag.Get("env"), field.Tag.Get("envDefault"), field.Tag.Get("help")})
-		}
-	}
-	return all
-}
-
-// settings returns all settings of the program: its own in the order of config, then those of
-// its parts.
-func (p Program) settings() []Setting {
-	all := SettingsOf(new(config))
-	for _, part := range p.Parts {
-		all = append(all, SettingsOf(part.Settings)...)
-	}
-	return all
+	_, err := fmt.Fprint(w, text, helpTail)
+	return err
 }

@@ -29,9 +29,9 @@ type Part struct {
 	// Settings points to a struct of settings, with the tags env, envDefault and help. It is
 	// filled before anything else is called.
 	Settings any
-	// Check returns the mistakes in Settings. Each begins with the name of a setting and does
-	// not show its value.
-	Check func(Process) []error
+	// Check returns the mistakes in Settings for a command and a value of AUTH. Each begins with
+	// the name of a setting and does not show its value.
+	Check func(command, auth string) []error
 	// NewChecker makes the check of callers, which AUTH selects by the name of the part.
 	// methods are the names of all methods of the API, as package.Service/Method.
 	NewChecker func(s *Service, methods []string) (auth.Checker, error)
@@ -52,18 +52,12 @@ type Part struct {
 // the Service it may call all but those that add to a process that serves.
 type Command func(ctx context.Context, s *Service, args []string, stdout io.Writer) error
 
-// Process is what the settings of a part may depend on.
-type Process struct {
-	Command string   // serve, migrate, ...
-	Auth    string   // the value of AUTH
-	Roles   []string // the value of ROLES
-	Hosts   []string // by which a port that authenticates nobody may be called
-}
-
 // Service is one run of a command, as parts see it and add to it.
 type Service struct {
-	Process
-	Log *slog.Logger
+	Log     *slog.Logger
+	Command string   // serve, migrate, ...
+	Roles   []string // the value of ROLES
+	Hosts   []string // by which a port that authenticates nobody may be called
 	// Commands and Queries are the connections to the two sides that loops share. One is nil
 	// if the process does not use that side, and in a command until Open.
 	Commands, Queries *pgxpool.Pool
@@ -90,7 +84,7 @@ type Service struct {
 
 func newService(command string, cfg config, level *slog.LevelVar, log *slog.Logger) *Service {
 	return &Service{
-		Process: Process{Command: command, Auth: cfg.Auth, Roles: cfg.Roles, Hosts: cfg.hosts()}, Log: log, Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
+		Log: log, Command: command, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
 		cfg: cfg, level: level, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
 	}
 }

@@ -18,8 +18,8 @@ func greeting() Part {
 	})
 	return Part{
 		Name: "greeting", Settings: s, Help: "  server greet NAME                    greet somebody\n",
-		Check: func(p Process) []error {
-			if p.Command == "greet" && s.Times < 0 {
+		Check: func(command, _ string) []error {
+			if command == "greet" && s.Times < 0 {
 				return []error{errors.New("GREETING_TIMES must be 0 or more")}
 			}
 			return nil
@@ -57,7 +57,7 @@ func TestParts(t *testing.T) {
 	}
 	var help strings.Builder
 	p := Program{Parts: []Part{greeting()}}
-	if err := p.printHelp(&help); err != nil || !strings.Contains(help.String(), "server greet NAME") || !strings.Contains(help.String(), "GREETING_WORD") {
+	if err := p.printHelp(&help); err != nil || !strings.Contains(help.String(), "server greet NAME") {
 		t.Errorf("help = %v, %s", err, help.String())
 	}
 }

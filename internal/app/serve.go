@@ -131,7 +131,7 @@ func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, deps.Listener.Close())
 	}
-	s.Log.InfoContext(ctx, "server: started", "version", s.cfg.program.Version, "roles", s.Roles, "auth", s.Auth, "addr", deps.Listener.Addr().String())
+	s.Log.InfoContext(ctx, "server: started", "version", s.cfg.program.Version, "roles", s.Roles, "auth", s.cfg.Auth, "addr", deps.Listener.Addr().String())
 	return srv, nil
 }
 
@@ -163,12 +163,12 @@ func (s *Service) addAPI(deps *port.Deps) error {
 			deps.Services, descs = append(deps.Services, service), append(descs, service.Desc)
 		}
 	}
-	if s.Auth == authOff {
+	if s.cfg.Auth == authOff {
 		return nil
 	}
 	gate := auth.GateConfig{CallerRate: int(s.cfg.CallerRate), Proxies: int(s.cfg.TrustedProxies), Log: s.Log}
 	for _, part := range s.cfg.program.Parts {
-		if part.NewChecker != nil && part.Name == s.Auth {
+		if part.NewChecker != nil && part.Name == s.cfg.Auth {
 			var err error
 			if gate.Checker, err = part.NewChecker(s, port.Methods(descs...)); err != nil {
 				return UsageError(err)
@@ -183,7 +183,7 @@ func (s *Service) addAPI(deps *port.Deps) error {
 // withCaller returns the context of a call with its caller, whom the outbox keeps with the
 // events of a command: the one that this process has verified, or else Cloud Run's IAM.
 func (s *Service) withCaller(ctx context.Context, verified string) context.Context {
-	if s.Auth == authIAM {
+	if s.cfg.Auth == authIAM {
 		if caller := auth.Vouched(ctx); caller.Subject != "" {
 			verified = caller.String()
 		}

@@ -39,16 +39,16 @@ func Part() app.Part {
 }
 
 // check returns the mistakes in the settings.
-func (s *settings) check(process app.Process) []error {
+func (s *settings) check(command, auth string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch {
-	case process.Command != "serve":
+	case command != "serve":
 		return nil
-	case process.Auth != name && s.PolicyFile != "":
+	case auth != name && s.PolicyFile != "":
 		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc, because callers are not identified: unset it, or set AUTH=oidc")
 		return errs
-	case process.Auth != name:
+	case auth != name:
 		return nil
 	}
 	if err := checkIssuer(s.Issuer); err != nil {

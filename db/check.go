@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -32,10 +33,11 @@ func CheckURL(url string) error {
 	return nil
 }
 
-// Check returns ErrUnfit, with all mistakes, if this process cannot use the database of a pool. A
-// schema with more migrations than this build is accepted, because a roll-back meets one. Any
-// other error means that the database was not reached.
-func Check(ctx context.Context, pool *pgxpool.Pool) error {
+// Check returns ErrUnfit, with all mistakes, if this process cannot use the database of a pool.
+// options are the migrations that it gives to Migrate. A schema with more migrations than this
+// build is accepted, because a roll-back meets one. Any other error means that the database was
+// not reached.
+func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
 	var encoding, synchronousCommit, role string
 	const unprepared = pgx.QueryExecModeExec // works through every pooler
 	if err := pool.QueryRow(ctx, "SELECT current_setting('server_encoding'), current_setting('synchronous_commit'), session_user::text", unprepared).
@@ -48,7 +50,7 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("read schema version: %w", err)
 	}
 	mistakes := []error{checkEncoding(encoding)}
-	if lacks := missing(versions(), applied); len(lacks) > 0 {
+	if lacks := missing(buildOf(options).versions(), applied); len(lacks) > 0 {
 		mistakes = append(mistakes, fmt.Errorf("%w: it lacks %d migrations of this build, the first is %05d", ErrSchemaTooOld, len(lacks), lacks[0]))
 	}
 	if synchronousCommit == "off" {

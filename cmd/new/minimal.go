@@ -14,8 +14,7 @@ import (
 var exampleFiles = []string{
 	"api/proto/catalog", "api/proto/video",
 	"cmd/server/videos.go",
-	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00012_purge.sql",
-	"db/migrations/00013_tombstones.sql", "db/migrations/00014_videos_purge_time.sql", "db/migrations/00015_projection_tombstones.sql",
+	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00009_erasures.sql",
 	"db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/video*.sql",
 	"deploy/smoke/video.go",
 	"docs/catalog.md", "docs/erasure.md", "docs/performance.md",
@@ -24,7 +23,7 @@ var exampleFiles = []string{
 	"internal/names/video.go",
 	"internal/search",
 	"internal/server/await.go", "internal/server/catalog.go", "internal/server/convert.go", "internal/server/filter.go",
-	"internal/server/metrics.go", "internal/server/videos.go", "internal/server/watch.go",
+	"internal/server/videos.go", "internal/server/watch.go",
 	"internal/store/catalog*.go", "internal/store/changes.go", "internal/store/erase.go", "internal/store/videos.go",
 	"internal/store/internal/sqlcgen/erasures.sql.go", "internal/store/internal/sqlcgen/projection.sql.go",
 	"internal/store/internal/sqlcgen/video*.go",

@@ -14,11 +14,11 @@ import (
 )
 
 func migrate(ctx context.Context, s *Service, stdout io.Writer) error {
-	n, err := db.Migrate(ctx, s.cfg.DatabaseURL, s.Log)
+	n, err := db.Migrate(ctx, s.cfg.DatabaseURL, s.Log, s.cfg.program.migrations()...)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "schema is at version %d (%d migrations run)\n", db.Version(), n)
+	_, err = fmt.Fprintf(stdout, "the schema is up to date (%d migrations run)\n", n)
 	return err
 }
 

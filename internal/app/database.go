@@ -52,17 +52,21 @@ func (s *Service) open(ctx context.Context, used sides, tracer pgx.QueryTracer) 
 	}
 	if used.commands {
 		s.Commands = s.commands.own
-		if err := s.cfg.untilItWorks(ctx, func(ctx context.Context) error { return db.Check(ctx, s.Commands) }); err != nil {
+		if err := s.check(ctx, s.Commands); err != nil {
 			return fmt.Errorf("DATABASE_URL: %w", err)
 		}
 	}
 	if used.queries {
 		s.Queries = s.queries.own
-		if err := s.cfg.untilItWorks(ctx, func(ctx context.Context) error { return db.Check(ctx, s.Queries) }); err != nil {
+		if err := s.check(ctx, s.Queries); err != nil {
 			return fmt.Errorf("READ_DATABASE_URL: %w", err)
 		}
 	}
 	return nil
+}
+
+func (s *Service) check(ctx context.Context, pool *pgxpool.Pool) error {
+	return s.cfg.untilItWorks(ctx, func(ctx context.Context) error { return db.Check(ctx, s.cfg.program.migrations(), pool) })
 }
 
 func (s *Service) openSide(ctx context.Context, name, url string, tracer pgx.QueryTracer) (d side, err error) {

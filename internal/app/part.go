@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -43,6 +44,9 @@ type Part struct {
 	Subscriptions func([]Registration) []Subscription
 	// Start adds to a process that serves, before its port is opened.
 	Start func(context.Context, *Service) error
+	// Migrations has a folder migrations with the tables of the part. Their numbers are in a hundred
+	// below 01000 that no other part has: see package db.
+	Migrations fs.FS
 	// Commands are more commands, by their first word. Help has their lines for the help.
 	Commands map[string]Command
 	Help     string

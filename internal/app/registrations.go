@@ -1,6 +1,7 @@
 package app
 
 import (
+	"io/fs"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -61,6 +62,16 @@ func (p Program) reacting() (all []Subscription) {
 	for _, part := range p.Parts {
 		if part.Subscriptions != nil {
 			all = append(all, part.Subscriptions(p.Registrations)...)
+		}
+	}
+	return all
+}
+
+// migrations returns the migrations of the parts.
+func (p Program) migrations() (all []fs.FS) {
+	for _, part := range p.Parts {
+		if part.Migrations != nil {
+			all = append(all, part.Migrations)
 		}
 	}
 	return all

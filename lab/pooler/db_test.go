@@ -50,7 +50,7 @@ func TestPoolerInTransactionMode(t *testing.T) {
 		t.Errorf("migrations that run at once = %v, %v, want %d by one, and 0 by two", counts, err, len(files))
 	}
 
-	if err := db.Check(t.Context(), open(t, pooled)); err != nil {
+	if err := db.Check(t.Context(), nil, open(t, pooled)); err != nil {
 		t.Errorf("Check() = %v, want nil", err)
 	}
 }

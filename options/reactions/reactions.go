@@ -8,6 +8,7 @@ package reactions
 
 import (
 	"context"
+	"embed"
 	"math"
 	"slices"
 	"time"
@@ -43,9 +44,12 @@ type Aggregates[A, D any] interface {
 	Base() (pool *pgxpool.Pool, aggregateType string)
 }
 
+//go:embed migrations/*.sql
+var migrations embed.FS
+
 // Part returns the option.
 func Part() app.Part {
-	return app.Part{Name: Name, Role: role, Subscriptions: subscriptions, Start: start}
+	return app.Part{Name: Name, Role: role, Subscriptions: subscriptions, Start: start, Migrations: migrations}
 }
 
 // declared returns what the aggregate types have for the option, by their names. A type may have several registrations.

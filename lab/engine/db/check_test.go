@@ -61,7 +61,7 @@ func TestCheckRefusesCommitsThatACrashLoses(t *testing.T) {
 		"on": "", "local": "", // on this server only
 		"off": "SET synchronous_commit = on",
 	} {
-		err := db.Check(t.Context(), open(t, user(t, direct, "ALTER ROLE %s SET synchronous_commit = "+setting)))
+		err := db.Check(t.Context(), storetest.Options(), open(t, user(t, direct, "ALTER ROLE %s SET synchronous_commit = "+setting)))
 		if errors.Is(err, db.ErrUnfit) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("Check() with synchronous_commit = %s = %v, want %q", setting, err, want)
 		}
@@ -83,7 +83,7 @@ func TestAnotherEncodingIsRefused(t *testing.T) {
 		address.Path = "/" + name
 		other := open(t, address.String())
 		_, migrate := db.Migrate(t.Context(), address.String(), discard)
-		for what, err := range map[string]error{"Migrate": migrate, "Check": db.Check(t.Context(), other)} {
+		for what, err := range map[string]error{"Migrate": migrate, "Check": db.Check(t.Context(), storetest.Options(), other)} {
 			if !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "server_encoding is "+encoding) {
 				t.Errorf("%s() of a database in %s = %v, want it refused with the name of the setting", what, encoding, err)
 			}

@@ -1,8 +1,6 @@
 -- +goose Up
 -- How far the comparison of each projection with its owner has come. All processes share it, so that one of them compares at
 -- a time, and a process that starts continues where another stopped.
-SET LOCAL lock_timeout = '2s';
-
 CREATE TABLE video_catalog_read.comparisons (
 	aggregate_type text PRIMARY KEY,
 	claim bigint NOT NULL,
@@ -25,7 +23,6 @@ COMMENT ON COLUMN video_catalog_read.comparisons.compared IS 'Rows that this pas
 COMMENT ON COLUMN video_catalog_read.comparisons.differences IS 'Differences that this pass has found.';
 COMMENT ON COLUMN video_catalog_read.comparisons.last_time IS 'When the last pass ended; NULL if none has. last_compared and last_differences are its results.';
 
-REVOKE ALL ON video_catalog_read.comparisons FROM PUBLIC;
 GRANT SELECT, INSERT, UPDATE ON video_catalog_read.comparisons TO video_catalog_read_rw;
 GRANT SELECT ON video_catalog_read.comparisons TO support_ro;
 

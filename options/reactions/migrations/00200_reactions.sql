@@ -1,7 +1,5 @@
 -- +goose Up
 -- What the command side needs to react to events, and to the passing of time.
-SET LOCAL lock_timeout = '2s';
-
 CREATE TABLE video_catalog.inbox (
 	consumer text NOT NULL,
 	event_id uuid NOT NULL,
@@ -31,7 +29,6 @@ COMMENT ON COLUMN video_catalog.timers.attempts IS 'How often it failed.';
 COMMENT ON COLUMN video_catalog.timers.causation_id IS 'The event with which it was set.';
 COMMENT ON COLUMN video_catalog.timers.correlation_id IS 'The first event of the chain of causes.';
 
-REVOKE ALL ON video_catalog.inbox, video_catalog.timers FROM PUBLIC;
 GRANT SELECT, INSERT, DELETE ON video_catalog.inbox TO video_catalog_rw;
 GRANT SELECT, INSERT, UPDATE, DELETE ON video_catalog.timers TO video_catalog_rw;
 GRANT SELECT ON video_catalog.inbox, video_catalog.timers TO support_ro;

@@ -226,7 +226,11 @@ func (c config) check(command string) []error {
 	for _, role := range c.Roles {
 		m.unless(slices.Contains(roles, role), "ROLES has %q: it may have %s", role, strings.Join(roles, ", "))
 	}
-	m.checkDatabases(c)
+	m.unless(c.DatabaseURL != "", "DATABASE_URL is required")
+	m.of("DATABASE_URL", db.CheckURL(c.DatabaseURL))
+	if c.ReadDatabaseURL != c.DatabaseURL {
+		m.of("READ_DATABASE_URL", db.CheckURL(c.ReadDatabaseURL))
+	}
 	m.unless(c.emulator == "" || !c.onCloudRun, "PUBSUB_EMULATOR_HOST must not be set on Cloud Run: events would go there, without TLS and without credentials")
 	m.unless(c.PubSubProject != "" || command != "drain", "PUBSUB_PROJECT is required by drain")
 	m.unless(c.OutboxRetention >= 24*time.Hour, "OUTBOX_RETENTION must be at least 24h")
@@ -250,17 +254,6 @@ func (c config) check(command string) []error {
 	}
 	m.checkTelemetry(c)
 	return m
-}
-
-func (m *mistakes) checkDatabases(c config) {
-	if c.DatabaseURL == "" {
-		m.of("DATABASE_URL", errors.New("is required"))
-		return
-	}
-	m.of("DATABASE_URL", db.CheckURL(c.DatabaseURL))
-	if c.ReadDatabaseURL != c.DatabaseURL {
-		m.of("READ_DATABASE_URL", db.CheckURL(c.ReadDatabaseURL))
-	}
 }
 
 func (m *mistakes) checkServe(c config) {
@@ -287,13 +280,8 @@ func (m *mistakes) checkAuth(c config) {
 	m.unless(!c.isOpen() || !c.onCloudRun, "AUTH must not be off on Cloud Run, but one of %s: see docs/security.md", strings.Join(values[1:], ", "))
 }
 
-// checkTelemetry also checks the address of the private port.
 func (m *mistakes) checkTelemetry(c config) {
 	m.of("TELEMETRY_TRACES_ENDPOINT", telemetry.CheckEndpoint(c.TracesEndpoint))
 	m.of("TELEMETRY_METRICS_ENDPOINT", telemetry.CheckEndpoint(c.MetricsEndpoint))
 	m.unless(c.TraceRatio >= 0 && c.TraceRatio <= 1, "TELEMETRY_TRACE_RATIO must be between 0 and 1") // false for NaN, too
-	if c.TelemetryAddr != "" {
-		_, _, err := net.SplitHostPort(c.TelemetryAddr)
-		m.unless(err == nil, "TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090")
-	}
 }

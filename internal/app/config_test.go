@@ -41,10 +41,10 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		}},
 		{"connections", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=3"}, []string{"DATABASE_MAX_CONNS (3) must be at least 12"}},
 		{"telemetry", []string{
-			"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
+			"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
 			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5",
 		}, []string{
-			"TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090", "TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
+			"TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
 			"TELEMETRY_TRACE_RATIO must be between 0 and 1",
 		}},
 		{"databases", []string{

@@ -31,10 +31,10 @@ Settings are environment variables: see docs/settings.md, and the README of each
 `
 
 func (p Program) printHelp(w io.Writer) error {
-	text := helpHead
+	fmt.Fprint(w, helpHead)
 	for _, part := range p.Parts {
-		text += part.Help
+		fmt.Fprint(w, part.Help)
 	}
-	_, err := fmt.Fprint(w, text, helpTail)
+	_, err := fmt.Fprint(w, helpTail)
 	return err
 }

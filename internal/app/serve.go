@@ -20,19 +20,16 @@ import (
 	"example.com/videocatalog/internal/telemetry"
 )
 
-// closeTimeout is how long a finished process waits for clean-up that no longer matters.
-// First it waits for requests to the broker, then as long again for connections to the
-// database.
+// closeTimeout is how long a finished process waits for requests to the broker, and then for
+// connections to the database, which no longer matter.
 const closeTimeout = 500 * time.Millisecond
 
 // serve runs the roles of this process until ctx ends.
 //
-// The order of the stop matters. First the server drains: accepted requests are finished.
-// The loops still run meanwhile, so that callers see their own writes, and the last writes
-// are published. Then the loops finish the work in hand. Then everything is closed, in the
-// reverse order of its opening. A test keeps the sum of these times below the limit of Cloud
-// Run. A crash at any point loses nothing: unsettled work is still in PostgreSQL or at the
-// broker.
+// At the stop accepted requests are finished first. The loops still run meanwhile, so that the last
+// writes are published. Then the loops finish the work in hand, and everything is closed in the
+// reverse order of its opening. A test keeps the sum of these times below the limit of Cloud Run.
+// A crash at any point loses nothing: unsettled work is still in PostgreSQL or at the broker.
 func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	cfg := s.cfg
 	if s.tel, err = telemetry.Start(ctx, cfg.telemetry(), s.Log); err != nil {

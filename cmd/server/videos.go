@@ -15,10 +15,6 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// catalogConsumer is the name of the catalog in the inbox and the quarantine. It never
-// changes: under another name every event would be new.
-const catalogConsumer = "catalog"
-
 // videos registers the videos: VideoService has their commands, CatalogService the queries
 // of the catalog, which the subscription fills.
 func videos() app.Registration {
@@ -34,10 +30,10 @@ func videos() app.Registration {
 			return []port.Service{server.Videos(commands), reads}, err
 		},
 		Subscriptions: []app.Subscription{{
-			ID: names.VideoTopic.Subscription(catalogConsumer), Consumer: catalogConsumer,
+			ID: names.VideoTopic.Subscription("catalog"), Consumer: "catalog",
 			Handlers: func(b app.Backend) consumer.Handlers {
 				return consumer.Handlers{
-					event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Over(b.Queries).Project),
+					event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Over(b.Queries).Project),
 				}
 			},
 			Tombstones: func(queries *pgxpool.Pool) app.Prune { return catalog.Over(queries).PruneTombstones },

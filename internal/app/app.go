@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -69,9 +68,7 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 	if err != nil {
 		return UsageError(err)
 	}
-	level := new(slog.LevelVar)
-	level.Set(cfg.LogLevel)
-	s := newService(args[0], cfg, level, telemetry.NewLogger(stderr, level, cfg.PubSubProject))
+	s := newService(args[0], cfg, telemetry.NewLogger(stderr, cfg.LogLevel, cfg.PubSubProject))
 	defer s.close()
 	return run(ctx, s, args[1:], stdout)
 }

@@ -69,10 +69,7 @@ type config struct {
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
-	TelemetryAddr   string  `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles, the backlog, the level of the log; without authentication, so never a public one; default: none"`
-	TracesEndpoint  string  `env:"TELEMETRY_TRACES_ENDPOINT" help:"where traces are sent by OTLP over gRPC, such as https://telemetry.googleapis.com or http://localhost:4317; default: there are none"`
-	TraceRatio      float64 `env:"TELEMETRY_TRACE_RATIO" envDefault:"0.01" help:"part of the traces that is recorded, from 0 to 1, unless the caller has decided"`
-	MetricsEndpoint string  `env:"TELEMETRY_METRICS_ENDPOINT" help:"where metrics are sent by OTLP over gRPC; default: nowhere"`
+	TelemetryAddr string `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles; without authentication, so never a public one; default: none"`
 
 	program    Program
 	emulator   string // PUBSUB_EMULATOR_HOST
@@ -195,11 +192,7 @@ func commandWorkers(subscribed []Subscription) int {
 }
 
 func (c config) telemetry() telemetry.Config {
-	return telemetry.Config{
-		Service: names.Service, Version: c.program.Version, Project: c.PubSubProject,
-		TracesEndpoint: c.TracesEndpoint, TraceRatio: c.TraceRatio,
-		MetricsEndpoint: c.MetricsEndpoint, Prometheus: c.TelemetryAddr != "",
-	}
+	return telemetry.Config{Service: names.Service, Version: c.program.Version, Prometheus: c.TelemetryAddr != ""}
 }
 
 // mistakes are what is wrong in the settings.
@@ -252,7 +245,6 @@ func (c config) check(command string) []error {
 			m.unless(exists, "the aggregate type %s needs the option %s: add it to cmd/server/parts.go", r.AggregateType, name)
 		}
 	}
-	m.checkTelemetry(c)
 	return m
 }
 
@@ -278,10 +270,4 @@ func (m *mistakes) checkAuth(c config) {
 	m.unless(c.Auth != "" || !c.has(roleAPI), "AUTH is required by the role api, and must be one of %s: see docs/security.md", all)
 	m.unless(c.Auth == "" || slices.Contains(values, c.Auth), "AUTH must be one of %s: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go", all)
 	m.unless(!c.isOpen() || !c.onCloudRun, "AUTH must not be off on Cloud Run, but one of %s: see docs/security.md", strings.Join(values[1:], ", "))
-}
-
-func (m *mistakes) checkTelemetry(c config) {
-	m.of("TELEMETRY_TRACES_ENDPOINT", telemetry.CheckEndpoint(c.TracesEndpoint))
-	m.of("TELEMETRY_METRICS_ENDPOINT", telemetry.CheckEndpoint(c.MetricsEndpoint))
-	m.unless(c.TraceRatio >= 0 && c.TraceRatio <= 1, "TELEMETRY_TRACE_RATIO must be between 0 and 1") // false for NaN, too
 }

@@ -40,13 +40,6 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 			"DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
 		}},
 		{"connections", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=3"}, []string{"DATABASE_MAX_CONNS (3) must be at least 12"}},
-		{"telemetry", []string{
-			"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
-			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5",
-		}, []string{
-			"TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
-			"TELEMETRY_TRACE_RATIO must be between 0 and 1",
-		}},
 		{"databases", []string{
 			"DATABASE_URL=postgres://u:secret@h/d?default_query_exec_mode=exec", "READ_DATABASE_URL=postgres://u:secret@h:port/d", "PUBSUB_PROJECT=p", "AUTH=off",
 		}, []string{
@@ -189,7 +182,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	s := newService("stuck", config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, limits: Config{DatabaseWait: time.Second}}, nil, nil)
+	s := newService("stuck", config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, limits: Config{DatabaseWait: time.Second}}, nil)
 	if err := s.Open(ctx, true, false); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("Open() = %v, want an error without the password", err)
 	}

@@ -51,7 +51,7 @@ func TestStartSurvivesLostSessions(t *testing.T) {
 		DatabaseMaxConns: 8, limits: Config{DatabaseWait: time.Minute}, OutboxRetention: 7 * 24 * time.Hour,
 	}
 	for !ended.Load() {
-		s := newService("serve", cfg, nil, nil)
+		s := newService("serve", cfg, nil)
 		if err := s.open(t.Context(), cfg.sides(), nil); err != nil {
 			t.Fatalf("open() = %v", err)
 		}

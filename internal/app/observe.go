@@ -61,10 +61,9 @@ func (s *Service) startPrivatePort(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("TELEMETRY_ADDR: %w", err)
 	}
-	private := telemetry.Private{Scrape: s.tel.Scrape, Level: s.level}
 	s.Log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
 	s.Go("private port", func(ctx context.Context) error {
-		return telemetry.Serve(ctx, listener, port.RefusePages(s.Hosts, private.Handler()), s.Log)
+		return telemetry.Serve(ctx, listener, port.RefusePages(s.Hosts, telemetry.Private(s.tel.Scrape)), s.Log)
 	}, nil)
 	return nil
 }

@@ -70,7 +70,6 @@ type Service struct {
 	Retention         time.Duration // CONSUMER_INBOX_RETENTION
 
 	cfg      config
-	level    *slog.LevelVar
 	tel      *telemetry.Telemetry
 	pools    map[string]*pgxpool.Pool // by name
 	commands side
@@ -86,10 +85,10 @@ type Service struct {
 	closers  []func() // run in reverse order
 }
 
-func newService(command string, cfg config, level *slog.LevelVar, log *slog.Logger) *Service {
+func newService(command string, cfg config, log *slog.Logger) *Service {
 	return &Service{
 		Log: log, Command: command, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
-		cfg: cfg, level: level, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
+		cfg: cfg, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
 	}
 }
 

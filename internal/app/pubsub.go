@@ -72,9 +72,9 @@ func (s *Service) newPublisher(ctx context.Context, events *store.Outbox) (*outb
 	return outbox.New(events, topics, limits, s.Log, s.Meter)
 }
 
-// consume starts a consumer of subscriptions. A message that cannot be handled goes to the
-// quarantine, which is on the query side.
-func (s *Service) consume(ctx context.Context, name string, limits consumer.Config, subscribed []Subscription) error {
+// consume starts a consumer per subscription. They share the workers. A message that cannot be
+// handled goes to the quarantine, which is on the query side.
+func (s *Service) consume(ctx context.Context, limits consumer.Config, subscribed []Subscription) error {
 	if len(subscribed) == 0 {
 		return nil
 	}
@@ -82,15 +82,30 @@ func (s *Service) consume(ctx context.Context, name string, limits consumer.Conf
 	if err != nil {
 		return err
 	}
-	sources := make([]consumer.Source, len(subscribed))
-	for i, from := range subscribed {
-		sources[i] = consumer.Source{Subscriber: client.Subscriber(from.ID), Consumer: from.Consumer, Handlers: from.Handlers(s.Backend())}
-	}
-	limits.Tracing = s.tel.Tracing
-	c, err := consumer.New(limits, sources, store.NewInbox(s.queries.own), s.Log, s.Meter)
-	if err != nil {
+	limits.Tracing, limits.Workers = s.tel.Tracing, max(1, limits.Workers/len(subscribed))
+	if err := checkConsumers(subscribed); err != nil {
 		return err
 	}
-	s.Go(name, c.Run, c.Stuck)
+	for _, of := range subscribed {
+		from := consumer.Subscription{Source: consumer.PubSub(client.Subscriber(of.ID)), Consumer: of.Consumer, Handlers: of.Handlers(s.Backend())}
+		c, err := consumer.New(limits, from, store.NewInbox(s.queries.own), s.Log, s.Meter)
+		if err != nil {
+			return err
+		}
+		s.Go("consumer "+of.Consumer, c.Run, c.Stuck)
+	}
+	return nil
+}
+
+// checkConsumers returns an error if two subscriptions have one consumer name. Each would take
+// the events of the other for duplicates.
+func checkConsumers(subscribed []Subscription) error {
+	names := make(map[string]bool)
+	for _, s := range subscribed {
+		if names[s.Consumer] {
+			return fmt.Errorf("two subscriptions have the consumer name %q", s.Consumer)
+		}
+		names[s.Consumer] = true
+	}
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 
 	"example.com/videocatalog/api"
 	"example.com/videocatalog/internal/auth"
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
@@ -67,7 +66,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		s.Go("publisher", publisher.Run, publisher.Stuck)
 	}
 	if cfg.has(roleProjector) {
-		if err := s.consume(ctx, "projector", cfg.limits.Consumer, cfg.program.projected()); err != nil {
+		if err := s.consume(ctx, cfg.limits.Consumer, cfg.program.projected()); err != nil {
 			return err
 		}
 		s.maintain("inbox", nil, s.inboxSteps(inbox)...)
@@ -105,7 +104,7 @@ func (s *Service) startPart(ctx context.Context, part Part) error {
 	}
 	limits, subscribed := s.cfg.limits.Consumer, part.Subscriptions(s.Registered)
 	limits.Workers = commandWorkers(subscribed)
-	return s.consume(ctx, part.Role, limits, subscribed)
+	return s.consume(ctx, limits, subscribed)
 }
 
 // newServer returns the server of the port. Without the role api it serves health checks only.
@@ -185,7 +184,7 @@ func (s *Service) withCaller(ctx context.Context, verified string) context.Conte
 			verified = caller.String()
 		}
 	}
-	return envelope.WithCaller(ctx, verified)
+	return auth.WithCaller(ctx, verified)
 }
 
 // closeInTime calls end, and waits at most closeTimeout.

@@ -46,7 +46,7 @@ func program() app.Program {
 			}
 			return make([]envelope.Outcome, len(events)), nil
 		}
-		return consumer.Handlers{"thing": consumer.Handle([]string{"ThingMade"}, decode, apply)}
+		return consumer.Handlers{"thing": consumer.Handle(decode, apply)}
 	}
 	return app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{
 		AggregateType: "thing",

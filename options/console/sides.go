@@ -45,9 +45,7 @@ type sides struct {
 func (s *sides) inTx(ctx context.Context, name string, fn func(context.Context, *sqlcgen.Queries) error) error {
 	return store.InTx(ctx, s.commands, name, func(ctx context.Context, tx store.Tx) error {
 		q := sqlcgen.New(tx)
-		if err := q.UseIndexes(ctx); err != nil {
-			return err
-		}
+		store.Queue(q.UseIndexes(ctx))
 		return fn(ctx, q)
 	})
 }

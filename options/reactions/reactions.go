@@ -125,10 +125,10 @@ func prune(ctx context.Context, pool *pgxpool.Pool, consumer string, olderThan t
 	return n, store.Wrap(err, "prune the inbox of the command side")
 }
 
-// stamp returns the id and the time of a new event.
-func stamp() (domain.Stamp, error) {
+// stamp returns the id and the time of a new event, with its cause.
+func stamp(cause domain.Cause) (domain.Stamp, error) {
 	id, err := uuid.NewV7()
-	return domain.Stamp{EventID: id, Time: time.Now().UTC()}, err
+	return domain.Stamp{EventID: id, Time: time.Now().UTC(), Cause: cause}, err
 }
 
 func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked

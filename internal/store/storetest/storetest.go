@@ -17,7 +17,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -88,14 +87,22 @@ func start() (err error) {
 	return err
 }
 
-// Options returns the migrations of all options in the repository.
+// Options returns the migrations of all options in the repository that the test is in.
 func Options() (all []fs.FS) {
-	_, file, _, _ := runtime.Caller(0)
-	folders, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "../../../options/*/migrations")) // the pattern is right
+	dir, _ := os.Getwd() // the folder of the test
+	for !isRepository(dir) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+	}
+	folders, _ := filepath.Glob(filepath.Join(dir, "options/*/migrations")) // the pattern is right
 	for _, folder := range folders {
 		all = append(all, os.DirFS(filepath.Dir(folder)))
 	}
 	return all
+}
+
+func isRepository(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "db", "migrations"))
+	return err == nil
 }
 
 // stop stops the server and removes its data. It ignores errors: a test, or an

@@ -17,7 +17,7 @@ func productsOnOrders() app.Registration {
 		Handlers: func(b app.Backend) consumer.Handlers {
 			products := store.NewProducts(b.Commands, b.Wake)
 			return consumer.Handlers{
-				event.AggregateOrder: reactions.Handler(event.OrderTypes, event.DecodeOrder, products, domain.ProductOrderConcerns, domain.ProductOrderReaction),
+				event.AggregateOrder: reactions.Handler(event.DecodeOrder, products, domain.ProductOrderConcerns, domain.ProductOrderReaction),
 			}
 		},
 	}

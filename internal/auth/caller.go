@@ -1,12 +1,10 @@
-package envelope
+package auth
 
 import "context"
 
 type callerKey struct{}
 
-// WithCaller returns ctx with the name of who calls a command. The outbox keeps it with the
-// events that are appended under ctx. It is no attribute of the message: consumers do not
-// learn it.
+// WithCaller returns the context of a call with the name of its caller, for its handler.
 func WithCaller(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, callerKey{}, name)
 }

@@ -2,15 +2,10 @@ package port
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"io"
-	"strings"
 	"testing"
 	"testing/iotest"
-	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 // A message that comes byte by byte is read whole, so that the transport keeps one
@@ -37,34 +32,5 @@ func TestMessagesAreReadWhole(t *testing.T) {
 	rest, err := io.ReadAll(body)
 	if !bytes.Equal(rest, message(20_000)) || err != nil {
 		t.Errorf("a larger message: %d bytes, %v, want 20005", len(rest), err)
-	}
-}
-
-// Only so many large requests are received at a time; small ones do not wait.
-func TestLargeBodiesWait(t *testing.T) {
-	t.Parallel()
-	large := semaphore.NewWeighted(1)
-	ctx, cancel := context.WithCancel(t.Context())
-	read := func(size int) (*boundedBody, int, error) {
-		body := &boundedBody{ReadCloser: io.NopCloser(strings.NewReader(strings.Repeat("x", size))), ctx: ctx, large: large}
-		text, err := io.ReadAll(body)
-		return body, len(text), err
-	}
-	first, n, err := read(2 * smallBody)
-	if n != 2*smallBody || err != nil {
-		t.Errorf("a large body: %d bytes, %v, want all", n, err)
-	}
-	if _, n, err := read(smallBody - 1); n != smallBody-1 || err != nil {
-		t.Errorf("a small body beside it: %d bytes, %v, want all", n, err)
-	}
-	time.AfterFunc(10*time.Millisecond, cancel)
-	second, n, err := read(2 * smallBody)
-	if n != smallBody || err == nil {
-		t.Errorf("another large body: %d bytes, %v, want it to wait", n, err)
-	}
-	second.end()
-	first.end()
-	if !large.TryAcquire(1) {
-		t.Error("the room of the first is not given back")
 	}
 }

@@ -242,7 +242,7 @@ var fillOutbox = `
 func (l *letters) passesOf(n, batch int) (claimed int) {
 	l.t.Helper()
 	for i := range n {
-		claim := l.claimOf(int16(i%outbox.Lanes), batch, hour) //nolint:gosec // below Lanes
+		claim := l.claimOf(int16(i%outbox.Lanes), batch, hour)
 		if claim.Token != 0 {
 			l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 		}

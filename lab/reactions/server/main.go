@@ -2,8 +2,10 @@
 package main
 
 import (
+	"log"
+
 	"example.com/videocatalog/lab/internal/tuned"
 	"example.com/videocatalog/lab/reactions"
 )
 
-func main() { tuned.Main(reactions.Program()) }
+func main() { log.Fatal(tuned.Main(reactions.Program())) }

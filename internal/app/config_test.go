@@ -33,8 +33,8 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
 		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be one of off, iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go"}},
 		{"hosts", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "ALLOWED_HOSTS=api.internal,*,10.0.0.1,::1,https://api.internal"}, []string{"ALLOWED_HOSTS: \"https://api.internal\""}},
-		{"wrong types, which are reported first", []string{"PORT=70000", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD", "TELEMETRY_TRACE_RATIO=some"}, []string{
-			"PORT cannot be read as uint16", "OUTBOX_RETENTION cannot be read as time.Duration", "LOG_LEVEL cannot be read as slog.Level", "TELEMETRY_TRACE_RATIO cannot be read as float64",
+		{"wrong types, which are reported first", []string{"PORT=70000", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
+			"PORT cannot be read as uint16", "OUTBOX_RETENTION cannot be read as time.Duration", "LOG_LEVEL cannot be read as slog.Level",
 		}},
 		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
 			"DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",

@@ -49,7 +49,7 @@ generate-code:
 .PHONY: drift
 drift: ## Check that the generated files are what make generate makes.
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
-	tar -c $(SQLC_OUT) $(filter options/%,$(SQLC_FILES)) $(wildcard options/*/queries) | tar -x -C "$$tmp" && \
+	tar -c $(SQLC_OUT) $(filter options/%,$(SQLC_FILES)) $(wildcard options/*/queries options/*/migrations) | tar -x -C "$$tmp" && \
 	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party $(wildcard kit) "$$tmp" && \
 	mkdir "$$tmp/tools" && cp tools/go.mod tools/go.sum "$$tmp/tools" && \
 	$(MAKE) --silent -C "$$tmp" generate-code && \

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -33,10 +34,10 @@ func CheckURL(url string) error {
 }
 
 // Check returns ErrUnfit, with all mistakes, if these pools cannot use their database.
-// pools must be all pools of this process to that database. A schema with more migrations
-// than this build is accepted, because a roll-back meets one. Any other error means that the
-// database was not reached.
-func Check(ctx context.Context, pools ...*pgxpool.Pool) error {
+// pools must be all pools of this process to that database, and options the migrations that it
+// gives to Migrate. A schema with more migrations than this build is accepted, because a
+// roll-back meets one. Any other error means that the database was not reached.
+func Check(ctx context.Context, options []fs.FS, pools ...*pgxpool.Pool) error {
 	conn, err := pools[0].Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to check the database: %w", err)
@@ -50,7 +51,7 @@ func Check(ctx context.Context, pools ...*pgxpool.Pool) error {
 	for _, pool := range pools {
 		most += pool.Config().MaxConns
 	}
-	if mistakes := has.mistakes(most); len(mistakes) > 0 {
+	if mistakes := has.mistakes(buildOf(options).versions(), most); len(mistakes) > 0 {
 		return fmt.Errorf("%w: %w", ErrUnfit, errors.Join(mistakes...))
 	}
 	return nil
@@ -92,14 +93,15 @@ func readSettings(ctx context.Context, conn *pgx.Conn) (s settings, err error) {
 	return s, nil
 }
 
-// mistakes returns what is wrong for a process that opens up to most connections.
-func (s settings) mistakes(most int32) (errs []error) {
+// mistakes returns what is wrong for a process that has these migrations and opens up to most
+// connections.
+func (s settings) mistakes(versions []int64, most int32) (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	role := pgx.Identifier{s.role}.Sanitize()
 	if err := checkEncoding(s.encoding); err != nil {
 		wrong("%w", err)
 	}
-	if lacks := missing(versions(), s.versions); len(lacks) > 0 {
+	if lacks := missing(versions, s.versions); len(lacks) > 0 {
 		wrong("%w: it lacks %d migrations of this build, the first is %05d", ErrSchemaTooOld, len(lacks), lacks[0])
 	}
 	if s.synchronousCommit == "off" {

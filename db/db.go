@@ -4,9 +4,10 @@
 // In production, migrations only go forward, and each has one purpose. Every build runs on
 // the schema before and after its newest migration: expand, deploy, contract.
 //
-// There are two sequences of migrations: the numbers below 01000 are those of the template,
-// and those of a service begin at 01000. Each sequence runs in order. A new migration of the
-// template may run after those of the service, so it depends on none of them.
+// Migrations form sequences by their numbers, and each sequence runs in order. The heart has
+// the numbers below 00100, an option a hundred of its own below 01000, and a service the
+// numbers from 01000 on. A new migration may run after later ones of the other sequences, so
+// one of the heart depends on no others, and one of an option only on the heart.
 package db
 
 import (
@@ -24,7 +25,7 @@ import (
 )
 
 //go:embed migrations/*.sql
-var files embed.FS
+var heart embed.FS
 
 // Goose's tables, in the schema public. Their names are the service's, so that two services
 // can share a database.
@@ -33,20 +34,21 @@ const (
 	lockTable       = "video_catalog_migration_lock"
 )
 
-// Migrate brings the schema up to date and returns how many migrations it ran. Several
-// processes may call it at once, through any pooler: a lease in the table video_catalog_migration_lock lets
-// one work while the others wait. If a process dies, its lease ends after 30 s. The error
-// is ErrUnfit for a database that this build cannot use.
-func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
+// Migrate brings the schema up to date and returns how many migrations it ran: the heart's,
+// and those of options, each with a folder migrations. Several processes may call it at once,
+// through any pooler: a lease in the table video_catalog_migration_lock lets one work while
+// the others wait. If a process dies, its lease ends after 30 s. The error is ErrUnfit for a
+// database that this build cannot use.
+func Migrate(ctx context.Context, url string, log *slog.Logger, options ...fs.FS) (int, error) {
+	return migrate(ctx, url, buildOf(options), log)
+}
+
+// migrate is Migrate with the files of other builds.
+func migrate(ctx context.Context, url string, files build, log *slog.Logger) (int, error) {
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {
 		return 0, fmt.Errorf("open migrations: %w", err)
 	}
-	return migrate(ctx, url, migrations, log)
-}
-
-// migrate is Migrate with the files of other builds.
-func migrate(ctx context.Context, url string, migrations fs.FS, log *slog.Logger) (int, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return 0, fmt.Errorf("parse database URL: %w", err)
@@ -60,7 +62,7 @@ func migrate(ctx context.Context, url string, migrations fs.FS, log *slog.Logger
 	if err := checkEncoding(encoding); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrUnfit, err)
 	}
-	if err := checkOrder(ctx, sqlDB, versionsOf(migrations)); err != nil {
+	if err := checkOrder(ctx, sqlDB, files.versions()); err != nil {
 		return 0, err
 	}
 	// A waiting process tries every second, for five minutes. The default is every five

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,16 +33,20 @@ var (
 	databases atomic.Int64
 )
 
-// migrations are the files, in order.
-func migrations(t testing.TB) []string {
+// migrations are the files, also of options, in the order in which they run.
+func migrations(t testing.TB) (files []string) {
 	t.Helper()
-	files, err := filepath.Glob("migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
+	for _, pattern := range []string{"migrations/*.sql", "../options/*/migrations/*.sql"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
 	if len(files) == 0 {
 		t.Fatal("there are no migrations")
 	}
+	slices.SortFunc(files, func(a, b string) int { return strings.Compare(filepath.Base(a), filepath.Base(b)) })
 	return files
 }
 
@@ -145,26 +149,27 @@ func TestMigrationsAreSafe(t *testing.T) {
 	}
 }
 
-// The version of a build is the number of its last migration. A number has five digits, so
-// that files are in the order in which they run, and is there once: two branches that both
-// added one must notice.
-func TestVersionIsTheLastMigration(t *testing.T) {
+// A number has five digits, so that files are in the order in which they run. An option has a
+// hundred of its own below 01000, so that its migrations run in order whatever else a service
+// has. Goose refuses a number that is there twice.
+func TestNumbersOfMigrations(t *testing.T) {
 	t.Parallel()
-	number := regexp.MustCompile(`^(\d{5})_[a-z0-9_]+\.sql$`)
-	last, before := "", ""
+	wellNamed := regexp.MustCompile(`^\d{5}_[a-z0-9_]+\.sql$`)
+	owners := make(map[string]string) // folders by hundred
 	for _, file := range migrations(t) {
-		found := number.FindStringSubmatch(filepath.Base(file))
-		if found == nil {
+		folder, name := filepath.Split(file)
+		if !wellNamed.MatchString(name) {
 			t.Errorf("%s: want a name like 01000_orders.sql", file)
 			continue
 		}
-		if found[1] == last {
-			t.Errorf("%s and %s have the same number", before, file)
+		hundred := name[:3]
+		if ofOptions := "000" < hundred && hundred < "010"; ofOptions == (folder == "migrations/") {
+			t.Errorf("%s: want numbers of 00100 to 00999 in options, and no others", file)
 		}
-		last, before = found[1], file
-	}
-	if got := fmt.Sprintf("%05d", db.Version()); got != last {
-		t.Errorf("Version() = %s, want %s", got, last)
+		if other, ok := owners[hundred]; ok && other != folder {
+			t.Errorf("%s: %s has numbers of the same hundred", file, other)
+		}
+		owners[hundred] = folder
 	}
 }
 
@@ -175,50 +180,52 @@ func TestMigrateTwiceRunsOnce(t *testing.T) {
 	target := fresh(t)
 	want := len(migrations(t))
 	for _, want := range []int{want, 0, 0} {
-		if got, err := db.Migrate(t.Context(), target, discard); got != want || err != nil {
+		if got, err := db.Migrate(t.Context(), target, discard, storetest.Options()...); got != want || err != nil {
 			t.Errorf("Migrate() = %d, %v, want %d, nil", got, err, want)
 		}
 	}
 }
 
-// build returns the files of a build: the migrations of the template, and more that make a
-// table of their name, such as 01000_orders.
+// build returns the files of a build: the migrations of the heart, and more that make a table
+// of their name, such as 01000_orders.
 func build(t testing.TB, more ...string) fstest.MapFS {
 	t.Helper()
 	files := make(fstest.MapFS)
 	for _, name := range migrations(t) {
-		if filepath.Base(name) >= "01000" {
+		if filepath.Base(name) >= "00100" {
 			break
 		}
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		files[filepath.Base(name)] = &fstest.MapFile{Data: text}
+		files[name] = &fstest.MapFile{Data: text}
 	}
 	for _, name := range more {
 		_, table, _ := strings.Cut(name, "_")
-		files[name+".sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\nCREATE TABLE video_catalog." + table + " (id int);\n-- +goose Down\nDROP TABLE video_catalog." + table + ";\n")}
+		files["migrations/"+name+".sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\nCREATE TABLE video_catalog." + table + " (id int);\n-- +goose Down\nDROP TABLE video_catalog." + table + ";\n")}
 	}
 	return files
 }
 
-// A service has run its own migrations, which begin at 01000, when a later version of the
-// template brings more of its own. They run. A migration whose place in its sequence has passed
-// does not run, nor does any other: a new database would get them in another order.
+// A database has run migrations of options and of the service when a later version brings more
+// of the heart. They run. A migration whose place in its sequence has passed does not run, nor
+// does any other: a new database would get them in another order.
 func TestMigrateRunsEachSequenceInOrder(t *testing.T) {
 	t.Parallel()
-	before := build(t, "00902_letters", "01001_invoices")
+	before := build(t, "00090_letters", "00701_stamps", "01001_invoices")
 	for _, test := range []struct {
 		name  string
 		after fstest.MapFS
 		want  int
 		late  string // the migration that is refused
 	}{
-		{"later ones of the template and of the service", build(t, "00902_letters", "00903_notes", "01001_invoices", "01002_bills"), 2, ""},
-		{"the build before", build(t, "00902_letters"), 0, ""},
-		{"one of the template that comes too late", build(t, "00901_notes", "00902_letters", "01001_invoices", "01002_bills"), 0, "00901"},
-		{"one of the service that comes too late", build(t, "00902_letters", "00903_notes", "01000_orders", "01001_invoices"), 0, "01000"},
+		{"later ones of each", build(t, "00090_letters", "00091_notes", "00701_stamps", "00702_inks", "01001_invoices", "01002_bills"), 3, ""},
+		{"the first of another option", build(t, "00090_letters", "00600_envelopes", "00701_stamps", "01001_invoices"), 1, ""},
+		{"the build before", build(t, "00090_letters"), 0, ""},
+		{"one of the heart that comes too late", build(t, "00089_notes", "00090_letters", "01001_invoices", "01002_bills"), 0, "00089"},
+		{"one of an option that comes too late", build(t, "00090_letters", "00091_notes", "00700_pens", "00701_stamps", "01001_invoices"), 0, "00700"},
+		{"one of the service that comes too late", build(t, "00090_letters", "00091_notes", "01000_orders", "01001_invoices"), 0, "01000"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -251,7 +258,8 @@ func TestCheck(t *testing.T) {
 			return pool
 		}
 	}
-	newest := strconv.FormatInt(db.Version(), 10)
+	all := migrations(t)
+	newest := filepath.Base(all[len(all)-1])[:5]
 	for _, test := range []struct {
 		name string
 		pool func(*testing.T) *pgxpool.Pool
@@ -267,7 +275,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			if err := db.Check(t.Context(), test.pool(t)); !errors.Is(err, test.want) {
+			if err := db.Check(t.Context(), storetest.Options(), test.pool(t)); !errors.Is(err, test.want) {
 				t.Errorf("Check() = %v, want %v", err, test.want)
 			}
 		})
@@ -276,7 +284,7 @@ func TestCheck(t *testing.T) {
 		t.Parallel()
 		pool := migrated(t)
 		pool.Close()
-		if err := db.Check(t.Context(), pool); err == nil || errors.Is(err, db.ErrSchemaTooOld) {
+		if err := db.Check(t.Context(), storetest.Options(), pool); err == nil || errors.Is(err, db.ErrSchemaTooOld) {
 			t.Errorf("Check() = %v, want an error, but not that the schema is too old", err)
 		}
 	})
@@ -286,11 +294,13 @@ func TestCheck(t *testing.T) {
 // its Up, nothing more and nothing less.
 func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 	t.Parallel()
+	everything := make(fstest.MapFS)
 	for _, file := range migrations(t) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+		everything[filepath.Base(file)] = &fstest.MapFile{Data: text}
 		for _, part := range []string{"-- +goose Up\n", "-- +goose Down\n"} {
 			if strings.Count(string(text), part) != 1 {
 				t.Errorf("%s: want one line %q", file, part)
@@ -305,7 +315,7 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sqlDB.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, os.DirFS("migrations"), goose.WithTableName("video_catalog_migrations"), goose.WithSlog(discard), goose.WithDisableGlobalRegistry(true))
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, everything, goose.WithTableName("video_catalog_migrations"), goose.WithSlog(discard), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +351,7 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 			t.Fatalf("Down from version %d again = %v", version, err)
 		}
 	}
-	if got, err := db.Migrate(t.Context(), target, discard); got != len(states)-1 || err != nil {
+	if got, err := db.Migrate(t.Context(), target, discard, storetest.Options()...); got != len(states)-1 || err != nil {
 		t.Errorf("Migrate() after all went down = %d, %v, want %d, nil", got, err, len(states)-1)
 	}
 	checkState(len(states)-1, "all Downs and Migrate")

@@ -1,4 +1,12 @@
 package db
 
+import (
+	"context"
+	"io/fs"
+	"log/slog"
+)
+
 // MigrateFS is Migrate with the files of other builds.
-var MigrateFS = migrate
+func MigrateFS(ctx context.Context, url string, files fs.FS, log *slog.Logger) (int, error) {
+	return migrate(ctx, url, build{files}, log)
+}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,32 +14,47 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// firstOwn is the number of the first migration of a service. Those of the template are
-// below it.
+// firstOwn is the number of the first migration of a service.
 const firstOwn = 1000
 
-// Version returns the highest number of a migration in this build.
-func Version() int64 {
-	all := versions()
-	return all[len(all)-1]
-}
+// sequence returns the sequence of a migration, by its number.
+func sequence(version int64) int64 { return min(version, firstOwn) / 100 }
 
-// versions returns the numbers of the migrations in this build, in ascending order.
-func versions() []int64 {
-	migrations, err := fs.Sub(files, "migrations")
-	if err != nil {
-		return nil // the directory is embedded: it cannot be missing
+// build is the migrations of a build: file systems with a folder migrations.
+type build []fs.FS
+
+func buildOf(options []fs.FS) build { return append(build{heart}, options...) }
+
+// Open opens the file of that name in the first of the file systems that has it.
+func (b build) Open(name string) (file fs.File, err error) {
+	for _, files := range b {
+		if file, err = files.Open(name); err == nil {
+			break
+		}
 	}
-	return versionsOf(migrations)
+	return file, err
 }
 
-func versionsOf(migrations fs.FS) (all []int64) {
-	names, err := fs.Glob(migrations, "*.sql")
+// Glob implements fs.GlobFS.
+func (b build) Glob(pattern string) (all []string, err error) {
+	for _, files := range b {
+		names, err := fs.Glob(files, pattern)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	return all, nil
+}
+
+// versions returns the numbers of the migrations, in ascending order.
+func (b build) versions() (all []int64) {
+	names, err := fs.Glob(b, "migrations/*.sql")
 	if err != nil {
 		return nil // only a wrong pattern is an error
 	}
 	for _, name := range names {
-		number, _, _ := strings.Cut(name, "_")
+		number, _, _ := strings.Cut(path.Base(name), "_")
 		if version, err := strconv.ParseInt(number, 10, 64); err == nil {
 			all = append(all, version)
 		}
@@ -68,7 +84,7 @@ func checkOrder(ctx context.Context, db *sql.DB, build []int64) error {
 	}
 	for _, v := range missing(build, applied) {
 		for _, later := range applied {
-			if v < later && (v < firstOwn) == (later < firstOwn) {
+			if v < later && sequence(v) == sequence(later) {
 				return fmt.Errorf("%w: migration %05d has run, and %05d has not, which comes before it: rename that file to a higher number", ErrUnfit, later, v)
 			}
 		}
@@ -92,13 +108,12 @@ func readVersions(ctx context.Context, db *sql.DB) (all []int64, err error) {
 	return all, rows.Err()
 }
 
-// Applied returns how many migrations a database has, and how many of this build it lacks.
-func Applied(ctx context.Context, pool *pgxpool.Pool) (applied, lacks int, err error) {
-	rows, _ := pool.Query(ctx, appliedVersions) // CollectRows returns its error
+// Applied returns how many migrations a database has.
+func Applied(ctx context.Context, pool *pgxpool.Pool) (int, error) {
+	rows, _ := pool.Query(ctx, appliedVersions+" AND version_id > 0") // 0 is goose's own; CollectRows returns its error
 	has, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return 0, 0, fmt.Errorf("read schema version: %w", err)
+		return 0, fmt.Errorf("read schema version: %w", err)
 	}
-	has = slices.DeleteFunc(has, func(v int64) bool { return v == 0 }) // goose's own
-	return len(has), len(missing(versions(), has)), nil
+	return len(has), nil
 }

@@ -13,6 +13,9 @@ import (
 // firstOwn is the number of a service's first own migration. The template's are smaller.
 const firstOwn = 1000
 
+// optionMigrations matches the migrations of options.
+const optionMigrations = optionsDir + "/*/migrations/*"
+
 // number returns the number of a migration, or 0 for another file.
 func number(name string) int {
 	digits, _, _ := strings.Cut(path.Base(name), "_")
@@ -32,13 +35,17 @@ func (s *service) checkMigrations(ctx context.Context, next string) error {
 	if err != nil {
 		return err
 	}
-	list, err := output(ctx, s.root, "git", "diff", "--name-status", "--no-renames", "-z", base, next, "--", "db/migrations")
+	list, err := output(ctx, s.root, "git", "diff", "--name-status", "--no-renames", "-z", base, next, "--", "db/migrations", optionMigrations)
 	if err != nil {
 		return err
 	}
-	own, err := s.files(ctx, s.head, "db/migrations/*")
-	if err != nil {
-		return err
+	var own []string
+	for _, pattern := range []string{"db/migrations/*", optionMigrations} {
+		files, err := s.files(ctx, s.head, pattern)
+		if err != nil {
+			return err
+		}
+		own = append(own, files...)
 	}
 	fields := strings.Split(strings.TrimSuffix(list, "\x00"), "\x00") // status and name, by turns
 	var errs []error

@@ -22,7 +22,7 @@ type record struct {
 }
 
 // recordForm is the form of template.json that this command writes and reads.
-const recordForm = 2
+const recordForm = 3
 
 // service is the repository that is upgraded.
 type service struct {
@@ -236,7 +236,7 @@ func (s *service) render(ctx context.Context, from template, stdout io.Writer) (
 
 // checkRendered checks the migrations of a worktree, before the long steps.
 func (s *service) checkRendered(ctx context.Context, tree string) error {
-	if err := command(ctx, tree, "git", "-c", "core.excludesFile=/dev/null", "add", "--all", "--", "db/migrations"); err != nil {
+	if err := command(ctx, tree, "git", "-c", "core.excludesFile=/dev/null", "add", "--all"); err != nil {
 		return err
 	}
 	staged, err := output(ctx, tree, "git", "write-tree")

@@ -18,7 +18,7 @@ func newService(t *testing.T) string {
 	git(t, dir, "init", "--quiet", "--initial-branch=template")
 	git(t, dir, "config", "user.name", "test")
 	git(t, dir, "config", "user.email", "test@localhost")
-	writeFile(t, dir, "template.json", `{"form": 2, "template": "abc", "module": "github.com/acme/orders", "schema": "orders_db"}`)
+	writeFile(t, dir, "template.json", `{"form": 3, "template": "abc", "module": "github.com/acme/orders", "schema": "orders_db"}`)
 	writeFile(t, dir, "go.mod", "module github.com/acme/orders\n")
 	git(t, dir, "add", "--all")
 	git(t, dir, "commit", "--quiet", "--message", "template")
@@ -143,7 +143,7 @@ func TestSquashedUpgradeIsRecalled(t *testing.T) {
 		}
 		return commit
 	}
-	version := func(commit string) string { return `{"form": 2, "template": "` + commit + `"}` }
+	version := func(commit string) string { return `{"form": 3, "template": "` + commit + `"}` }
 	commitOn(t, dir, "template", map[string]string{"template.json": version("def"), "x": "1\n2\n3\n"})
 	second := rev("template")
 	git(t, dir, "merge", "--quiet", "--squash", "template")
@@ -176,13 +176,13 @@ func TestSquashedUpgradeIsRecalled(t *testing.T) {
 // Without a proof the history stays as it is.
 func TestNothingIsRecalled(t *testing.T) {
 	t.Parallel()
-	const later = `{"form": 2, "template": "def"}`
+	const later = `{"form": 3, "template": "def"}`
 	for name, prepare := range map[string]func(t *testing.T, dir string){
 		"not upgraded yet": func(t *testing.T, dir string) { t.Helper() },
 		"merged":           func(t *testing.T, dir string) { t.Helper(); git(t, dir, "merge", "--quiet", "template") },
 		"another version": func(t *testing.T, dir string) {
 			t.Helper()
-			commitOn(t, dir, "main", map[string]string{"template.json": `{"form": 2, "template": "ghi"}`})
+			commitOn(t, dir, "main", map[string]string{"template.json": `{"form": 3, "template": "ghi"}`})
 		},
 		"taken back": func(t *testing.T, dir string) {
 			t.Helper()
@@ -373,12 +373,13 @@ func TestMigrations(t *testing.T) {
 		"removed":                 {map[string]string{"db/migrations/00001_a.sql": ""}, []string{"removed the migration db/migrations/00001_a.sql"}},
 		"renamed":                 {map[string]string{"db/migrations/00001_a.sql": "", "db/migrations/00001_b.sql": sql}, []string{"removed the migration db/migrations/00001_a.sql", "00001_b.sql, and the service has its number in db/migrations/00001_a.sql"}},
 		"a number of the service": {map[string]string{"db/migrations/00002_b.sql": sql}, []string{"00002_b.sql, and the service has its number in db/migrations/00002_own.sql", "from 01000 on", "orders_db_migrations"}},
+		"one of an option":        {map[string]string{"options/o/migrations/00100_o.sql": ""}, []string{"removed the migration options/o/migrations/00100_o.sql"}},
 		"a name of the service":   {map[string]string{"db/migrations/00002_own.sql": "-- +goose Up\nSELECT 2;\n"}, []string{"the service has its number in db/migrations/00002_own.sql"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := newService(t)
-			commitOn(t, dir, "template", map[string]string{"db/migrations/00001_a.sql": sql})
+			commitOn(t, dir, "template", map[string]string{"db/migrations/00001_a.sql": sql, "options/o/migrations/00100_o.sql": sql})
 			git(t, dir, "merge", "--quiet", "template")
 			commitOn(t, dir, "main", map[string]string{"db/migrations/00002_own.sql": sql})
 			s, err := openService(t.Context(), dir)
@@ -442,7 +443,7 @@ func TestMergeInto(t *testing.T) {
 			"internal/store/internal/sqlcgen/a.sql.go": text, "api/baseline.binpb": text,
 			"docs/metrics.md": generated + text + "\n", "a_string.go": marked + text, "half.go": text,
 			"source.go": text, "docs/about.md": strings.Repeat("x\n", 20) + generated + text,
-			"template.json": `{"form": 2, "template": "` + text + `"}`,
+			"template.json": `{"form": 3, "template": "` + text + `"}`,
 		}
 	}
 	commitOn(t, dir, "template", files("base"))
@@ -469,7 +470,7 @@ func TestMergeInto(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"api/a/a.pb.go": "ours", "api/a/removed.pb.go": "ours", "api/baseline.binpb": "ours",
-		"a_string.go": marked + "ours", "docs/metrics.md": generated + "ours\ntheirs\n", "template.json": `{"form": 2, "template": "theirs"}`,
+		"a_string.go": marked + "ours", "docs/metrics.md": generated + "ours\ntheirs\n", "template.json": `{"form": 3, "template": "theirs"}`,
 	} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s = %q, %v, want %q", name, got, err, want)

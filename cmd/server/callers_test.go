@@ -106,7 +106,6 @@ func TestPortsWithoutAuthenticationAreLocal(t *testing.T) {
 			}{
 				{"POST", p.addr + "/v1/videos", `{"title":"Ran"}`, tt.public},
 				{"GET", p.addr + "/v1/videos", "", tt.public},
-				{"PUT", private + "/log/level", "INFO", tt.own},
 				{"GET", private + "/debug/pprof/heap", "", tt.own},
 				{"GET", private + "/metrics", "", tt.own},
 			} {

@@ -113,11 +113,11 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	s := newStack(t)
 	s.start(t)
 	s.publish(t, &pubsub.Message{Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
-	created, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
+	created, err := domain.CreateVideo(uuid.Must(uuid.NewV7()), domain.VideoDetails{Title: "Ran"}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	message, err := event.Encode(created)
+	message, err := event.EncodeVideo(created)
 	if err != nil {
 		t.Fatal(err)
 	}

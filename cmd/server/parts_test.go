@@ -11,7 +11,8 @@ import (
 )
 
 // Each folder of an option has its line in the list, and the README of each option has its
-// settings, with their defaults, and no others. The help has them, too.
+// settings, with their defaults, and no others. The help has them, too. The part of an option
+// with migrations brings them.
 func TestOptionsAreListedAndDocumented(t *testing.T) {
 	t.Parallel()
 	var help strings.Builder
@@ -26,6 +27,9 @@ func TestOptionsAreListedAndDocumented(t *testing.T) {
 		if err != nil {
 			t.Errorf("the option %s has no README: %v", part.Name, err)
 			continue
+		}
+		if found, err := filepath.Glob(filepath.Join("../../options", part.Name, "migrations/*.sql")); err != nil || (len(found) > 0) != (part.Migrations != nil) {
+			t.Errorf("the option %s brings migrations: %t, and has the files %q, %v", part.Name, part.Migrations != nil, found, err)
 		}
 		settings := app.SettingsOf(part.Settings)
 		if got := regexp.MustCompile("(?m)^\\| `[A-Z_]+` \\|").FindAllString(string(text), -1); len(got) != len(settings) {

@@ -15,10 +15,6 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// catalogConsumer is the name of the catalog in the inbox and the quarantine. It never
-// changes: under another name every event would be new.
-const catalogConsumer = "catalog"
-
 // videos registers the videos: VideoService has their commands, CatalogService the queries
 // of the catalog, which the subscription fills.
 func videos(queries *pgxpool.Pool) app.Registration {
@@ -34,9 +30,9 @@ func videos(queries *pgxpool.Pool) app.Registration {
 			return []port.Service{server.Videos(commands), reads}, err
 		},
 		Subscriptions: []app.Subscription{{
-			ID: names.VideoTopic.Subscription(catalogConsumer), Consumer: catalogConsumer,
+			ID: names.VideoTopic.Subscription("catalog"), Consumer: "catalog",
 			Handlers: consumer.Handlers{
-				event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
+				event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project),
 			},
 			Prune: catalog.PruneTombstones,
 		}},

@@ -99,6 +99,10 @@ COMMENT ON COLUMN video_catalog.outbox_lanes.settled_seq IS 'The highest seq of 
 
 INSERT INTO video_catalog.outbox_lanes (lane) SELECT generate_series(0, 7);
 
+-- Identifies a cause: messages that differ only in numbers, ids and quoted words have the same one.
+CREATE FUNCTION video_catalog.cause(message text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN left(md5(regexp_replace(message, '"[^"]*"|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9]+', '?', 'g')), 12);
+
 CREATE TABLE video_catalog.outbox_blocked (
 	aggregate_type text COLLATE "C" NOT NULL,
 	aggregate_id text COLLATE "C" NOT NULL,
@@ -117,20 +121,6 @@ COMMENT ON COLUMN video_catalog.outbox_blocked.floor_seq IS 'No event of this ag
 COMMENT ON COLUMN video_catalog.outbox_blocked.next_retry_at IS 'NULL if parked, until a person requeues or skips the event.';
 
 CREATE INDEX outbox_blocked_due ON video_catalog.outbox_blocked (lane, next_retry_at);
-
-CREATE TABLE video_catalog.requests (
-	aggregate_type text NOT NULL,
-	request_id uuid NOT NULL,
-	aggregate_id text NOT NULL,
-	fingerprint bytea NOT NULL,
-	create_time timestamptz NOT NULL,
-	PRIMARY KEY (aggregate_type, request_id)
-);
-
-COMMENT ON TABLE video_catalog.requests IS 'The aggregate that a request_id created, so that a repeated create makes no second one (AIP-155). Pruned after a day.';
-COMMENT ON COLUMN video_catalog.requests.fingerprint IS 'SHA-256 of the request. The same id with another content is refused.';
-
-CREATE INDEX requests_create_time ON video_catalog.requests (create_time);
 
 -- The claim is a function and not a statement of the client. So the session caches its plan even if the client must not
 -- prepare statements (a transaction pooler). An empty claim takes 0.80 ms, of which 0.65 ms are planning.
@@ -383,46 +373,18 @@ END $$;
 
 SELECT * FROM video_catalog.outbox_maintain(7, interval '7 days');
 
--- Identifies this history of this database: the system identifier, the timeline, and the oid of a table of this
--- side. A promoted standby and a point-in-time restore have another timeline, a restored dump has another oid, and
--- another cluster has another system identifier. A restart or a crash changes nothing. On a standby it fails as a write
--- does (25006), because data read there may be older than data read before.
--- +goose StatementBegin
-CREATE FUNCTION video_catalog.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	IF pg_is_in_recovery() THEN
-		RAISE read_only_sql_transaction USING MESSAGE = 'this database is a standby';
-	END IF;
-	RETURN concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
-		left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'video_catalog.outbox'::regclass::oid);
-END $$;
--- +goose StatementEnd
-
-CREATE TABLE video_catalog.known_database (
-	one bool PRIMARY KEY DEFAULT true CHECK (one),
-	identity text NOT NULL,
-	updated_at timestamptz NOT NULL DEFAULT now()
-);
-
-COMMENT ON TABLE video_catalog.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server projection repair --all.';
-
-INSERT INTO video_catalog.known_database (identity) SELECT video_catalog.database_identity();
-
 GRANT USAGE ON SCHEMA video_catalog TO video_catalog_rw, support_ro;
-GRANT SELECT, INSERT, DELETE ON video_catalog.requests TO video_catalog_rw;
 GRANT SELECT, INSERT ON video_catalog.outbox TO video_catalog_rw;
 GRANT SELECT, INSERT, UPDATE (lane), DELETE ON video_catalog.outbox_pending TO video_catalog_rw;
 GRANT SELECT ON video_catalog.outbox_aside TO video_catalog_rw;
 GRANT SELECT, INSERT, UPDATE, DELETE ON video_catalog.outbox_blocked TO video_catalog_rw;
 GRANT SELECT, UPDATE ON video_catalog.outbox_lanes TO video_catalog_rw;
-GRANT SELECT, UPDATE (identity, updated_at) ON video_catalog.known_database TO video_catalog_rw;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog TO video_catalog_rw;
 
 -- For support, column by column for tables with payloads. The content of an event or a broken message is for programs. A
 -- later version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
 GRANT SELECT ON video_catalog.outbox_blocked, video_catalog.outbox_lanes TO support_ro;
-GRANT SELECT (aggregate_type, request_id, aggregate_id, create_time) ON video_catalog.requests TO support_ro;
-GRANT SELECT (one, identity, updated_at) ON video_catalog.known_database TO support_ro;
+GRANT EXECUTE ON FUNCTION video_catalog.cause(text) TO support_ro;
 GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox TO support_ro;
 GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox_pending TO support_ro;
 GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox_aside TO support_ro;

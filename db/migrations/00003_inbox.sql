@@ -12,6 +12,10 @@ CREATE TABLE video_catalog_read.inbox (
 
 COMMENT ON TABLE video_catalog_read.inbox IS 'Ids of the events that a consumer has projected, for deduplication and audit.';
 
+-- Identifies a cause: messages that differ only in numbers, ids and quoted words have the same one.
+CREATE FUNCTION video_catalog_read.cause(message text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN left(md5(regexp_replace(message, '"[^"]*"|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9]+', '?', 'g')), 12);
+
 CREATE TABLE video_catalog_read.quarantine (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	consumer text NOT NULL,
@@ -24,6 +28,7 @@ CREATE TABLE video_catalog_read.quarantine (
 	reason text NOT NULL,
 	publish_time timestamptz NOT NULL,
 	received_at timestamptz NOT NULL DEFAULT now(),
+	cause text GENERATED ALWAYS AS (video_catalog_read.cause(reason)) STORED,
 	UNIQUE (consumer, message_id),
 	CHECK (payload IS NOT NULL OR payload_size IS NOT NULL AND payload_sha256 IS NOT NULL)
 );
@@ -32,6 +37,7 @@ COMMENT ON TABLE video_catalog_read.quarantine IS 'Messages that could not be ap
 COMMENT ON COLUMN video_catalog_read.quarantine.payload IS 'NULL if there was no room. Then attributes and reason are shortened, too.';
 COMMENT ON COLUMN video_catalog_read.quarantine.payload_size IS 'Size in bytes of a payload that is not kept; else NULL.';
 COMMENT ON COLUMN video_catalog_read.quarantine.payload_sha256 IS 'SHA-256 in hexadecimal of a payload that is not kept; else NULL.';
+COMMENT ON COLUMN video_catalog_read.quarantine.cause IS 'What reasons of the same cause have in common: see video_catalog_read.cause.';
 
 CREATE TABLE video_catalog_read.quarantine_size (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -45,20 +51,14 @@ COMMENT ON TABLE video_catalog_read.quarantine_size IS 'The sum of its rows is t
 -- +goose StatementBegin
 CREATE FUNCTION video_catalog_read.add_to_quarantine_size() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-	changed bigint;
-	free bigint;
+	changed bigint := (
+		SELECT sum(coalesce(octet_length(payload), 0) + octet_length(attributes::text) + octet_length(reason)) * CASE TG_OP WHEN 'DELETE' THEN -1 ELSE 1 END
+		FROM changed_rows
+	);
 BEGIN
-	SELECT sum(coalesce(octet_length(payload), 0) + octet_length(attributes::text) + octet_length(reason)) INTO changed FROM changed_rows;
-	IF changed IS NULL THEN
-		RETURN NULL;
-	END IF;
-	IF TG_OP = 'DELETE' THEN
-		changed := -changed;
-	END IF;
-	SELECT id INTO free FROM video_catalog_read.quarantine_size ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED;
-	IF FOUND THEN
-		UPDATE video_catalog_read.quarantine_size SET bytes = bytes + changed WHERE id = free;
-	ELSE
+	UPDATE video_catalog_read.quarantine_size SET bytes = bytes + changed
+	WHERE changed <> 0 AND id = (SELECT s.id FROM video_catalog_read.quarantine_size s ORDER BY s.id LIMIT 1 FOR UPDATE SKIP LOCKED);
+	IF NOT FOUND AND changed <> 0 THEN
 		INSERT INTO video_catalog_read.quarantine_size (bytes) VALUES (changed);
 	END IF;
 	RETURN NULL;
@@ -69,39 +69,26 @@ CREATE TRIGGER quarantine_inserted AFTER INSERT ON video_catalog_read.quarantine
 CREATE TRIGGER quarantine_deleted AFTER DELETE ON video_catalog_read.quarantine REFERENCING OLD TABLE AS changed_rows
 	FOR EACH STATEMENT EXECUTE FUNCTION video_catalog_read.add_to_quarantine_size();
 
--- Identifies this history of this database: the system identifier, the timeline, and the oid of a table of this
--- side. A promoted standby and a point-in-time restore have another timeline, a restored dump has another oid, and
--- another cluster has another system identifier. A restart or a crash changes nothing. On a standby it fails as a write
--- does (25006), because data read there may be older than data read before.
+-- Identifies this history of this database: the system identifier, the timeline, and the oid of a table. A promoted
+-- standby and a point-in-time restore have another timeline, a restored dump has another oid, and another cluster has another
+-- system identifier. A restart or a crash changes nothing. On a standby it fails as a write does (25006), because data read
+-- there may be older than data read before.
 -- +goose StatementBegin
-CREATE FUNCTION video_catalog_read.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	IF pg_is_in_recovery() THEN
-		RAISE read_only_sql_transaction USING MESSAGE = 'this database is a standby';
-	END IF;
-	RETURN concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
-		left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'video_catalog_read.inbox'::regclass::oid);
-END $$;
+CREATE FUNCTION video_catalog_read.database_identity() RETURNS text LANGUAGE sql STABLE AS $$
+	SELECT CASE WHEN pg_is_in_recovery() THEN pg_current_xact_id()::text -- which is what fails
+	ELSE concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+		left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'video_catalog_read.inbox'::regclass::oid)
+	END
+$$;
 -- +goose StatementEnd
-
-CREATE TABLE video_catalog_read.known_database (
-	one bool PRIMARY KEY DEFAULT true CHECK (one),
-	identity text NOT NULL,
-	updated_at timestamptz NOT NULL DEFAULT now()
-);
-
-COMMENT ON TABLE video_catalog_read.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server projection repair --all.';
-
-INSERT INTO video_catalog_read.known_database (identity)
-SELECT video_catalog_read.database_identity();
 
 GRANT USAGE ON SCHEMA video_catalog_read TO video_catalog_read_rw, support_ro;
 GRANT SELECT, INSERT, DELETE ON video_catalog_read.inbox, video_catalog_read.quarantine TO video_catalog_read_rw;
 GRANT SELECT, INSERT, UPDATE ON video_catalog_read.quarantine_size TO video_catalog_read_rw;
-GRANT SELECT, UPDATE (identity, updated_at) ON video_catalog_read.known_database TO video_catalog_read_rw;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog_read TO video_catalog_read_rw;
-GRANT SELECT ON video_catalog_read.inbox, video_catalog_read.known_database, video_catalog_read.quarantine_size TO support_ro;
-GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON video_catalog_read.quarantine TO support_ro;
+GRANT SELECT ON video_catalog_read.inbox, video_catalog_read.quarantine_size TO support_ro;
+GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at, cause) ON video_catalog_read.quarantine TO support_ro;
+GRANT EXECUTE ON FUNCTION video_catalog_read.cause(text) TO support_ro;
 
 -- +goose Down
 DROP SCHEMA video_catalog_read CASCADE;

@@ -1,7 +1,5 @@
 -- +goose Up
 -- The catalog: the projector writes it from the events of videos, and CatalogService reads it.
-SET LOCAL lock_timeout = '2s';
-
 CREATE TABLE video_catalog_read.video_projection (
 	video_id uuid PRIMARY KEY,
 	title text COLLATE "C" NOT NULL,
@@ -38,6 +36,8 @@ CREATE INDEX video_projection_release_year ON video_catalog_read.video_projectio
 CREATE INDEX video_projection_tags ON video_catalog_read.video_projection USING gin (tags) WHERE visible;
 CREATE INDEX video_projection_search ON video_catalog_read.video_projection USING gin (search) WHERE visible;
 CREATE INDEX video_projection_change ON video_catalog_read.video_projection (change_xid, video_id);
+-- For tombstones_prune.
+CREATE INDEX video_projection_tombstones ON video_catalog_read.video_projection (updated_at) WHERE deleted AND title = '';
 
 GRANT SELECT, INSERT, UPDATE ON video_catalog_read.video_projection TO video_catalog_read_rw;
 GRANT SELECT ON video_catalog_read.video_projection TO support_ro;

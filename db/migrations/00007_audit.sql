@@ -1,8 +1,6 @@
 -- +goose Up
 -- What operators did. Each side has its own table, so that an action and its row here are one transaction, and the sides
 -- can be in two databases.
-SET LOCAL lock_timeout = '2s';
-
 CREATE TABLE video_catalog.audit (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	action_id uuid NOT NULL,
@@ -14,7 +12,8 @@ CREATE TABLE video_catalog.audit (
 	filter jsonb NOT NULL,
 	reason text NOT NULL,
 	items bigint NOT NULL,
-	before jsonb NOT NULL
+	before jsonb NOT NULL,
+	after jsonb NOT NULL DEFAULT '[]'
 );
 
 COMMENT ON TABLE video_catalog.audit IS 'What operators did to this side: a row per transaction. Roles of the service can append to it, and change nothing.';
@@ -24,17 +23,11 @@ COMMENT ON COLUMN video_catalog.audit.via IS 'command or console.';
 COMMENT ON COLUMN video_catalog.audit.database_user IS 'Who did it, as PostgreSQL knows: no client can set it.';
 COMMENT ON COLUMN video_catalog.audit.items IS 'How many items this transaction changed.';
 COMMENT ON COLUMN video_catalog.audit.before IS 'An array of these items, as they were before. Payloads are not in it.';
+COMMENT ON COLUMN video_catalog.audit.after IS 'An array of these items, as this transaction has left them. Empty if the action says it: a deleted message is gone, a requeued aggregate is due.';
 
 CREATE TABLE video_catalog_read.audit (LIKE video_catalog.audit INCLUDING ALL);
 
 COMMENT ON TABLE video_catalog_read.audit IS 'What operators did to this side: see the columns of the table of the same name on the command side.';
-
--- Identifies a cause: messages that differ only in numbers, ids and quoted words have the same one.
-CREATE FUNCTION video_catalog.cause(message text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN left(md5(regexp_replace(message, '"[^"]*"|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9]+', '?', 'g')), 12);
-
-CREATE FUNCTION video_catalog_read.cause(message text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN left(md5(regexp_replace(message, '"[^"]*"|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9]+', '?', 'g')), 12);
 
 -- Deletes at most max_rows rows that are older than a time, and returns how many. Nobody can use it to hide what was done
 -- lately: the time is at least 30 days.
@@ -61,18 +54,12 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 -- +goose StatementEnd
 
-REVOKE ALL ON video_catalog.audit, video_catalog_read.audit FROM PUBLIC;
-REVOKE ALL ON FUNCTION video_catalog.cause(text), video_catalog_read.cause(text) FROM PUBLIC;
-REVOKE ALL ON FUNCTION video_catalog.audit_prune(interval, int), video_catalog_read.audit_prune(interval, int) FROM PUBLIC;
-
-GRANT SELECT, INSERT (action_id, actor, via, action, filter, reason, items, before) ON video_catalog.audit TO video_catalog_rw;
-GRANT SELECT, INSERT (action_id, actor, via, action, filter, reason, items, before) ON video_catalog_read.audit TO video_catalog_read_rw;
+GRANT SELECT, INSERT (action_id, actor, via, action, filter, reason, items, before, after) ON video_catalog.audit TO video_catalog_rw;
+GRANT SELECT, INSERT (action_id, actor, via, action, filter, reason, items, before, after) ON video_catalog_read.audit TO video_catalog_read_rw;
 GRANT SELECT ON video_catalog.audit, video_catalog_read.audit TO support_ro;
-GRANT EXECUTE ON FUNCTION video_catalog.cause(text) TO video_catalog_rw, support_ro;
-GRANT EXECUTE ON FUNCTION video_catalog_read.cause(text) TO video_catalog_read_rw, support_ro;
 GRANT EXECUTE ON FUNCTION video_catalog.audit_prune(interval, int) TO video_catalog_rw;
 GRANT EXECUTE ON FUNCTION video_catalog_read.audit_prune(interval, int) TO video_catalog_read_rw;
 
 -- +goose Down
 DROP TABLE video_catalog.audit, video_catalog_read.audit;
-DROP FUNCTION video_catalog.cause, video_catalog_read.cause, video_catalog.audit_prune, video_catalog_read.audit_prune;
+DROP FUNCTION video_catalog.audit_prune, video_catalog_read.audit_prune;

@@ -1,6 +1,33 @@
 -- name: InsertVideo :exec
-INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
-VALUES (@id, @title, @description, @release_year, @duration_ms, @language_code, @tags, @state, @version, @create_time, @update_time, @publish_time, @delete_time);
+INSERT INTO video_catalog.videos (
+	id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	state,
+	version,
+	create_time,
+	update_time,
+	delete_time,
+	publish_time
+) VALUES (
+	@id,
+	@title,
+	@description,
+	@release_year,
+	@duration_ms,
+	@language_code,
+	@tags,
+	@state,
+	@version,
+	@create_time,
+	@update_time,
+	@delete_time,
+	@publish_time
+);
 
 -- name: LockVideo :one
 -- Reads a video and locks its row until the end of the transaction.
@@ -17,65 +44,96 @@ SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]) ORDER BY id FOR
 -- name: UpdateVideo :exec
 -- Writes the whole state of a video. The caller must hold the lock of LockVideo.
 UPDATE video_catalog.videos
-SET title = @title, description = @description, release_year = @release_year, duration_ms = @duration_ms,
-	language_code = @language_code, tags = @tags, state = @state, version = @version,
-	update_time = @update_time, publish_time = @publish_time, delete_time = @delete_time, purge_time = @purge_time
+SET
+	title = @title,
+	description = @description,
+	release_year = @release_year,
+	duration_ms = @duration_ms,
+	language_code = @language_code,
+	tags = @tags,
+	state = @state,
+	version = @version,
+	update_time = @update_time,
+	delete_time = @delete_time,
+	publish_time = @publish_time,
+	purge_time = @purge_time
 WHERE id = @id;
 
 -- name: GetVideo :one
 SELECT * FROM video_catalog.videos WHERE id = @id AND purge_time IS NULL;
 
--- name: FindVideos :many
--- Returns the existing videos of some ids, deleted and purged ones too.
-SELECT * FROM video_catalog.videos WHERE id = ANY(@ids::uuid[]);
-
--- name: ListVideosNewestFirst :many
--- Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
--- max_bytes; has_next of the last row says whether more rows follow. The bound is always set, far in the future on
--- the first page, so that every cached plan uses the index. octet_length reads the size of a text without reading the
--- text.
-WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
-	FROM video_catalog.videos
-	WHERE (create_time, id) < (@before_time::timestamptz, @before_id::uuid)
-		AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
-		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
-		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
-	ORDER BY create_time DESC, id DESC
-	LIMIT @one_more
-)
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
+-- name: ListVideos :many
+-- Returns videos after (before_time, before_id), newest first. The bound is always set, far in the future on the first
+-- page, so that every cached plan uses the index.
+SELECT * FROM video_catalog.videos
+WHERE (create_time, id) < (@before_time::timestamptz, @before_id::uuid)
+	AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
+	AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
+	AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
 ORDER BY create_time DESC, id DESC
-LIMIT @page_size;
+LIMIT @max_rows;
 
--- name: ListVideosOldestFirst :many
--- Returns a page of videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
-WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
-	FROM video_catalog.videos
-	WHERE (create_time, id) > (@after_time::timestamptz, @after_id::uuid)
-		AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
-		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
-		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
-	ORDER BY create_time, id
-	LIMIT @one_more
+-- name: FindVideoVersions :many
+-- Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an empty
+-- table would scan all of it until it is analyzed.
+SELECT p.video_id, p.version, p.event_id
+FROM unnest(@ids::uuid[]) AS wanted (id)
+CROSS JOIN LATERAL (
+	SELECT * FROM video_catalog_read.video_projection r WHERE r.video_id = wanted.id LIMIT 1
+) p;
+
+-- name: ProjectVideo :exec
+-- Writes the row, unless it has this version of an event with a greater id, or a later version.
+INSERT INTO video_catalog_read.video_projection AS p (
+	video_id,
+	event_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time,
+	search,
+	change_xid,
+	updated_at
+) VALUES (
+	@video_id,
+	sqlc.narg('event_id'),
+	@title,
+	@description,
+	@release_year,
+	@duration_ms,
+	@language_code,
+	@tags,
+	@visible,
+	@deleted,
+	@version,
+	sqlc.narg('publish_time'),
+	@update_time,
+	@search,
+	pg_current_xact_id(),
+	clock_timestamp()
 )
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
-ORDER BY create_time, id
-LIMIT @page_size;
+ON CONFLICT (video_id) DO UPDATE
+SET
+	event_id = excluded.event_id,
+	title = excluded.title,
+	description = excluded.description,
+	release_year = excluded.release_year,
+	duration_ms = excluded.duration_ms,
+	language_code = excluded.language_code,
+	tags = excluded.tags,
+	visible = excluded.visible,
+	deleted = excluded.deleted,
+	version = excluded.version,
+	publish_time = excluded.publish_time,
+	update_time = excluded.update_time,
+	search = excluded.search,
+	change_xid = excluded.change_xid,
+	updated_at = excluded.updated_at
+WHERE (p.version, p.event_id) < (excluded.version, excluded.event_id);

@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/grpclog"
 
 	"example.com/videocatalog/internal/telemetry"
-	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
 // Program is a service: its version, and what it adds to this package.
@@ -61,7 +60,7 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 // logGRPC takes the log of gRPC, of which a process has one. By default gRPC and its gateway
 // write plain text to stderr, for example when a client of a watch disconnects.
 func logGRPC(log *slog.Logger) {
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(connlog.New(log, "grpc: failed"), slog.LevelDebug).Writer()))
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(log.Handler(), slog.LevelDebug).Writer()))
 }
 
 func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, takeLog func(*slog.Logger)) error {
@@ -77,9 +76,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return p.printHelp(stdout)
 	}
 	cfg, err := p.readConfig(command, environ)
-	level := new(slog.LevelVar)
-	level.Set(cfg.LogLevel)
-	log := telemetry.NewLogger(stderr, level, cfg.PubSubProject)
+	log := telemetry.NewLogger(stderr, cfg.LogLevel, cfg.PubSubProject)
 	if unknown := p.unknownSettings(environ); len(unknown) > 0 {
 		log.WarnContext(ctx, "settings: ignored", "err", strings.Join(unknown, ", ")+": try `server help`")
 	}
@@ -89,7 +86,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	takeLog(log)
 	switch line := strings.Join(append([]string{command}, args...), " "); {
 	case line == "serve":
-		return serve(ctx, cfg, level, log)
+		return serve(ctx, cfg, log)
 	case line == "migrate":
 		return migrate(ctx, cfg, stdout, log)
 	case line == "drain":

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"example.com/videocatalog/internal/auth"
-	"example.com/videocatalog/internal/envelope"
 )
 
 // The values of AUTH, besides the names of options: who checks callers.
@@ -105,7 +104,7 @@ func (c config) withCaller(ctx context.Context, verified string) context.Context
 			verified = caller.String()
 		}
 	}
-	return envelope.WithCaller(ctx, verified)
+	return auth.WithCaller(ctx, verified)
 }
 
 // gate makes the gate that admits calls, or nil if no caller is checked.

@@ -13,11 +13,11 @@ import (
 )
 
 func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	n, err := db.Migrate(ctx, cfg.DatabaseURL, log)
+	n, err := db.Migrate(ctx, cfg.DatabaseURL, log, cfg.program.migrations()...)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "schema is at version %d (%d migrations run)\n", db.Version(), n)
+	_, err = fmt.Fprintf(stdout, "the schema is up to date (%d migrations run)\n", n)
 	return err
 }
 

@@ -56,10 +56,7 @@ type config struct {
 
 	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"8784h" help:"how long the audit of operators' actions is kept; at least 720h"`
 
-	TelemetryAddr   string  `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles, the backlog, the level of the log; without authentication, so never a public one; default: none"`
-	TracesEndpoint  string  `env:"TELEMETRY_TRACES_ENDPOINT" help:"where traces are sent by OTLP over gRPC, such as https://telemetry.googleapis.com or http://localhost:4317; default: there are none"`
-	TraceRatio      float64 `env:"TELEMETRY_TRACE_RATIO" envDefault:"0.01" help:"part of the traces that is recorded, from 0 to 1, unless the caller has decided"`
-	MetricsEndpoint string  `env:"TELEMETRY_METRICS_ENDPOINT" help:"where metrics are sent by OTLP over gRPC; default: nowhere"`
+	TelemetryAddr string `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles; without authentication, so never a public one; default: none"`
 
 	program  Program
 	emulator string // PUBSUB_EMULATOR_HOST
@@ -186,8 +183,6 @@ func kindName(t reflect.Type) string {
 		return "duration such as 10s or 5m"
 	case reflect.TypeFor[slog.Level]():
 		return "level: DEBUG, INFO, WARN or ERROR"
-	case reflect.TypeFor[float64]():
-		return "number such as 0.01"
 	default:
 		return "whole number"
 	}
@@ -270,18 +265,10 @@ func (c config) check(command string) []error {
 	return errs
 }
 
-// checkTelemetry also checks the address and the hosts of the private port.
+// checkTelemetry checks the address and the hosts of the private port.
 func (c config) checkTelemetry() []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for _, f := range []struct{ name, value string }{{"TELEMETRY_TRACES_ENDPOINT", c.TracesEndpoint}, {"TELEMETRY_METRICS_ENDPOINT", c.MetricsEndpoint}} {
-		if err := telemetry.CheckEndpoint(f.value); err != nil {
-			wrong("%s %w", f.name, err)
-		}
-	}
-	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // true for NaN, too
-		wrong("TELEMETRY_TRACE_RATIO must be between 0 and 1")
-	}
 	if _, _, err := net.SplitHostPort(c.TelemetryAddr); err != nil && c.TelemetryAddr != "" {
 		wrong("TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090")
 	}
@@ -347,9 +334,5 @@ func (c config) ownConnections() int32 {
 func (c config) inFlight() int { return 2 * c.outbox.Workers * c.outbox.Batch }
 
 func (c config) telemetry() telemetry.Config {
-	return telemetry.Config{
-		Service: names.Service, Version: c.program.Version, Project: c.PubSubProject,
-		TracesEndpoint: c.TracesEndpoint, TraceRatio: c.TraceRatio,
-		MetricsEndpoint: c.MetricsEndpoint, Prometheus: c.TelemetryAddr != "",
-	}
+	return telemetry.Config{Service: names.Service, Version: c.program.Version, Prometheus: c.TelemetryAddr != ""}
 }

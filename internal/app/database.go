@@ -50,7 +50,7 @@ func openDatabase(ctx context.Context, cfg config, used sides, calls int32, trac
 		}
 	}()
 	if used.commands {
-		if d.commands, err = openPools(ctx, cfg.DatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
+		if d.commands, err = openPools(ctx, cfg, cfg.DatabaseURL, calls, tracer); err != nil {
 			return d, fmt.Errorf("DATABASE_URL: %w", err)
 		}
 		d.commands.writes = true
@@ -62,7 +62,7 @@ func openDatabase(ctx context.Context, cfg config, used sides, calls int32, trac
 		d.queries = d.commands
 		return d, nil
 	}
-	if d.queries, err = openPools(ctx, cfg.ReadDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
+	if d.queries, err = openPools(ctx, cfg, cfg.ReadDatabaseURL, calls, tracer); err != nil {
 		return d, fmt.Errorf("READ_DATABASE_URL: %w", err)
 	}
 	d.queries.writes = cfg.has(roleProjector) || cfg.hasPartRole()
@@ -71,8 +71,8 @@ func openDatabase(ctx context.Context, cfg config, used sides, calls int32, trac
 
 // openPools opens the pools to one database and checks it. It returns pools that it has
 // opened even with an error.
-func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.QueryTracer) (*pools, error) {
-	sizes := []int32{own}
+func openPools(ctx context.Context, cfg config, url string, calls int32, tracer pgx.QueryTracer) (*pools, error) {
+	sizes := []int32{cfg.DatabaseMaxConns - calls}
 	if calls > 0 {
 		sizes = append(sizes, calls)
 	}
@@ -85,7 +85,7 @@ func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.Que
 		p.calls = all[1]
 	}
 	return p, untilItWorks(ctx, func(ctx context.Context) error {
-		err := db.Check(ctx, all...)
+		err := db.Check(ctx, cfg.program.migrations(), all...)
 		if err == nil && calls > 0 {
 			err = p.calls.Ping(ctx) // opens a connection for the first call
 		}

@@ -55,9 +55,8 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 // servePrivate serves the private port until ctx ends. It still runs while the process
 // stops, so that the stop can be observed.
 func (i *instance) servePrivate(ctx context.Context, listener net.Listener) error {
-	private := telemetry.Private{Scrape: i.tel.Scrape, Level: i.level}
 	i.log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
-	return telemetry.Serve(ctx, listener, port.RefusePages(i.cfg.hosts(), private.Handler()), i.log)
+	return telemetry.Serve(ctx, listener, port.RefusePages(i.cfg.hosts(), telemetry.Private(i.tel.Scrape)), i.log)
 }
 
 // listenPrivate opens the private port. It returns nil if no port is configured.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -41,6 +42,9 @@ type Part struct {
 	Subscriptions func([]Registration, Backend) []Subscription
 	// Start adds to a process that serves, before its port is opened.
 	Start func(context.Context, *Service) error
+	// Migrations has a folder migrations with the tables of the part. Their numbers are in a hundred
+	// below 01000 that no other part has: see package db.
+	Migrations fs.FS
 	// Commands are more commands of the program, by their first word. Help has their lines for
 	// the command help.
 	Commands map[string]Command
@@ -204,6 +208,16 @@ func (p Program) subscriptions(registered []Registration, made Backend) []Subscr
 	for _, part := range p.Parts {
 		if part.Subscriptions != nil {
 			all = append(all, part.Subscriptions(registered, made)...)
+		}
+	}
+	return all
+}
+
+// migrations returns the migrations of the parts.
+func (p Program) migrations() (all []fs.FS) {
+	for _, part := range p.Parts {
+		if part.Migrations != nil {
+			all = append(all, part.Migrations)
 		}
 	}
 	return all

@@ -98,7 +98,7 @@ func (i *instance) startProjector(ctx context.Context) error {
 	return nil
 }
 
-// consume starts a consumer of subscriptions. A message that cannot be handled goes to the
+// consume starts a consumer per subscription. They share the workers. A message that cannot be handled goes to the
 // quarantine, which is on the query side.
 func (i *instance) consume(ctx context.Context, cfg consumer.Config, subscribed []Subscription) error {
 	if len(subscribed) == 0 {
@@ -107,12 +107,18 @@ func (i *instance) consume(ctx context.Context, cfg consumer.Config, subscribed 
 	if err := i.startPubSub(ctx); err != nil {
 		return err
 	}
-	cfg.Tracing = i.tel.Tracing
-	c, err := consumer.New(cfg, sources(i.client, subscribed), store.NewInbox(i.database.queries.own), i.log, i.tel.Meter(scope))
-	if err != nil {
+	if err := checkConsumers(subscribed); err != nil {
 		return err
 	}
-	i.loops, i.checks = append(i.loops, c.Run), append(i.checks, c.Stuck)
+	cfg.Tracing, cfg.Workers = i.tel.Tracing, max(1, cfg.Workers/len(subscribed))
+	for _, s := range subscribed {
+		from := consumer.Subscription{Source: consumer.PubSub(i.client.Subscriber(s.ID)), Consumer: s.Consumer, Handlers: s.Handlers}
+		c, err := consumer.New(cfg, from, store.NewInbox(i.database.queries.own), i.log, i.tel.Meter(scope))
+		if err != nil {
+			return err
+		}
+		i.loops, i.checks = append(i.loops, c.Run), append(i.checks, c.Stuck)
+	}
 	return nil
 }
 

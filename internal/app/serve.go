@@ -23,12 +23,12 @@ import (
 // are published. Then the loops finish the work in hand. A test keeps the
 // sum of these times below the limit of Cloud Run. A crash at any point loses nothing:
 // unsettled work is still in PostgreSQL or at the broker.
-func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logger) error {
+func serve(ctx context.Context, cfg config, log *slog.Logger) error {
 	tel, err := telemetry.Start(ctx, cfg.telemetry(), log)
 	if err != nil {
 		return err
 	}
-	i := &instance{cfg: cfg, level: level, log: log, tel: tel, purged: make(chan struct{}, 1)}
+	i := &instance{cfg: cfg, log: log, tel: tel, purged: make(chan struct{}, 1)}
 	defer i.close(ctx)
 	if i.database, err = openDatabase(ctx, cfg, cfg.sides(), cfg.callConnections(), tel.QueryTracer()); err != nil {
 		return err
@@ -48,7 +48,6 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 // instance holds what the roles of a process share.
 type instance struct {
 	cfg      config
-	level    *slog.LevelVar
 	log      *slog.Logger
 	tel      *telemetry.Telemetry
 	database database

@@ -288,14 +288,14 @@ func skipQuarantined(ctx context.Context, j *job) error {
 const backlogCount = 100_000
 
 func statusOfOutbox(ctx context.Context, j *job) error {
-	migrations, _, schemaErr := db.Applied(ctx, j.database.commands.own)
+	migrations, schemaErr := db.Applied(ctx, j.database.commands.own)
 	backlog, backlogErr := j.events().Measure(ctx, backlogCount)
 	groups, err := j.events().GroupBlocked(ctx, listRows)
 	if err := errors.Join(schemaErr, backlogErr, err); err != nil {
 		return err
 	}
 	j.out.Line("build\t%s", j.cfg.program.Version)
-	j.out.Line("schema\t%d migrations, the last of this build is %05d", migrations, db.Version())
+	j.out.Line("schema\t%d migrations", migrations)
 	j.out.Line("pending events\t%s%s", upTo(backlog.Pending), waits("; the oldest that is not blocked", backlog.Oldest))
 	j.out.Line("blocked aggregates\t%s, of them parked %s%s", upTo(backlog.Blocked), upTo(backlog.Parked), waits("; the oldest event", backlog.OldestBlocked))
 	j.causes(groups)

@@ -2,9 +2,9 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/consumer"
@@ -39,11 +39,15 @@ func (p Program) replayed(registered []Registration, commands *pgxpool.Pool) []S
 	return all
 }
 
-// sources returns subscriptions in the form that a projector takes.
-func sources(client *pubsub.Client, subscriptions []Subscription) []consumer.Source {
-	made := make([]consumer.Source, len(subscriptions))
-	for i, s := range subscriptions {
-		made[i] = consumer.Source{Subscriber: client.Subscriber(s.ID), Consumer: s.Consumer, Handlers: s.Handlers}
+// checkConsumers returns an error if two subscriptions have one consumer name. Each would take
+// the events of the other for duplicates.
+func checkConsumers(subscribed []Subscription) error {
+	names := make(map[string]bool)
+	for _, s := range subscribed {
+		if names[s.Consumer] {
+			return fmt.Errorf("two subscriptions have the consumer name %q", s.Consumer)
+		}
+		names[s.Consumer] = true
 	}
-	return made
+	return nil
 }

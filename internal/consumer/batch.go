@@ -1,138 +1,123 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
+	"github.com/googleapis/gax-go/v2"
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// collect makes batches of the deliveries that the callbacks of a source submit. A batch is
-// ready when it is full, or when its first delivery has waited for BatchDelay. A ready batch
-// that finds no free worker keeps filling. Sources that wait for a shared worker get it in
-// turn.
-func (r *run) collect(s *source) {
-	delay := time.NewTimer(r.cfg.BatchDelay)
-	delay.Stop()
-	var batch []*delivery
-	ripe := false
-	for {
-		queue, own, shared := s.queue, s.batches, r.batches
-		if len(batch) == r.cfg.BatchSize {
-			queue, ripe = nil, true
-		}
-		if !ripe {
-			own, shared = nil, nil
-		}
+// applyBatches runs one worker, until r.work ends. It gives a verdict to every delivery of
+// its batches.
+func (r *run) applyBatches(loop *heartbeat.Loop) {
+	defer loop.Rest()
+	for r.work.Err() == nil {
+		loop.Rest()
+		r.applyBatch(r.collect(), loop)
+	}
+}
+
+// collect takes a batch from the queue: a full one, or the deliveries that come within
+// batchDelay after the first. One worker collects at a time. While all are busy, deliveries
+// wait in the queue, and the next batch is larger. If r.work has ended, the batch is empty.
+func (r *run) collect() (batch []*delivery) {
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-r.work.Done():
+		return nil
+	}
+	var ripe <-chan time.Time
+	for len(batch) < r.cfg.BatchSize {
 		select {
-		case d := <-queue:
+		case d := <-r.queue:
 			if len(batch) == 0 {
-				delay.Reset(r.cfg.BatchDelay)
+				ripe = time.After(batchDelay)
 			}
 			batch = append(batch, d)
-		case <-delay.C:
-			ripe = true
-		case own <- batch:
-			batch, ripe = nil, false
-			delay.Stop()
-		case shared <- batch:
-			batch, ripe = nil, false
-			delay.Stop()
+		case <-ripe:
+			return batch
 		case <-r.work.Done():
 			giveBack(batch)
-			return
+			return nil
 		}
 	}
+	return batch
 }
 
-// apply runs one worker. It gives a verdict to every delivery of its batches.
-func (r *run) apply(batches <-chan []*delivery, loop *heartbeat.Loop) {
-	defer loop.Rest()
-	for {
-		loop.Rest()
-		select {
-		case batch := <-batches:
-			r.applyBatch(batch, loop)
-		case <-r.work.Done():
-			return
-		}
-	}
-}
-
-// applyBatch applies the new deliveries of each route together, in one transaction per
-// route. It handles alone every delivery that was refused before or belongs in the
-// quarantine. So a bad message harms no other.
+// applyBatch applies the new deliveries of each aggregate type together. Then it handles
+// alone every delivery that was refused before or belongs in the quarantine. So a bad
+// message harms no other.
 func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
-	together := make(map[*route][]*delivery)
+	together := make(map[string][]*delivery)
 	var alone []*delivery
 	for _, d := range batch {
-		if d.reason == "" && d.failures == 0 && d.slow == 0 {
-			together[d.route] = append(together[d.route], d)
-		} else {
+		if d.alone || d.reason != "" {
 			alone = append(alone, d)
+		} else {
+			together[d.envelope.AggregateType] = append(together[d.envelope.AggregateType], d)
 		}
 	}
 	for _, deliveries := range together {
-		if len(deliveries) > 1 {
-			err := r.project(deliveries, loop)
-			if err == nil {
-				continue
-			}
-			r.log.WarnContext(r.work, "consumer: batch refused, going on one by one", "events", len(deliveries), "err", err)
-		}
-		alone = append(deliveries, alone...)
+		r.apply(deliveries, loop)
 	}
 	for _, d := range alone {
 		if d.reason != "" {
 			r.setAside(d, loop)
-		} else if err := r.project([]*delivery{d}, loop); err != nil {
-			r.refused(d, err, loop)
+		} else {
+			r.apply([]*delivery{d}, loop)
 		}
 	}
 }
 
-// project applies deliveries of one route in one transaction and gives each its verdict. If
-// the store refuses them, it returns the error and gives no verdict.
-func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
-	to := deliveries[0].route
+// apply applies deliveries of one aggregate type in one transaction, and gives each its
+// verdict. If the store refuses them, it applies each alone.
+func (r *run) apply(deliveries []*delivery, loop *heartbeat.Loop) {
+	var outcomes []envelope.Outcome
+	err := r.persist(loop, func(ctx context.Context) (err error) {
+		outcomes, err = r.project(ctx, deliveries)
+		return err
+	})
+	switch {
+	case err == nil:
+		// After a crash here, the broker delivers the whole batch again. The inbox finds the
+		// duplicates.
+		r.applied(deliveries, outcomes)
+	case errors.Is(err, errGivenBack):
+		giveBack(deliveries)
+	case len(deliveries) == 1:
+		r.refused(deliveries[0], err, loop)
+	default:
+		r.log.WarnContext(r.work, "consumer: batch refused, going on one by one", "events", len(deliveries), "err", err)
+		for i := range deliveries {
+			r.apply(deliveries[i:i+1], loop)
+		}
+	}
+}
+
+// project lets the handler apply deliveries.
+func (r *run) project(ctx context.Context, deliveries []*delivery) ([]envelope.Outcome, error) {
 	events := make([]any, len(deliveries))
 	for i, d := range deliveries {
 		events[i] = d.event
 	}
-	var outcomes []envelope.Outcome
-	span, end := r.beginBatch(deliveries)
-	patience := 1 // a single event that times out is refused at once
-	if len(events) > 1 {
-		patience = tooLong
+	outcomes, err := r.Handlers[deliveries[0].envelope.AggregateType].apply(tracedTogether(ctx, deliveries), r.Consumer, events)
+	if err == nil && len(outcomes) != len(events) {
+		err = fmt.Errorf("project: %d outcomes for %d events", len(outcomes), len(events))
 	}
-	err := r.persist(loop, patience, func(ctx context.Context) (err error) {
-		if span != nil {
-			ctx = trace.ContextWithSpan(ctx, span)
-		}
-		outcomes, err = to.handler.apply(ctx, to.consumer, events)
-		if err == nil && len(outcomes) != len(events) {
-			err = fmt.Errorf("project: %d outcomes for %d events", len(outcomes), len(events))
-		}
-		return err
-	})
-	end(err)
-	if errors.Is(err, errGivenBack) {
-		giveBack(deliveries)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	// After a crash here, the broker delivers the whole batch again. The inbox finds the
-	// duplicates.
-	r.metrics.projected(r.work, to, deliveries, outcomes)
+	return outcomes, err
+}
+
+// applied records the outcomes of deliveries and settles them.
+func (r *run) applied(deliveries []*delivery, outcomes []envelope.Outcome) {
+	r.metrics.projected(r.work, deliveries, outcomes)
 	for i, d := range deliveries {
 		switch outcomes[i] {
 		case envelope.AppliedAfterGap:
@@ -144,45 +129,38 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 		}
 		d.verdict <- settled
 	}
-	return nil
 }
 
 // refused gives the verdict on an event that the store has refused alone. A timeout may be
-// the fault of the database, so such an event is tried again without a limit. The pauses
-// grow to a minute, so the event occupies a worker less and less. Until it succeeds, it
-// holds up the later events of its ordering key.
+// the fault of the database, so such an event is tried again without a limit. Until it
+// succeeds, it holds up the later events of its ordering key.
 func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		d.slow++
-		r.log.WarnContext(r.work, "consumer: event takes too long, trying again", d.with("err", err)...)
-		d.verdict <- retried
+	d.alone = true
+	if !errors.Is(err, context.DeadlineExceeded) {
+		d.refusals++
+	}
+	if d.refusals >= r.cfg.MaxAttempts {
+		d.reason = fmt.Sprintf("refused %d times: %v", d.refusals, err)
+		r.setAside(d, loop)
 		return
 	}
-	d.failures++
-	if d.failures < r.cfg.MaxAttempts {
-		r.log.WarnContext(r.work, "consumer: event refused, trying again", d.with("attempts", d.failures, "err", err)...)
-		d.verdict <- retried
-		return
-	}
-	d.reason = fmt.Sprintf("refused %d times: %v", d.failures, err)
-	r.setAside(d, loop)
+	r.log.WarnContext(r.work, "consumer: event refused, trying again", d.with("refusals", d.refusals, "err", err)...)
+	d.verdict <- retried
 }
 
 // setAside stores a message in the quarantine and gives the verdict on it. If that fails,
 // the message is tried again without a limit, because it must not get lost.
 func (r *run) setAside(d *delivery, loop *heartbeat.Loop) {
-	err := r.persist(loop, tooLong, func(ctx context.Context) error {
-		return r.quarantine.Quarantine(ctx, d.route.consumer, d.quarantined())
-	})
+	whole := envelope.Quarantined{MessageID: d.ID, OrderingKey: d.Key, Attributes: d.Attributes, Payload: d.Data, Reason: d.reason, PublishTime: d.PublishTime}
+	err := r.persist(loop, func(ctx context.Context) error { return r.quarantine.Quarantine(ctx, r.Consumer, whole) })
 	switch {
 	case errors.Is(err, errGivenBack):
 		d.verdict <- givenBack
 	case err != nil:
-		d.failures++
 		r.log.ErrorContext(r.work, "consumer: cannot quarantine message, trying again", d.with("reason", d.reason, "err", err)...)
 		d.verdict <- retried
 	default:
-		r.metrics.quarantined(r.work, d)
+		r.metrics.ended(r.work, cmp.Or(d.Attributes[envelope.AttrAggregateType], otherType), outcomeQuarantined, 1)
 		r.log.ErrorContext(d.traced(r.work), "consumer: message quarantined", d.with("reason", d.reason)...)
 		d.verdict <- settled
 	}
@@ -191,17 +169,11 @@ func (r *run) setAside(d *delivery, loop *heartbeat.Loop) {
 // errGivenBack means that the projector was stopped before the store returned a result.
 var errGivenBack = errors.New("stopped")
 
-// tooLong is the number of timeouts in a row at which persist gives up. A timeout is ours
-// (TransactionTimeout) or the database's (statement_timeout, lock_timeout).
-const tooLong = 3
-
 // persist calls the store until it returns a result. While the database is unavailable,
 // persist waits and tries again, until the projector is stopped. Any other error is the
-// result. So is a context.DeadlineExceeded that comes patience times in a row: one message
-// of the batch may cause it, and the caller then tries each alone.
-func (r *run) persist(loop *heartbeat.Loop, patience int, call func(ctx context.Context) error) error {
-	timeouts := 0
-	for failures := 0; ; failures++ {
+// result. A timeout, ours or the database's, is a result as well: an event may cause it.
+func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error) error {
+	for pauses := newPauses(longestPause); ; {
 		loop.Beat()
 		err := r.guard(func() error {
 			ctx, cancel := context.WithTimeout(r.work, r.cfg.TransactionTimeout)
@@ -214,26 +186,21 @@ func (r *run) persist(loop *heartbeat.Loop, patience int, call func(ctx context.
 		if r.work.Err() != nil {
 			return errGivenBack
 		}
-		if !isUnavailable(err) {
+		timeout := errors.Is(err, context.DeadlineExceeded)
+		if !timeout && !errors.Is(err, envelope.ErrUnavailable) {
 			r.metrics.failed(r.work, failedRefused)
 			return err
 		}
 		r.metrics.failed(r.work, failedUnavailable)
-		if !errors.Is(err, context.DeadlineExceeded) {
-			timeouts = 0
-		} else if timeouts++; timeouts == patience {
+		if timeout {
 			return err
 		}
-		pause := backoff(failures, r.cfg.RetryMin, r.cfg.RetryMax)
-		r.log.WarnContext(r.work, "consumer: the database is unavailable, trying again", "failures", failures+1, "retry_in", pause, "err", err)
-		if !sleep(r.stopping, pause) {
+		pause := pauses.Pause()
+		r.log.WarnContext(r.work, "consumer: the database is unavailable, trying again", "retry_in", pause, "err", err)
+		if gax.Sleep(r.stopping, pause) != nil {
 			return errGivenBack
 		}
 	}
-}
-
-func isUnavailable(err error) bool {
-	return errors.Is(err, envelope.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // guard turns a panic into an error: one message must not end the process.
@@ -251,31 +218,5 @@ func (r *run) guard(call func() error) (err error) {
 func giveBack(deliveries []*delivery) {
 	for _, d := range deliveries {
 		d.verdict <- givenBack
-	}
-}
-
-// backoff returns a random pause after failure n, which counts from 0. The upper limit
-// doubles with each failure, from shortest to longest (full jitter). So callers that failed
-// together do not come back together.
-func backoff(n int, shortest, longest time.Duration) time.Duration {
-	limit := shortest
-	for range n {
-		if limit *= 2; limit >= longest {
-			limit = longest
-			break
-		}
-	}
-	return rand.N(limit) + 1
-}
-
-// sleep waits for d and returns true. It returns false if ctx has ended or ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
 	}
 }

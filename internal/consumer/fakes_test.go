@@ -28,19 +28,22 @@ func decodeNote(m envelope.Message) (note, error) {
 	if m.SchemaVersion > 1 {
 		return note{}, envelope.Undecodable("schema version %d is newer", m.SchemaVersion)
 	}
-	if string(m.Payload) == "broken" {
+	switch string(m.Payload) {
+	case "broken":
 		return note{}, envelope.Undecodable("payload is no note")
+	case "panic":
+		panic("index out of range")
 	}
 	return note{m}, nil
 }
 
 // newNote is the message of an event that leaves a note in a version.
-func newNote(id string, version int64) *pubsub.Message {
+func newNote(id string, version int64) consumer.Message {
 	e := envelope.Message{
 		ID: uuid.Must(uuid.NewV7()), Type: "NoteWritten", AggregateType: "note", AggregateID: id, Version: version, SchemaVersion: 1,
 		Payload: []byte("text"), OccurredAt: time.Now().UTC().Truncate(time.Millisecond),
 	}
-	return &pubsub.Message{ID: e.ID.String(), Data: e.Payload, Attributes: e.Attributes(), OrderingKey: id, PublishTime: e.OccurredAt}
+	return consumer.Message{ID: e.ID.String(), Key: id, Attributes: e.Attributes(), Data: e.Payload, PublishTime: e.OccurredAt}
 }
 
 // messages are the first events of n notes.
@@ -68,7 +71,7 @@ func newStore() *memStore {
 }
 
 func (s *memStore) handlers() consumer.Handlers {
-	return consumer.Handlers{"note": consumer.Handle([]string{"NoteWritten"}, decodeNote, s.project)}
+	return consumer.Handlers{"note": consumer.Handle(decodeNote, s.project)}
 }
 
 func (s *memStore) project(ctx context.Context, _ string, notes []note) ([]envelope.Outcome, error) {
@@ -115,25 +118,25 @@ func (s *memStore) state() (versions map[string]int64, outcomes []envelope.Outco
 
 // fakeSource hands over all its messages at once, as the client does with messages of different
 // keys.
-type fakeSource []*pubsub.Message
+type fakeSource []consumer.Message
 
-func (s fakeSource) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
-	var callbacks sync.WaitGroup
+func (s fakeSource) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
+	var calls sync.WaitGroup
 	for _, m := range s {
-		callbacks.Go(func() { f(ctx, m) })
+		calls.Go(func() { handle(ctx, m) })
 	}
 	<-ctx.Done()
-	callbacks.Wait()
+	calls.Wait()
 	return nil
 }
 
 func (s fakeSource) String() string { return "projects/p/subscriptions/fake" }
 
 // newProjector makes a projector of one source.
-func newProjector(t *testing.T, cfg consumer.Config, store *memStore, from consumer.Subscription) *consumer.Projector {
+func newProjector(t *testing.T, cfg consumer.Config, store *memStore, from consumer.Source) *consumer.Projector {
 	t.Helper()
-	source := consumer.Source{Subscriber: from, Consumer: "test", Handlers: store.handlers()}
-	projector, err := consumer.New(cfg, []consumer.Source{source}, store, slog.New(slog.DiscardHandler), nil)
+	subscription := consumer.Subscription{Source: from, Consumer: "test", Handlers: store.handlers()}
+	projector, err := consumer.New(cfg, subscription, store, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +184,7 @@ func newBroker(t *testing.T) *broker {
 // start runs a projector until stop is called, which waits for it.
 func (b *broker) start(cfg consumer.Config, store *memStore) (stop func()) {
 	b.t.Helper()
-	projector := newProjector(b.t, cfg, store, b.client.Subscriber(localtopics.Subscription))
+	projector := newProjector(b.t, cfg, store, consumer.PubSub(b.client.Subscriber(localtopics.Subscription)))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- projector.Run(ctx) }()
@@ -196,12 +199,12 @@ func (b *broker) start(cfg consumer.Config, store *memStore) (stop func()) {
 }
 
 // publish publishes messages and returns their ids.
-func (b *broker) publish(messages ...*pubsub.Message) (ids []string) {
+func (b *broker) publish(messages ...consumer.Message) (ids []string) {
 	b.t.Helper()
 	for _, m := range messages {
 		response, err := b.client.TopicAdminClient.Publish(b.t.Context(), &pubsubpb.PublishRequest{
 			Topic:    "projects/test-project/topics/" + localtopics.Topic,
-			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.OrderingKey}},
+			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.Key}},
 		})
 		if err != nil {
 			b.t.Fatal(err)

@@ -24,47 +24,19 @@ type metrics struct {
 const (
 	outcomeQuarantined envelope.Outcome = "quarantined"
 	outcomeUnhandled   envelope.Outcome = "unhandled"
-	outcomeUnknown     envelope.Outcome = "unknown" // a handler returned a value that is not an outcome
 )
 
-// labels are the attributes of the metrics of one aggregate type. They are made once.
-type labels struct {
-	aggregate metric.MeasurementOption
-	outcomes  map[envelope.Outcome]metric.MeasurementOption
-}
-
-func newLabels(aggregateType string) labels {
-	aggregate := attribute.String("aggregate_type", aggregateType)
-	l := labels{aggregate: metric.WithAttributeSet(attribute.NewSet(aggregate)), outcomes: make(map[envelope.Outcome]metric.MeasurementOption)}
-	for _, o := range []envelope.Outcome{envelope.Applied, envelope.AppliedAfterGap, envelope.Stale, envelope.Duplicate, envelope.Conflict, outcomeQuarantined, outcomeUnhandled, outcomeUnknown} {
-		l.outcomes[o] = metric.WithAttributeSet(attribute.NewSet(aggregate, attribute.String("outcome", string(o))))
-	}
-	return l
-}
-
-// outcome returns the attributes of an outcome.
-func (l labels) outcome(o envelope.Outcome) metric.MeasurementOption {
-	if option, ok := l.outcomes[o]; ok {
-		return option
-	}
-	return l.outcomes[outcomeUnknown]
-}
+// otherType is the aggregate type of messages whose own type has no handler, as senders
+// choose it.
+const otherType = "other"
 
 // What failed, as the attribute error.type of OpenTelemetry.
-var (
-	failedReceive     = errorType("receive")
-	failedUnavailable = errorType("unavailable")
-	failedRefused     = errorType("refused")
-	failedPanic       = errorType("panic")
+const (
+	failedReceive     = "receive"
+	failedUnavailable = "unavailable"
+	failedRefused     = "refused"
+	failedPanic       = "panic"
 )
-
-func errorType(name string) metric.MeasurementOption {
-	return metric.WithAttributeSet(attribute.NewSet(attribute.String("error.type", name)))
-}
-
-// seconds sets bucket bounds in seconds, because the default bounds are meant for
-// milliseconds.
-var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
 	if meter == nil {
@@ -73,10 +45,12 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	var m metrics
 	var errs [3]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Messages applied or set aside, counted after the commit, by aggregate_type (a type with a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events have the same version), quarantined, unhandled (no handler for its aggregate type: it is only acknowledged), unknown (its handler returned none of these)."))
+		metric.WithDescription("Messages applied or set aside, counted after the commit, by aggregate_type (a type with a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events have the same version), quarantined, unhandled (no handler for its aggregate type: it is only acknowledged)."))
 	m.failures, errs[1] = meter.Int64Counter("consumer.failures", metric.WithUnit("{failure}"),
 		metric.WithDescription("Failures, by error.type: unavailable (the database), refused (by the store), panic, receive (the subscription could not be read)."))
-	m.lag, errs[2] = meter.Float64Histogram("consumer.lag", metric.WithUnit("s"), seconds,
+	// Bounds in seconds, because the default bounds are meant for milliseconds.
+	m.lag, errs[2] = meter.Float64Histogram("consumer.lag", metric.WithUnit("s"),
+		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600),
 		metric.WithDescription("Time from when an event happened, by the clock of its command, until it was applied. Negative values, which wrong clocks cause, count as 0. Not of events that are published again."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
@@ -84,24 +58,28 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	return &m, nil
 }
 
-func (m *metrics) projected(ctx context.Context, to *route, deliveries []*delivery, got []envelope.Outcome) {
+// projected records the outcomes of deliveries of one aggregate type.
+func (m *metrics) projected(ctx context.Context, deliveries []*delivery, outcomes []envelope.Outcome) {
+	aggregateType := deliveries[0].envelope.AggregateType
+	byType := metric.WithAttributeSet(attribute.NewSet(attribute.String("aggregate_type", aggregateType)))
+	counts := make(map[envelope.Outcome]int64)
 	for i, d := range deliveries {
-		m.events.Add(ctx, 1, to.labels.outcome(got[i]))
-		if applied := got[i] == envelope.Applied || got[i] == envelope.AppliedAfterGap; applied && d.envelope.Repeat == "" {
+		counts[outcomes[i]]++
+		if applied := outcomes[i] == envelope.Applied || outcomes[i] == envelope.AppliedAfterGap; applied && d.envelope.Repeat == "" {
 			// Another clock has set the time and may be ahead, and the sum of a histogram must not fall.
-			m.lag.Record(d.traced(ctx), max(0, time.Since(d.envelope.OccurredAt).Seconds()), to.labels.aggregate)
+			m.lag.Record(d.traced(ctx), max(0, time.Since(d.envelope.OccurredAt).Seconds()), byType)
 		}
+	}
+	for outcome, n := range counts {
+		m.ended(ctx, aggregateType, outcome, n)
 	}
 }
 
-func (m *metrics) quarantined(ctx context.Context, d *delivery) {
-	m.events.Add(ctx, 1, d.route.labels.outcome(outcomeQuarantined))
+// ended counts messages that are acknowledged.
+func (m *metrics) ended(ctx context.Context, aggregateType string, outcome envelope.Outcome, n int64) {
+	m.events.Add(ctx, n, metric.WithAttributes(attribute.String("aggregate_type", aggregateType), attribute.String("outcome", string(outcome))))
 }
 
-func (m *metrics) unhandled(ctx context.Context, d *delivery) {
-	m.events.Add(ctx, 1, d.route.labels.outcome(outcomeUnhandled))
-}
-
-func (m *metrics) failed(ctx context.Context, what metric.MeasurementOption) {
-	m.failures.Add(ctx, 1, what)
+func (m *metrics) failed(ctx context.Context, what string) {
+	m.failures.Add(ctx, 1, metric.WithAttributes(attribute.String("error.type", what)))
 }

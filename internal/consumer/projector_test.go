@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -11,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
@@ -59,9 +59,9 @@ func TestProjectorAcknowledgesEveryOutcome(t *testing.T) {
 			t.Parallel()
 			b, store, id := newBroker(t), newStore(), uuid.NewString()
 			b.start(consumer.Config{}, store)
-			events := map[int64]*pubsub.Message{}
+			events := map[int64]consumer.Message{}
 			for _, version := range test.versions {
-				if events[version] == nil {
+				if events[version].ID == "" {
 					events[version] = newNote(id, version)
 				}
 				b.publish(events[version])
@@ -83,8 +83,11 @@ func TestProjectorKeepsTheOrderOfAKey(t *testing.T) {
 	b, store := newBroker(t), newStore()
 	var calls atomic.Int64
 	store.before = func(context.Context, []note) error {
-		if calls.Add(1)%5 == 0 {
+		switch n := calls.Add(1); {
+		case n%5 == 0:
 			return unavailable()
+		case n%7 == 0:
+			return errors.New("refused")
 		}
 		return nil
 	}
@@ -94,7 +97,7 @@ func TestProjectorKeepsTheOrderOfAKey(t *testing.T) {
 			b.publish(newNote(id, version+1))
 		}
 	}
-	b.start(consumer.Config{BatchSize: 7, RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}, store)
+	b.start(consumer.Config{BatchSize: 7, MaxAttempts: 1000}, store)
 	b.waitForAcks()
 	_, outcomes, _ := store.state()
 	if slices.ContainsFunc(outcomes, func(o envelope.Outcome) bool { return o != envelope.Applied }) || len(outcomes) != notes*versions {
@@ -124,13 +127,13 @@ func TestProjectorIsolatesPoison(t *testing.T) {
 					othersDone = time.Since(start)
 					return nil
 				}
-				project(t, consumer.Config{Workers: 1, MaxAttempts: 3, RetryMin: time.Second}, store, all, 30*time.Second)
+				project(t, consumer.Config{Workers: 1, MaxAttempts: 3}, store, all, 30*time.Second)
 				versions, _, quarantine := store.state()
 				if len(versions) != 99 || othersDone > 10*time.Millisecond {
 					t.Errorf("%d others were applied after %s, want 99 at once", len(versions), othersDone)
 				}
 				want := map[string]envelope.Quarantined{poison.ID: {
-					MessageID: poison.ID, OrderingKey: poison.OrderingKey, Attributes: poison.Attributes, Payload: poison.Data,
+					MessageID: poison.ID, OrderingKey: poison.Key, Attributes: poison.Attributes, Payload: poison.Data,
 					Reason: test.reason, PublishTime: poison.PublishTime,
 				}}
 				if diff := cmp.Diff(want, quarantine); diff != "" {
@@ -146,20 +149,20 @@ func TestProjectorIsolatesPoison(t *testing.T) {
 func TestProjectorQuarantinesUndecodable(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		spoil  func(*pubsub.Message)
+		spoil  func(*consumer.Message)
 		reason string
 	}{
-		"broken bytes":         {func(m *pubsub.Message) { m.Data = []byte("broken") }, "payload is no note"},
-		"malformed attribute":  {func(m *pubsub.Message) { m.Attributes[envelope.AttrVersion] = "one" }, `attribute version is "one"`},
-		"newer schema version": {func(m *pubsub.Message) { m.Attributes[envelope.AttrSchemaVersion] = "2" }, "schema version 2 is newer"},
-		"no attributes":        {func(m *pubsub.Message) { m.Attributes = nil }, "attribute event_id is missing"},
+		"broken bytes":         {func(m *consumer.Message) { m.Data = []byte("broken") }, "payload is no note"},
+		"malformed attribute":  {func(m *consumer.Message) { m.Attributes[envelope.AttrVersion] = "one" }, `attribute version is "one"`},
+		"newer schema version": {func(m *consumer.Message) { m.Attributes[envelope.AttrSchemaVersion] = "2" }, "schema version 2 is newer"},
+		"no attributes":        {func(m *consumer.Message) { m.Attributes = nil }, "attribute event_id is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, store, id := newBroker(t), newStore(), uuid.NewString()
 			b.start(consumer.Config{}, store)
 			bad := newNote(id, 1)
-			test.spoil(bad)
+			test.spoil(&bad)
 			messageID := b.publish(bad, newNote(id, 2))[0]
 			b.waitForAcks()
 			versions, _, quarantine := store.state()
@@ -185,11 +188,12 @@ func TestProjectorWaitsForDatabase(t *testing.T) {
 		store, start := newStore(), time.Now()
 		var calls atomic.Int64
 		store.before = func(ctx context.Context, _ []note) error {
-			calls.Add(1)
-			switch away := time.Since(start); {
-			case away < 3*time.Second:
+			switch unavailableFor := time.Since(start); {
+			case unavailableFor < 3*time.Second:
+				calls.Add(1)
 				return unavailable()
-			case away < 5*time.Second:
+			case unavailableFor < 5*time.Second:
+				calls.Add(1)
 				<-ctx.Done()
 				return ctx.Err()
 			}
@@ -200,7 +204,7 @@ func TestProjectorWaitsForDatabase(t *testing.T) {
 			t.Errorf("%d messages are applied and %d in quarantine, want 500 and none", len(versions), len(quarantine))
 		}
 		if got := calls.Load(); got > 100 {
-			t.Errorf("calls of the store = %d, want at most 100", got)
+			t.Errorf("calls of the store while it is unavailable = %d, want at most 100", got)
 		}
 	})
 }
@@ -243,5 +247,65 @@ func TestProjectorStopsInTheMiddle(t *testing.T) {
 	b.waitForAcks()
 	if versions, _, _ := store.state(); len(versions) != 2 {
 		t.Errorf("%d messages are applied, want 2", len(versions))
+	}
+}
+
+// A stop while an event of a note fails gives back the later ones too, though the store would
+// take them. The next projector applies all in order.
+func TestProjectorHoldsBackAKeyWhenItStops(t *testing.T) {
+	t.Parallel()
+	b, store, id := newBroker(t), newStore(), uuid.NewString()
+	var failures atomic.Int64
+	var restarted atomic.Bool
+	store.before = func(_ context.Context, notes []note) error {
+		if !restarted.Load() && notes[0].Version == 1 {
+			failures.Add(1)
+			return unavailable()
+		}
+		return nil
+	}
+	b.publish(newNote(id, 1), newNote(id, 2), newNote(id, 3))
+	stop := b.start(consumer.Config{}, store)
+	waitFor(t, "the first event to fail", func() bool { return failures.Load() == 3 })
+	stop()
+	if _, outcomes, _ := store.state(); len(outcomes) > 0 {
+		t.Errorf("outcomes = %v before the first event is applied, want none", outcomes)
+	}
+	restarted.Store(true)
+	b.start(consumer.Config{}, store)
+	b.waitForAcks()
+	_, outcomes, _ := store.state()
+	if diff := cmp.Diff(slices.Repeat([]envelope.Outcome{envelope.Applied}, 3), outcomes); diff != "" {
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+}
+
+// A handler gets at least one event, and none that it could not decode.
+func TestHandlersNeverSeeNil(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all, store := messages(20), newStore()
+		all[3].Data, all[7].Data, all[13].Attributes = []byte("broken"), []byte("panic"), nil
+		store.before = func(_ context.Context, notes []note) error {
+			if len(notes) == 0 || slices.ContainsFunc(notes, func(n note) bool { return n.ID == uuid.Nil }) {
+				t.Errorf("the handler got %v", notes)
+			}
+			return nil
+		}
+		project(t, consumer.Config{}, store, all, time.Second)
+		if versions, _, quarantine := store.state(); len(versions) != 17 || len(quarantine) != 3 {
+			t.Errorf("%d events are applied and %d in quarantine, want 17 and 3", len(versions), len(quarantine))
+		}
+	})
+}
+
+// A subscription without a name, or with a handler that was not made, is refused.
+func TestNewRefusesAnIncompleteSubscription(t *testing.T) {
+	for want, subscription := range map[string]consumer.Subscription{
+		"subscription projects/p/subscriptions/fake has no consumer name": {Source: fakeSource{}},
+		`the handler of "note" is empty: make it with Handle`:             {Source: fakeSource{}, Consumer: "test", Handlers: consumer.Handlers{"note": {}}},
+	} {
+		if _, err := consumer.New(consumer.Config{}, subscription, newStore(), slog.New(slog.DiscardHandler), nil); err == nil || err.Error() != want {
+			t.Errorf("New() = %v, want %s", err, want)
+		}
 	}
 }

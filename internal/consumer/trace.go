@@ -10,36 +10,27 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// begin starts the span of a delivery, which lasts from its arrival until it is settled. A
-// delivery whose trace is not sampled gets no span.
+// begin starts the span of a delivery, which lasts from its arrival until its end. A
+// delivery whose trace is not sampled gets a span that does nothing.
 func (r *run) begin(d *delivery) {
-	if r.tracer == nil {
-		return
-	}
-	msg := d.msg
-	ctx, sampled := envelope.ContinueTrace(r.work, msg.Attributes[envelope.AttrTraceparent])
+	ctx, sampled := envelope.ContinueTrace(r.work, d.Attributes[envelope.AttrTraceparent])
 	if !sampled {
+		d.span = trace.SpanFromContext(context.Background())
 		return
 	}
-	attributes := []attribute.KeyValue{
-		attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "process"),
-		attribute.String("messaging.destination.subscription.name", d.source.String()), attribute.String("messaging.message.id", msg.ID),
-		attribute.String("messaging.gcp_pubsub.message.ordering_key", msg.OrderingKey),
-		attribute.String("event.id", msg.Attributes[envelope.AttrEventID]), attribute.String("event.type", msg.Attributes[envelope.AttrEventType]),
-	}
-	if msg.DeliveryAttempt != nil {
-		attributes = append(attributes, attribute.Int("messaging.gcp_pubsub.message.delivery_attempt", *msg.DeliveryAttempt))
-	}
-	_, d.span = r.tracer.Start(ctx, "consumer.process", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...)) //nolint:spancheck // end ends it
+	_, d.span = r.tracer.Start(ctx, "consumer.process", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes( //nolint:spancheck // end ends it
+		attribute.String("messaging.operation.type", "process"),
+		attribute.String("messaging.destination.subscription.name", r.Source.String()),
+		attribute.String("messaging.message.id", d.ID),
+		attribute.String("event.id", d.Attributes[envelope.AttrEventID]),
+		attribute.String("event.type", d.Attributes[envelope.AttrEventType]),
+		attribute.String("event.aggregate_id", d.Attributes[envelope.AttrAggregateID]),
+	))
 }
 
-// end ends the span of a message.
-func (d *delivery) end(became string) {
-	if d.span == nil {
-		return
-	}
-	d.span.SetAttributes(attribute.String("outcome", became))
-	if became == "given_back" {
+// end ends the span of a delivery.
+func (d *delivery) end(acknowledged bool) {
+	if !acknowledged {
 		d.span.SetStatus(codes.Error, "given back to the broker")
 	}
 	d.span.End()
@@ -48,38 +39,24 @@ func (d *delivery) end(became string) {
 // traced returns ctx with the span of a delivery, so that metrics and log lines refer to
 // it.
 func (d *delivery) traced(ctx context.Context) context.Context {
-	if d.span == nil {
-		return ctx
-	}
 	return trace.ContextWithSpan(ctx, d.span)
 }
 
-// beginBatch starts the spans of a transaction over deliveries, one in each sampled trace.
-// There is only one transaction, so its statements are under the first span, and the other
-// spans link to that. It returns the first span, or nil if nothing is traced.
-func (r *run) beginBatch(deliveries []*delivery) (first trace.Span, end func(error)) {
-	var spans []trace.Span
+// tracedTogether returns ctx with the span of the first sampled delivery, so that the
+// statements of a transaction are below it. The spans of the others link to it.
+func tracedTogether(ctx context.Context, deliveries []*delivery) context.Context {
+	var first *delivery
 	for _, d := range deliveries {
-		if d.span == nil {
-			continue
-		}
-		options := []trace.SpanStartOption{trace.WithAttributes(
-			attribute.Int("messaging.batch.message_count", len(deliveries)), attribute.Int64("event.version", d.envelope.Version))}
-		if first != nil {
-			options = append(options, trace.WithLinks(trace.Link{SpanContext: first.SpanContext()}))
-		}
-		_, span := r.tracer.Start(d.traced(r.work), "consumer.project", options...)
-		if first == nil {
-			first = span
-		}
-		spans = append(spans, span)
-	}
-	return first, func(err error) {
-		for _, span := range spans {
-			if err != nil {
-				span.SetStatus(codes.Error, err.Error())
-			}
-			span.End()
+		switch {
+		case !d.span.IsRecording():
+		case first == nil:
+			first = d
+		default:
+			d.span.AddLink(trace.Link{SpanContext: first.span.SpanContext()})
 		}
 	}
+	if first == nil {
+		return ctx
+	}
+	return first.traced(ctx)
 }

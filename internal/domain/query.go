@@ -6,32 +6,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// VideoQuery selects a page of videos.
-type VideoQuery struct {
-	// OldestFirst orders by create time, ascending instead of descending.
-	OldestFirst bool
-	// After is the last video of the previous page; nil on the first page.
-	After *VideoCursor
-	// Limit is the largest number of results; at least 1.
-	Limit int
-	// MaxBytes ends the page after the item with which its titles, descriptions
-	// and tags reach this size in bytes. 0: no limit.
-	MaxBytes int
-	// ShowDeleted includes deleted videos, but no purged ones.
-	ShowDeleted bool
-	// ShowPurged includes deleted and purged videos.
-	ShowPurged bool
-	// State and LanguageCode filter the results; empty: no filter.
-	State        State
-	LanguageCode string
-}
-
-// VideoCursor is a position in a list of videos.
-type VideoCursor struct {
-	CreateTime time.Time
-	ID         uuid.UUID
-}
-
 // EntryQuery selects a page of the catalog.
 type EntryQuery struct {
 	// ByTitle orders by the bytes of the title, ascending, instead of by
@@ -41,9 +15,6 @@ type EntryQuery struct {
 	After *EntryCursor
 	// Limit is the largest number of results; at least 1.
 	Limit int
-	// MaxBytes ends the page after the item with which its titles, descriptions
-	// and tags reach this size in bytes. 0: no limit.
-	MaxBytes int
 	// LanguageCode, ReleaseYear and Tags filter the results; an entry must have
 	// all Tags. Empty: no filter.
 	LanguageCode string
@@ -68,9 +39,6 @@ type SearchQuery struct {
 	After *MatchCursor
 	// Limit is the largest number of results; at least 1.
 	Limit int
-	// MaxBytes ends the page after the item with which its titles, descriptions
-	// and tags reach this size in bytes. 0: no limit.
-	MaxBytes int
 }
 
 // MatchCursor is a position in a list of matches.

@@ -10,93 +10,96 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// State is the state of a video. Deleted is not a state: a deleted video keeps
-// the state it had.
-type State string
+// VideoState is the state of a video. Deleted is not a state: a deleted video keeps the
+// state it had.
+type VideoState string
 
 // The states, with their values in the database.
 const (
-	Draft     State = "draft"
-	Published State = "published"
+	VideoStateDraft     VideoState = "draft"
+	VideoStatePublished VideoState = "published"
 )
 
 // Video is the aggregate: one transaction changes one video.
 type Video struct {
 	ID uuid.UUID
-	Details
-	State State
+	VideoDetails
+	State VideoState
 	// Version is 1 after creation, and grows by 1 with every event.
 	Version int64
 	// Times are in UTC and whole milliseconds, the precision of events.
 	CreateTime  time.Time
 	UpdateTime  time.Time
-	PublishTime time.Time // zero in a draft
 	DeleteTime  time.Time // zero if it is not deleted
+	PublishTime time.Time // zero in a draft
 	PurgeTime   time.Time // zero if it is not purged
 }
 
 // Deleted reports whether the video is deleted.
 func (v Video) Deleted() bool { return !v.DeleteTime.IsZero() }
 
-// Purged reports whether the video is purged. It is deleted then, too, and has no
-// Details.
-func (v Video) Purged() bool { return !v.PurgeTime.IsZero() }
-
-// Details are the fields that the owner of a video sets.
-type Details struct {
+// VideoDetails are the fields that the owner of a video sets.
+type VideoDetails struct {
 	Title        string
 	Description  string
 	ReleaseYear  int32         // 0: unknown
-	Duration     time.Duration // whole milliseconds; 0: unknown
+	Duration     time.Duration // in whole milliseconds; 0: unknown
 	LanguageCode string        // BCP 47; empty: unknown
 	Tags         []string
 }
 
-// Field is a field of Details, by its name in the API.
-type Field string
+// VideoField is a field of VideoDetails by its name in the API.
+type VideoField string
 
-// The fields of Details, in the order of the API.
+// The fields.
 const (
-	FieldTitle        Field = "title"
-	FieldDescription  Field = "description"
-	FieldReleaseYear  Field = "release_year"
-	FieldDuration     Field = "duration"
-	FieldLanguageCode Field = "language_code"
-	FieldTags         Field = "tags"
+	VideoFieldTitle        VideoField = "title"
+	VideoFieldDescription  VideoField = "description"
+	VideoFieldReleaseYear  VideoField = "release_year"
+	VideoFieldDuration     VideoField = "duration"
+	VideoFieldLanguageCode VideoField = "language_code"
+	VideoFieldTags         VideoField = "tags"
 )
 
-// AllFields returns the fields of Details, in the order of the API.
-func AllFields() []Field {
-	return []Field{FieldTitle, FieldDescription, FieldReleaseYear, FieldDuration, FieldLanguageCode, FieldTags}
+// AllVideoFields returns the fields of VideoDetails, in the order of the API.
+func AllVideoFields() []VideoField {
+	return []VideoField{
+		VideoFieldTitle,
+		VideoFieldDescription,
+		VideoFieldReleaseYear,
+		VideoFieldDuration,
+		VideoFieldLanguageCode,
+		VideoFieldTags,
+	}
 }
 
 // with returns d with one field of other, and whether its value changed.
-func (d Details) with(field Field, other Details) (Details, bool) {
+func (d VideoDetails) with(field VideoField, other VideoDetails) (VideoDetails, bool) {
 	before := d
 	switch field {
-	case FieldTitle:
+	case VideoFieldTitle:
 		d.Title = other.Title
 		return d, d.Title != before.Title
-	case FieldDescription:
+	case VideoFieldDescription:
 		d.Description = other.Description
 		return d, d.Description != before.Description
-	case FieldReleaseYear:
+	case VideoFieldReleaseYear:
 		d.ReleaseYear = other.ReleaseYear
 		return d, d.ReleaseYear != before.ReleaseYear
-	case FieldDuration:
-		d.Duration = other.Duration.Truncate(time.Millisecond)
+	case VideoFieldDuration:
+		d.Duration = other.Duration
 		return d, d.Duration != before.Duration
-	case FieldLanguageCode:
+	case VideoFieldLanguageCode:
 		d.LanguageCode = other.LanguageCode
 		return d, d.LanguageCode != before.LanguageCode
-	case FieldTags:
+	case VideoFieldTags:
 		d.Tags = other.Tags
 		return d, !slices.Equal(d.Tags, before.Tags)
 	}
 	return d, false
 }
 
-func (d Details) validate() error {
+func (d VideoDetails) validate() error {
 	if blank(d.Title) {
 		return problem.InvalidField("video.title", "must not be empty: at least one character must be visible")
 	}
@@ -106,35 +109,82 @@ func (d Details) validate() error {
 	return nil
 }
 
-// Decision is a command with its arguments. It returns the event that the
-// command causes for a video, or nil if the command changes nothing.
-type Decision func(Video) (*Event, error)
+// owned returns d with slices of its own: events are immutable, so they must not share them.
+func (d VideoDetails) owned() VideoDetails {
+	d.Tags = slices.Clone(d.Tags)
+	return d
+}
 
-// Create returns the first event of a new video, which is a draft.
-func Create(id uuid.UUID, details Details, stamp Stamp) (*Event, error) {
+// inMilliseconds returns d with times in the precision of events.
+func (d VideoDetails) inMilliseconds() VideoDetails {
+	d.Duration = d.Duration.Truncate(time.Millisecond)
+	return d
+}
+
+// The events of a video.
+const (
+	VideoCreated     EventType = "VideoCreated"
+	VideoUpdated     EventType = "VideoUpdated"
+	VideoDeleted     EventType = "VideoDeleted"
+	VideoUndeleted   EventType = "VideoUndeleted"
+	VideoPublished   EventType = "VideoPublished"
+	VideoUnpublished EventType = "VideoUnpublished"
+)
+
+// VideoEvent is a fact about a video. It is immutable.
+type VideoEvent struct {
+	ID   uuid.UUID // UUIDv7
+	Type EventType // empty: a type that this build does not know
+	// Video is the full state after the event; its Version is the event's.
+	Video         Video
+	ChangedFields []string // only in VideoUpdated
+	OccurredAt    time.Time
+	// Caller and Cause are of the Stamp. No consumer sees them.
+	Caller string
+	Cause  Cause
+}
+
+// VideoDecision is a command with its arguments. It returns the event that the command
+// causes for a video, or nil if the command changes nothing.
+type VideoDecision func(Video) (*VideoEvent, error)
+
+// The reasons of the errors of commands. Clients may depend on them.
+const (
+	// ReasonVideoDeleted: the video is deleted, and must be undeleted first.
+	ReasonVideoDeleted problem.Reason = "VIDEO_DELETED"
+	// ReasonVideoNotDeleted: the video cannot be undeleted, because it is not deleted.
+	ReasonVideoNotDeleted problem.Reason = "VIDEO_NOT_DELETED"
+	// ReasonVideoState: the state of the video does not allow the command.
+	ReasonVideoState problem.Reason = "VIDEO_STATE"
+)
+
+// CreateVideo returns the first event of a new video.
+func CreateVideo(id uuid.UUID, details VideoDetails, stamp Stamp) (*VideoEvent, error) {
+	details = details.inMilliseconds()
 	if err := details.validate(); err != nil {
 		return nil, err
 	}
-	details.Duration = details.Duration.Truncate(time.Millisecond)
-	v := Video{ID: id, Details: details, State: Draft, CreateTime: stamp.Time.Truncate(time.Millisecond)}
+	v := Video{
+		ID: id, VideoDetails: details, State: VideoStateDraft,
+		CreateTime: stamp.Time.Truncate(time.Millisecond),
+	}
 	return v.next(VideoCreated, stamp), nil
 }
 
-// Update sets some fields. It causes no event if every field already has its
-// new value.
-func Update(fields []Field, details Details, expected int64, stamp Stamp) Decision {
-	return func(v Video) (*Event, error) {
+// UpdateVideo sets some fields. It causes no event if every field already has its new value.
+func UpdateVideo(fields []VideoField, details VideoDetails, expected int64, stamp Stamp) VideoDecision {
+	details = details.inMilliseconds()
+	return func(v Video) (*VideoEvent, error) {
 		if err := v.mayChange(expected); err != nil {
 			return nil, err
 		}
 		var changed []string
-		for _, field := range AllFields() {
+		for _, field := range AllVideoFields() {
 			if !slices.Contains(fields, field) {
 				continue
 			}
-			next, differs := v.with(field, details)
-			if differs {
-				v.Details = next
+			if next, differs := v.with(field, details); differs {
+				v.VideoDetails = next
 				changed = append(changed, string(field))
 			}
 		}
@@ -150,43 +200,40 @@ func Update(fields []Field, details Details, expected int64, stamp Stamp) Decisi
 	}
 }
 
-// Publish adds a draft to the catalog. It causes no event if the video is
-// published.
-func Publish(expected int64, stamp Stamp) Decision {
-	return func(v Video) (*Event, error) {
+// PublishVideo makes a video published, if it is draft. It causes no event
+// if it is published already.
+func PublishVideo(expected int64, stamp Stamp) VideoDecision {
+	return moveVideo(VideoStatePublished, VideoPublished, expected, stamp, VideoStateDraft)
+}
+
+// UnpublishVideo makes a video draft, if it is published. It causes no event
+// if it is draft already.
+func UnpublishVideo(expected int64, stamp Stamp) VideoDecision {
+	return moveVideo(VideoStateDraft, VideoUnpublished, expected, stamp, VideoStatePublished)
+}
+
+// moveVideo changes the state. From a state that is not in from it returns Precondition.
+func moveVideo(to VideoState, event EventType, expected int64, stamp Stamp, from ...VideoState) VideoDecision {
+	return func(v Video) (*VideoEvent, error) {
 		if err := v.mayChange(expected); err != nil {
 			return nil, err
 		}
-		if v.State == Published {
+		if v.State == to {
 			return nil, nil
 		}
-		v.State = Published
-		event := v.next(VideoPublished, stamp)
-		event.Video.PublishTime = event.Video.UpdateTime
-		return event, nil
+		if !slices.Contains(from, v.State) {
+			return nil, problem.Errorf(problem.Precondition, "video %q is %s, and must be one of %v", v.ID, v.State, from).
+				Because(ReasonVideoState)
+		}
+		v.State = to
+		return v.next(event, stamp), nil
 	}
 }
 
-// Unpublish turns a published video into a draft. It causes no event if it is a
-// draft.
-func Unpublish(expected int64, stamp Stamp) Decision {
-	return func(v Video) (*Event, error) {
-		if err := v.mayChange(expected); err != nil {
-			return nil, err
-		}
-		if v.State == Draft {
-			return nil, nil
-		}
-		v.State = Draft
-		v.PublishTime = time.Time{}
-		return v.next(VideoUnpublished, stamp), nil
-	}
-}
-
-// Delete deletes a video. For a deleted video it returns NotFound, or no event
-// if allowMissing is set (AIP-135).
-func Delete(allowMissing bool, expected int64, stamp Stamp) Decision {
-	return func(v Video) (*Event, error) {
+// DeleteVideo deletes a video. For a deleted one it returns NotFound, or no event if
+// allowMissing is set (AIP-135).
+func DeleteVideo(allowMissing bool, expected int64, stamp Stamp) VideoDecision {
+	return func(v Video) (*VideoEvent, error) {
 		if v.Deleted() {
 			if allowMissing {
 				return nil, nil
@@ -202,10 +249,10 @@ func Delete(allowMissing bool, expected int64, stamp Stamp) Decision {
 	}
 }
 
-// Undelete restores a deleted video with the state it had. For a video that is
-// not deleted it returns Exists (AIP-164), and for a purged one NotFound.
-func Undelete(expected int64, stamp Stamp) Decision {
-	return func(v Video) (*Event, error) {
+// UndeleteVideo restores a deleted video with the state it had. For one that is not deleted
+// it returns Exists (AIP-164), and for a purged one NotFound.
+func UndeleteVideo(expected int64, stamp Stamp) VideoDecision {
+	return func(v Video) (*VideoEvent, error) {
 		if v.Purged() {
 			return nil, v.notFound()
 		}
@@ -217,28 +264,6 @@ func Undelete(expected int64, stamp Stamp) Decision {
 		}
 		v.DeleteTime = time.Time{}
 		return v.next(VideoUndeleted, stamp), nil
-	}
-}
-
-// Purge removes the content of a deleted video for good. What is left is a
-// tombstone: the id, the version and times. For a video that is not deleted it
-// returns Precondition, so one mistaken call cannot destroy what is in use. It
-// causes no event if the video is purged, whatever version is expected.
-func Purge(expected int64, stamp Stamp) Decision {
-	return func(v Video) (*Event, error) {
-		if v.Purged() {
-			return nil, nil
-		}
-		if !v.Deleted() {
-			return nil, problem.Errorf(problem.Precondition, "video %q is not deleted: delete it first", v.ID).Because(ReasonPurgeNeedsDeletion)
-		}
-		if err := v.expect(expected); err != nil {
-			return nil, err
-		}
-		tombstone := Video{ID: v.ID, State: Draft, Version: v.Version, CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, DeleteTime: v.DeleteTime}
-		event := tombstone.next(VideoPurged, stamp)
-		event.Video.PurgeTime = event.Video.UpdateTime
-		return event, nil
 	}
 }
 
@@ -260,20 +285,39 @@ func (v Video) mayChange(expected int64) error {
 	return v.expect(expected)
 }
 
-// notFound is the answer about a purged video.
-func (v Video) notFound() error {
-	return problem.Errorf(problem.NotFound, "video %q does not exist", v.ID)
-}
-
-// next returns the event with the next version of v. Its time is never before
-// the last update, even if the clocks of servers differ.
-func (v Video) next(typ EventType, stamp Stamp) *Event {
+// next returns the event with the next version. Its time is never before the last update,
+// even if the clocks of servers differ.
+func (v Video) next(typ EventType, stamp Stamp) *VideoEvent {
 	now := stamp.Time.Truncate(time.Millisecond)
 	if now.Before(v.UpdateTime) {
 		now = v.UpdateTime
 	}
 	v.Version++
 	v.UpdateTime = now
-	v.Tags = slices.Clone(v.Tags) // events are immutable, so they must not share the slice
-	return &Event{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now}
+	v.PublishTime = v.publishTime(typ)
+	v.VideoDetails = v.owned()
+	return &VideoEvent{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now, Caller: stamp.Caller, Cause: stamp.Cause}
+}
+
+// VideoQuery selects a page of videos, the newest first.
+type VideoQuery struct {
+	// OldestFirst orders by create time, ascending instead of descending.
+	OldestFirst bool
+	// After is the last video of the previous page; nil on the first page.
+	After *VideoCursor
+	// Limit is the largest number of results; at least 1.
+	Limit int
+	// ShowDeleted includes deleted videos, but no purged ones.
+	ShowDeleted bool
+	// ShowPurged includes deleted and purged videos.
+	ShowPurged bool
+	// State and LanguageCode filter the results; empty: no filter.
+	State        VideoState
+	LanguageCode string
+}
+
+// VideoCursor is a position in a list of videos.
+type VideoCursor struct {
+	CreateTime time.Time
+	ID         uuid.UUID
 }

@@ -30,17 +30,17 @@ var (
 func draft() domain.Video {
 	return domain.Video{
 		ID: videoID,
-		Details: domain.Details{
+		VideoDetails: domain.VideoDetails{
 			Title: "Ran", Description: "A king and his sons.", ReleaseYear: 1985, Duration: 162 * time.Minute,
 			LanguageCode: "ja", Tags: []string{"drama", "war"},
 		},
-		State: domain.Draft, Version: 3, CreateTime: createTime, UpdateTime: updateTime,
+		State: domain.VideoStateDraft, Version: 3, CreateTime: createTime, UpdateTime: updateTime,
 	}
 }
 
 func published() domain.Video {
 	v := draft()
-	v.State, v.PublishTime = domain.Published, updateTime
+	v.State, v.PublishTime = domain.VideoStatePublished, updateTime
 	return v
 }
 
@@ -52,7 +52,7 @@ func deleted(v domain.Video) domain.Video {
 // purged is what is left of a deleted video, at version 3.
 func purged() domain.Video {
 	return domain.Video{
-		ID: videoID, State: domain.Draft, Version: 3,
+		ID: videoID, State: domain.VideoStateDraft, Version: 3,
 		CreateTime: createTime, UpdateTime: updateTime, DeleteTime: createTime.Add(time.Minute), PurgeTime: updateTime,
 	}
 }
@@ -64,8 +64,8 @@ func with(v domain.Video, change func(*domain.Video)) domain.Video {
 }
 
 // otherDetails differ from those of draft in every field.
-func otherDetails() domain.Details {
-	return domain.Details{
+func otherDetails() domain.VideoDetails {
+	return domain.VideoDetails{
 		Title: "Kagemusha", Description: "A thief and a lord.", ReleaseYear: 1980, Duration: 180 * time.Minute,
 		LanguageCode: "en", Tags: []string{"history"},
 	}
@@ -83,13 +83,13 @@ func kindOf(err error) problem.Kind {
 func TestCreateMakesADraft(t *testing.T) {
 	details := otherDetails()
 	details.Duration += 999 * time.Microsecond // finer than an event carries
-	got, err := domain.Create(videoID, details, stamp)
+	got, err := domain.CreateVideo(videoID, details, stamp)
 	if err != nil {
 		t.Fatalf("Create() = %v", err)
 	}
-	want := &domain.Event{
+	want := &domain.VideoEvent{
 		ID: eventID, Type: domain.VideoCreated, OccurredAt: now,
-		Video: domain.Video{ID: videoID, Details: otherDetails(), State: domain.Draft, Version: 1, CreateTime: now, UpdateTime: now},
+		Video: domain.Video{ID: videoID, VideoDetails: otherDetails(), State: domain.VideoStateDraft, Version: 1, CreateTime: now, UpdateTime: now},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("event (-want +got):\n%s", diff)
@@ -111,85 +111,85 @@ func TestDecisionMakesTheNextVersion(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		video   domain.Video
-		decide  domain.Decision
+		decide  domain.VideoDecision
 		typ     domain.EventType
 		want    domain.Video
 		changed []string
 	}{
 		{
-			"update all fields", draft(), domain.Update(domain.AllFields(), otherDetails(), 3, stamp),
-			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Details = otherDetails() }),
+			"update all fields", draft(), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), 3, stamp),
+			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.VideoDetails = otherDetails() }),
 			[]string{"title", "description", "release_year", "duration", "language_code", "tags"},
 		},
 		{
 			"update touches only the fields named, and tells them in the order of the API", draft(),
-			domain.Update([]domain.Field{domain.FieldTags, domain.FieldTitle, domain.FieldTags}, otherDetails(), domain.AnyVersion, stamp),
+			domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags, domain.VideoFieldTitle, domain.VideoFieldTags}, otherDetails(), domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Title, v.Tags = "Kagemusha", []string{"history"} }),
 			[]string{"title", "tags"},
 		},
 		{
 			"update tells only the fields that differ", draft(),
-			domain.Update(domain.AllFields(), with(draft(), func(v *domain.Video) { v.ReleaseYear = 1986 }).Details, domain.AnyVersion, stamp),
+			domain.UpdateVideo(domain.AllVideoFields(), with(draft(), func(v *domain.Video) { v.ReleaseYear = 1986 }).VideoDetails, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.ReleaseYear = 1986 }),
 			[]string{"release_year"},
 		},
 		{
 			"update empties fields", draft(),
-			domain.Update([]domain.Field{domain.FieldDescription, domain.FieldDuration, domain.FieldTags}, domain.Details{}, domain.AnyVersion, stamp),
+			domain.UpdateVideo([]domain.VideoField{domain.VideoFieldDescription, domain.VideoFieldDuration, domain.VideoFieldTags}, domain.VideoDetails{}, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Description, v.Duration, v.Tags = "", 0, nil }),
 			[]string{"description", "duration", "tags"},
 		},
 		{
 			"the order of the tags counts", draft(),
-			domain.Update(domain.AllFields(), with(draft(), func(v *domain.Video) { v.Tags = []string{"war", "drama"} }).Details, domain.AnyVersion, stamp),
+			domain.UpdateVideo(domain.AllVideoFields(), with(draft(), func(v *domain.Video) { v.Tags = []string{"war", "drama"} }).VideoDetails, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Tags = []string{"war", "drama"} }),
 			[]string{"tags"},
 		},
 		{
 			"a duration is cut to milliseconds", draft(),
-			domain.Update([]domain.Field{domain.FieldDuration}, domain.Details{Duration: time.Minute + time.Microsecond}, domain.AnyVersion, stamp),
+			domain.UpdateVideo([]domain.VideoField{domain.VideoFieldDuration}, domain.VideoDetails{Duration: time.Minute + time.Microsecond}, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Duration = time.Minute }),
 			[]string{"duration"},
 		},
 		{
 			"update leaves a published video published", published(),
-			domain.Update([]domain.Field{domain.FieldTitle}, otherDetails(), 3, stamp),
+			domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, otherDetails(), 3, stamp),
 			domain.VideoUpdated, next(published(), func(v *domain.Video) { v.Title = "Kagemusha" }),
 			[]string{"title"},
 		},
 		{
-			"publish", draft(), domain.Publish(3, stamp),
-			domain.VideoPublished, next(draft(), func(v *domain.Video) { v.State, v.PublishTime = domain.Published, now }), nil,
+			"publish", draft(), domain.PublishVideo(3, stamp),
+			domain.VideoPublished, next(draft(), func(v *domain.Video) { v.State, v.PublishTime = domain.VideoStatePublished, now }), nil,
 		},
 		{
-			"unpublish forgets the publish time", published(), domain.Unpublish(3, stamp),
-			domain.VideoUnpublished, next(published(), func(v *domain.Video) { v.State, v.PublishTime = domain.Draft, time.Time{} }), nil,
+			"unpublish forgets the publish time", published(), domain.UnpublishVideo(3, stamp),
+			domain.VideoUnpublished, next(published(), func(v *domain.Video) { v.State, v.PublishTime = domain.VideoStateDraft, time.Time{} }), nil,
 		},
 		{
-			"delete a draft", draft(), domain.Delete(false, 3, stamp),
+			"delete a draft", draft(), domain.DeleteVideo(false, 3, stamp),
 			domain.VideoDeleted, next(draft(), func(v *domain.Video) { v.DeleteTime = now }), nil,
 		},
 		{
-			"delete keeps the state and the publish time", published(), domain.Delete(true, domain.AnyVersion, stamp),
+			"delete keeps the state and the publish time", published(), domain.DeleteVideo(true, domain.AnyVersion, stamp),
 			domain.VideoDeleted, next(published(), func(v *domain.Video) { v.DeleteTime = now }), nil,
 		},
 		{
-			"undelete brings back a draft", deleted(draft()), domain.Undelete(3, stamp),
+			"undelete brings back a draft", deleted(draft()), domain.UndeleteVideo(3, stamp),
 			domain.VideoUndeleted, next(draft(), nothingElse), nil,
 		},
 		{
-			"undelete brings back a published video with its publish time", deleted(published()), domain.Undelete(domain.AnyVersion, stamp),
+			"undelete brings back a published video with its publish time", deleted(published()), domain.UndeleteVideo(domain.AnyVersion, stamp),
 			domain.VideoUndeleted, next(published(), nothingElse), nil,
 		},
 		{
-			"purge leaves the id, the version and times", deleted(published()), domain.Purge(3, stamp),
+			"purge leaves the id, the version and times", deleted(published()), domain.PurgeVideo(3, stamp),
 			domain.VideoPurged,
-			domain.Video{ID: videoID, State: domain.Draft, Version: 4, CreateTime: createTime, UpdateTime: now, DeleteTime: updateTime, PurgeTime: now}, nil,
+			domain.Video{ID: videoID, State: domain.VideoStateDraft, Version: 4, CreateTime: createTime, UpdateTime: now, DeleteTime: updateTime, PurgeTime: now}, nil,
 		},
 		{
-			"purge of whatever version", deleted(draft()), domain.Purge(domain.AnyVersion, stamp),
+			"purge of whatever version", deleted(draft()), domain.PurgeVideo(domain.AnyVersion, stamp),
 			domain.VideoPurged,
-			domain.Video{ID: videoID, State: domain.Draft, Version: 4, CreateTime: createTime, UpdateTime: now, DeleteTime: updateTime, PurgeTime: now}, nil,
+			domain.Video{ID: videoID, State: domain.VideoStateDraft, Version: 4, CreateTime: createTime, UpdateTime: now, DeleteTime: updateTime, PurgeTime: now}, nil,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestDecisionMakesTheNextVersion(t *testing.T) {
 			if err != nil {
 				t.Fatalf("decide() = %v", err)
 			}
-			want := &domain.Event{ID: eventID, Type: test.typ, Video: test.want, ChangedFields: test.changed, OccurredAt: now}
+			want := &domain.VideoEvent{ID: eventID, Type: test.typ, Video: test.want, ChangedFields: test.changed, OccurredAt: now}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("event (-want +got):\n%s", diff)
 			}
@@ -207,25 +207,25 @@ func TestDecisionMakesTheNextVersion(t *testing.T) {
 
 // A command whose effect is there already makes no event.
 func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
-	sameDetails := draft().Details
+	sameDetails := draft().VideoDetails
 	sameDetails.Duration += time.Nanosecond // as far as an event can tell
 	noTags := with(draft(), func(v *domain.Video) { v.Tags = nil })
 	for _, test := range []struct {
 		name   string
 		video  domain.Video
-		decide domain.Decision
+		decide domain.VideoDecision
 	}{
-		{"update to the same", draft(), domain.Update(domain.AllFields(), sameDetails, 3, stamp)},
-		{"update of no field", draft(), domain.Update(nil, otherDetails(), domain.AnyVersion, stamp)},
-		{"update of an unknown field", draft(), domain.Update([]domain.Field{"state"}, otherDetails(), domain.AnyVersion, stamp)},
-		{"no tags and none", noTags, domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{}}, domain.AnyVersion, stamp)},
-		{"publish a published one", published(), domain.Publish(3, stamp)},
-		{"unpublish a draft", draft(), domain.Unpublish(domain.AnyVersion, stamp)},
-		{"delete a deleted one that may be missing", deleted(draft()), domain.Delete(true, domain.AnyVersion, stamp)},
-		{"the same, whatever version is expected", deleted(published()), domain.Delete(true, 7, stamp)},
-		{"delete a purged one that may be missing", purged(), domain.Delete(true, 7, stamp)},
-		{"purge a purged one", purged(), domain.Purge(domain.AnyVersion, stamp)},
-		{"purge a purged one again, with the version of before", purged(), domain.Purge(2, stamp)},
+		{"update to the same", draft(), domain.UpdateVideo(domain.AllVideoFields(), sameDetails, 3, stamp)},
+		{"update of no field", draft(), domain.UpdateVideo(nil, otherDetails(), domain.AnyVersion, stamp)},
+		{"update of an unknown field", draft(), domain.UpdateVideo([]domain.VideoField{"state"}, otherDetails(), domain.AnyVersion, stamp)},
+		{"no tags and none", noTags, domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags}, domain.VideoDetails{Tags: []string{}}, domain.AnyVersion, stamp)},
+		{"publish a published one", published(), domain.PublishVideo(3, stamp)},
+		{"unpublish a draft", draft(), domain.UnpublishVideo(domain.AnyVersion, stamp)},
+		{"delete a deleted one that may be missing", deleted(draft()), domain.DeleteVideo(true, domain.AnyVersion, stamp)},
+		{"the same, whatever version is expected", deleted(published()), domain.DeleteVideo(true, 7, stamp)},
+		{"delete a purged one that may be missing", purged(), domain.DeleteVideo(true, 7, stamp)},
+		{"purge a purged one", purged(), domain.PurgeVideo(domain.AnyVersion, stamp)},
+		{"purge a purged one again, with the version of before", purged(), domain.PurgeVideo(2, stamp)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got, err := test.decide(test.video); got != nil || err != nil {
@@ -238,17 +238,17 @@ func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
 // A command that must not apply is refused, with the kind that tells the
 // caller what to do.
 func TestDecisionRefuses(t *testing.T) {
-	title := func(title string) domain.Details { return domain.Details{Title: title} }
-	create := func(title string) domain.Decision {
-		return func(domain.Video) (*domain.Event, error) {
-			return domain.Create(videoID, domain.Details{Title: title}, stamp)
+	title := func(title string) domain.VideoDetails { return domain.VideoDetails{Title: title} }
+	create := func(title string) domain.VideoDecision {
+		return func(domain.Video) (*domain.VideoEvent, error) {
+			return domain.CreateVideo(videoID, domain.VideoDetails{Title: title}, stamp)
 		}
 	}
-	onlyTitle := []domain.Field{domain.FieldTitle}
+	onlyTitle := []domain.VideoField{domain.VideoFieldTitle}
 	for _, test := range []struct {
 		name   string
 		video  domain.Video
-		decide domain.Decision
+		decide domain.VideoDecision
 		kind   problem.Kind
 		field  string
 	}{
@@ -256,35 +256,35 @@ func TestDecisionRefuses(t *testing.T) {
 		{"create with a blank title", domain.Video{}, create(" \t\n\u00a0"), problem.Invalid, "video.title"},
 		{"create with a title of a zero-width space", domain.Video{}, create("\u200b"), problem.Invalid, "video.title"},
 		{"create with a title of what is invisible", domain.Video{}, create("\u00ad\u034f\u115f\u17b4\u180e\u200b\u2028\u2060\u2800\u3164\ufe0f\ufeff\uffa0\U000e0001"), problem.Invalid, "video.title"},
-		{"update to a blank tag", draft(), domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{"war", " \u200b"}}, domain.AnyVersion, stamp), problem.Invalid, "video.tags[1]"},
-		{"update to no title", draft(), domain.Update(domain.AllFields(), title(""), domain.AnyVersion, stamp), problem.Invalid, "video.title"},
-		{"update to a blank title", published(), domain.Update(onlyTitle, title("\u3000"), 3, stamp), problem.Invalid, "video.title"},
+		{"update to a blank tag", draft(), domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags}, domain.VideoDetails{Tags: []string{"war", " \u200b"}}, domain.AnyVersion, stamp), problem.Invalid, "video.tags[1]"},
+		{"update to no title", draft(), domain.UpdateVideo(domain.AllVideoFields(), title(""), domain.AnyVersion, stamp), problem.Invalid, "video.title"},
+		{"update to a blank title", published(), domain.UpdateVideo(onlyTitle, title("\u3000"), 3, stamp), problem.Invalid, "video.title"},
 
-		{"update a deleted one", deleted(draft()), domain.Update(domain.AllFields(), otherDetails(), domain.AnyVersion, stamp), problem.Precondition, ""},
-		{"update a deleted one to the same", deleted(draft()), domain.Update(domain.AllFields(), draft().Details, 3, stamp), problem.Precondition, ""},
-		{"publish a deleted one", deleted(draft()), domain.Publish(domain.AnyVersion, stamp), problem.Precondition, ""},
-		{"publish a deleted one of another version", deleted(draft()), domain.Publish(7, stamp), problem.Precondition, ""},
-		{"unpublish a deleted one", deleted(published()), domain.Unpublish(domain.AnyVersion, stamp), problem.Precondition, ""},
-		{"delete a deleted one", deleted(published()), domain.Delete(false, domain.AnyVersion, stamp), problem.NotFound, ""},
-		{"undelete one that is not", published(), domain.Undelete(domain.AnyVersion, stamp), problem.Exists, ""},
-		{"undelete one that is not, of another version", draft(), domain.Undelete(7, stamp), problem.Exists, ""},
+		{"update a deleted one", deleted(draft()), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"update a deleted one to the same", deleted(draft()), domain.UpdateVideo(domain.AllVideoFields(), draft().VideoDetails, 3, stamp), problem.Precondition, ""},
+		{"publish a deleted one", deleted(draft()), domain.PublishVideo(domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"publish a deleted one of another version", deleted(draft()), domain.PublishVideo(7, stamp), problem.Precondition, ""},
+		{"unpublish a deleted one", deleted(published()), domain.UnpublishVideo(domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"delete a deleted one", deleted(published()), domain.DeleteVideo(false, domain.AnyVersion, stamp), problem.NotFound, ""},
+		{"undelete one that is not", published(), domain.UndeleteVideo(domain.AnyVersion, stamp), problem.Exists, ""},
+		{"undelete one that is not, of another version", draft(), domain.UndeleteVideo(7, stamp), problem.Exists, ""},
 
-		{"update another version", draft(), domain.Update(domain.AllFields(), otherDetails(), 2, stamp), problem.Conflict, ""},
-		{"update another version to the same", draft(), domain.Update(domain.AllFields(), draft().Details, 4, stamp), problem.Conflict, ""},
-		{"publish another version", draft(), domain.Publish(2, stamp), problem.Conflict, ""},
-		{"publish a published one of another version", published(), domain.Publish(4, stamp), problem.Conflict, ""},
-		{"unpublish another version", published(), domain.Unpublish(2, stamp), problem.Conflict, ""},
-		{"delete another version", draft(), domain.Delete(false, 4, stamp), problem.Conflict, ""},
-		{"delete another version that may be missing", draft(), domain.Delete(true, 4, stamp), problem.Conflict, ""},
-		{"undelete another version", deleted(draft()), domain.Undelete(2, stamp), problem.Conflict, ""},
-		{"purge one that is not deleted", published(), domain.Purge(domain.AnyVersion, stamp), problem.Precondition, ""},
-		{"purge one that is not deleted, of another version", draft(), domain.Purge(7, stamp), problem.Precondition, ""},
-		{"purge another version", deleted(draft()), domain.Purge(2, stamp), problem.Conflict, ""},
-		{"update a purged one", purged(), domain.Update(domain.AllFields(), otherDetails(), domain.AnyVersion, stamp), problem.NotFound, ""},
-		{"publish a purged one", purged(), domain.Publish(3, stamp), problem.NotFound, ""},
-		{"unpublish a purged one", purged(), domain.Unpublish(7, stamp), problem.NotFound, ""},
-		{"delete a purged one", purged(), domain.Delete(false, 3, stamp), problem.NotFound, ""},
-		{"undelete a purged one", purged(), domain.Undelete(domain.AnyVersion, stamp), problem.NotFound, ""},
+		{"update another version", draft(), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), 2, stamp), problem.Conflict, ""},
+		{"update another version to the same", draft(), domain.UpdateVideo(domain.AllVideoFields(), draft().VideoDetails, 4, stamp), problem.Conflict, ""},
+		{"publish another version", draft(), domain.PublishVideo(2, stamp), problem.Conflict, ""},
+		{"publish a published one of another version", published(), domain.PublishVideo(4, stamp), problem.Conflict, ""},
+		{"unpublish another version", published(), domain.UnpublishVideo(2, stamp), problem.Conflict, ""},
+		{"delete another version", draft(), domain.DeleteVideo(false, 4, stamp), problem.Conflict, ""},
+		{"delete another version that may be missing", draft(), domain.DeleteVideo(true, 4, stamp), problem.Conflict, ""},
+		{"undelete another version", deleted(draft()), domain.UndeleteVideo(2, stamp), problem.Conflict, ""},
+		{"purge one that is not deleted", published(), domain.PurgeVideo(domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"purge one that is not deleted, of another version", draft(), domain.PurgeVideo(7, stamp), problem.Precondition, ""},
+		{"purge another version", deleted(draft()), domain.PurgeVideo(2, stamp), problem.Conflict, ""},
+		{"update a purged one", purged(), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), domain.AnyVersion, stamp), problem.NotFound, ""},
+		{"publish a purged one", purged(), domain.PublishVideo(3, stamp), problem.NotFound, ""},
+		{"unpublish a purged one", purged(), domain.UnpublishVideo(7, stamp), problem.NotFound, ""},
+		{"delete a purged one", purged(), domain.DeleteVideo(false, 3, stamp), problem.NotFound, ""},
+		{"undelete a purged one", purged(), domain.UndeleteVideo(domain.AnyVersion, stamp), problem.NotFound, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.decide(test.video)
@@ -303,7 +303,7 @@ func TestDecisionRefuses(t *testing.T) {
 // in it that do not show by themselves.
 func TestTitleNeedsOneVisibleCharacter(t *testing.T) {
 	for _, title := range []string{"7", "愛", "ｱ", "ه", "-", "🎬", "❤\ufe0f", "한", "a\u200b", "\u200d क", "⠁"} {
-		if _, err := domain.Create(videoID, domain.Details{Title: title, Tags: []string{title}}, stamp); err != nil {
+		if _, err := domain.CreateVideo(videoID, domain.VideoDetails{Title: title, Tags: []string{title}}, stamp); err != nil {
 			t.Errorf("create with the title %q: %v", title, err)
 		}
 	}
@@ -315,16 +315,16 @@ func TestTimeNeverRunsBackwards(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		video  domain.Video
-		decide domain.Decision
+		decide domain.VideoDecision
 		// at is the time that the command writes, besides the update time.
 		at func(domain.Video) time.Time
 	}{
-		{"update", draft(), domain.Update(domain.AllFields(), otherDetails(), domain.AnyVersion, late), nil},
-		{"publish", draft(), domain.Publish(domain.AnyVersion, late), func(v domain.Video) time.Time { return v.PublishTime }},
-		{"unpublish", published(), domain.Unpublish(domain.AnyVersion, late), nil},
-		{"delete", draft(), domain.Delete(false, domain.AnyVersion, late), func(v domain.Video) time.Time { return v.DeleteTime }},
-		{"undelete", deleted(draft()), domain.Undelete(domain.AnyVersion, late), nil},
-		{"purge", deleted(draft()), domain.Purge(domain.AnyVersion, late), func(v domain.Video) time.Time { return v.PurgeTime }},
+		{"update", draft(), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), domain.AnyVersion, late), nil},
+		{"publish", draft(), domain.PublishVideo(domain.AnyVersion, late), func(v domain.Video) time.Time { return v.PublishTime }},
+		{"unpublish", published(), domain.UnpublishVideo(domain.AnyVersion, late), nil},
+		{"delete", draft(), domain.DeleteVideo(false, domain.AnyVersion, late), func(v domain.Video) time.Time { return v.DeleteTime }},
+		{"undelete", deleted(draft()), domain.UndeleteVideo(domain.AnyVersion, late), nil},
+		{"purge", deleted(draft()), domain.PurgeVideo(domain.AnyVersion, late), func(v domain.Video) time.Time { return v.PurgeTime }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.decide(test.video)
@@ -347,21 +347,23 @@ func TestEventSharesNoMemoryWithItsCause(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		video  domain.Video
-		decide func(domain.Details) domain.Decision
+		decide func(domain.VideoDetails) domain.VideoDecision
 	}{
-		{"create", domain.Video{}, func(details domain.Details) domain.Decision {
-			return func(domain.Video) (*domain.Event, error) { return domain.Create(videoID, details, stamp) }
+		{"create", domain.Video{}, func(details domain.VideoDetails) domain.VideoDecision {
+			return func(domain.Video) (*domain.VideoEvent, error) { return domain.CreateVideo(videoID, details, stamp) }
 		}},
-		{"update", draft(), func(details domain.Details) domain.Decision {
-			return domain.Update(domain.AllFields(), details, domain.AnyVersion, stamp)
+		{"update", draft(), func(details domain.VideoDetails) domain.VideoDecision {
+			return domain.UpdateVideo(domain.AllVideoFields(), details, domain.AnyVersion, stamp)
 		}},
-		{"update of another field", draft(), func(details domain.Details) domain.Decision {
-			return domain.Update([]domain.Field{domain.FieldTitle}, details, domain.AnyVersion, stamp)
+		{"update of another field", draft(), func(details domain.VideoDetails) domain.VideoDecision {
+			return domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, details, domain.AnyVersion, stamp)
 		}},
-		{"publish", draft(), func(domain.Details) domain.Decision { return domain.Publish(domain.AnyVersion, stamp) }},
-		{"unpublish", published(), func(domain.Details) domain.Decision { return domain.Unpublish(domain.AnyVersion, stamp) }},
-		{"delete", draft(), func(domain.Details) domain.Decision { return domain.Delete(false, domain.AnyVersion, stamp) }},
-		{"undelete", deleted(draft()), func(domain.Details) domain.Decision { return domain.Undelete(domain.AnyVersion, stamp) }},
+		{"publish", draft(), func(domain.VideoDetails) domain.VideoDecision { return domain.PublishVideo(domain.AnyVersion, stamp) }},
+		{"unpublish", published(), func(domain.VideoDetails) domain.VideoDecision { return domain.UnpublishVideo(domain.AnyVersion, stamp) }},
+		{"delete", draft(), func(domain.VideoDetails) domain.VideoDecision {
+			return domain.DeleteVideo(false, domain.AnyVersion, stamp)
+		}},
+		{"undelete", deleted(draft()), func(domain.VideoDetails) domain.VideoDecision { return domain.UndeleteVideo(domain.AnyVersion, stamp) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			details := otherDetails()
@@ -391,15 +393,15 @@ func TestEventSharesNoMemoryWithItsCause(t *testing.T) {
 
 // AllFields returns a new slice, which its caller may change.
 func TestAllFieldsCannotBeChanged(t *testing.T) {
-	domain.AllFields()[0] = "overwritten"
-	if got := domain.AllFields()[0]; got != domain.FieldTitle {
-		t.Errorf("first field = %q, want %q", got, domain.FieldTitle)
+	domain.AllVideoFields()[0] = "overwritten"
+	if got := domain.AllVideoFields()[0]; got != domain.VideoFieldTitle {
+		t.Errorf("first field = %q, want %q", got, domain.VideoFieldTitle)
 	}
 }
 
 // history is a video's life as a seed decides: what random commands made of
 // it, those that are refused or change nothing included.
-func history(t *testing.T, seed uint64) []domain.Event {
+func history(t *testing.T, seed uint64) []domain.VideoEvent {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 1))
 	clock := createTime
@@ -411,8 +413,8 @@ func history(t *testing.T, seed uint64) []domain.Event {
 		}
 		return domain.Stamp{EventID: id, Time: clock}
 	}
-	details := func() domain.Details {
-		d := domain.Details{
+	details := func() domain.VideoDetails {
+		d := domain.VideoDetails{
 			Title:       fmt.Sprintf("Title %d", random.IntN(3)),
 			Description: fmt.Sprintf("Description %d", random.IntN(3)),
 			ReleaseYear: 1985 + random.Int32N(3),
@@ -425,32 +427,32 @@ func history(t *testing.T, seed uint64) []domain.Event {
 	}
 	expected := func(v domain.Video) int64 { return v.Version * random.Int64N(2) }
 
-	first, err := domain.Create(videoID, details(), at())
+	first, err := domain.CreateVideo(videoID, details(), at())
 	if err != nil {
 		t.Fatalf("seed %d: Create() = %v", seed, err)
 	}
-	events := []domain.Event{*first}
+	events := []domain.VideoEvent{*first}
 	video := first.Video
 	for range 30 {
-		var decide domain.Decision
+		var decide domain.VideoDecision
 		switch random.IntN(7) {
 		case 0, 1:
-			fields := domain.AllFields()
+			fields := domain.AllVideoFields()
 			random.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
-			decide = domain.Update(fields[:random.IntN(len(fields)+1)], details(), expected(video), at())
+			decide = domain.UpdateVideo(fields[:random.IntN(len(fields)+1)], details(), expected(video), at())
 		case 2:
-			decide = domain.Publish(expected(video), at())
+			decide = domain.PublishVideo(expected(video), at())
 		case 3:
-			decide = domain.Unpublish(expected(video), at())
+			decide = domain.UnpublishVideo(expected(video), at())
 		case 4:
-			decide = domain.Delete(random.IntN(2) == 0, expected(video), at())
+			decide = domain.DeleteVideo(random.IntN(2) == 0, expected(video), at())
 		case 5:
-			decide = domain.Undelete(expected(video), at())
+			decide = domain.UndeleteVideo(expected(video), at())
 		case 6:
 			if random.IntN(4) > 0 {
 				continue // a life ends with it
 			}
-			decide = domain.Purge(expected(video), at())
+			decide = domain.PurgeVideo(expected(video), at())
 		}
 		event, err := decide(video)
 		if err != nil && kindOf(err) == 0 {
@@ -487,7 +489,7 @@ func TestHistoryIsSound(t *testing.T) {
 			if !v.UpdateTime.Equal(e.OccurredAt) {
 				t.Errorf("seed %d: event %d occurred at %s, but the update time is %s", seed, i, e.OccurredAt, v.UpdateTime)
 			}
-			if (v.State == domain.Published) == v.PublishTime.IsZero() {
+			if (v.State == domain.VideoStatePublished) == v.PublishTime.IsZero() {
 				t.Errorf("seed %d: event %d: state %s with publish time %s", seed, i, v.State, v.PublishTime)
 			}
 			if e.Type == domain.VideoDeleted != (v.Deleted() && v.DeleteTime.Equal(e.OccurredAt) && (i == 0 || !events[i-1].Video.Deleted())) {
@@ -496,7 +498,7 @@ func TestHistoryIsSound(t *testing.T) {
 			if (len(e.ChangedFields) > 0) != (e.Type == domain.VideoUpdated) {
 				t.Errorf("seed %d: event %d is %s with changed fields %q", seed, i, e.Type, e.ChangedFields)
 			}
-			if v.Purged() && (i < len(events)-1 || !v.Deleted() || !cmp.Equal(v.Details, domain.Details{})) {
+			if v.Purged() && (i < len(events)-1 || !v.Deleted() || !cmp.Equal(v.VideoDetails, domain.VideoDetails{})) {
 				t.Errorf("seed %d: event %d of %d has the purged video %+v, want the last, deleted and without content", seed, i, len(events), v)
 			}
 			if (e.Type == domain.VideoPurged) != (v.Purged() && v.PurgeTime.Equal(e.OccurredAt)) {

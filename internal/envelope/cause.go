@@ -1,10 +1,6 @@
 package envelope
 
-import (
-	"context"
-
-	"github.com/google/uuid"
-)
+import "github.com/google/uuid"
 
 // Cause says which event led to another one, through a reaction or a timer.
 type Cause struct {
@@ -21,19 +17,6 @@ func (m Message) CauseOfNext() Cause {
 	if cause.CorrelationID == uuid.Nil {
 		cause.CorrelationID = m.ID
 	}
-	return cause
-}
-
-type causeKey struct{}
-
-// WithCause returns ctx with a cause. Events that are appended under it have that cause.
-func WithCause(ctx context.Context, cause Cause) context.Context {
-	return context.WithValue(ctx, causeKey{}, cause)
-}
-
-// CauseOf returns the cause of ctx; zero if it has none.
-func CauseOf(ctx context.Context) Cause {
-	cause, _ := ctx.Value(causeKey{}).(Cause)
 	return cause
 }
 

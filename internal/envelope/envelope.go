@@ -34,6 +34,7 @@ type Message struct {
 	Traceparent   string // W3C trace context; may be empty
 	Repeat        string // RepeatSnapshot; empty for an event that a command made
 	Cause         Cause  // zero for the event of a command
+	Caller        string // who called the command; it is no attribute: consumers do not learn it
 }
 
 // Aggregate identifies an aggregate.

@@ -1,10 +1,6 @@
 package envelope
 
-import (
-	"fmt"
-
-	"github.com/google/uuid"
-)
+import "fmt"
 
 // The limits of Pub/Sub (https://cloud.google.com/pubsub/quotas#resource_limits). An event
 // beyond them would stay in the outbox and block its aggregate for ever. So it is refused
@@ -32,9 +28,6 @@ func (m Message) CheckLimits() error {
 	}
 	if m.Repeat == "" { // it may be published again
 		size += len(AttrRepeat) + len(RepeatSnapshot)
-	}
-	if m.Cause == (Cause{}) { // it may get one when it is appended
-		size += len(AttrCausationID) + len(AttrCorrelationID) + 2*len(uuid.UUID{}.String())
 	}
 	for name, value := range m.Attributes() {
 		if len(value) > maxAttributeValueBytes {

@@ -24,13 +24,13 @@ import (
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 // published is an event with something in every field that it can have.
-func published() *domain.Event {
-	return &domain.Event{
+func published() *domain.VideoEvent {
+	return &domain.VideoEvent{
 		ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), Type: domain.VideoPublished, OccurredAt: epoch,
 		Video: domain.Video{
-			ID:      videoID,
-			Details: domain.Details{Title: "Ran", Description: "A king.", ReleaseYear: 1985, Duration: 162 * time.Minute, LanguageCode: "ja", Tags: []string{"war"}},
-			State:   domain.Published, Version: 2, CreateTime: epoch, UpdateTime: epoch, PublishTime: epoch,
+			ID:           videoID,
+			VideoDetails: domain.VideoDetails{Title: "Ran", Description: "A king.", ReleaseYear: 1985, Duration: 162 * time.Minute, LanguageCode: "ja", Tags: []string{"war"}},
+			State:        domain.VideoStatePublished, Version: 2, CreateTime: epoch, UpdateTime: epoch, PublishTime: epoch,
 		},
 	}
 }
@@ -38,7 +38,7 @@ func published() *domain.Event {
 // encoded is the event of published as a protobuf message, after a change.
 func encoded(t testing.TB, change func(*videov1.VideoEvent)) []byte {
 	t.Helper()
-	m, err := event.Encode(published())
+	m, err := event.EncodeVideo(published())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func encoded(t testing.TB, change func(*videov1.VideoEvent)) []byte {
 // around returns the message of published with another payload.
 func around(t testing.TB, payload []byte) envelope.Message {
 	t.Helper()
-	m, err := event.Encode(published())
+	m, err := event.EncodeVideo(published())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func around(t testing.TB, payload []byte) envelope.Message {
 
 // The parts of a message besides its payload are those of the event.
 func TestEncodeFillsTheMessage(t *testing.T) {
-	got, err := event.Encode(published())
+	got, err := event.EncodeVideo(published())
 	if err != nil {
 		t.Fatalf("Encode() = %v", err)
 	}
@@ -87,18 +87,18 @@ func TestEncodeFillsTheMessage(t *testing.T) {
 func TestEncodeRefusesWhatItDoesNotKnow(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		change func(*domain.Event)
+		change func(*domain.VideoEvent)
 	}{
-		{"no type", func(e *domain.Event) { e.Type = "" }},
-		{"unknown type", func(e *domain.Event) { e.Type = "VideoBurnt" }},
-		{"no state", func(e *domain.Event) { e.Video.State = "" }},
-		{"unknown state", func(e *domain.Event) { e.Video.State = "hidden" }},
-		{"text that is no UTF-8", func(e *domain.Event) { e.Video.Title = "\xff" }},
+		{"no type", func(e *domain.VideoEvent) { e.Type = "" }},
+		{"unknown type", func(e *domain.VideoEvent) { e.Type = "VideoBurnt" }},
+		{"no state", func(e *domain.VideoEvent) { e.Video.State = "" }},
+		{"unknown state", func(e *domain.VideoEvent) { e.Video.State = "hidden" }},
+		{"text that is no UTF-8", func(e *domain.VideoEvent) { e.Video.Title = "\xff" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := published()
 			test.change(e)
-			if got, err := event.Encode(e); err == nil {
+			if got, err := event.EncodeVideo(e); err == nil {
 				t.Errorf("Encode() = %v, want an error", got)
 			}
 		})
@@ -115,28 +115,29 @@ func size(m envelope.Message) int {
 	return n
 }
 
-// The largest event that is accepted is, with the traceparent, the mark and the cause that
-// it may get, exactly as large as the limit, which leaves a thousand bytes of the broker's
+// The largest event that is accepted is, with the traceparent and the mark that it may
+// get, exactly as large as the limit, which leaves a thousand bytes of the broker's
 // 10,000,000 for the rest of the request; a byte more is the caller's mistake.
 func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	const limit = 9_999_000
 	e := published()
+	e.Cause = domain.Cause{CausationID: e.ID, CorrelationID: e.ID}
 	e.Video.Description = strings.Repeat("x", limit-1000)
-	m, err := event.Encode(e)
+	m, err := event.EncodeVideo(e)
 	if err != nil {
 		t.Fatalf("Encode() of %d bytes = %v", size(m), err)
 	}
 	full := func() int {
-		m.Traceparent, m.Repeat, m.Cause = traceparent, envelope.RepeatSnapshot, envelope.Cause{CausationID: m.ID, CorrelationID: m.ID}
+		m.Traceparent, m.Repeat = traceparent, envelope.RepeatSnapshot
 		return size(m)
 	}
 	e.Video.Description = strings.Repeat("x", len(e.Video.Description)+limit-full())
-	m, err = event.Encode(e)
+	m, err = event.EncodeVideo(e)
 	if err != nil || full() != limit {
 		t.Errorf("Encode() = %d bytes, %v, want %d, nil", full(), err, limit)
 	}
 	e.Video.Description += "x"
-	_, err = event.Encode(e)
+	_, err = event.EncodeVideo(e)
 	var domainErr *problem.Error
 	if !errors.As(err, &domainErr) || domainErr.Kind != problem.Invalid {
 		t.Errorf("Encode() of one byte more = %v, want Invalid", err)
@@ -144,7 +145,7 @@ func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 }
 
 // randomEvent is any event that a build of today could make.
-func randomEvent(random *rand.Rand) *domain.Event {
+func randomEvent(random *rand.Rand) *domain.VideoEvent {
 	text := func() string {
 		runes := []rune("aZ 0\x00\n\"\\ä侍🎬\u202e\uffff\U0010ffff")
 		var b strings.Builder
@@ -163,15 +164,15 @@ func randomEvent(random *rand.Rand) *domain.Event {
 	types := []domain.EventType{
 		domain.VideoCreated, domain.VideoUpdated, domain.VideoPublished, domain.VideoUnpublished, domain.VideoDeleted, domain.VideoUndeleted, domain.VideoPurged,
 	}
-	e := &domain.Event{
+	e := &domain.VideoEvent{
 		ID: id(), Type: types[random.IntN(len(types))], OccurredAt: at(),
 		Video: domain.Video{
 			ID: id(),
-			Details: domain.Details{
+			VideoDetails: domain.VideoDetails{
 				Title: text(), Description: text(), ReleaseYear: int32(random.Uint32()), LanguageCode: text(),
 				Duration: time.Duration(random.Int64N(math.MaxInt64/int64(time.Millisecond))) * time.Millisecond,
 			},
-			State: []domain.State{domain.Draft, domain.Published}[random.IntN(2)], Version: 1 + random.Int64N(envelope.MaxVersion),
+			State: []domain.VideoState{domain.VideoStateDraft, domain.VideoStatePublished}[random.IntN(2)], Version: 1 + random.Int64N(envelope.MaxVersion),
 			CreateTime: at(), UpdateTime: at(),
 		},
 	}
@@ -200,18 +201,18 @@ func TestEventsRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
 		want := randomEvent(random)
-		m, err := event.Encode(want)
+		m, err := event.EncodeVideo(want)
 		if err != nil {
 			t.Fatalf("Encode(%+v) = %v", want, err)
 		}
-		got, err := event.Decode(m)
+		got, err := event.DecodeVideo(m)
 		if err != nil {
 			t.Fatalf("Decode() of %+v = %v", want, err)
 		}
 		if diff := cmp.Diff(*want, got); diff != "" {
 			t.Fatalf("event (-encoded +decoded):\n%s", diff)
 		}
-		if again, err := event.Encode(&got); err != nil || !cmp.Equal(again, m) {
+		if again, err := event.EncodeVideo(&got); err != nil || !cmp.Equal(again, m) {
 			t.Fatalf("Encode() again = %v, %v, want %v", again, err, m)
 		}
 	}
@@ -220,7 +221,7 @@ func TestEventsRoundTrip(t *testing.T) {
 // What cannot be read, or would be misread, is a DecodeError.
 func TestDecodeRefuses(t *testing.T) {
 	valid := encoded(t, func(*videov1.VideoEvent) {})
-	if _, err := event.Decode(around(t, valid)); err != nil {
+	if _, err := event.DecodeVideo(around(t, valid)); err != nil {
 		t.Fatalf("Decode() of what all cases are made of = %v", err)
 	}
 	changed := func(change func(*videov1.VideoEvent)) []byte { return encoded(t, change) }
@@ -256,7 +257,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"occurred in seconds times a million", changed(func(pb *videov1.VideoEvent) { pb.OccurredAtMs *= 1_000_000 })},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := event.Decode(around(t, test.payload))
+			got, err := event.DecodeVideo(around(t, test.payload))
 			var decodeErr *envelope.DecodeError
 			if !errors.As(err, &decodeErr) {
 				t.Fatalf("Decode() = %+v, %v, want a DecodeError", got, err)
@@ -276,17 +277,17 @@ func TestDecodeChecksTheEnvelope(t *testing.T) {
 		reason string
 	}{
 		{func(m *envelope.Message) { m.AggregateType = "another" }, "attribute aggregate_type is"},
-		{func(m *envelope.Message) { m.SchemaVersion = event.SchemaVersion + 1 }, "schema version 2 is newer"},
+		{func(m *envelope.Message) { m.SchemaVersion = event.VideoSchemaVersion + 1 }, "schema version 2 is newer"},
 		{func(m *envelope.Message) { m.ID[0]++ }, "attribute event_id is"},
 		{func(m *envelope.Message) { m.AggregateID = "videos/" + m.AggregateID }, "attribute aggregate_id is"},
 		{func(m *envelope.Message) { m.Version++ }, "attribute version is"},
 	} {
-		m, err := event.Encode(published())
+		m, err := event.EncodeVideo(published())
 		if err != nil {
 			t.Fatal(err)
 		}
 		test.change(&m)
-		got, err := event.Decode(m)
+		got, err := event.DecodeVideo(m)
 		if decodeErr, ok := errors.AsType[*envelope.DecodeError](err); !ok || !strings.HasPrefix(decodeErr.Reason, test.reason) {
 			t.Errorf("Decode() = %+v, %v, want a DecodeError: %s", got, err, test.reason)
 		}
@@ -296,11 +297,11 @@ func TestDecodeChecksTheEnvelope(t *testing.T) {
 // What no consumer reads is not recorded.
 func TestEncodeRefusesVersionsBeyondTheLast(t *testing.T) {
 	for version, isGood := range map[int64]bool{envelope.MaxVersion: true, envelope.MaxVersion + 1: false} {
-		e := &domain.Event{
+		e := &domain.VideoEvent{
 			ID: uuid.New(), Type: domain.VideoCreated, OccurredAt: epoch,
-			Video: domain.Video{ID: videoID, State: domain.Draft, Version: version, CreateTime: epoch, UpdateTime: epoch},
+			Video: domain.Video{ID: videoID, State: domain.VideoStateDraft, Version: version, CreateTime: epoch, UpdateTime: epoch},
 		}
-		if _, err := event.Encode(e); (err == nil) != isGood {
+		if _, err := event.EncodeVideo(e); (err == nil) != isGood {
 			t.Errorf("Encode() of version %d = %v", version, err)
 		}
 	}
@@ -309,7 +310,7 @@ func TestEncodeRefusesVersionsBeyondTheLast(t *testing.T) {
 // The oldest and the newest time that is read.
 func TestDecodeReadsTheTimesThatAnAPICanTell(t *testing.T) {
 	for _, want := range []time.Time{time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)} {
-		e, err := event.Decode(around(t, encoded(t, func(pb *videov1.VideoEvent) { pb.OccurredAtMs = want.UnixMilli() })))
+		e, err := event.DecodeVideo(around(t, encoded(t, func(pb *videov1.VideoEvent) { pb.OccurredAtMs = want.UnixMilli() })))
 		if err != nil || !e.OccurredAt.Equal(want) {
 			t.Errorf("occurred at %s, %v, want %s, nil", e.OccurredAt, err, want)
 		}
@@ -326,7 +327,7 @@ func TestDecodeOfUnknownType(t *testing.T) {
 	want.Type = ""
 	m := around(t, payload)
 	m.Type = "VideoFeatured"
-	got, err := event.Decode(m)
+	got, err := event.DecodeVideo(m)
 	if err != nil {
 		t.Fatalf("Decode() = %v", err)
 	}
@@ -342,7 +343,7 @@ func TestDecodeIgnoresUnknownFields(t *testing.T) {
 			pb.Video.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 90, protowire.BytesType), "new"))
 		})
 		payload = protowire.AppendVarint(protowire.AppendTag(payload, number, protowire.VarintType), 7)
-		got, err := event.Decode(around(t, payload))
+		got, err := event.DecodeVideo(around(t, payload))
 		if err != nil {
 			t.Fatalf("Decode() = %v", err)
 		}
@@ -369,7 +370,7 @@ func FuzzDecode(f *testing.F) {
 		_ = proto.Unmarshal(payload, &pb) // what is broken stays so, and Decode says it
 		id, _ := uuid.Parse(pb.GetEventId())
 		videoID, _ := uuid.Parse(pb.GetVideoId())
-		e, err := event.Decode(envelope.Message{
+		e, err := event.DecodeVideo(envelope.Message{
 			ID: id, AggregateType: event.AggregateVideo, AggregateID: videoID.String(), Version: pb.GetVersion(), SchemaVersion: schemaVersion, Payload: payload,
 		})
 		if err != nil {
@@ -381,11 +382,11 @@ func FuzzDecode(f *testing.F) {
 		if e.Type == "" { // unknown to this build, so it cannot be written either
 			e.Type = domain.VideoUpdated
 		}
-		m, err := event.Encode(&e)
+		m, err := event.EncodeVideo(&e)
 		if err != nil {
 			t.Fatalf("Encode(%+v) = %v", e, err)
 		}
-		again, err := event.Decode(m)
+		again, err := event.DecodeVideo(m)
 		if err != nil {
 			t.Fatalf("Decode() of Encode(%+v) = %v", e, err)
 		}

@@ -20,11 +20,11 @@ import (
 func TestEncodeSnapshot(t *testing.T) {
 	for _, sample := range samples() {
 		want := sample.event.Video
-		m, err := event.EncodeSnapshot(want)
+		m, err := event.EncodeVideoSnapshot(want)
 		if err != nil {
 			t.Fatalf("EncodeSnapshot() of %s = %v", sample.file, err)
 		}
-		again, err := event.EncodeSnapshot(want)
+		again, err := event.EncodeVideoSnapshot(want)
 		if diff := cmp.Diff(m, again); diff != "" || err != nil {
 			t.Errorf("EncodeSnapshot() of %s twice = %v (-first +second):\n%s", sample.file, err, diff)
 		}
@@ -35,7 +35,7 @@ func TestEncodeSnapshot(t *testing.T) {
 		if diff := cmp.Diff(m, parsed); diff != "" || err != nil {
 			t.Errorf("Parse() of %s = %v (-sent +received):\n%s", sample.file, err, diff)
 		}
-		got, err := event.Decode(parsed)
+		got, err := event.DecodeVideo(parsed)
 		if err != nil {
 			t.Fatalf("Decode() of %s = %v", sample.file, err)
 		}
@@ -52,7 +52,7 @@ func TestSnapshotID(t *testing.T) {
 	for _, v.Version = range []int64{1, 2, 1 << 40} {
 		sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", event.AggregateVideo, v.ID, v.Version))
 		want := fmt.Sprintf("00000000-0000-8%03x-", binary.BigEndian.Uint16(sum[:2])&0xfff)
-		m, err := event.EncodeSnapshot(v)
+		m, err := event.EncodeVideoSnapshot(v)
 		if err != nil || !strings.HasPrefix(m.ID.String(), want) || m.ID.Variant() != uuid.RFC4122 || [7]byte(m.ID[9:]) != [7]byte(sum[3:]) {
 			t.Errorf("id of version %d = %s, %v, want %s and the rest of %x", v.Version, m.ID, err, want, sum[:10])
 		}

@@ -13,61 +13,32 @@ import (
 const (
 	// AggregateVideo is the aggregate type of a video.
 	AggregateVideo = "video"
-	// SchemaVersion is the version of the contract that Encode writes. It grows only if an
-	// old consumer would misread the new form. A new field is not a new version.
-	SchemaVersion = 1
+	// VideoSchemaVersion is the version of the contract that EncodeVideo writes. It grows only if
+	// an old consumer would misread the new form. A new field is not a new version.
+	VideoSchemaVersion = 1
 )
 
-// Encode returns the durable form of an event. If the event exceeds the limits of the
+// EncodeVideo returns the durable form of an event. If the event exceeds the limits of the
 // broker, it returns a problem.Error of kind Invalid.
-func Encode(e *domain.Event) (envelope.Message, error) {
-	payload, err := marshal(e)
-	if err != nil {
-		return envelope.Message{}, err
-	}
-	return withinLimits(envelope.Message{
-		ID:            e.ID,
-		AggregateType: AggregateVideo,
-		AggregateID:   e.Video.ID.String(),
-		Type:          string(e.Type),
-		Version:       e.Video.Version,
-		SchemaVersion: SchemaVersion,
-		Payload:       payload,
-		OccurredAt:    e.OccurredAt,
-	})
-}
-
-// EncodeSnapshot returns the snapshot of a video, as Encode does.
-func EncodeSnapshot(v domain.Video) (envelope.Message, error) {
-	return asSnapshot(Encode(&domain.Event{
-		ID: snapshotID(AggregateVideo, v.ID, v.Version), Type: domain.Snapshot, Video: v, OccurredAt: v.UpdateTime,
-	}))
-}
-
-func marshal(e *domain.Event) ([]byte, error) {
+func EncodeVideo(e *domain.VideoEvent) (envelope.Message, error) {
 	v := e.Video
 	pb := &videov1.VideoEvent{
-		EventId:      e.ID.String(),
-		VideoId:      v.ID.String(),
-		Version:      v.Version,
+		EventId: e.ID.String(), VideoId: v.ID.String(), Version: v.Version,
 		OccurredAtMs: e.OccurredAt.UnixMilli(),
 		Video: &videov1.VideoEvent_Snapshot{
-			Title:         v.Title,
-			Description:   v.Description,
-			ReleaseYear:   v.ReleaseYear,
-			DurationMs:    v.Duration.Milliseconds(),
-			LanguageCode:  v.LanguageCode,
-			Tags:          v.Tags,
-			CreateTimeMs:  v.CreateTime.UnixMilli(),
-			UpdateTimeMs:  v.UpdateTime.UnixMilli(),
-			PublishTimeMs: unixMilli(v.PublishTime),
-			DeleteTimeMs:  unixMilli(v.DeleteTime),
-			PurgeTimeMs:   unixMilli(v.PurgeTime),
+			CreateTimeMs: v.CreateTime.UnixMilli(), UpdateTimeMs: v.UpdateTime.UnixMilli(),
+			DeleteTimeMs: unixMilli(v.DeleteTime), PublishTimeMs: unixMilli(v.PublishTime), PurgeTimeMs: unixMilli(v.PurgeTime),
+			Title:        v.Title,
+			Description:  v.Description,
+			ReleaseYear:  v.ReleaseYear,
+			DurationMs:   v.Duration.Milliseconds(),
+			LanguageCode: v.LanguageCode,
+			Tags:         v.Tags,
 		},
 	}
 	var known bool
-	if pb.Video.State, known = states[v.State]; !known {
-		return nil, fmt.Errorf("encode event %s: unknown state %q", e.ID, v.State)
+	if pb.Video.State, known = videoStates[v.State]; !known {
+		return envelope.Message{}, fmt.Errorf("encode event %s: unknown state %q", e.ID, v.State)
 	}
 	switch e.Type {
 	case domain.Snapshot: // nothing has happened
@@ -75,59 +46,58 @@ func marshal(e *domain.Event) ([]byte, error) {
 		pb.Type = &videov1.VideoEvent_Created{Created: &videov1.VideoEvent_VideoCreated{}}
 	case domain.VideoUpdated:
 		pb.Type = &videov1.VideoEvent_Updated{Updated: &videov1.VideoEvent_VideoUpdated{ChangedFields: e.ChangedFields}}
-	case domain.VideoPublished:
-		pb.Type = &videov1.VideoEvent_Published{Published: &videov1.VideoEvent_VideoPublished{}}
-	case domain.VideoUnpublished:
-		pb.Type = &videov1.VideoEvent_Unpublished{Unpublished: &videov1.VideoEvent_VideoUnpublished{}}
 	case domain.VideoDeleted:
 		pb.Type = &videov1.VideoEvent_Deleted{Deleted: &videov1.VideoEvent_VideoDeleted{}}
 	case domain.VideoUndeleted:
 		pb.Type = &videov1.VideoEvent_Undeleted{Undeleted: &videov1.VideoEvent_VideoUndeleted{}}
+	case domain.VideoPublished:
+		pb.Type = &videov1.VideoEvent_Published{Published: &videov1.VideoEvent_VideoPublished{}}
+	case domain.VideoUnpublished:
+		pb.Type = &videov1.VideoEvent_Unpublished{Unpublished: &videov1.VideoEvent_VideoUnpublished{}}
 	case domain.VideoPurged:
 		pb.Type = &videov1.VideoEvent_Purged{Purged: &videov1.VideoEvent_VideoPurged{}}
 	default:
-		return nil, fmt.Errorf("encode event %s: unknown type %q", e.ID, e.Type)
+		return envelope.Message{}, fmt.Errorf("encode event %s: unknown type %q", e.ID, e.Type)
 	}
-	return bytesOf(pb)
-}
-
-// Types are the event types that this build knows.
-var Types = []string{
-	string(domain.VideoCreated), string(domain.VideoUpdated), string(domain.VideoPublished),
-	string(domain.VideoUnpublished), string(domain.VideoDeleted), string(domain.VideoUndeleted), string(domain.VideoPurged),
-}
-
-// Decode reads an event of a video from its message. If this build does not know the type
-// of the event, Type is empty. The rest is complete then, because the state means the same,
-// whatever happened. All other mistakes are an *envelope.DecodeError: another aggregate
-// type, a newer schema version, missing parts, broken bytes, numbers out of range, or an
-// envelope that contradicts the payload.
-func Decode(m envelope.Message) (domain.Event, error) {
-	if err := checkContract(m, AggregateVideo, SchemaVersion); err != nil {
-		return domain.Event{}, err
-	}
-	e, err := unmarshal(m.Payload)
+	payload, err := bytesOf(pb)
 	if err != nil {
-		return domain.Event{}, err
+		return envelope.Message{}, err
 	}
-	return e, checkEnvelope(m, e.ID, e.Video.ID, e.Video.Version)
+	return withinLimits(envelope.Message{
+		ID: e.ID, AggregateType: AggregateVideo, AggregateID: v.ID.String(), Type: string(e.Type), Version: v.Version,
+		SchemaVersion: VideoSchemaVersion, Payload: payload, OccurredAt: e.OccurredAt,
+		Caller: e.Caller, Cause: envelope.Cause(e.Cause),
+	})
 }
 
-func unmarshal(payload []byte) (domain.Event, error) {
+// EncodeVideoSnapshot returns the snapshot of a video, as EncodeVideo does.
+func EncodeVideoSnapshot(v domain.Video) (envelope.Message, error) {
+	return asSnapshot(EncodeVideo(&domain.VideoEvent{
+		ID: snapshotID(AggregateVideo, v.ID, v.Version), Type: domain.Snapshot, Video: v, OccurredAt: v.UpdateTime,
+	}))
+}
+
+// DecodeVideo reads an event of a video from its message. If this build does not know the
+// type of the event, Type is empty, and the rest is complete. All other mistakes are an
+// *envelope.DecodeError.
+func DecodeVideo(m envelope.Message) (domain.VideoEvent, error) {
+	if err := checkContract(m, AggregateVideo, VideoSchemaVersion); err != nil {
+		return domain.VideoEvent{}, err
+	}
 	var pb videov1.VideoEvent
-	if err := proto.Unmarshal(payload, &pb); err != nil {
-		return domain.Event{}, &envelope.DecodeError{Reason: "payload is not a VideoEvent", Err: err}
+	if err := proto.Unmarshal(m.Payload, &pb); err != nil {
+		return domain.VideoEvent{}, &envelope.DecodeError{Reason: "payload is not a VideoEvent", Err: err}
 	}
 	snapshot := pb.GetVideo()
 	if snapshot == nil {
-		return domain.Event{}, envelope.Undecodable("video is missing")
+		return domain.VideoEvent{}, envelope.Undecodable("video is missing")
 	}
 	var r envelope.Reader
-	e := domain.Event{
+	e := domain.VideoEvent{
 		ID: r.ID("event_id", pb.GetEventId()),
 		Video: domain.Video{
 			ID: r.ID("video_id", pb.GetVideoId()),
-			Details: domain.Details{
+			VideoDetails: domain.VideoDetails{
 				Title:        snapshot.GetTitle(),
 				Description:  snapshot.GetDescription(),
 				ReleaseYear:  snapshot.GetReleaseYear(),
@@ -135,46 +105,44 @@ func unmarshal(payload []byte) (domain.Event, error) {
 				LanguageCode: snapshot.GetLanguageCode(),
 				Tags:         snapshot.GetTags(),
 			},
-			State:       envelope.ValueOf(&r, "state", snapshot.GetState(), states),
+			State:       envelope.ValueOf(&r, "state", snapshot.GetState(), videoStates),
 			Version:     r.Version(pb.GetVersion()),
 			CreateTime:  r.Time("create_time_ms", snapshot.GetCreateTimeMs()),
 			UpdateTime:  r.Time("update_time_ms", snapshot.GetUpdateTimeMs()),
-			PublishTime: r.Time("publish_time_ms", snapshot.GetPublishTimeMs()),
 			DeleteTime:  r.Time("delete_time_ms", snapshot.GetDeleteTimeMs()),
+			PublishTime: r.Time("publish_time_ms", snapshot.GetPublishTimeMs()),
 			PurgeTime:   r.Time("purge_time_ms", snapshot.GetPurgeTimeMs()),
 		},
 		OccurredAt: r.Time("occurred_at_ms", pb.GetOccurredAtMs()),
 	}
+	e.Type, e.ChangedFields = typeOfVideoEvent(&pb)
 	if err := r.Err(); err != nil {
-		return domain.Event{}, err
+		return domain.VideoEvent{}, err
 	}
-	e.Type, e.ChangedFields = typeOf(&pb)
-	return e, nil
+	return e, checkEnvelope(m, e.ID, e.Video.ID, e.Video.Version)
 }
 
-// typeOf returns the type of an event and the fields that an update has changed. The type
-// is empty if this build does not know it.
-func typeOf(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
+func typeOfVideoEvent(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
 	switch of := pb.GetType().(type) {
 	case *videov1.VideoEvent_Created:
 		return domain.VideoCreated, nil
 	case *videov1.VideoEvent_Updated:
 		return domain.VideoUpdated, of.Updated.GetChangedFields()
-	case *videov1.VideoEvent_Published:
-		return domain.VideoPublished, nil
-	case *videov1.VideoEvent_Unpublished:
-		return domain.VideoUnpublished, nil
 	case *videov1.VideoEvent_Deleted:
 		return domain.VideoDeleted, nil
 	case *videov1.VideoEvent_Undeleted:
 		return domain.VideoUndeleted, nil
+	case *videov1.VideoEvent_Published:
+		return domain.VideoPublished, nil
+	case *videov1.VideoEvent_Unpublished:
+		return domain.VideoUnpublished, nil
 	case *videov1.VideoEvent_Purged:
 		return domain.VideoPurged, nil
 	}
 	return "", nil
 }
 
-var states = map[domain.State]videov1.VideoEvent_State{
-	domain.Draft:     videov1.VideoEvent_STATE_DRAFT,
-	domain.Published: videov1.VideoEvent_STATE_PUBLISHED,
+var videoStates = map[domain.VideoState]videov1.VideoEvent_State{
+	domain.VideoStateDraft:     videov1.VideoEvent_STATE_DRAFT,
+	domain.VideoStatePublished: videov1.VideoEvent_STATE_PUBLISHED,
 }

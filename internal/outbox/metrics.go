@@ -15,8 +15,9 @@ import (
 
 // metrics are the instruments of a publisher.
 type metrics struct {
-	events metric.Int64Counter
-	delay  metric.Float64Histogram
+	events  metric.Int64Counter
+	delay   metric.Float64Histogram
+	breaker metric.Int64Gauge
 }
 
 var (
@@ -34,8 +35,8 @@ func outcome(name string) metric.MeasurementOption {
 // milliseconds.
 var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
-// newMetrics makes the instruments. isOpen reports whether the breaker is open.
-func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
+// newMetrics makes the instruments.
+func newMetrics(meter metric.Meter) (*metrics, error) {
 	if meter == nil {
 		meter = noop.Meter{}
 	}
@@ -45,19 +46,12 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 		metric.WithDescription("Events of passes, by outcome: published, unsettled, refused (by the broker), unknown. Unsettled events were published, but the settlement failed, its result is unknown, or the lease was lost. They are published again, unless the settlement took effect. Events that are only set aside are not counted."))
 	m.delay, errs[1] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"), seconds,
 		metric.WithDescription("Time from when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read. Negative values, which wrong clocks cause, count as 0. Not of events that are published again."))
-	_, errs[2] = meter.Int64ObservableGauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
-		metric.WithDescription("1 while this process considers the broker unavailable and sends only probes, else 0."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			if isOpen() {
-				o.Observe(1)
-			} else {
-				o.Observe(0)
-			}
-			return nil
-		}))
+	m.breaker, errs[2] = meter.Int64Gauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
+		metric.WithDescription("1 while this process considers the broker unavailable and sends only probes, else 0."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
+	m.breakerIs(context.Background(), false)
 	return &m, nil
 }
 
@@ -75,4 +69,12 @@ func (m *metrics) pass(ctx context.Context, result Result, settled bool) {
 	m.events.Add(ctx, int64(result.Published), published)
 	m.events.Add(ctx, int64(result.Refused), outcomeRefused)
 	m.events.Add(ctx, int64(result.Unknown), outcomeUnknown)
+}
+
+func (m *metrics) breakerIs(ctx context.Context, open bool) {
+	value := int64(0)
+	if open {
+		value = 1
+	}
+	m.breaker.Record(ctx, value)
 }

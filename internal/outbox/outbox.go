@@ -123,8 +123,8 @@ type Config struct {
 	// every attempt up to RetryMax, default 10 min. Each pause is a random time from the
 	// upper half.
 	RetryMin, RetryMax time.Duration
-	// ProbeInterval is the longest pause between two probes of an unavailable broker;
-	// default 1 s.
+	// ProbeInterval is the longest pause after a pass that failed, or found the broker
+	// unavailable; default 1 s.
 	ProbeInterval time.Duration
 	// StopTimeout is how long Run may go on after its context has ended; default 1.5 s. It
 	// starts new passes only in the first half of that time.

@@ -23,14 +23,14 @@ type Result struct {
 	Unknown int
 
 	err  error // of the first event that the broker left unanswered
-	left bool  // some events were not published, or an aggregate has recovered: there may be more work now
+	left bool  // some events were not published, the claim was full, or an aggregate has recovered: there may be more work now
 }
 
 // outage reports whether the broker seems to be unavailable: it was sent events and
 // answered none.
 func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
 
-// passes makes passes: it claims, publishes and settles. The schedule decides when.
+// passes makes passes: it claims, publishes and settles. The plan decides when.
 type passes struct {
 	store   Store
 	broker  Broker
@@ -38,7 +38,6 @@ type passes struct {
 	log     *slog.Logger
 	metrics *metrics
 	tracer  trace.Tracer // nil if there is no tracing
-	full    func()       // called if a claim is full: another worker may find work too
 }
 
 // run makes one pass over at most batch events, and as many that were set aside. It claims
@@ -58,16 +57,13 @@ func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error)
 	}
 	// After a crash here, the lane stays leased. Its events wait until leased_until, then
 	// another publisher claims them.
-	if p.isFull(claim, batch) {
-		p.full()
-	}
 	spans := passTrace{tracer: p.tracer}
 	spans.claimed(ctx, claim, start)
 	receipts := p.publish(ctx, claim, deadline, &spans)
 	// After a crash here, or anywhere before the settlement is committed, published events
 	// are still pending. They are published a second time.
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
-	result.left = result.Published < len(claim.Events) || len(settlement.Recovered) > 0
+	result.left = result.Published < len(claim.Events) || len(settlement.Recovered) > 0 || p.isFull(claim, batch)
 	held, err := p.settle(ctx, settlement, deadline)
 	p.metrics.pass(ctx, result, held)
 	return result, err

@@ -1,30 +1,31 @@
 package port
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // RefusePages rejects requests that pages of other origins can send without a
-// preflight, such as forms.
-//
-// With hosts it protects a port that authenticates nobody. There other pages cannot
-// send any request, except to open a document, and the Host of a request must be
-// allowed; see Config.Hosts.
+// preflight, such as forms. With hosts it also rejects a request whose Host is
+// not allowed; see Config.Hosts.
 func RefusePages(hosts []string, next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case len(hosts) > 0 && !allowed(hosts, r.Host):
-			refuse(w, r, newStatus(reasonDenied, "nobody is authenticated here, so the host %q may not be used: call localhost or an IP address, or add the host to ALLOWED_HOSTS", r.Host))
-		case protection.Check(asWrite(r, len(hosts) > 0)) != nil:
-			refuse(w, r, newStatus(reasonDenied, "a page of this origin may not call"))
+			refuse(w, r, status.Errorf(codes.PermissionDenied, "nobody is authenticated here, so the host %q may not be used: call localhost or an IP address, or add the host to ALLOWED_HOSTS", r.Host))
+		case protection.Check(r) != nil:
+			refuse(w, r, status.Error(codes.PermissionDenied, "a page of this origin may not call"))
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -40,27 +41,6 @@ func allowed(hosts []string, header string) bool {
 		slices.ContainsFunc(hosts, func(name string) bool { return name == "*" || strings.EqualFold(name, host) })
 }
 
-// asWrite returns r for http.CrossOriginProtection, which lets every GET pass. If reads
-// are refused, too, it returns a request that writes, unless the browser opens a
-// document: no page can read that.
-func asWrite(r *http.Request, reads bool) *http.Request {
-	if !reads || r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" {
-		return r
-	}
-	probe := r.WithContext(r.Context())
-	probe.Method = http.MethodPost
-	return probe
-}
-
-// refuse rejects a request before it becomes a call.
-func refuse(w http.ResponseWriter, r *http.Request, st *status.Status) {
-	if isGRPC(r) {
-		refuseGRPC(w, st)
-		return
-	}
-	writeError(w, st, httpStatus(st))
-}
-
 // CheckHost returns an error if host is not valid for Config.Hosts.
 func CheckHost(host string) error {
 	u, err := url.Parse("//" + host)
@@ -69,4 +49,20 @@ func CheckHost(host string) error {
 		return nil
 	}
 	return fmt.Errorf("%q is no host: it must be a name such as api.internal, without a scheme and a port, or * for any", host)
+}
+
+// refuse rejects a request before any interceptor runs. Over gRPC the response has only
+// trailers (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if !isGRPC(r) {
+		writeError(w, r, err)
+		return
+	}
+	st := status.Convert(toStatus(err))
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Grpc-Status", strconv.Itoa(int(st.Code())))
+	w.Header().Set("Grpc-Message", st.Message())
+	details, _ := proto.Marshal(st.Proto()) // cannot fail for what toStatus makes
+	w.Header().Set("Grpc-Status-Details-Bin", base64.RawStdEncoding.EncodeToString(details))
+	w.WriteHeader(http.StatusOK)
 }

@@ -3,38 +3,25 @@ package port
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
-	"time"
 
 	"golang.org/x/net/netutil"
 )
 
 // Run serves until ctx is done, then drains and returns nil. It returns an
-// error if it cannot listen or serve. It can be called once.
+// error if it cannot serve. It can be called once.
 func (s *Server) Run(ctx context.Context) error {
-	listener := s.listener
-	if listener == nil {
-		var err error
-		if listener, err = new(net.ListenConfig).Listen(context.WithoutCancel(ctx), "tcp", s.cfg.Addr); err != nil {
-			s.release()
-			return fmt.Errorf("listen: %w", err)
-		}
-	}
-	listener = netutil.LimitListener(listener, s.cfg.MaxConnections)
 	ended := make(chan error, 2)
 	var serving sync.WaitGroup
 	serving.Go(func() { ended <- s.grpc.Serve(s.inProcess) })
-	serving.Go(func() { ended <- s.http.Serve(listener) })
-	serving.Go(s.watchSides)
+	serving.Go(func() { ended <- s.http.Serve(netutil.LimitListener(s.deps.Listener, s.cfg.MaxConnections)) })
 	defer serving.Wait()
 
+	defer s.stop(ctx)
 	select {
 	case <-ctx.Done():
-		s.stop(ctx)
 		return nil
 	case err := <-ended:
-		s.stop(ctx)
 		return fmt.Errorf("serve: %w", err)
 	}
 }
@@ -44,28 +31,17 @@ func (s *Server) Run(ctx context.Context) error {
 // go last: grpc.Server.GracefulStop would abort calls that came through
 // net/http.
 func (s *Server) stop(ctx context.Context) {
-	s.health.Shutdown() // NOT_SERVING from now on
-	s.drain()           // not ready; ends streams, and tells handlers that wait
+	s.drain() // not ready from now on; ends streams, and tells handlers that wait
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
-	select {
-	case <-time.After(s.cfg.DrainDelay):
-	case <-ctx.Done():
-	}
 	if err := s.http.Shutdown(ctx); err != nil {
-		s.log.WarnContext(ctx, "server: cutting off what did not end in time", "err", err)
+		s.deps.Log.WarnContext(ctx, "server: cutting off what did not end in time", "err", err)
 	}
-	s.release()
-}
-
-// release closes everything at once, and waits for what the handlers left behind.
-func (s *Server) release() {
-	s.drain()
 	_ = s.http.Close() // the error of a connection that is closed anyway
 	_ = s.conn.Close() // the same
 	s.grpc.Stop()
-	for _, service := range s.services {
+	for _, service := range s.deps.Services {
 		if service.Wait != nil {
 			service.Wait()
 		}

@@ -6,29 +6,31 @@ package problem
 
 import "fmt"
 
-// Kind says what a caller can do about an error.
+// Kind says what a caller can do about an error. Its number is the code of gRPC.
 type Kind int
 
 // The kinds.
 const (
-	// Invalid: the request is not valid; a retry will not help.
-	Invalid Kind = iota + 1
-	// NotFound: the object does not exist.
-	NotFound
-	// Exists: the object already exists.
-	Exists
-	// Conflict: another caller changed the object; read it again and retry.
-	Conflict
-	// Precondition: the object must first be brought into another state.
-	Precondition
-	// Unavailable: a dependency is unavailable; the same request may succeed
-	// later.
-	Unavailable
+	// Invalid: the request is not valid; a retry will not help (INVALID_ARGUMENT).
+	Invalid Kind = 3
+	// Late: what the caller waits for did not happen in time (DEADLINE_EXCEEDED).
+	Late Kind = 4
+	// NotFound: the object does not exist (NOT_FOUND).
+	NotFound Kind = 5
+	// Exists: the object already exists (ALREADY_EXISTS).
+	Exists Kind = 6
 	// Exhausted: the caller, or all callers, use too much of something; a later
-	// call may succeed.
-	Exhausted
-	// Late: what the caller waits for did not happen in time.
-	Late
+	// call may succeed (RESOURCE_EXHAUSTED).
+	Exhausted Kind = 8
+	// Precondition: the object must first be brought into another state
+	// (FAILED_PRECONDITION).
+	Precondition Kind = 9
+	// Conflict: another caller changed the object; read it again and retry
+	// (ABORTED).
+	Conflict Kind = 10
+	// Unavailable: a dependency is unavailable; the same request may succeed
+	// later (UNAVAILABLE).
+	Unavailable Kind = 14
 )
 
 // Error is an error for the caller. The client gets its Message, its Reason

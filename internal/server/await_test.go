@@ -50,7 +50,7 @@ func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 			})
 		}
 		time.Sleep(3 * time.Second)
-		if _, err := store.ChangeVideo(t.Context(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()})); err != nil {
+		if _, err := store.ChangeVideo(t.Context(), v.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{Time: time.Now()})); err != nil {
 			t.Fatal(err)
 		}
 		waiting.Wait()

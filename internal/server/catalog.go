@@ -20,6 +20,9 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
+// catalogEntries is the prefix of resource names.
+const catalogEntries = "catalogEntries/"
+
 // CatalogStore reads the catalog. It is safe for concurrent use.
 type CatalogStore interface {
 	// GetEntry returns an entry, even a hidden one. It returns problem.NotFound
@@ -144,7 +147,7 @@ func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalo
 	if err != nil {
 		return nil, err
 	}
-	query := domain.EntryQuery{After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes}
+	query := domain.EntryQuery{After: p.After, Limit: p.Size}
 	if err := filterEntries(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
@@ -171,7 +174,7 @@ func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *cata
 		return nil, err
 	}
 	found, more, err := s.store.SearchEntries(ctx, domain.SearchQuery{
-		Words: request.GetQuery(), After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes,
+		Words: request.GetQuery(), After: p.After, Limit: p.Size,
 	})
 	if err != nil {
 		return nil, err
@@ -183,3 +186,19 @@ func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *cata
 }
 
 func matchToProto(m domain.Match) *catalogv1.CatalogEntry { return entryToProto(m.Entry) }
+
+func entryToProto(e domain.Entry) *catalogv1.CatalogEntry {
+	return &catalogv1.CatalogEntry{
+		Name:         catalogEntries + e.VideoID.String(),
+		Video:        videoCollection + e.VideoID.String(),
+		Title:        e.Title,
+		Description:  e.Description,
+		ReleaseYear:  e.ReleaseYear,
+		Duration:     aip.Duration(e.Duration),
+		LanguageCode: e.LanguageCode,
+		Tags:         e.Tags,
+		Version:      e.Version,
+		PublishTime:  aip.Timestamp(e.PublishTime),
+		UpdateTime:   aip.Timestamp(e.UpdateTime),
+	}
+}

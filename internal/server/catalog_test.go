@@ -101,13 +101,13 @@ func TestCatalogConfigIsChecked(t *testing.T) {
 func seed(t *testing.T, store *fakeStore, published bool) domain.Video {
 	t.Helper()
 	stamp := domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}
-	event, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "x"}, stamp)
+	event, err := domain.CreateVideo(uuid.Must(uuid.NewV7()), domain.VideoDetails{Title: "x"}, stamp)
 	if err != nil {
 		t.Fatal(err)
 	}
 	v, err := store.CreateVideo(t.Context(), uuid.Nil, nil, event)
 	if err == nil && published {
-		v, err = store.ChangeVideo(t.Context(), v.ID, domain.Publish(domain.AnyVersion, stamp))
+		v, err = store.ChangeVideo(t.Context(), v.ID, domain.PublishVideo(domain.AnyVersion, stamp))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestGetCatalogEntryLooksSoonAndSeldom(t *testing.T) {
 					}
 				}()
 				time.AfterFunc(tt.after, func() {
-					_, _ = store.ChangeVideo(context.Background(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
+					_, _ = store.ChangeVideo(context.Background(), v.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
 				})
 				began := time.Now()
 				entry, err := testCatalogService(store).GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2})
@@ -183,7 +183,7 @@ func TestGetCatalogEntryMissesNoChange(t *testing.T) {
 		service := testCatalogService(store)
 		service.store = readHook{store, func() {
 			if reads++; reads == 2 { // the first in awaitVersion
-				_, _ = store.ChangeVideo(context.Background(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
+				_, _ = store.ChangeVideo(context.Background(), v.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
 			}
 		}}
 		began := time.Now()
@@ -228,7 +228,7 @@ func TestGetCatalogEntryWaitsLessWhenDraining(t *testing.T) {
 				time.AfterFunc(time.Second, func() { close(draining) })
 				if tt.published {
 					time.AfterFunc(tt.after, func() {
-						_, _ = store.ChangeVideo(context.Background(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
+						_, _ = store.ChangeVideo(context.Background(), v.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
 					})
 				}
 				began := time.Now()

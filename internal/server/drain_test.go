@@ -15,10 +15,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/port"
 )
@@ -162,45 +160,5 @@ func TestDrainEndsInTime(t *testing.T) {
 	}
 	if log := r.log.String(); !strings.Contains(log, "cutting off") {
 		t.Errorf("log = %q, want it to tell", log)
-	}
-}
-
-// While it waits for load balancers to notice, a server says that it stops and
-// serves as before.
-func TestDrainDelayKeepsServing(t *testing.T) {
-	t.Parallel()
-	r := start(t, port.Config{DrainDelay: 5 * time.Second})
-	c := r.grpcClient(t)
-	conn := r.dial(t)
-	mustCreate(t, c, film())
-	began := time.Now()
-	r.stop()
-	for {
-		response, got := ask(t, r, "GET", "/health/ready", "")
-		if response.StatusCode == http.StatusServiceUnavailable && got["status"] == "draining" {
-			break
-		}
-		if time.Since(began) > 4*time.Second {
-			t.Fatalf("ready: status %d (%v), want 503", response.StatusCode, got)
-		}
-	}
-	if response, _ := ask(t, r, "GET", "/health/live", ""); response.StatusCode != http.StatusOK {
-		t.Errorf("live: status %d, want 200", response.StatusCode)
-	}
-	for _, service := range []string{"", "video.v1.VideoService", "catalog.v1.CatalogService"} {
-		response, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
-		if err != nil || response.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
-			t.Errorf("Check(%q) = %v, %v, want NOT_SERVING", service, response, err)
-		}
-	}
-	v := mustPublish(t, c, mustCreate(t, c, film()))
-	if _, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2}); err != nil {
-		t.Errorf("GetCatalogEntry() = %v, want success", err)
-	}
-	if err := errors.Join(createOverREST(httpClient(t, false), r.addr), createOverREST(httpClient(t, true), r.addr)); err != nil {
-		t.Errorf("over REST: %v, want success", err)
-	}
-	if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("a new watch = %v, want Unavailable", err)
 	}
 }

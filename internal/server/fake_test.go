@@ -31,9 +31,9 @@ type fakeStore struct {
 	changed   chan struct{}
 	paused    bool // the projection is
 	otherSide bool // it happens in another process: nothing is announced here
-	waiting   []domain.Event
-	events    []domain.Event // all there ever were
-	reads     int            // of the catalog
+	waiting   []domain.VideoEvent
+	events    []domain.VideoEvent // all there ever were
+	reads     int                 // of the catalog
 }
 
 type fakeRequest struct {
@@ -63,7 +63,7 @@ func (s *fakeStore) enter(ctx context.Context, method string) error {
 	return ctx.Err()
 }
 
-func (s *fakeStore) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.Event) (domain.Video, error) {
+func (s *fakeStore) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.VideoEvent) (domain.Video, error) {
 	if err := s.enter(ctx, "CreateVideo"); err != nil {
 		return domain.Video{}, err
 	}
@@ -80,7 +80,7 @@ func (s *fakeStore) CreateVideo(ctx context.Context, requestID uuid.UUID, finger
 	return event.Video, nil
 }
 
-func (s *fakeStore) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error) {
+func (s *fakeStore) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error) {
 	if err := s.enter(ctx, "ChangeVideo"); err != nil {
 		return domain.Video{}, err
 	}
@@ -98,7 +98,7 @@ func (s *fakeStore) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain
 	return event.Video, nil
 }
 
-func (s *fakeStore) record(event domain.Event) {
+func (s *fakeStore) record(event domain.VideoEvent) {
 	s.videos[event.Video.ID] = event.Video
 	s.events = append(s.events, event)
 	s.waiting = append(s.waiting, event)
@@ -110,8 +110,7 @@ func (s *fakeStore) record(event domain.Event) {
 func (s *fakeStore) projectWaiting() {
 	for _, event := range s.waiting {
 		s.position++
-		entry, _ := domain.Fold(s.entries[event.Video.ID].Entry, event)
-		s.entries[event.Video.ID] = domain.Change{Entry: entry, Position: domain.Position{Transaction: s.position, VideoID: event.Video.ID}}
+		s.entries[event.Video.ID] = domain.Change{Entry: domain.EntryOf(event.Video), Position: domain.Position{Transaction: s.position, VideoID: event.Video.ID}}
 	}
 	s.waiting = nil
 	if !s.otherSide {
@@ -134,7 +133,7 @@ func (s *fakeStore) resumeProjection() {
 	s.projectWaiting()
 }
 
-func (s *fakeStore) allEvents() []domain.Event {
+func (s *fakeStore) allEvents() []domain.VideoEvent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.events)
@@ -220,7 +219,7 @@ func (s *fakeStore) ListEntries(ctx context.Context, q domain.EntryQuery) ([]dom
 	for _, change := range s.entries {
 		e := change.Entry
 		isAfter := q.After == nil ||
-			order(e, domain.Entry{VideoID: q.After.VideoID, PublishTime: q.After.PublishTime, Details: domain.Details{Title: q.After.Title}}) > 0
+			order(e, domain.Entry{VideoID: q.After.VideoID, PublishTime: q.After.PublishTime, VideoDetails: domain.VideoDetails{Title: q.After.Title}}) > 0
 		hasTags := !slices.ContainsFunc(q.Tags, func(tag string) bool { return !slices.Contains(e.Tags, tag) })
 		if isAfter && hasTags && e.Visible && (q.LanguageCode == "" || e.LanguageCode == q.LanguageCode) &&
 			(q.ReleaseYear == 0 || e.ReleaseYear == q.ReleaseYear) {

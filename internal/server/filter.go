@@ -6,10 +6,37 @@ import (
 	"strings"
 	"text/scanner"
 
+	"golang.org/x/text/language"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
 )
+
+// canonicalize makes the language code of a video canonical.
+func canonicalize(v *videov1.Video) error {
+	code := v.GetLanguageCode()
+	if code == "" {
+		return nil
+	}
+	code, err := canonicalLanguage(code)
+	if err != nil {
+		return problem.InvalidField("video.language_code", "%v", err)
+	}
+	v.LanguageCode = code
+	return nil
+}
+
+// canonicalLanguage returns a language tag in the canonical form of BCP 47, so
+// that the database has one value per language.
+func canonicalLanguage(code string) (string, error) {
+	tag, err := language.Parse(code)
+	if err != nil {
+		return "", fmt.Errorf("must be a BCP 47 tag such as en or pt-BR, and %q is none: %w", code, err)
+	}
+	return tag.String(), nil
+}
 
 // byLanguage returns the restriction of language_code, which sets code.
 func byLanguage(code *string) aip.Restriction {
@@ -24,12 +51,9 @@ func byLanguage(code *string) aip.Restriction {
 func filterVideos(filter string, query *domain.VideoQuery) error {
 	return aip.ParseFilter(filter, `state = STATE_DRAFT, language_code = "en"`, map[string]aip.Restriction{
 		"language_code": byLanguage(&query.LanguageCode),
-		"state": {Operator: '=', Kind: scanner.Ident, Set: func(value string) error {
-			query.State = stateByName[value]
-			if query.State == "" {
-				return aip.ErrUnsupported
-			}
-			return nil
+		"state": {Operator: '=', Kind: scanner.Ident, Set: func(value string) (err error) {
+			query.State, err = videoStateOf(value)
+			return err
 		}},
 	})
 }

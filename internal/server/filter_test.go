@@ -18,12 +18,12 @@ func TestFiltersRestrictQueries(t *testing.T) {
 	for filter, want := range map[string]domain.VideoQuery{
 		"":                        {},
 		" \t\n":                   {},
-		"state = STATE_DRAFT":     {State: domain.Draft},
-		"state=STATE_PUBLISHED":   {State: domain.Published},
+		"state = STATE_DRAFT":     {State: domain.VideoStateDraft},
+		"state=STATE_PUBLISHED":   {State: domain.VideoStatePublished},
 		`language_code = "pt-BR"`: {LanguageCode: "pt-BR"},
 		`language_code = "PT-br"`: {LanguageCode: "pt-BR"},
 		`language_code = "iw"`:    {LanguageCode: "he"},
-		`language_code="en"  AND  state = STATE_DRAFT`: {LanguageCode: "en", State: domain.Draft},
+		`language_code="en"  AND  state = STATE_DRAFT`: {LanguageCode: "en", State: domain.VideoStateDraft},
 	} {
 		var got domain.VideoQuery
 		if err := filterVideos(filter, &got); err != nil {

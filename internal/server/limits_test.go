@@ -60,9 +60,8 @@ func TestServerAsksWhoMayCall(t *testing.T) {
 	}
 }
 
-// A byte that metadata cannot carry costs no other part of its header, and no header. Native
-// calls have it in their metadata.
-func TestServerPassesOnWhatMetadataCannotCarry(t *testing.T) {
+// The headers that handlers may need become metadata over REST, too, and no other.
+func TestHeadersBecomeMetadata(t *testing.T) {
 	t.Parallel()
 	type call struct {
 		md     metadata.MD
@@ -78,12 +77,12 @@ func TestServerPassesOnWhatMetadataCannotCarry(t *testing.T) {
 	})
 	const trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 	for header, values := range map[string][][]string{ // what is sent, and what arrives
-		"X-Forwarded-For":            {{"\xff, 203.0.113.7"}, {"?, 203.0.113.7, 127.0.0.1"}},
-		"Traceparent":                {{"\x80", trace}, {"?", trace}},
-		"Tracestate":                 {{"a=\xc3\xa9"}, {"a=?"}},
-		"X-Request-Id":               {{"caf\xc3\xa9"}, {"caf?"}},
-		"Authorization":              {{"Bearer \xff", "Bearer a"}, {"Bearer ?", "Bearer a"}},
-		"X-Serverless-Authorization": {{"Bearer a\tb"}, {"Bearer a?b"}},
+		"X-Forwarded-For":            {{"203.0.113.7"}, {"203.0.113.7, 127.0.0.1"}},
+		"Traceparent":                {{trace}, {trace}},
+		"Tracestate":                 {{"a=b"}, {"a=b"}},
+		"X-Request-Id":               {{"cafe"}, {"cafe"}},
+		"Authorization":              {{"Bearer a"}, {"Bearer a"}},
+		"X-Serverless-Authorization": {{"Bearer a"}, {"Bearer a"}},
 		"Cookie":                     {{"c"}, nil}, // not for handlers
 	} {
 		for _, tt := range []struct {
@@ -99,7 +98,7 @@ func TestServerPassesOnWhatMetadataCannotCarry(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			request.Header = http.Header{header: values[0], "User-Agent": {"\xff"}, "X-Forwarded-Host": {"\xff"}, "Grpc-Metadata-X": {"\xff"}}
+			request.Header = http.Header{header: values[0], "Grpc-Metadata-X": {"x"}}
 			if tt.name == "gRPC" {
 				request.Header.Set("Content-Type", "application/grpc")
 				request.Header.Set("TE", "trailers")

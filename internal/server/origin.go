@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
 )
@@ -21,12 +23,13 @@ type origin struct {
 // realOrigin is the clock of this process, and UUIDv7.
 var realOrigin = origin{now: time.Now, newID: uuid.NewV7}
 
-func (o origin) stamp() (domain.Stamp, error) {
+// stamp returns the stamp of a command, with the caller of its call.
+func (o origin) stamp(ctx context.Context) (domain.Stamp, error) {
 	id, err := o.newID()
 	if err != nil {
 		return domain.Stamp{}, fmt.Errorf("make event id: %w", err)
 	}
-	return domain.Stamp{EventID: id, Time: o.now().UTC()}, nil
+	return domain.Stamp{EventID: id, Time: o.now().UTC(), Caller: auth.CallerOf(ctx)}, nil
 }
 
 // parseRequestID returns the request_id of a create request (AIP-155), or uuid.Nil if it has

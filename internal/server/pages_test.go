@@ -24,8 +24,8 @@ func TestWrapGetsAllRequests(t *testing.T) {
 		}
 	})
 	for _, path := range []string{"/v1/videos", "/health/live", "/openapi.json", "/nothing"} {
-		if response, _ := ask(t, r, "GET", path, "", "Origin", "https://evil.example"); response.Header.Get("X-Wrapped") != path || response.StatusCode != http.StatusForbidden {
-			t.Errorf("GET %s of another origin: %s, X-Wrapped %q, want 403 behind the middleware", path, response.Status, response.Header.Get("X-Wrapped"))
+		if response, _ := ask(t, r, "POST", path, "", "Origin", "https://evil.example"); response.Header.Get("X-Wrapped") != path || response.StatusCode != http.StatusForbidden {
+			t.Errorf("POST %s of another origin: %s, X-Wrapped %q, want 403 behind the middleware", path, response.Status, response.Header.Get("X-Wrapped"))
 		}
 	}
 }

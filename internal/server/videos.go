@@ -15,24 +15,19 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// VideoStore stores videos. It is safe for concurrent use.
+// videoCollection is the prefix of resource names.
+const videoCollection = "videos/"
+
+// VideoStore stores videos. It is safe for concurrent use. Its methods are those of
+// store.Videos.
 type VideoStore interface {
-	// CreateVideo stores the first event of a video. With a requestID other
-	// than uuid.Nil it is idempotent: a repeated call with the same fingerprint
-	// returns the current state of the video created first. With another
-	// fingerprint it returns problem.Exists.
-	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.Event) (domain.Video, error)
-	// ChangeVideo applies a decision to a video, while no other caller can
-	// change it, and stores the event. It returns the new state.
-	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error)
-	// GetVideo returns a video, even a deleted one, or problem.NotFound. A purged
-	// one is not found.
+	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.VideoEvent) (domain.Video, error)
+	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error)
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
-	// ListVideos returns a page of videos, and whether more follow.
-	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
+	ListVideos(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error)
 }
 
-// Videos returns VideoService, the commands.
+// Videos returns VideoService, the commands of videos.
 func Videos(store VideoStore) port.Service {
 	return port.Service{
 		Desc: &videov1.VideoService_ServiceDesc, Side: SideCommands,
@@ -43,8 +38,8 @@ func Videos(store VideoStore) port.Service {
 	}
 }
 
-// videoService implements the commands. It adds the time and the new ids;
-// package domain decides, and the store does the rest.
+// videoService implements the commands. It adds the time and the new ids; package domain
+// decides, and the store does the rest.
 type videoService struct {
 	videov1.UnimplementedVideoServiceServer
 	origin
@@ -56,7 +51,7 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	if err != nil {
 		return nil, fmt.Errorf("make id: %w", err)
 	}
-	stamp, err := s.stamp()
+	stamp, err := s.stamp(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -64,15 +59,15 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	if err != nil {
 		return nil, err
 	}
-	fingerprint, err := fingerprintOf(request.GetVideo())
+	if err := canonicalize(request.GetVideo()); err != nil {
+		return nil, err
+	}
+	details := videoDetailsOf(request.GetVideo())
+	fingerprint, err := hash(videoToProto(domain.Video{VideoDetails: details}))
 	if err != nil {
 		return nil, err
 	}
-	details, err := detailsOf(request.GetVideo())
-	if err != nil {
-		return nil, err
-	}
-	event, err := domain.Create(id, details, stamp)
+	event, err := domain.CreateVideo(id, details, stamp)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +75,7 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 }
 
 func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
-	id, err := aip.ParseName("name", videos, request.GetName())
+	id, err := aip.ParseName("name", videoCollection, request.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +87,7 @@ func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVide
 	if err != nil {
 		return nil, err
 	}
-	query := domain.VideoQuery{After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes, ShowDeleted: request.GetShowDeleted(), ShowPurged: request.GetShowPurged()}
+	query := domain.VideoQuery{After: p.After, Limit: p.Size, ShowDeleted: request.GetShowDeleted(), ShowPurged: request.GetShowPurged()}
 	if err := filterVideos(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
@@ -103,71 +98,65 @@ func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVide
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := aip.PageOf(p, found, more, videoToProto, func(v domain.Video) domain.VideoCursor {
-		return domain.VideoCursor{CreateTime: v.CreateTime, ID: v.ID}
-	})
+	page, next, err := aip.PageOf(p, found, more, videoToProto, videoCursorOf)
 	return &videov1.ListVideosResponse{Videos: page, NextPageToken: next}, err
 }
 
 func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateVideoRequest) (*videov1.Video, error) {
-	video := request.GetVideo()
-	fields, err := aip.Fields(request.GetUpdateMask(), video, domain.AllFields())
+	asked := request.GetVideo()
+	fields, err := aip.Fields(request.GetUpdateMask(), asked, domain.AllVideoFields())
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains(fields, domain.FieldLanguageCode) {
-		video.LanguageCode = "" // it is not changed, so its value does not matter
+	if slices.Contains(fields, domain.VideoFieldLanguageCode) {
+		if err := canonicalize(asked); err != nil {
+			return nil, err
+		}
 	}
-	details, err := detailsOf(video)
-	if err != nil {
-		return nil, err
-	}
-	return s.change(ctx, "video.name", video.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Update(fields, details, aip.ParseEtag(video.GetEtag()), stamp)
+	return s.change(ctx, "video.name", asked.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.UpdateVideo(fields, videoDetailsOf(asked), aip.ParseEtag(asked.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) PublishVideo(ctx context.Context, request *videov1.PublishVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Publish(aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.PublishVideo(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) UnpublishVideo(ctx context.Context, request *videov1.UnpublishVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Unpublish(aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.UnpublishVideo(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) DeleteVideo(ctx context.Context, request *videov1.DeleteVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Delete(request.GetAllowMissing(), aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.DeleteVideo(request.GetAllowMissing(), aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 func (s *videoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Undelete(aip.ParseEtag(request.GetEtag()), stamp)
-	})
-}
-
-func (s *videoService) PurgeVideo(ctx context.Context, request *videov1.PurgeVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Purge(aip.ParseEtag(request.GetEtag()), stamp)
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
+		return domain.UndeleteVideo(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 // change runs a command on an existing video.
-func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.Decision) (*videov1.Video, error) {
-	id, err := aip.ParseName(field, videos, name)
+func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.VideoDecision) (*videov1.Video, error) {
+	id, err := aip.ParseName(field, videoCollection, name)
 	if err != nil {
 		return nil, err
 	}
-	stamp, err := s.stamp()
+	stamp, err := s.stamp(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return toVideo(s.store.ChangeVideo(ctx, id, decision(stamp)))
+}
+
+func videoCursorOf(v domain.Video) domain.VideoCursor {
+	return domain.VideoCursor{CreateTime: v.CreateTime, ID: v.ID}
 }
 
 // toVideo returns the result of a store as a message.
@@ -178,11 +167,45 @@ func toVideo(v domain.Video, err error) (*videov1.Video, error) {
 	return videoToProto(v), nil
 }
 
-// fingerprintOf returns a hash of what a create request sets. It leaves out the fields that
-// the server ignores.
-func fingerprintOf(v *videov1.Video) ([]byte, error) {
-	return hash(&videov1.Video{
-		Title: v.GetTitle(), Description: v.GetDescription(), ReleaseYear: v.GetReleaseYear(),
-		Duration: v.GetDuration(), LanguageCode: v.GetLanguageCode(), Tags: v.GetTags(),
-	})
+func videoToProto(v domain.Video) *videov1.Video {
+	return &videov1.Video{
+		Name:         videoCollection + v.ID.String(),
+		Title:        v.Title,
+		Description:  v.Description,
+		ReleaseYear:  v.ReleaseYear,
+		Duration:     aip.Duration(v.Duration),
+		LanguageCode: v.LanguageCode,
+		Tags:         v.Tags,
+		State:        videoStates[v.State],
+		Version:      v.Version, Etag: aip.Etag(v.Version),
+		CreateTime: aip.Timestamp(v.CreateTime), UpdateTime: aip.Timestamp(v.UpdateTime),
+		DeleteTime: aip.Timestamp(v.DeleteTime), PublishTime: aip.Timestamp(v.PublishTime), PurgeTime: aip.Timestamp(v.PurgeTime),
+	}
+}
+
+// videoDetailsOf returns the fields that a client may set.
+func videoDetailsOf(v *videov1.Video) domain.VideoDetails {
+	return domain.VideoDetails{
+		Title:        v.GetTitle(),
+		Description:  v.GetDescription(),
+		ReleaseYear:  v.GetReleaseYear(),
+		Duration:     v.GetDuration().AsDuration(),
+		LanguageCode: v.GetLanguageCode(),
+		Tags:         v.GetTags(),
+	}
+}
+
+var videoStates = map[domain.VideoState]videov1.Video_State{
+	domain.VideoStateDraft:     videov1.Video_STATE_DRAFT,
+	domain.VideoStatePublished: videov1.Video_STATE_PUBLISHED,
+}
+
+// videoStateOf returns the state with a name of the API.
+func videoStateOf(name string) (domain.VideoState, error) {
+	for state, value := range videoStates {
+		if value.String() == name {
+			return state, nil
+		}
+	}
+	return "", aip.ErrUnsupported
 }

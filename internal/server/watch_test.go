@@ -290,7 +290,7 @@ func TestWatchesReadTogether(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		before := store.begun.Load()
 		// One change: of two, some may be woken by the first and others by the second.
-		if _, err := store.ChangeVideo(t.Context(), draft.ID, domain.Publish(domain.AnyVersion, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})); err != nil {
+		if _, err := store.ChangeVideo(t.Context(), draft.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(watchGap + 2*time.Millisecond)
@@ -384,7 +384,7 @@ func TestWatchRemovesWhatItSentBefore(t *testing.T) {
 		seed(t, store, false)
 		hide := func(n int) {
 			if n == 1 {
-				_, _ = store.ChangeVideo(context.Background(), first.ID, domain.Unpublish(domain.AnyVersion, domain.Stamp{EventID: uuid.New(), Time: time.Now()}))
+				_, _ = store.ChangeVideo(context.Background(), first.ID, domain.UnpublishVideo(domain.AnyVersion, domain.Stamp{EventID: uuid.New(), Time: time.Now()}))
 			}
 		}
 		stream := watchFor(t, store, time.Second, hide)

@@ -139,12 +139,12 @@ func TestDocumentedUsers(t *testing.T) {
 	})
 
 	migrator := as(t, admin.Config().ConnString(), "migrator_"+database)
-	if _, err := db.Migrate(t.Context(), migrator, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := db.Migrate(t.Context(), migrator, slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
 		t.Errorf("Migrate() as the migrator = %v", err)
 	}
 	for user, settings := range want {
 		conn := pool(t, as(t, admin.Config().ConnString(), user))
-		if err := db.Check(t.Context(), conn); err != nil {
+		if err := db.Check(t.Context(), storetest.Options(), conn); err != nil {
 			t.Errorf("Check() as %s = %v", user, err)
 		}
 		for _, s := range settings {
@@ -233,7 +233,7 @@ func TestDataAPISeesNothing(t *testing.T) {
 			execute(t, admin, fmt.Sprintf(sql, name))
 		}
 	}
-	if _, err := db.Migrate(t.Context(), admin.Config().ConnString(), slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := db.Migrate(t.Context(), admin.Config().ConnString(), slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
 		t.Fatal(err)
 	}
 	before := column(t, admin, privileges)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -59,11 +60,11 @@ func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUI
 	if !errors.Is(err, errRepeated) {
 		return id, wrap(err, "create %s %s", s.aggregateType, id)
 	}
-	made, err := madeBy(ctx, s.queries, s.aggregateType, requestID, fingerprint)
+	existing, err := requestedBy(ctx, s.queries, s.aggregateType, requestID, fingerprint)
 	if err != nil {
 		return uuid.Nil, err
 	}
-	if id, err = uuid.Parse(made); err != nil {
+	if id, err = uuid.Parse(existing); err != nil {
 		return uuid.Nil, fmt.Errorf("id of request %s: %w", requestID, err)
 	}
 	return id, nil
@@ -120,47 +121,65 @@ func notFound(err error, what string, id uuid.UUID) error {
 
 // projected identifies a row of a projection, and the event and version that wrote it.
 type projected struct {
-	aggregate, event uuid.UUID
+	aggregate, event uuid.UUID // event is zero if a repair wrote the row
 	version          int64
+	purged           bool // a purge erases events that are not published yet
 }
 
-// projectRows applies the events that are new to a consumer in one transaction. write
-// must write the row of an event if it is new, if its version is older, or if the version is
-// equal and its event id is smaller. It returns the version and the event before. The rows are
-// locked in the order of their ids, so that two batches cannot deadlock.
+// projectRows applies the events that are new to a consumer in one transaction. read returns the
+// rows that exist. write queues a statement that writes the row of an event, if the event is newer.
+// So the read needs no lock: beside another projector it may be old, and then only the counted
+// outcome is wrong. Rows are written in the order of their ids, so that two batches cannot deadlock.
 func projectRows[E any](ctx context.Context, inbox *Inbox, consumerName string, events []E, of func(E) projected,
-	write func(ctx context.Context, q *sqlcgen.Queries, event E) (before projected, err error),
+	read func(ctx context.Context, q *sqlcgen.Queries, aggregates []uuid.UUID) ([]projected, error),
+	write func(ctx context.Context, q *sqlcgen.Queries, event E) error,
 ) ([]envelope.Outcome, error) {
 	ids := mapSlice(events, func(e E) uuid.UUID { return of(e).event })
 	return inbox.apply(ctx, consumerName, ids, func(ctx context.Context, q *sqlcgen.Queries, fresh []int) ([]envelope.Outcome, error) {
-		slices.SortStableFunc(fresh, func(a, b int) int { // in place: apply reads the outcomes in this order
-			first, second := of(events[a]).aggregate, of(events[b]).aggregate
-			return bytes.Compare(first[:], second[:])
+		if len(fresh) == 0 {
+			return nil, nil
+		}
+		rows, err := read(ctx, q, mapSlice(fresh, func(i int) uuid.UUID { return of(events[i]).aggregate }))
+		if err != nil {
+			return nil, err
+		}
+		states := make(map[uuid.UUID]projected)
+		for _, row := range rows {
+			states[row.aggregate] = row
+		}
+		newest := make(map[uuid.UUID]E)
+		outcomes := mapSlice(fresh, func(i int) envelope.Outcome {
+			event := of(events[i])
+			outcome, newer := effectOf(states[event.aggregate], event)
+			if newer {
+				states[event.aggregate], newest[event.aggregate] = event, events[i]
+			}
+			return outcome
 		})
-		outcomes := make([]envelope.Outcome, len(fresh))
-		for n, i := range fresh {
-			before, err := write(ctx, q, events[i])
-			if err != nil {
+		byID := func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
+		for _, id := range slices.SortedFunc(maps.Keys(newest), byID) {
+			if err := write(ctx, q, newest[id]); err != nil {
 				return nil, err
 			}
-			outcomes[n] = effectOf(before, of(events[i]))
 		}
 		return outcomes, nil
 	})
 }
 
-// effectOf returns the effect of an event on a row. Two events with one version are a
-// conflict: the owner lost a transaction in a failover after its event was published. A
-// snapshot stands for all events until its version.
-func effectOf(before, event projected) envelope.Outcome {
+// effectOf returns the effect of an event on a row, and whether it is newer. Only a newer one
+// changes the row. Two events with one version are a conflict: the owner lost a transaction in a
+// failover after its event was published. The greater id wins, in whatever order they come. A
+// snapshot stands for all events until its version: it leaves no gap, and contradicts none.
+func effectOf(before, event projected) (outcome envelope.Outcome, newer bool) {
 	switch {
-	case event.version > before.version+1 && !domain.IsSnapshot(event.event):
-		return envelope.AppliedAfterGap
+	case event.version > before.version+1 && !event.purged && !domain.IsSnapshot(event.event):
+		return envelope.AppliedAfterGap, true
 	case event.version > before.version:
-		return envelope.Applied
-	case event.version == before.version && event.event != before.event && !domain.IsSnapshot(event.event) && !domain.IsSnapshot(before.event):
-		return envelope.Conflict
+		return envelope.Applied, true
+	case event.version < before.version, before.event == uuid.Nil, event.event == before.event,
+		domain.IsSnapshot(event.event), domain.IsSnapshot(before.event):
+		return envelope.Stale, false
 	default:
-		return envelope.Stale
+		return envelope.Conflict, bytes.Compare(event.event[:], before.event[:]) > 0
 	}
 }

@@ -8,24 +8,25 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// The events of a batch are applied in the order of their aggregates, each once, and their
-// outcomes belong to them. If one fails, none counts.
+// The events of a batch are applied in the order of their aggregates, the newest of each, and
+// the outcomes belong to them. If one fails, none counts.
 func TestProjectRows(t *testing.T) {
 	t.Parallel()
 	inbox := store.NewInbox(storetest.Pool(t, 2))
 	first, second := newID(t), newID(t)
 	rows := make(map[uuid.UUID]store.Row)
 	var order []uuid.UUID
-	write := func(r store.Row) (store.Row, error) {
+	read := func(id uuid.UUID) store.Row { return rows[id] }
+	write := func(r store.Row) error {
 		order = append(order, r.Aggregate)
-		before := rows[r.Aggregate]
 		rows[r.Aggregate] = r
-		return before, nil
+		return nil
 	}
 	row := func(aggregate uuid.UUID, version int64) store.Row {
 		return store.Row{Aggregate: aggregate, Event: newID(t), Version: version}
@@ -37,14 +38,14 @@ func TestProjectRows(t *testing.T) {
 		want   []envelope.Outcome
 		order  []uuid.UUID
 	}{
-		{"one batch", []store.Row{next, row(first, 1), next, row(first, 3)},
-			[]envelope.Outcome{envelope.Applied, envelope.Applied, envelope.Duplicate, envelope.AppliedAfterGap}, []uuid.UUID{first, first, second}},
+		{"one batch", []store.Row{next, row(first, 1), next, row(first, 3), row(first, 2)},
+			[]envelope.Outcome{envelope.Applied, envelope.Applied, envelope.Duplicate, envelope.AppliedAfterGap, envelope.Stale}, []uuid.UUID{first, second}},
 		{"the same again", []store.Row{next}, []envelope.Outcome{envelope.Duplicate}, nil},
 		{"another event with the same version", []store.Row{row(second, 1)}, []envelope.Outcome{envelope.Conflict}, []uuid.UUID{second}},
-		{"an older version", []store.Row{row(first, 2)}, []envelope.Outcome{envelope.Stale}, []uuid.UUID{first}},
+		{"an older version", []store.Row{row(first, 2)}, []envelope.Outcome{envelope.Stale}, nil},
 	} {
 		order = nil
-		got, err := store.ProjectRows(t.Context(), inbox, "test", step.events, write)
+		got, err := store.ProjectRows(t.Context(), inbox, "test", step.events, read, write)
 		if err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
@@ -54,11 +55,50 @@ func TestProjectRows(t *testing.T) {
 	}
 
 	late := row(first, 4)
-	fails := func(store.Row) (store.Row, error) { return store.Row{}, errors.New("refused") }
-	if _, err := store.ProjectRows(t.Context(), inbox, "test", []store.Row{late}, fails); err == nil {
+	fails := func(store.Row) error { return errors.New("refused") }
+	if _, err := store.ProjectRows(t.Context(), inbox, "test", []store.Row{late}, read, fails); err == nil {
 		t.Error("ProjectRows() succeeds although a row was refused")
 	}
-	if got, err := store.ProjectRows(t.Context(), inbox, "test", []store.Row{late}, write); err != nil || got[0] == envelope.Duplicate {
+	if got, err := store.ProjectRows(t.Context(), inbox, "test", []store.Row{late}, read, write); err != nil || got[0] == envelope.Duplicate {
 		t.Errorf("ProjectRows() after a failure = %v, %v, want the event to be new", got, err)
+	}
+}
+
+// Only a newer event changes a row, and a hole before it is told.
+func TestEffectOfAnEvent(t *testing.T) {
+	t.Parallel()
+	earlier, later, snapshot := newID(t), newID(t), domain.SnapshotID([10]byte{1})
+	at := func(version int64, event uuid.UUID) store.Row { return store.Row{Event: event, Version: version} }
+	purge := func(r store.Row) store.Row {
+		r.Purged = true
+		return r
+	}
+	for _, test := range []struct {
+		name          string
+		before, event store.Row
+		want          envelope.Outcome
+		newer         bool
+	}{
+		{"the first event", store.Row{}, at(1, later), envelope.Applied, true},
+		{"the next event", at(3, earlier), at(4, later), envelope.Applied, true},
+		{"nothing seen, but not the first", store.Row{}, at(2, later), envelope.AppliedAfterGap, true},
+		{"one missing", at(3, earlier), at(5, later), envelope.AppliedAfterGap, true},
+		{"the same event", at(3, earlier), at(3, earlier), envelope.Stale, false},
+		{"the same version after a repair", at(3, uuid.Nil), at(3, later), envelope.Stale, false},
+		{"the same version of a later event", at(3, earlier), at(3, later), envelope.Conflict, true},
+		{"the same version of an earlier event", at(3, later), at(3, earlier), envelope.Conflict, false},
+		{"an older version", at(3, earlier), at(2, later), envelope.Stale, false},
+		{"a purge that has erased events before it", at(1, earlier), purge(at(5, later)), envelope.Applied, true},
+		{"a first snapshot", store.Row{}, at(5, snapshot), envelope.Applied, true},
+		{"a snapshot of what was missed", at(3, earlier), at(5, snapshot), envelope.Applied, true},
+		{"a snapshot of the same version", at(3, earlier), at(3, snapshot), envelope.Stale, false},
+		{"a snapshot of an older version", at(3, earlier), at(2, snapshot), envelope.Stale, false},
+		{"the event of a snapshot", at(3, snapshot), at(3, later), envelope.Stale, false},
+		{"the event behind a snapshot", at(3, snapshot), at(4, later), envelope.Applied, true},
+		{"one missing behind a snapshot", at(3, snapshot), at(5, later), envelope.AppliedAfterGap, true},
+	} {
+		if got, newer := store.EffectOf(test.before, test.event); got != test.want || newer != test.newer {
+			t.Errorf("%s: effect = %s, newer %t, want %s, %t", test.name, got, newer, test.want, test.newer)
+		}
 	}
 }

@@ -38,7 +38,7 @@ func BenchmarkWrite(b *testing.B) {
 	ids := make([]uuid.UUID, videos)
 	for i := range ids {
 		// pgbench has no arrays, so the id of a video is its number.
-		e, err := domain.Create(uuid.MustParse(fmt.Sprintf("00000000-0000-7000-8000-%012d", i)), domain.Details{Title: "Seven Samurai", Description: strings.Repeat("x", 200)},
+		e, err := domain.CreateVideo(uuid.MustParse(fmt.Sprintf("00000000-0000-7000-8000-%012d", i)), domain.VideoDetails{Title: "Seven Samurai", Description: strings.Repeat("x", 200)},
 			domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
 		if err != nil {
 			b.Fatal(err)
@@ -48,8 +48,8 @@ func BenchmarkWrite(b *testing.B) {
 		}
 		ids[i] = e.Video.ID
 	}
-	decide := func(i int) domain.Decision {
-		return domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "Title " + strconv.Itoa(i)}, domain.AnyVersion,
+	decide := func(i int) domain.VideoDecision {
+		return domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: "Title " + strconv.Itoa(i)}, domain.AnyVersion,
 			domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
 	}
 	with := func(ctx context.Context, i int) error {
@@ -66,7 +66,7 @@ func BenchmarkWrite(b *testing.B) {
 			if err != nil {
 				return err
 			}
-			if _, err := event.Encode(e); err != nil { // the same work in Go
+			if _, err := event.EncodeVideo(e); err != nil { // the same work in Go
 				return err
 			}
 			v := e.Video
@@ -189,9 +189,9 @@ func BenchmarkProject(b *testing.B) {
 	catalog := NewCatalog(storetest.Pool(b, workers))
 	project := func(size int) func(ctx context.Context, i int) error {
 		return func(ctx context.Context, _ int) error {
-			events := make([]domain.Event, size)
+			events := make([]domain.VideoEvent, size)
 			for i := range events {
-				e, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Seven Samurai", Description: strings.Repeat("x", 200)},
+				e, err := domain.CreateVideo(uuid.Must(uuid.NewV7()), domain.VideoDetails{Title: "Seven Samurai", Description: strings.Repeat("x", 200)},
 					domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
 				if err != nil {
 					return err

@@ -46,7 +46,7 @@ func next(t testing.TB, catalog *store.Catalog, after domain.Position, n, page i
 
 // checkChanges compares changes with the events that made them, and their
 // positions with their order.
-func checkChanges(t testing.TB, after domain.Position, got []domain.Change, events ...domain.Event) {
+func checkChanges(t testing.TB, after domain.Position, got []domain.Change, events ...domain.VideoEvent) {
 	t.Helper()
 	var want []domain.Change
 	for _, e := range events {
@@ -82,8 +82,8 @@ func TestChangesComeInOrder(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
 	a, b, c := life(t, "A", 4), life(t, "B", 2), life(t, "C", 2)
-	deletion := after(t, c[1].Video, domain.Delete(false, domain.AnyVersion, stamp(t)))
-	for _, batch := range [][]domain.Event{{a[0]}, {b[0], c[0]}, {a[1], c[1]}, {a[2]}, {deletion}} {
+	deletion := after(t, c[1].Video, domain.DeleteVideo(false, domain.AnyVersion, stamp(t)))
+	for _, batch := range [][]domain.VideoEvent{{a[0]}, {b[0], c[0]}, {a[1], c[1]}, {a[2]}, {deletion}} {
 		project(t, catalog, "catalog", batch...)
 	}
 	start := domain.Position{}
@@ -99,13 +99,13 @@ func TestChangesComeInOrder(t *testing.T) {
 		t.Errorf("ListChanges() behind the last one = %v, %v, want none", more, err)
 	}
 	project(t, catalog, "catalog", a[3], b[1])
-	both := []domain.Event{a[3], b[1]} // of one transaction: in the order of their ids
-	slices.SortFunc(both, func(x, y domain.Event) int { return compareIDs(x.Video.ID, y.Video.ID) })
+	both := []domain.VideoEvent{a[3], b[1]} // of one transaction: in the order of their ids
+	slices.SortFunc(both, func(x, y domain.VideoEvent) int { return compareIDs(x.Video.ID, y.Video.ID) })
 	for page := range 2 {
 		checkChanges(t, end, next(t, catalog, end, 2, page+1), both...)
 	}
 	// From the beginning, everything is seen as it is now, once.
-	checkChanges(t, start, next(t, catalog, start, 3, 2), append([]domain.Event{deletion}, both...)...)
+	checkChanges(t, start, next(t, catalog, start, 3, 2), append([]domain.VideoEvent{deletion}, both...)...)
 }
 
 // What changes nothing has no place among the changes.
@@ -170,7 +170,7 @@ func TestWatcherMissesNothing(t *testing.T) {
 	var wg sync.WaitGroup
 	for p := range projectors {
 		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(p)))
-		var mine []domain.Event
+		var mine []domain.VideoEvent
 		for i := p; i < len(all); i += projectors {
 			mine = append(mine, all[i]...)
 		}

@@ -21,7 +21,7 @@ import (
 func entry(t testing.TB, title, description string, tags ...string) domain.Entry {
 	t.Helper()
 	return domain.Entry{
-		VideoID: newID(t), Details: domain.Details{Title: title, Description: description, Tags: tags},
+		VideoID: newID(t), VideoDetails: domain.VideoDetails{Title: title, Description: description, Tags: tags},
 		Visible: true, Version: 1, PublishTime: epoch, UpdateTime: epoch,
 	}
 }

@@ -24,7 +24,7 @@ import (
 )
 
 // after is the event that a decision makes of a video.
-func after(t testing.TB, v domain.Video, decide domain.Decision) domain.Event {
+func after(t testing.TB, v domain.Video, decide domain.VideoDecision) domain.VideoEvent {
 	t.Helper()
 	e, err := decide(v)
 	if err != nil || e == nil {
@@ -35,18 +35,18 @@ func after(t testing.TB, v domain.Video, decide domain.Decision) domain.Event {
 
 // life is the events of one video in order: it is created, published, and then
 // renamed.
-func life(t testing.TB, title string, versions int) []domain.Event {
+func life(t testing.TB, title string, versions int) []domain.VideoEvent {
 	t.Helper()
-	events := []domain.Event{*created(t, title)}
+	events := []domain.VideoEvent{*created(t, title)}
 	for len(events) < versions {
 		v := events[len(events)-1].Video
-		decide := domain.Publish(v.Version, stamp(t))
-		if v.State == domain.Published {
-			renamed := domain.Details{Title: title + "!"}
+		decide := domain.PublishVideo(v.Version, stamp(t))
+		if v.State == domain.VideoStatePublished {
+			renamed := domain.VideoDetails{Title: title + "!"}
 			if v.Title == renamed.Title {
 				renamed.Title = title
 			}
-			decide = domain.Update([]domain.Field{domain.FieldTitle}, renamed, v.Version, domain.Stamp{EventID: newID(t), Time: v.UpdateTime.Add(time.Second)})
+			decide = domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, renamed, v.Version, domain.Stamp{EventID: newID(t), Time: v.UpdateTime.Add(time.Second)})
 		}
 		events = append(events, after(t, v, decide))
 	}
@@ -54,7 +54,7 @@ func life(t testing.TB, title string, versions int) []domain.Event {
 }
 
 // project applies events for a consumer and fails the test when that fails.
-func project(t testing.TB, catalog *store.Catalog, consumerName string, events ...domain.Event) []envelope.Outcome {
+func project(t testing.TB, catalog *store.Catalog, consumerName string, events ...domain.VideoEvent) []envelope.Outcome {
 	t.Helper()
 	outcomes, err := catalog.Project(t.Context(), consumerName, events)
 	if err != nil {
@@ -64,7 +64,7 @@ func project(t testing.TB, catalog *store.Catalog, consumerName string, events .
 }
 
 // checkEntry compares a row with what the event says that it was built from.
-func checkEntry(t testing.TB, catalog *store.Catalog, e domain.Event) {
+func checkEntry(t testing.TB, catalog *store.Catalog, e domain.VideoEvent) {
 	t.Helper()
 	got, err := catalog.GetEntry(t.Context(), e.Video.ID)
 	if err != nil {
@@ -99,7 +99,7 @@ func TestProjectLooksRowsUp(t *testing.T) {
 		execute(t, pool, "ALTER TABLE video_catalog_read."+table+" SET (autovacuum_enabled = off)")
 	}
 	for n := range 24 { // enough for a generic plan
-		var batch []domain.Event
+		var batch []domain.VideoEvent
 		for range 1 + n%4 {
 			batch = append(batch, *created(t, "Ran"))
 		}
@@ -137,7 +137,7 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 			changed := catalog.Changed()
 			breakTable(t, pool, table)
 
-			if _, err := catalog.Project(t.Context(), "catalog", []domain.Event{other[0], events[1]}); err == nil || kindOf(err) != 0 {
+			if _, err := catalog.Project(t.Context(), "catalog", []domain.VideoEvent{other[0], events[1]}); err == nil || kindOf(err) != 0 {
 				t.Errorf("Project() = %v, want an error of no kind", err)
 			}
 			for _, sql := range []string{
@@ -167,7 +167,7 @@ func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	pool := storetest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	good, poison := life(t, "Ran", 1), life(t, "a\x00b", 1)
-	if _, err := catalog.Project(t.Context(), "catalog", []domain.Event{good[0], poison[0]}); kindOf(err) != problem.Invalid {
+	if _, err := catalog.Project(t.Context(), "catalog", []domain.VideoEvent{good[0], poison[0]}); kindOf(err) != problem.Invalid {
 		t.Errorf("Project() = %v, want Invalid", err)
 	}
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox"); n != 0 {
@@ -235,13 +235,13 @@ func TestOnlyPublishedVideosAreFound(t *testing.T) {
 	pool := storetest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	video := created(t, "Ran").Video
-	events := []domain.Event{{ID: newID(t), Type: domain.VideoCreated, Video: video, OccurredAt: epoch}}
-	for _, decide := range []domain.Decision{
-		domain.Publish(domain.AnyVersion, stamp(t)),
-		domain.Unpublish(domain.AnyVersion, stamp(t)),
-		domain.Publish(domain.AnyVersion, stamp(t)),
-		domain.Delete(false, domain.AnyVersion, stamp(t)),
-		domain.Undelete(domain.AnyVersion, stamp(t)),
+	events := []domain.VideoEvent{{ID: newID(t), Type: domain.VideoCreated, Video: video, OccurredAt: epoch}}
+	for _, decide := range []domain.VideoDecision{
+		domain.PublishVideo(domain.AnyVersion, stamp(t)),
+		domain.UnpublishVideo(domain.AnyVersion, stamp(t)),
+		domain.PublishVideo(domain.AnyVersion, stamp(t)),
+		domain.DeleteVideo(false, domain.AnyVersion, stamp(t)),
+		domain.UndeleteVideo(domain.AnyVersion, stamp(t)),
 	} {
 		events = append(events, after(t, events[len(events)-1].Video, decide))
 	}
@@ -362,7 +362,7 @@ func TestSimultaneousDeliveriesApplyOnce(t *testing.T) {
 		for i := range outcomes {
 			wg.Go(func() {
 				<-start
-				answers, err := catalog.Project(t.Context(), "catalog", []domain.Event{e})
+				answers, err := catalog.Project(t.Context(), "catalog", []domain.VideoEvent{e})
 				if err != nil {
 					t.Errorf("Project() = %v", err)
 					return
@@ -390,24 +390,24 @@ func TestProjectionKeepsAnyText(t *testing.T) {
 		`"`, `""`, `'`, `''`, `\`, `\\`, `\"`, `{`, `}`, `{}`, `{a,b}`, `,`, `a,b`, "", " ", "  a  ", "NULL", "null", "\n", "\t\r", "\v",
 		"$1", "%s", "%", "七人の侍", "🎬👩‍👩‍👧", "e\u0301", "\u202eabc", "\ufeff", "\U0010ffff", "\x01\x7f",
 	}
-	var batch []domain.Event
-	add := func(details domain.Details) {
-		e, err := domain.Create(newID(t), domain.Details{Title: details.Title}, stamp(t))
+	var batch []domain.VideoEvent
+	add := func(details domain.VideoDetails) {
+		e, err := domain.CreateVideo(newID(t), domain.VideoDetails{Title: details.Title}, stamp(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.Video.Details = details // also what a video may not have any more
+		e.Video.VideoDetails = details // also what a video may not have any more
 		batch = append(batch, *e)
 	}
-	add(domain.Details{Title: "all", Tags: odd})
-	add(domain.Details{Title: "none"})
-	add(domain.Details{Title: "empty", Tags: []string{}})
+	add(domain.VideoDetails{Title: "all", Tags: odd})
+	add(domain.VideoDetails{Title: "none"})
+	add(domain.VideoDetails{Title: "empty", Tags: []string{}})
 	for _, text := range odd {
-		add(domain.Details{Title: "_" + text, Description: text, LanguageCode: text, Tags: []string{text}})
-		add(domain.Details{Title: "_" + text, Tags: []string{text, text}})
+		add(domain.VideoDetails{Title: "_" + text, Description: text, LanguageCode: text, Tags: []string{text}})
+		add(domain.VideoDetails{Title: "_" + text, Tags: []string{text, text}})
 	}
 	for i := range batch { // so that the words for the search are made of it too
-		batch[i].Video.State, batch[i].Video.PublishTime = domain.Published, epoch
+		batch[i].Video.State, batch[i].Video.PublishTime = domain.VideoStatePublished, epoch
 	}
 	project(t, catalog, "catalog", batch...)
 	for _, e := range batch {
@@ -474,7 +474,7 @@ func TestChangedIsClosedByChanges(t *testing.T) {
 		}
 		return nil
 	}
-	projected := func(events ...domain.Event) func() error {
+	projected := func(events ...domain.VideoEvent) func() error {
 		return func() error {
 			_, err := catalog.Project(t.Context(), "catalog", events)
 			return err
@@ -522,7 +522,7 @@ func TestChangedIsClosedAfterTheCommit(t *testing.T) {
 }
 
 // receivedAt pretends that the inbox got an event at some time.
-func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args ...any), consumerName string, happened, received time.Time) domain.Event {
+func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args ...any), consumerName string, happened, received time.Time) domain.VideoEvent {
 	t.Helper()
 	e := *created(t, "Ran")
 	ms := happened.UnixMilli()
@@ -553,12 +553,12 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 		t.Fatal(err)
 	}
 	old, older, recent := now.Add(-olderThan), now.Add(-2*olderThan), now.Add(10*time.Minute-olderThan)
-	var forgotten []domain.Event
+	var forgotten []domain.VideoEvent
 	for range 5 {
 		forgotten = append(forgotten, receivedAt(t, catalog, exec, "catalog", old, old))
 	}
 	oldest := receivedAt(t, catalog, exec, "catalog", older, older)
-	kept := []domain.Event{
+	kept := []domain.VideoEvent{
 		receivedAt(t, catalog, exec, "catalog", recent, recent),
 		receivedAt(t, catalog, exec, "catalog", older, recent), // came late: it may come again
 		receivedAt(t, catalog, exec, "catalog", recent, older), // a clock that is ahead
@@ -571,7 +571,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 			t.Errorf("PruneInbox() = %d, %v, want %d, nil", got, err, want)
 		}
 	}
-	known := func(e domain.Event) int {
+	known := func(e domain.VideoEvent) int {
 		return count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox WHERE consumer = 'catalog' AND event_id = $1", e.ID)
 	}
 	prune(1, 1)

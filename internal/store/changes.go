@@ -45,17 +45,18 @@ func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRow
 	batch.Queue(sqlcgen.GetChangesDatabase, after.Transaction).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&database.Identity, &database.Begun)
 	})
-	batch.Queue(sqlcgen.ListProjectionChanges, after.Transaction, after.VideoID, limit(maxRows), int64(maxChangeBytes)).Query(func(found pgx.Rows) error {
-		rows, err = pgx.CollectRows(found, pgx.RowToStructByPos[sqlcgen.ListProjectionChangesRow])
+	p := &pager{size: maxRows, bytes: maxChangeBytes}
+	batch.Queue(sqlcgen.ListProjectionChanges, after.Transaction, after.VideoID, p.maxRows()).Query(func(found pgx.Rows) error {
+		rows, err = pgx.CollectRows(&pageRows{found, p}, pgx.RowToStructByPos[sqlcgen.ListProjectionChangesRow])
 		return err
 	})
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return page, false, err
 	}
 	page.Next = domain.Position{Database: database.Identity, Transaction: after.Transaction, VideoID: after.VideoID}
+	page.More = p.more
 	page.Changes = mapSlice(rows, func(row sqlcgen.ListProjectionChangesRow) domain.Change {
 		page.Next = domain.Position{Database: database.Identity, Transaction: row.ChangeXid, VideoID: row.VideoID}
-		page.More = len(rows) == maxRows || row.Total >= maxChangeBytes
 		return domain.Change{
 			Entry: entryOf(sqlcgen.GetProjectionRow{
 				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,

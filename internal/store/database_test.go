@@ -67,7 +67,7 @@ func TestPagesOfChangesAreSmall(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
 	const entries = 30
-	var all []domain.Event
+	var all []domain.VideoEvent
 	for range entries {
 		e := life(t, "Ran", 1)[0]
 		e.Video.Description = strings.Repeat("亂", 10_000)
@@ -106,7 +106,7 @@ func TestLaterEventOfAVersionStays(t *testing.T) {
 		catalog := store.NewCatalog(pool)
 		first := life(t, "Ran", 1)[0]
 		project(t, catalog, "catalog", first)
-		both := []domain.Event{after(t, first.Video, domain.Publish(1, stamp(t))), after(t, first.Video, domain.Delete(false, 1, stamp(t)))}
+		both := []domain.VideoEvent{after(t, first.Video, domain.PublishVideo(1, stamp(t))), after(t, first.Video, domain.DeleteVideo(false, 1, stamp(t)))}
 		both[0].ID, both[1].ID = uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 		var outcomes []envelope.Outcome
 		for _, i := range append(order, order...) {

@@ -18,20 +18,17 @@ import (
 // publisher that has claimed those events may still publish them. It keeps the lane until
 // it is done, so the event of the purge is sent after them.
 func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate) error {
-	if err := q.UseOutboxIndexes(ctx); err != nil {
-		return err
-	}
+	Queue(q.UseOutboxIndexes(ctx))
 	lane := outbox.Lane(aggregate)
 	floorSeq, err := q.LockOutboxLane(ctx, lane)
 	if err != nil {
 		return fmt.Errorf("lock lane: %w", err)
 	}
-	if err := q.ErasePending(ctx, sqlcgen.ErasePendingParams{
+	Queue(q.ErasePending(ctx, sqlcgen.ErasePendingParams{
 		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane, FloorSeq: floorSeq,
-	}); err != nil {
-		return err
-	}
-	return q.InsertErasure(ctx, aggregate.Type, aggregate.ID)
+	}))
+	Queue(q.InsertErasure(ctx, aggregate.Type, aggregate.ID))
+	return nil
 }
 
 // Eraser erases the events and the requests of the purged aggregates that are queued. The

@@ -27,7 +27,7 @@ import (
 const marker = "Kurosawa"
 
 // change applies a decision to a video.
-func change(t testing.TB, videos *store.Videos, id uuid.UUID, decide domain.Decision) domain.Video {
+func change(t testing.TB, videos *store.Videos, id uuid.UUID, decide domain.VideoDecision) domain.Video {
 	t.Helper()
 	v, err := videos.ChangeVideo(t.Context(), id, decide)
 	if err != nil {
@@ -44,9 +44,9 @@ func deletedVideo(t testing.TB, videos *store.Videos, title string) uuid.UUID {
 	if _, err := videos.CreateVideo(t.Context(), uuid.New(), []byte(title), e); err != nil {
 		t.Fatal(err)
 	}
-	for _, decide := range []domain.Decision{
-		domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: title + "!"}, 1, stamp(t)),
-		domain.Publish(2, stamp(t)), domain.Unpublish(3, stamp(t)), domain.Delete(false, 4, stamp(t)),
+	for _, decide := range []domain.VideoDecision{
+		domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: title + "!"}, 1, stamp(t)),
+		domain.PublishVideo(2, stamp(t)), domain.UnpublishVideo(3, stamp(t)), domain.DeleteVideo(false, 4, stamp(t)),
 	} {
 		change(t, videos, e.Video.ID, decide)
 	}
@@ -91,8 +91,8 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 		t.Fatalf("before the purge %s is in %q, want four tables: the test does not test much", marker, got)
 	}
 
-	got := change(t, videos, id, domain.Purge(5, stamp(t)))
-	if !got.Purged() || got.Version != 6 || !cmp.Equal(got.Details, domain.Details{}) {
+	got := change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
+	if !got.Purged() || got.Version != 6 || !cmp.Equal(got.VideoDetails, domain.VideoDetails{}) {
 		t.Errorf("ChangeVideo() = %+v, want a tombstone of version 6", got)
 	}
 	today := "video_catalog.outbox_p" + time.Now().UTC().Format("20060102")
@@ -119,7 +119,7 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 	}
 
 	// A repeated call has no effect, and all others do not find the video.
-	if again := change(t, videos, id, domain.Purge(5, stamp(t))); !cmp.Equal(again, got, cmp.Comparer(func(a, b []string) bool { return slices.Equal(a, b) })) {
+	if again := change(t, videos, id, domain.PurgeVideo(5, stamp(t))); !cmp.Equal(again, got, cmp.Comparer(func(a, b []string) bool { return slices.Equal(a, b) })) {
 		t.Errorf("ChangeVideo() again = %+v, want %+v", again, got)
 	}
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String()); n != 1 || calls != 2 {
@@ -128,7 +128,7 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 	if _, err := videos.GetVideo(t.Context(), id); kindOf(err) != problem.NotFound {
 		t.Errorf("GetVideo() = %v, want NotFound", err)
 	}
-	if _, err := videos.ChangeVideo(t.Context(), newID(t), domain.Purge(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
+	if _, err := videos.ChangeVideo(t.Context(), newID(t), domain.PurgeVideo(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
 		t.Errorf("ChangeVideo() of an unknown video = %v, want NotFound", err)
 	}
 	for _, oldestFirst := range []bool{false, true} {
@@ -167,14 +167,14 @@ func TestFailedPurgeErasesNothing(t *testing.T) {
 			before := tablesWith(t, pool, marker)
 			execute(t, pool, fmt.Sprintf(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken on purpose'; END $$;
 				CREATE TRIGGER refuse BEFORE %s ON %s FOR EACH ROW EXECUTE FUNCTION refuse()`, test.on, test.table))
-			if v, err := videos.ChangeVideo(t.Context(), id, domain.Purge(5, stamp(t))); err == nil {
+			if v, err := videos.ChangeVideo(t.Context(), id, domain.PurgeVideo(5, stamp(t))); err == nil {
 				t.Errorf("ChangeVideo() = %+v, want an error", v)
 			}
 			if got := tablesWith(t, pool, marker); !slices.Equal(got, before) {
 				t.Errorf("%s is in %q, want %q", marker, got, before)
 			}
 			execute(t, pool, "DROP FUNCTION refuse CASCADE")
-			change(t, videos, id, domain.Purge(5, stamp(t)))
+			change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
 			erase(t, store.NewEraser(events), 10)
 			if got := tablesWith(t, pool, marker); len(got) > 0 {
 				t.Errorf("%s is in %q, want nowhere", marker, got)
@@ -222,7 +222,7 @@ func TestPurgeEndsABlock(t *testing.T) {
 			if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox_aside"); n != 5 {
 				t.Fatalf("events set aside = %d, want 5", n)
 			}
-			change(t, videos, id, domain.Purge(5, stamp(t)))
+			change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
 			var published []string
 			for c := claim(t, events); c.Token != 0; c = claim(t, events) {
 				for _, e := range c.Events {
@@ -266,7 +266,7 @@ func TestPurgeAmongPublishers(t *testing.T) {
 					break
 				}
 				if pass == purgeAt { // between the claim and its settlement
-					change(t, videos, id, domain.Purge(5, stamp(t)))
+					change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
 					purged = true
 				}
 				if c.Token == 0 {
@@ -305,7 +305,7 @@ func TestEraserCanDieAnywhere(t *testing.T) {
 	kept := deletedVideo(t, videos, "Ozu")
 	for steps := range 14 { // 12 are a whole round in the beginning
 		id := deletedVideo(t, videos, marker)
-		change(t, videos, id, domain.Purge(5, stamp(t)))
+		change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
 		dies := store.NewEraser(events)
 		for range steps {
 			if _, err := dies.Erase(t.Context(), 1); err != nil {
@@ -313,7 +313,7 @@ func TestEraserCanDieAnywhere(t *testing.T) {
 			}
 		}
 		late := deletedVideo(t, videos, marker)
-		change(t, videos, late, domain.Purge(5, stamp(t)))
+		change(t, videos, late, domain.PurgeVideo(5, stamp(t)))
 		if steps%2 == 0 { // two at the same time, of which the one is far ahead
 			erase(t, dies, 3)
 		}
@@ -346,7 +346,7 @@ func TestEraserReadsEachRowOnce(t *testing.T) {
 		SELECT 'video', gen_random_uuid(), gen_random_uuid(), '', now() - n * interval '1 ms' FROM generate_series(1, %d) n`, rows))
 	const purged = 100
 	for range purged {
-		change(t, videos, deletedVideo(t, videos, marker), domain.Purge(5, stamp(t)))
+		change(t, videos, deletedVideo(t, videos, marker), domain.PurgeVideo(5, stamp(t)))
 	}
 	read := func() (whole, entries int) {
 		t.Helper()
@@ -358,7 +358,7 @@ func TestEraserReadsEachRowOnce(t *testing.T) {
 		if analyzed {
 			execute(t, pool, "ANALYZE video_catalog.outbox, video_catalog.requests, video_catalog.erasures, video_catalog.videos")
 			for range purged {
-				change(t, videos, deletedVideo(t, videos, marker), domain.Purge(5, stamp(t)))
+				change(t, videos, deletedVideo(t, videos, marker), domain.PurgeVideo(5, stamp(t)))
 			}
 		}
 		wholeBefore, entriesBefore := read()
@@ -412,7 +412,7 @@ func TestTombstonesArePruned(t *testing.T) {
 	for i := range ids {
 		ids[i] = deletedVideo(t, videos, marker)
 		if i > 0 {
-			change(t, videos, ids[i], domain.Purge(5, stamp(t)))
+			change(t, videos, ids[i], domain.PurgeVideo(5, stamp(t)))
 		}
 		execute(t, pool, `INSERT INTO video_catalog_read.video_projection
 			SELECT id, title, description, release_year, duration_ms, language_code, tags, false, true, version, NULL, publish_time, update_time, '', pg_current_xact_id(), now()
@@ -449,7 +449,7 @@ func TestTombstonesArePruned(t *testing.T) {
 			t.Errorf("%s = %q, want the deleted one and the one purged lately, %q", sql, got, want)
 		}
 	}
-	if _, err := videos.ChangeVideo(t.Context(), ids[1], domain.Purge(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
+	if _, err := videos.ChangeVideo(t.Context(), ids[1], domain.PurgeVideo(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
 		t.Errorf("ChangeVideo() without a tombstone = %v, want NotFound", err)
 	}
 }
@@ -463,8 +463,8 @@ func TestPurgeErasesTheQuerySide(t *testing.T) {
 	catalog, inbox := store.NewCatalog(user), store.NewInbox(user)
 	events := life(t, marker, 4)
 	last := func() domain.Video { return events[len(events)-1].Video }
-	events = append(events, after(t, last(), domain.Delete(false, 4, stamp(t))))
-	events = append(events, after(t, last(), domain.Purge(5, stamp(t))))
+	events = append(events, after(t, last(), domain.DeleteVideo(false, 4, stamp(t))))
+	events = append(events, after(t, last(), domain.PurgeVideo(5, stamp(t))))
 	project(t, catalog, "catalog", events[:5]...)
 	kept := quarantined("kept")
 	kept.OrderingKey = newID(t).String()
@@ -519,8 +519,8 @@ func TestLateEventsFindATombstone(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 4))
 	for range 30 {
 		events := life(t, marker, 4)
-		events = append(events, after(t, events[3].Video, domain.Delete(false, 4, stamp(t))))
-		events = append(events, after(t, events[4].Video, domain.Purge(5, stamp(t))))
+		events = append(events, after(t, events[3].Video, domain.DeleteVideo(false, 4, stamp(t))))
+		events = append(events, after(t, events[4].Video, domain.PurgeVideo(5, stamp(t))))
 		purge := events[5]
 		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
 		for _, e := range events {

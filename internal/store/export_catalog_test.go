@@ -6,7 +6,6 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // PutEntries writes entries into the catalog, over any version.
@@ -15,5 +14,8 @@ func PutEntries(ctx context.Context, c *Catalog, entries []domain.Entry) error {
 	for _, entry := range entries {
 		news[entry.VideoID] = entry
 	}
-	return inTx(ctx, c.pool, "store.PutEntries", func(ctx context.Context, q *sqlcgen.Queries) error { return upsert(ctx, q, news) })
+	return InTx(ctx, c.pool, "store.PutEntries", func(ctx context.Context, tx Tx) error {
+		WriteEntries(ctx, tx, news)
+		return nil
+	})
 }

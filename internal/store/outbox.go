@@ -27,15 +27,14 @@ func NewOutbox(pool *pgxpool.Pool) *Outbox {
 // appendEvent appends an event to the outbox, in the transaction that changes its
 // aggregate. It must come last in that transaction, after the row of the aggregate is
 // inserted or locked: events are published in the order in which they were appended. The event
-// has the trace, the caller and the cause of ctx.
-func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) error {
-	cause := envelope.CauseOf(ctx)
-	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
+// has the trace of ctx.
+func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) {
+	Queue(q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
 		EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: m.Payload, OccurredAt: m.OccurredAt, Traceparent: optional(envelope.Traceparent(ctx)),
-		Caller: optional(escape(envelope.CallerOf(ctx))), CausationID: optional(cause.CausationID), CorrelationID: optional(cause.CorrelationID),
-	})
+		Caller: optional(escape(m.Caller)), CausationID: optional(m.Cause.CausationID), CorrelationID: optional(m.Cause.CorrelationID),
+	}))
 }
 
 // Maintain creates the partitions of the next daysAhead days and drops those older than
@@ -65,9 +64,8 @@ type Backlog struct {
 func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	var row sqlcgen.MeasureOutboxRow
 	err := inTx(ctx, o.pool, "store.Measure", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
-		if err = q.UseOutboxIndexes(ctx); err == nil {
-			row, err = q.MeasureOutbox(ctx, limit(maxCounted))
-		}
+		Queue(q.UseOutboxIndexes(ctx))
+		row, err = q.MeasureOutbox(ctx, limit(maxCounted))
 		return err
 	})
 	if err != nil {

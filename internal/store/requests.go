@@ -20,17 +20,17 @@ var errRepeated = errors.New("the request is repeated")
 // insertRequest records, in the transaction of a create, which aggregate a request made. It
 // returns errRepeated if the request made one before. That is no error of PostgreSQL: repeated
 // calls are normal, and its log has each error.
-func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, made envelope.Aggregate, fingerprint []byte) error {
-	_, err := q.InsertRequest(ctx, sqlcgen.InsertRequestParams{AggregateType: made.Type, RequestID: id, AggregateID: made.ID, Fingerprint: fingerprint})
+func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, aggregate envelope.Aggregate, fingerprint []byte) error {
+	_, err := q.InsertRequest(ctx, sqlcgen.InsertRequestParams{AggregateType: aggregate.Type, RequestID: id, AggregateID: aggregate.ID, Fingerprint: fingerprint})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return errRepeated
 	}
 	return err
 }
 
-// madeBy returns the id of the aggregate that a request made. If that request had another
+// requestedBy returns the id of the aggregate that a request made. If that request had another
 // fingerprint, the error is problem.Exists.
-func madeBy(ctx context.Context, q *sqlcgen.Queries, aggregateType string, requestID uuid.UUID, fingerprint []byte) (aggregateID string, err error) {
+func requestedBy(ctx context.Context, q *sqlcgen.Queries, aggregateType string, requestID uuid.UUID, fingerprint []byte) (aggregateID string, err error) {
 	request, err := q.GetRequest(ctx, aggregateType, requestID)
 	if errors.Is(err, pgx.ErrNoRows) { // just pruned
 		return "", problem.Errorf(problem.Unavailable, "the request id %q has just expired: try again", requestID)

@@ -78,7 +78,7 @@ func TestRolesDoTheirWholeJob(t *testing.T) {
 	owner := storetest.Pool(t, 2)
 	commands, queries := userPool(t, owner, videoRole), userPool(t, owner, catalogRole)
 	for _, pool := range []*pgxpool.Pool{commands, queries} {
-		check(t, "Check()", db.Check(t.Context(), pool))
+		check(t, "Check()", db.Check(t.Context(), storetest.Options(), pool))
 	}
 	videos, events, catalog, inbox := store.NewVideos(commands, nil), store.NewOutbox(commands), store.NewCatalog(queries), store.NewInbox(queries)
 	for pool, table := range map[*pgxpool.Pool]string{commands: "video_catalog.audit", queries: "video_catalog_read.audit"} {
@@ -299,6 +299,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"support_ro video_catalog.outbox_blocked":        "SELECT",
 		"support_ro video_catalog.outbox_lanes":          "SELECT",
 		"support_ro video_catalog.audit":                 "SELECT",
+		"support_ro video_catalog.known_database":        "SELECT",
 		"support_ro video_catalog_read.audit":            "SELECT",
 		"support_ro video_catalog_read.video_projection": "SELECT",
 		"support_ro video_catalog_read.inbox":            "SELECT",

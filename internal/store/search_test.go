@@ -103,7 +103,7 @@ func TestSearchTakesAnyText(t *testing.T) {
 	id, version := newID(t), int64(0)
 	rapid.Check(t, func(t *rapid.T) {
 		version++
-		e := domain.Entry{VideoID: id, Visible: true, Version: version, PublishTime: epoch, UpdateTime: epoch, Details: domain.Details{
+		e := domain.Entry{VideoID: id, Visible: true, Version: version, PublishTime: epoch, UpdateTime: epoch, VideoDetails: domain.VideoDetails{
 			Title: anyText(200).Draw(t, "title"), Description: anyText(1000).Draw(t, "description"), Tags: rapid.SliceOfN(anyText(50), 0, 5).Draw(t, "tags"),
 		}}
 		if err := store.PutEntries(t.Context(), catalog, []domain.Entry{e}); err != nil {
@@ -157,7 +157,7 @@ func TestSearchFindsEveryPartOfATitle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		words := rapid.SliceOfN(word, 1, 8).Draw(t, "words")
 		version++
-		e := domain.Entry{VideoID: id, Visible: true, Version: version, PublishTime: epoch, UpdateTime: epoch, Details: domain.Details{
+		e := domain.Entry{VideoID: id, Visible: true, Version: version, PublishTime: epoch, UpdateTime: epoch, VideoDetails: domain.VideoDetails{
 			Title: strings.Join(words, rapid.SampledFrom([]string{" ", "　", "・", ", ", " or ", "-", "'"}).Draw(t, "separator")), Description: anyText(50).Draw(t, "description"),
 		}}
 		if err := store.PutEntries(t.Context(), catalog, []domain.Entry{e}); err != nil {

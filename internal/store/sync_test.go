@@ -143,7 +143,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			if _, err := videos.CreateVideo(ctx, uuid.Nil, nil, e); err != nil {
 				return err
 			}
-			_, err := videos.ChangeVideo(ctx, e.Video.ID, domain.Publish(domain.AnyVersion, stamp(t)))
+			_, err := videos.ChangeVideo(ctx, e.Video.ID, domain.PublishVideo(domain.AnyVersion, stamp(t)))
 			return err
 		},
 		"Videos.Base": nothing, "Videos.Committed": nothing, "Videos.Decide": nothing, // of transactions of others
@@ -175,7 +175,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			if _, err := videos.CreateVideo(ctx, newID(t), []byte("fingerprint"), e); err != nil {
 				return err
 			}
-			for _, decide := range []domain.Decision{domain.Delete(false, 1, stamp(t)), domain.Purge(2, stamp(t))} {
+			for _, decide := range []domain.VideoDecision{domain.DeleteVideo(false, 1, stamp(t)), domain.PurgeVideo(2, stamp(t))} {
 				if _, err := videos.ChangeVideo(ctx, e.Video.ID, decide); err != nil {
 					return err
 				}
@@ -258,7 +258,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 		"Catalog.Changed": nothing,
 		"Catalog.Over":    nothing,
 		"Catalog.Project": func(ctx context.Context) error {
-			_, err := catalog.Project(ctx, consumer, []domain.Event{*created(t, "Ran"), *created(t, "Kagemusha")})
+			_, err := catalog.Project(ctx, consumer, []domain.VideoEvent{*created(t, "Ran"), *created(t, "Kagemusha")})
 			return err
 		},
 		"Catalog.GetEntry": func(ctx context.Context) error {

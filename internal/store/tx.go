@@ -16,12 +16,11 @@ import (
 
 // InTx runs fn in one transaction. It commits unless fn fails.
 //
-// A statement without a result (:exec) is not sent immediately. It waits for the next
-// statement with a result, or for the COMMIT. BEGIN waits for the first statement. So
-// "lock, update, append" takes two round trips instead of five, and holds the row lock for
-// one. An error of a waiting statement comes from the call that sends it. Inside a
-// transaction the number of affected rows is not available: lock the row first, then its
-// update cannot miss.
+// A statement without a result (:exec) is not sent immediately: see [Queue]. It waits for
+// the next statement with a result, or for the COMMIT. BEGIN waits for the first statement.
+// So "lock, update, append" takes two round trips instead of five, and holds the row lock
+// for one. Inside a transaction the number of affected rows is not available: lock the row
+// first, then its update cannot miss.
 //
 // In a recorded trace the transaction is a span, and its statements are under it.
 func InTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, tx Tx) error) (err error) {
@@ -49,6 +48,13 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 	}
 	return err
 }
+
+// Queue marks a statement without a result (:exec) in a transaction. Such a statement waits,
+// so it has no error yet, and Queue returns none. Its error comes from the statement, or the
+// COMMIT, that sends it.
+//
+//	store.Queue(q.DeleteTimer(ctx, id))
+func Queue(error) {}
 
 // Tx is what the queries of sqlc run on: a transaction or a pool. The packages of sqlc in options
 // have it as DBTX.
@@ -94,7 +100,7 @@ func (t *tx) rollback(ctx context.Context) {
 	_, _ = t.conn.Exec(ctx, "ROLLBACK") // on an error the pool closes the connection
 }
 
-// Exec implements sqlcgen.DBTX.
+// Exec implements sqlcgen.DBTX. It never returns an error: see [Queue].
 func (t *tx) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	t.waiting.Queue(sql, args...)
 	return pgconn.CommandTag{}, nil

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"math"
 	"time"
 )
@@ -34,9 +33,6 @@ func valueOf[T any](value *T) T {
 }
 
 func timeOf(t *time.Time) time.Time { return valueOf(t).UTC() }
-
-// byteLimit returns n, or for 0 a limit that no page reaches.
-func byteLimit(n int) int64 { return int64(cmp.Or(n, math.MaxInt)) }
 
 func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked
 

@@ -13,29 +13,26 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Videos is the command side: videos, and their events.
+// Videos is the command side of videos.
 type Videos struct {
 	commandSide
-	// OnPurge, if it is set, is called after a purge: an Eraser has work. It must not
-	// block.
+	// OnPurge, if it is set, is called after a purge: an Eraser has work. It must not block.
 	OnPurge func()
 }
 
-// NewVideos returns the command side of a pool. onCommit may be nil. It is
-// called with the aggregate of an event after a commit, and also if the result
-// of the commit is unknown. It must not block.
+// NewVideos returns the command side of a pool. onCommit may be nil. It is called with the
+// aggregate of an event after a commit, and also if the result of the commit is unknown. It
+// must not block.
 func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
 	return &Videos{commandSide: newCommandSide(pool, event.AggregateVideo, onCommit)}
 }
 
-// CreateVideo stores the first event of a video. With a requestID other than
-// uuid.Nil it is idempotent: a repeated call with the same fingerprint returns
-// the current state of the video created first. With another fingerprint it
-// returns problem.Exists.
-func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
-	id, err := s.create(ctx, "store.CreateVideo", requestID, fingerprint, created.Video.ID, func(ctx context.Context, tx Tx) error {
-		return record(ctx, tx, created)
-	})
+// CreateVideo stores the first event of a video. With a requestID other than uuid.Nil it is
+// idempotent: a repeated call with the same fingerprint returns the current state of the
+// video created first. With another fingerprint it returns problem.Exists.
+func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.VideoEvent) (domain.Video, error) {
+	write := func(ctx context.Context, tx Tx) error { return recordVideo(ctx, tx, created) }
+	id, err := s.create(ctx, "store.CreateVideo", requestID, fingerprint, created.Video.ID, write)
 	if err != nil {
 		return domain.Video{}, err
 	}
@@ -45,43 +42,43 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	return created.Video, nil
 }
 
-// ChangeVideo applies a decision to a video under the lock of its row, and
-// returns the new state. If the decision returns no event, nothing changes.
-func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error) {
-	var video domain.Video
+// ChangeVideo applies a decision to a video under the lock of its row, and returns the new
+// state. If the decision returns no event, nothing changes.
+func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error) {
+	var v domain.Video
 	err := s.change(ctx, "store.ChangeVideo", id, func(ctx context.Context, tx Tx) (changed bool, err error) {
 		row, err := sqlcgen.New(tx).LockVideo(ctx, id)
 		if err != nil {
 			return false, notFound(err, "video", id)
 		}
-		video, changed, err = s.Decide(ctx, tx, id, videoOf(row), decide)
+		v, changed, err = s.Decide(ctx, tx, id, videoOf(row), decide)
 		return changed, err
 	})
 	if err != nil {
 		return domain.Video{}, err
 	}
-	if video.Purged() && s.OnPurge != nil {
+	if v.Purged() && s.OnPurge != nil {
 		s.OnPurge()
 	}
-	return video, nil
+	return v, nil
 }
 
-// Decide applies a decision to a video in a transaction that has locked it, and returns the state
-// after it. If the decision returns no event, nothing changes. The zero value is the state before
-// of a video that does not exist.
-func (*Videos) Decide(ctx context.Context, tx Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*domain.Event, error)) (after domain.Video, changed bool, err error) {
-	made, err := decide(before)
-	if made == nil || err != nil {
+// Decide applies a decision to a video in a transaction that has locked it, and returns the
+// state after it. If the decision returns no event, nothing changes. The zero value is the state
+// before of a video that does not exist.
+func (*Videos) Decide(ctx context.Context, tx Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*domain.VideoEvent, error)) (after domain.Video, changed bool, err error) {
+	next, err := decide(before)
+	if next == nil || err != nil {
 		return before, false, err
 	}
-	if err := checkNext(id, before.Version, made.Video.ID, made.Video.Version); err != nil {
+	if err := checkNext(id, before.Version, next.Video.ID, next.Video.Version); err != nil {
 		return before, false, err
 	}
-	return made.Video, true, record(ctx, tx, made)
+	return next.Video, true, recordVideo(ctx, tx, next)
 }
 
-// Lock locks videos in the order of their ids, and returns those that exist. It waits for other
-// transactions; with free it leaves out the videos that they have locked.
+// Lock locks videos in the order of their ids, and returns those that exist. It waits for
+// other transactions; with free it leaves out the videos that they have locked.
 func (*Videos) Lock(ctx context.Context, tx Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]domain.Video, error) {
 	q := sqlcgen.New(tx)
 	lock := q.LockVideos
@@ -96,11 +93,11 @@ func (*Videos) Lock(ctx context.Context, tx Tx, ids []uuid.UUID, free bool) (map
 	return locked, err
 }
 
-// record writes a video and its event in the caller's transaction. No other
-// code writes videos, so a crash leaves both or neither.
-func record(ctx context.Context, tx Tx, e *domain.Event) error {
+// recordVideo writes a video and its event in the caller's transaction. No other code writes
+// videos, so a crash leaves both or neither.
+func recordVideo(ctx context.Context, tx Tx, e *domain.VideoEvent) error {
 	q := sqlcgen.New(tx)
-	message, err := event.Encode(e)
+	message, err := event.EncodeVideo(e)
 	if err != nil {
 		return err
 	}
@@ -111,28 +108,37 @@ func record(ctx context.Context, tx Tx, e *domain.Event) error {
 		}
 	}
 	if v.Version == 1 {
-		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
-			ID: v.ID, Title: v.Title, Description: v.Description, ReleaseYear: v.ReleaseYear,
-			DurationMs: v.Duration.Milliseconds(), LanguageCode: v.LanguageCode, Tags: notNil(v.Tags),
-			State: string(v.State), Version: v.Version,
-			CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, PublishTime: optional(v.PublishTime), DeleteTime: optional(v.DeleteTime),
-		})
+		Queue(q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
+			ID:           v.ID,
+			Title:        v.Title,
+			Description:  v.Description,
+			ReleaseYear:  v.ReleaseYear,
+			DurationMs:   v.Duration.Milliseconds(),
+			LanguageCode: v.LanguageCode,
+			Tags:         notNil(v.Tags),
+			State:        string(v.State), Version: v.Version,
+			CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, DeleteTime: optional(v.DeleteTime),
+			PublishTime: optional(v.PublishTime),
+		}))
 	} else {
-		err = q.UpdateVideo(ctx, sqlcgen.UpdateVideoParams{
-			ID: v.ID, Title: v.Title, Description: v.Description, ReleaseYear: v.ReleaseYear,
-			DurationMs: v.Duration.Milliseconds(), LanguageCode: v.LanguageCode, Tags: notNil(v.Tags),
-			State: string(v.State), Version: v.Version,
-			UpdateTime: v.UpdateTime, PublishTime: optional(v.PublishTime), DeleteTime: optional(v.DeleteTime), PurgeTime: optional(v.PurgeTime),
-		})
+		Queue(q.UpdateVideo(ctx, sqlcgen.UpdateVideoParams{
+			ID:           v.ID,
+			Title:        v.Title,
+			Description:  v.Description,
+			ReleaseYear:  v.ReleaseYear,
+			DurationMs:   v.Duration.Milliseconds(),
+			LanguageCode: v.LanguageCode,
+			Tags:         notNil(v.Tags),
+			State:        string(v.State), Version: v.Version,
+			UpdateTime: v.UpdateTime, DeleteTime: optional(v.DeleteTime),
+			PublishTime: optional(v.PublishTime), PurgeTime: optional(v.PurgeTime),
+		}))
 	}
-	if err != nil {
-		return err
-	}
-	return appendEvent(ctx, q, message) // last: the row is locked
+	appendEvent(ctx, q, message) // last: the row is locked
+	return nil
 }
 
-// GetVideo returns a video, even a deleted one, or problem.NotFound. A purged one is not
-// found.
+// GetVideo returns a video, even a deleted one, or problem.NotFound. A purged one is not found.
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
 	row, err := s.queries.GetVideo(ctx, id)
 	if err != nil {
@@ -141,72 +147,54 @@ func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, erro
 	return videoOf(row), nil
 }
 
-// FindVideos returns the existing videos among ids, deleted and purged ones too.
-func (s *Videos) FindVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
-	rows, err := s.queries.FindVideos(ctx, ids)
-	if err != nil {
-		return nil, wrap(err, "find %d videos", len(ids))
-	}
-	found := make(map[uuid.UUID]domain.Video, len(rows))
-	for _, row := range rows {
-		found[row.ID] = videoOf(row)
-	}
-	return found, nil
-}
-
-// startTime is before every possible time.
-var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // ListVideos returns a page of videos, and whether more follow.
-func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error) {
-	after := query.After
+func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error) {
 	if query.OldestFirst {
-		if after == nil {
-			after = &domain.VideoCursor{CreateTime: startTime, ID: uuid.Nil}
-		}
-		rows, err := s.queries.ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
-			AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
-			State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
-			OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
-		})
-		if err != nil {
-			return nil, false, wrap(err, "list videos")
-		}
-		return mapSlice(rows, func(row sqlcgen.ListVideosOldestFirstRow) domain.Video {
-			return listedVideo(sqlcgen.ListVideosNewestFirstRow(row))
-		}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
+		return s.listOldestFirst(ctx, query)
 	}
+	after, p := query.After, pageOver(s.pool, query.Limit)
 	if after == nil {
 		after = &domain.VideoCursor{CreateTime: endOfTime, ID: uuid.Max}
 	}
-	rows, err := s.queries.ListVideosNewestFirst(ctx, sqlcgen.ListVideosNewestFirstParams{
+	rows, err := p.queries().ListVideos(ctx, sqlcgen.ListVideosParams{
 		BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
-		State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
-		OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+		State:        optional(string(query.State)),
+		LanguageCode: optional(query.LanguageCode),
+		MaxRows:      p.maxRows(),
 	})
-	if err != nil {
-		return nil, false, wrap(err, "list videos")
-	}
-	return mapSlice(rows, listedVideo), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
-}
-
-func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
-	return videoOf(sqlcgen.VideoCatalogVideo{
-		ID: row.ID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
-		LanguageCode: row.LanguageCode, Tags: row.Tags, State: row.State, Version: row.Version,
-		CreateTime: row.CreateTime, UpdateTime: row.UpdateTime, PublishTime: row.PublishTime, DeleteTime: row.DeleteTime, PurgeTime: row.PurgeTime,
-	})
+	return mapSlice(rows, videoOf), p.more, wrap(err, "list videos")
 }
 
 func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
 	return domain.Video{
 		ID: row.ID,
-		Details: domain.Details{
-			Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear,
-			Duration: time.Duration(row.DurationMs) * time.Millisecond, LanguageCode: row.LanguageCode, Tags: row.Tags,
+		VideoDetails: domain.VideoDetails{
+			Title:        row.Title,
+			Description:  row.Description,
+			ReleaseYear:  row.ReleaseYear,
+			Duration:     time.Duration(row.DurationMs) * time.Millisecond,
+			LanguageCode: row.LanguageCode,
+			Tags:         row.Tags,
 		},
-		State: domain.State(row.State), Version: row.Version,
-		CreateTime: row.CreateTime.UTC(), UpdateTime: row.UpdateTime.UTC(),
-		PublishTime: timeOf(row.PublishTime), DeleteTime: timeOf(row.DeleteTime), PurgeTime: timeOf(row.PurgeTime),
+		State:      domain.VideoState(row.State),
+		Version:    row.Version,
+		CreateTime: row.CreateTime.UTC(), UpdateTime: row.UpdateTime.UTC(), DeleteTime: timeOf(row.DeleteTime),
+		PublishTime: timeOf(row.PublishTime), PurgeTime: timeOf(row.PurgeTime),
 	}
+}
+
+func projectedVideo(e domain.VideoEvent) projected {
+	return projected{aggregate: e.Video.ID, event: e.ID, version: e.Video.Version, purged: e.Video.Purged()}
+}
+
+func videoVersions(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) ([]projected, error) {
+	rows, err := q.FindVideoVersions(ctx, ids)
+	return mapSlice(rows, func(row sqlcgen.FindVideoVersionsRow) projected {
+		return projected{aggregate: row.VideoID, event: valueOf(row.EventID), version: row.Version}
+	}), err
+}
+
+func projectVideo(ctx context.Context, q *sqlcgen.Queries, e domain.VideoEvent) error {
+	projectEntry(ctx, q, domain.EntryOf(e.Video), e.ID)
+	return nil
 }

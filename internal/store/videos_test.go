@@ -60,11 +60,11 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := e.Video.ID
-	for i, decide := range []domain.Decision{
-		domain.Publish(domain.AnyVersion, stamp(t)),
-		domain.Unpublish(domain.AnyVersion, stamp(t)),
-		domain.Delete(false, domain.AnyVersion, stamp(t)),
-		domain.Undelete(domain.AnyVersion, stamp(t)),
+	for i, decide := range []domain.VideoDecision{
+		domain.PublishVideo(domain.AnyVersion, stamp(t)),
+		domain.UnpublishVideo(domain.AnyVersion, stamp(t)),
+		domain.DeleteVideo(false, domain.AnyVersion, stamp(t)),
+		domain.UndeleteVideo(domain.AnyVersion, stamp(t)),
 	} {
 		if _, err := videos.ChangeVideo(t.Context(), id, decide); err != nil {
 			t.Fatalf("change %d: %v", i, err)
@@ -111,7 +111,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 		t.Errorf("create once more: %v, and %d calls of onCommit, want an error and no other", err, commits)
 	}
 	deaf.Store(true)
-	if _, err := videos.ChangeVideo(t.Context(), id, domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != problem.Unavailable || commits != 2 {
+	if _, err := videos.ChangeVideo(t.Context(), id, domain.PublishVideo(domain.AnyVersion, stamp(t))); kindOf(err) != problem.Unavailable || commits != 2 {
 		t.Errorf("change without an answer: %v, and %d calls of onCommit, want Unavailable and 2", err, commits)
 	}
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String()); n != 2 {
@@ -143,7 +143,7 @@ func TestNothingChangedWritesNoEvent(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
 		t.Fatal(err)
 	}
-	same := domain.Update(domain.AllFields(), e.Video.Details, domain.AnyVersion, stamp(t))
+	same := domain.UpdateVideo(domain.AllVideoFields(), e.Video.VideoDetails, domain.AnyVersion, stamp(t))
 	got, err := videos.ChangeVideo(t.Context(), e.Video.ID, same)
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestFailedTransactionLeavesNothing(t *testing.T) {
 			if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Kagemusha")); err == nil {
 				t.Error("CreateVideo() = nil, want an error")
 			}
-			if _, err := videos.ChangeVideo(t.Context(), existing.Video.ID, domain.Publish(domain.AnyVersion, stamp(t))); err == nil {
+			if _, err := videos.ChangeVideo(t.Context(), existing.Video.ID, domain.PublishVideo(domain.AnyVersion, stamp(t))); err == nil {
 				t.Error("ChangeVideo() = nil, want an error")
 			}
 			for _, sql := range []string{
@@ -213,13 +213,13 @@ func TestConnectionSurvivesFailedCommand(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err == nil {
 		t.Error("CreateVideo() twice with one id = nil, want an error")
 	}
-	if _, err := videos.ChangeVideo(t.Context(), newID(t), domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
+	if _, err := videos.ChangeVideo(t.Context(), newID(t), domain.PublishVideo(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
 		t.Errorf("ChangeVideo() of a missing video = %v, want NotFound", err)
 	}
-	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(7, stamp(t))); kindOf(err) != problem.Conflict {
+	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.PublishVideo(7, stamp(t))); kindOf(err) != problem.Conflict {
 		t.Errorf("ChangeVideo() of another version = %v, want Conflict", err)
 	}
-	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(1, stamp(t))); err != nil {
+	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.PublishVideo(1, stamp(t))); err != nil {
 		t.Errorf("ChangeVideo() after failures = %v", err)
 	}
 	if after := pool.Stat().NewConnsCount(); after != before {
@@ -242,9 +242,9 @@ func TestPanickingDecisionRollsBack(t *testing.T) {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		_, _ = videos.ChangeVideo(t.Context(), e.Video.ID, func(domain.Video) (*domain.Event, error) { panic("on purpose") })
+		_, _ = videos.ChangeVideo(t.Context(), e.Video.ID, func(domain.Video) (*domain.VideoEvent, error) { panic("on purpose") })
 	}()
-	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(1, stamp(t))); err != nil {
+	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.PublishVideo(1, stamp(t))); err != nil {
 		t.Errorf("ChangeVideo() after a panic = %v", err)
 	}
 }
@@ -258,9 +258,9 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
 		t.Fatal(err)
 	}
-	details := e.Video.Details
+	details := e.Video.VideoDetails
 	details.Description = strings.Repeat("x", 10_000_000)
-	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Update([]domain.Field{domain.FieldDescription}, details, domain.AnyVersion, stamp(t)))
+	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.UpdateVideo([]domain.VideoField{domain.VideoFieldDescription}, details, domain.AnyVersion, stamp(t)))
 	if kindOf(err) != problem.Invalid {
 		t.Errorf("ChangeVideo() = %v, want Invalid", err)
 	}
@@ -381,8 +381,8 @@ func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				title := domain.Details{Title: fmt.Sprintf("%d/%d", w, i)}
-				if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Update([]domain.Field{domain.FieldTitle}, title, domain.AnyVersion, domain.Stamp{EventID: id, Time: epoch})); err != nil {
+				title := domain.VideoDetails{Title: fmt.Sprintf("%d/%d", w, i)}
+				if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, title, domain.AnyVersion, domain.Stamp{EventID: id, Time: epoch})); err != nil {
 					t.Errorf("ChangeVideo() = %v", err)
 				}
 			}
@@ -416,7 +416,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 			var last domain.Video
 			seen := map[uuid.UUID]int{}
 			for {
-				page, _, err := videos.ListVideos(t.Context(), domain.VideoQuery{OldestFirst: oldestFirst, After: after, Limit: 4, State: domain.Draft})
+				page, _, err := videos.ListVideos(t.Context(), domain.VideoQuery{OldestFirst: oldestFirst, After: after, Limit: 4, State: domain.VideoStateDraft})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -432,7 +432,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 				}
 				after = &domain.VideoCursor{CreateTime: last.CreateTime, ID: last.ID}
 				// A write between the pages: it moves no video to another page.
-				if _, err := videos.ChangeVideo(t.Context(), last.ID, domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "A"}, domain.AnyVersion, stamp(t))); err != nil {
+				if _, err := videos.ChangeVideo(t.Context(), last.ID, domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: "A"}, domain.AnyVersion, stamp(t))); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -460,11 +460,11 @@ func TestCutConnectionLeavesNothing(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
 		t.Fatal(err)
 	}
-	_, err = videos.ChangeVideo(t.Context(), e.Video.ID, func(v domain.Video) (*domain.Event, error) {
+	_, err = videos.ChangeVideo(t.Context(), e.Video.ID, func(v domain.Video) (*domain.VideoEvent, error) {
 		if _, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"); err != nil {
 			t.Error(err)
 		}
-		return domain.Publish(domain.AnyVersion, stamp(t))(v)
+		return domain.PublishVideo(domain.AnyVersion, stamp(t))(v)
 	})
 	if kindOf(err) != problem.Unavailable {
 		t.Errorf("ChangeVideo() = %v, want Unavailable", err)
@@ -475,9 +475,9 @@ func TestCutConnectionLeavesNothing(t *testing.T) {
 }
 
 // created is the first event of a new video.
-func created(t testing.TB, title string) *domain.Event {
+func created(t testing.TB, title string) *domain.VideoEvent {
 	t.Helper()
-	e, err := domain.Create(newID(t), domain.Details{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp(t))
+	e, err := domain.CreateVideo(newID(t), domain.VideoDetails{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,18 +1,6 @@
-// Package telemetry provides traces, metrics and logs. It creates the providers,
-// exports their data by OTLP or to Prometheus, and serves the private port.
-//
-// Everything is off by default. What is off has a nil provider, and code with a
-// nil provider creates no spans and no metrics.
-//
-//   - The sampling decision is made where a trace begins: by the caller, or here by
-//     Config.TraceRatio. All later steps follow it, also behind Pub/Sub.
-//   - Nothing waits for a collector. Spans that cannot be sent in time are dropped;
-//     Close waits as long as its context allows.
-//   - Payloads, arguments of statements and secrets never appear in spans, metrics
-//     or log lines. Ids do appear in the log.
-//
-// The private port must not be reachable from outside, because it has no
-// authentication: it serves profiles and can change the log level.
+// Package telemetry provides traces, metrics and logs. The variables of OpenTelemetry choose where
+// traces and metrics go; the private port serves the metrics to Prometheus. By default there are
+// none. Payloads, arguments of statements and secrets never appear in them or in the log.
 package telemetry
 
 import (
@@ -21,13 +9,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
+	"os"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/prometheus/otlptranslator"
+	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/contrib/instrumentation/runtime"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -39,172 +26,82 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config has the settings of telemetry. The zero value turns everything off.
+// Config configures telemetry, besides the variables of OpenTelemetry.
 type Config struct {
-	// Service and Version are the name and version on every span and metric.
-	Service, Version string
-	// Project is the Google Cloud project of spans and metrics. Only Google's
-	// OTLP endpoint needs it.
-	Project string
-	// TracesEndpoint is where spans are sent by OTLP over gRPC, such as
-	// http://localhost:4317 or https://telemetry.googleapis.com. An endpoint of
-	// googleapis.com is called with Google's default credentials. Empty: no
-	// spans.
-	TracesEndpoint string
-	// TraceRatio is the fraction of traces that are recorded, from 0 to 1. It
-	// applies only to traces that begin here.
-	TraceRatio float64
-	// MetricsEndpoint is where metrics are sent by OTLP over gRPC, once a
-	// minute; OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL changes that. Empty:
-	// none are sent.
-	MetricsEndpoint string
-	// Prometheus also serves the metrics on the private port.
-	Prometheus bool
+	Service, Version string // of the process, on every span and metric
+	Prometheus       bool   // makes Telemetry.Scrape
 }
 
-// Validate returns every error of the Config, joined into one.
-func (c Config) Validate() error {
-	var errs []error
-	for _, f := range []struct{ name, value string }{{"TracesEndpoint", c.TracesEndpoint}, {"MetricsEndpoint", c.MetricsEndpoint}} {
-		if err := CheckEndpoint(f.value); err != nil {
-			errs = append(errs, fmt.Errorf("%s %w", f.name, err))
-		}
-	}
-	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // rejects NaN too
-		errs = append(errs, errors.New("TraceRatio must be between 0 and 1"))
-	}
-	return errors.Join(errs...)
-}
-
-// CheckEndpoint returns an error if an endpoint is not valid. The error does
-// not repeat the endpoint, which may contain a password.
-func CheckEndpoint(endpoint string) error {
-	if endpoint == "" {
-		return nil
-	}
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return errors.New("must be a URL such as http://localhost:4317 or https://telemetry.googleapis.com")
-	}
-	return nil
-}
-
-// Telemetry has the providers of a process.
+// Telemetry has the providers of a process. What is off is nil.
 type Telemetry struct {
-	// Tracing creates spans. Nil: no spans.
 	Tracing trace.TracerProvider
-	// Metrics holds the metrics. Nil: no metrics.
 	Metrics metric.MeterProvider
-	// Scrape serves the metrics to Prometheus. Nil: off.
-	Scrape http.Handler
+	Scrape  http.Handler // serves the metrics to Prometheus
 
 	close []func(context.Context) error
 }
 
-// cardinality is the largest number of attribute sets per instrument. It is
-// more than we use, and small enough to limit the cost of a mistake.
-const cardinality = 2000
-
-// Start creates the providers. It does not connect yet. Later errors are
-// logged.
-func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *Telemetry, err error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	t := &Telemetry{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.Close(ctx))
-		}
-	}()
-	about, err := describe(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
+// Start creates the providers. It does not connect yet. Later errors are logged.
+func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Telemetry, error) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		log.WarnContext(context.WithoutCancel(ctx), "telemetry: failed", "err", err)
 	}))
-	if err := t.startTraces(ctx, cfg, about); err != nil {
-		return nil, err
+	registerGoogle()
+	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attribute.String("service.name", cfg.Service),
+		attribute.String("service.version", cfg.Version), attribute.String("service.instance.id", uuid.NewString())), resource.WithFromEnv())
+	t := &Telemetry{}
+	if err = errors.Join(err, t.startTraces(ctx, about), t.startMetrics(ctx, about, cfg.Prometheus)); err != nil {
+		return nil, fmt.Errorf("start telemetry: %w", errors.Join(err, t.Close(ctx)))
 	}
-	return t, t.startMetrics(ctx, cfg, about)
+	return t, nil
 }
 
-// describe returns the attributes of the process for every span and metric.
-// OpenTelemetry's variables, such as OTEL_RESOURCE_ATTRIBUTES, add to them.
-func describe(ctx context.Context, cfg Config) (*resource.Resource, error) {
-	attributes := []attribute.KeyValue{
-		attribute.String("service.name", cfg.Service), attribute.String("service.version", cfg.Version),
-		attribute.String("service.instance.id", uuid.NewString()),
-	}
-	if cfg.Project != "" {
-		attributes = append(attributes, attribute.String("gcp.project_id", cfg.Project))
-	}
-	about, err := resource.New(ctx, resource.WithAttributes(attributes...), resource.WithTelemetrySDK(), resource.WithFromEnv())
-	if err != nil {
-		return nil, fmt.Errorf("describe the process: %w", err)
-	}
-	return about, nil
+// asked reports whether a variable asks to export a signal. Without one, autoexport would
+// connect to localhost.
+func asked(signal string) bool {
+	return os.Getenv("OTEL_"+signal+"_EXPORTER") != "" || os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" ||
+		os.Getenv("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT") != ""
 }
 
-func (t *Telemetry) startTraces(ctx context.Context, cfg Config, about *resource.Resource) error {
-	if cfg.TracesEndpoint == "" {
+func (t *Telemetry) startTraces(ctx context.Context, about *resource.Resource) error {
+	if !asked("TRACES") {
 		return nil
 	}
-	exporter, err := newTraceExporter(ctx, cfg.TracesEndpoint)
-	if err != nil {
+	exporter, err := autoexport.NewSpanExporter(ctx)
+	if err != nil || autoexport.IsNoneSpanExporter(exporter) {
 		return err
 	}
-	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithResource(about),
-		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cfg.TraceRatio))),
-		sdktrace.WithBatcher(exporter),
-	)
+	provider := sdktrace.NewTracerProvider(sdktrace.WithResource(about), sdktrace.WithBatcher(exporter))
 	t.Tracing, t.close = provider, append(t.close, provider.Shutdown)
 	return nil
 }
 
-func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, about *resource.Resource) error {
-	options := []sdkmetric.Option{sdkmetric.WithResource(about), sdkmetric.WithCardinalityLimit(cardinality)}
-	readers := len(options)
-	if cfg.MetricsEndpoint != "" {
-		exporter, err := newMetricExporter(ctx, cfg.MetricsEndpoint)
+func (t *Telemetry) startMetrics(ctx context.Context, about *resource.Resource, scraped bool) error {
+	var readers []sdkmetric.Option
+	if asked("METRICS") {
+		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
 			return err
 		}
-		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)))
+		if !autoexport.IsNoneMetricReader(reader) {
+			readers = append(readers, sdkmetric.WithReader(reader))
+		}
 	}
-	if cfg.Prometheus {
+	if scraped {
 		registry := prometheus.NewRegistry()
-		// OpenTelemetry has metrics of the Go runtime, but none of the process.
-		if err := registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})); err != nil {
-			return fmt.Errorf("observe process: %w", err)
-		}
-		// This strategy turns outbox.publish.delay in seconds into
-		// outbox_publish_delay_seconds.
-		exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry),
-			otelprometheus.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes), otelprometheus.WithoutScopeInfo())
+		reader, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo())
 		if err != nil {
-			return fmt.Errorf("make exporter for Prometheus: %w", err)
+			return err
 		}
-		options = append(options, sdkmetric.WithReader(exporter))
-		// Only the OpenMetrics format has exemplars.
+		readers = append(readers, sdkmetric.WithReader(reader))
 		t.Scrape = promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError})
 	}
-	if len(options) == readers {
+	if len(readers) == 0 {
 		return nil
 	}
-	provider := sdkmetric.NewMeterProvider(options...)
+	provider := sdkmetric.NewMeterProvider(append(readers, sdkmetric.WithResource(about))...)
 	t.Metrics, t.close = provider, append(t.close, provider.Shutdown)
-	return ObserveRuntime(provider)
-}
-
-// ObserveRuntime adds the metrics of the Go runtime to a provider.
-func ObserveRuntime(provider metric.MeterProvider) error {
-	if err := runtime.Start(runtime.WithMeterProvider(provider)); err != nil {
-		return fmt.Errorf("observe Go runtime: %w", err)
-	}
-	return nil
+	return runtime.Start(runtime.WithMeterProvider(provider))
 }
 
 // Meter returns a meter, or nil if metrics are off.
@@ -215,16 +112,11 @@ func (t *Telemetry) Meter(name string) metric.Meter {
 	return t.Metrics.Meter(name)
 }
 
-// Close sends the remaining data, as long as ctx allows, and shuts the
-// providers down. Later calls do nothing.
+// Close sends the remaining data, as long as ctx allows.
 func (t *Telemetry) Close(ctx context.Context) error {
-	errs := make([]error, len(t.close))
-	for i, end := range t.close {
-		errs[i] = end(ctx)
+	var errs []error
+	for _, end := range t.close {
+		errs = append(errs, end(ctx))
 	}
-	t.close = nil
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("send the last spans and metrics: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }

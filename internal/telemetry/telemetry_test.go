@@ -3,9 +3,10 @@ package telemetry_test
 import (
 	"context"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,49 +19,52 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// What is not asked for is not there.
-func TestNothingIsOnByItself(t *testing.T) {
-	tel, err := telemetry.Start(t.Context(), telemetry.Config{}, discard)
-	if err != nil {
+// Nothing is exported unless a variable asks for it.
+func TestVariablesTurnExportOn(t *testing.T) {
+	credentials := filepath.Join(t.TempDir(), "credentials.json")
+	if err := os.WriteFile(credentials, []byte(`{"type":"authorized_user","client_id":"a","client_secret":"b","refresh_token":"c"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if tel.Tracing != nil || tel.Metrics != nil || tel.Scrape != nil || tel.Meter("x") != nil || tel.QueryTracer() != nil {
-		t.Errorf("Start() of nothing = %+v, want no providers", tel)
-	}
-	if err := tel.Close(t.Context()); err != nil {
-		t.Errorf("Close() = %v", err)
-	}
-}
-
-// Mistakes are told all at once, and an endpoint is not repeated.
-func TestConfigIsChecked(t *testing.T) {
 	for _, test := range []struct {
-		name string
-		cfg  telemetry.Config
-		want []string
+		name                   string
+		environ                map[string]string
+		traces, metrics, fails bool
 	}{
-		{"nothing", telemetry.Config{}, nil},
-		{"all", telemetry.Config{TracesEndpoint: "http://localhost:4317", TraceRatio: 1, MetricsEndpoint: "https://example.com"}, nil},
-		{"no URL", telemetry.Config{TracesEndpoint: "secret:4317"}, []string{"TracesEndpoint must be a URL"}},
-		{"no host", telemetry.Config{MetricsEndpoint: "https://"}, []string{"MetricsEndpoint must be a URL"}},
-		{"numbers", telemetry.Config{TraceRatio: 1.1, MetricsEndpoint: "http://x"}, []string{"TraceRatio must be"}},
-		{"no number", telemetry.Config{TraceRatio: math.NaN()}, []string{"TraceRatio must be"}},
+		{"nothing", nil, false, false, false},
+		{"an endpoint", map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, true, true, false},
+		{"an endpoint of traces", map[string]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1"}, true, false, false},
+		{"an endpoint of metrics", map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1"}, false, true, false},
+		{"an endpoint, but no traces", map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"}, false, true, false},
+		{"gRPC", map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, true, false, false},
+		{"no such exporter", map[string]string{"OTEL_METRICS_EXPORTER": "pigeon"}, false, false, true},
+		{"google", map[string]string{"OTEL_TRACES_EXPORTER": "google", "OTEL_METRICS_EXPORTER": "google", "GOOGLE_APPLICATION_CREDENTIALS": credentials}, true, true, false},
+		{"google without credentials", map[string]string{"OTEL_TRACES_EXPORTER": "google", "GOOGLE_APPLICATION_CREDENTIALS": credentials + "x"}, false, false, true},
 	} {
-		err := test.cfg.Validate()
-		if (err == nil) != (len(test.want) == 0) {
-			t.Errorf("%s: Validate() = %v, want %q", test.name, err, test.want)
-			continue
-		}
-		for _, want := range test.want {
-			if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
-				t.Errorf("%s: Validate() = %v, want %q", test.name, err, want)
+		t.Run(test.name, func(t *testing.T) {
+			for name, value := range test.environ {
+				t.Setenv(name, value)
 			}
-		}
+			tel, err := telemetry.Start(t.Context(), telemetry.Config{}, discard)
+			if (err != nil) != test.fails {
+				t.Fatalf("Start() = %v, want an error: %t", err, test.fails)
+			}
+			if err != nil {
+				return
+			}
+			if (tel.Tracing != nil) != test.traces || (tel.Metrics != nil) != test.metrics || (tel.Meter("x") != nil) != test.metrics {
+				t.Errorf("Start() = %+v, want traces: %t, metrics: %t", tel, test.traces, test.metrics)
+			}
+			if on := test.traces || test.metrics; (tel.QueryTracer() != nil) != on || tel.Scrape != nil {
+				t.Errorf("QueryTracer() = %v, Scrape = %v, want a tracer: %t, and no metrics for Prometheus", tel.QueryTracer(), tel.Scrape, on)
+			}
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = tel.Close(ended) // nobody listens there
+		})
 	}
 }
 
-// Prometheus reads names with units, exemplars of sampled traces, the runtime
-// and the process.
+// Prometheus reads names with units, exemplars of sampled traces, and the runtime.
 func TestPrometheusReadsMetrics(t *testing.T) {
 	tel, err := telemetry.Start(t.Context(), telemetry.Config{Service: "test", Version: "1", Prometheus: true}, discard)
 	if err != nil {
@@ -75,10 +79,10 @@ func TestPrometheusReadsMetrics(t *testing.T) {
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
 	request.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
 	response := httptest.NewRecorder()
-	tel.Scrape.ServeHTTP(response, request)
+	telemetry.Private(tel.Scrape).ServeHTTP(response, request)
 	for _, want := range []string{
 		"# TYPE outbox_publish_delay_seconds histogram", "outbox_publish_delay_seconds_count 1", `trace_id="01000000000000000000000000000000"`,
-		`service_name="test"`, "go_goroutine_count", "process_resident_memory_bytes",
+		`service_name="test"`, "go_goroutine_count",
 	} {
 		if !strings.Contains(response.Body.String(), want) {
 			t.Errorf("/metrics lacks %q", want)
@@ -92,13 +96,11 @@ func TestPrometheusReadsMetrics(t *testing.T) {
 	}
 }
 
-// A collector that is not there holds up neither the start nor, beyond its
-// context, the end.
-func TestAbsentCollectorHoldsNothingUp(t *testing.T) {
+// A collector that is unavailable delays neither the start nor, beyond its context, the end.
+func TestAbsentCollectorDelaysNothing(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	start := time.Now()
-	tel, err := telemetry.Start(t.Context(), telemetry.Config{
-		TracesEndpoint: "http://127.0.0.1:1", TraceRatio: 1, MetricsEndpoint: "http://127.0.0.1:1",
-	}, discard)
+	tel, err := telemetry.Start(t.Context(), telemetry.Config{}, discard)
 	if err != nil {
 		t.Fatal(err)
 	}

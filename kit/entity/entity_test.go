@@ -190,6 +190,7 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 		{[]string{"lane", "--plural=outbox_pending", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_pending"},
 		{[]string{"inbox", "--fields=title:string"}, "db/queries/inbox.sql has InsertInbox, which is a name of inbox, too"},
 		{[]string{"quarantine", "--fields=title:string"}, "db/queries/quarantine.sql has InsertQuarantine"},
+		{[]string{"base", "--plural=known_database", "--fields=title:string"}, "options/repair/migrations/00101_databases.sql has video_catalog.known_database"},
 		{[]string{"audit", "--fields=title:string"}, "db/migrations/00007_audit.sql has video_catalog.audit, which is a name of audit, too"},
 	} {
 		if _, err := described(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -206,11 +206,7 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if exists && next.Plural != before.Plural {
 		return entity{}, fmt.Errorf("the plural of %s is %s, and cannot change", before.Name, before.Plural)
 	}
-	number, err := nextMigration()
-	if err != nil {
-		return entity{}, err
-	}
-	grown, err := before.grow(next, number)
+	grown, err := before.grow(next, nextMigration())
 	if err != nil {
 		return entity{}, err
 	}
@@ -220,16 +216,12 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
 }
 
-// firstOwn is the number of the first migration of a service. Those of the template are
-// smaller.
+// firstOwn is the number of the first migration of a service.
 const firstOwn = 1000
 
 // nextMigration returns the number of the next migration of this service.
-func nextMigration() (int, error) {
-	files, err := filepath.Glob("db/migrations/*.sql")
-	if err != nil {
-		return 0, err
-	}
+func nextMigration() int {
+	files, _ := filepath.Glob("db/migrations/*.sql") // the pattern is right
 	number := firstOwn
 	for _, file := range files {
 		var n int
@@ -237,7 +229,7 @@ func nextMigration() (int, error) {
 			number = n + 1
 		}
 	}
-	return number, nil
+	return number
 }
 
 // checkFree returns an error if something of the entity exists already.

@@ -111,9 +111,10 @@ func (e entity) checkSQL() error {
 			tables += "\nCREATE TABLE " + e.names.Schema + "." + e.Name
 		}
 	}
-	return errors.Join(err, migrationErr, e.checkIn("db/migrations/*.sql", "", tables, relation, func(found []string) string {
-		return found[1] + found[3] + "." + found[2]
-	}))
+	for _, pattern := range []string{"db/migrations/*.sql", "options/*/migrations/*.sql"} {
+		err = errors.Join(err, e.checkIn(pattern, "", tables, relation, func(found []string) string { return found[1] + found[3] + "." + found[2] }))
+	}
+	return errors.Join(err, migrationErr)
 }
 
 // checkIn returns an error for each name in what is made that another file has already.

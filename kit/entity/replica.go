@@ -43,10 +43,7 @@ func replica(name, dir, project string) (entity, error) {
 	if next.ReplicaOf, err = find(topicLine, filepath.Join(dir, topicFile(name))); err != nil {
 		return entity{}, err
 	}
-	number, err := nextMigration()
-	if err != nil {
-		return entity{}, err
-	}
+	number := nextMigration()
 	next.Reader, next.Rendered, next.Migration, next.made = e.names.reader(name), before.Rendered, number, []int{number}
 	next.readers = before.readers
 	if exists {

@@ -235,21 +235,6 @@ func (f field) NullWithDefault() string {
 	return f.Null() + " DEFAULT " + empty
 }
 
-// Bytes is an expression of SQL: how large the value is. Empty: it has a fixed size.
-func (f field) Bytes() string {
-	switch {
-	case f.isList():
-		return "octet_length(array_to_string(" + f.Column() + ", ''))"
-	case f.Type == typeMessage:
-		return "octet_length(" + f.Column() + "::text)"
-	case f.Type == typeString && f.Optional:
-		return "coalesce(octet_length(" + f.Column() + "), 0)"
-	case f.Type == typeString || f.Type == typeBytes:
-		return "octet_length(" + f.Column() + ")"
-	}
-	return ""
-}
-
 // ToRow converts a value of the domain to one of a row.
 func (f field) ToRow(x string) string {
 	switch {

@@ -149,16 +149,6 @@ func (e entity) allMigrations() []int {
 	return slices.Compact(numbers)
 }
 
-// RowBytes are the terms of an expression of SQL: about how large a row is.
-func (e entity) RowBytes() (terms []string) {
-	for _, f := range e.Fields {
-		if bytes := f.Bytes(); bytes != "" {
-			terms = append(terms, bytes)
-		}
-	}
-	return append(terms, "100") // the columns of a fixed size
-}
-
 // Columns are all columns, each behind a prefix: keys, and those that follow the fields.
 func (e entity) Columns(prefix string, keys ...string) []string {
 	columns := slices.Clone(keys)

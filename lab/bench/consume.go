@@ -67,10 +67,10 @@ func (w *way) close(ctx context.Context, m *machine) (err error) {
 
 func (w *way) newProjector(cfg consumer.Config, times *times) (*consumer.Projector, error) {
 	catalog := timedCatalog{store.NewCatalog(w.pool), times}
-	return consumer.New(cfg, []consumer.Source{{
-		Subscriber: w.client.Subscriber(names.VideoTopic.Subscription("catalog")), Consumer: "catalog",
-		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project)},
-	}}, store.NewInbox(w.pool), discard, nil)
+	return consumer.New(cfg, consumer.Subscription{
+		Source: consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog"))), Consumer: "catalog",
+		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project)},
+	}, store.NewInbox(w.pool), discard, nil)
 }
 
 // consumes measures how fast the projector empties its subscription, in transactions of up to 100 events and of one.
@@ -138,7 +138,7 @@ func (w *way) publish(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		message, err := event.Encode(e)
+		message, err := event.EncodeVideo(e)
 		if err != nil {
 			return fmt.Errorf("encode event: %w", err)
 		}

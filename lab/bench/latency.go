@@ -237,7 +237,7 @@ func steady(ctx context.Context, videos *store.Videos, times *times, n int) (ids
 	return ids, committed, err
 }
 
-func newVideo() (*domain.Event, error) {
+func newVideo() (*domain.VideoEvent, error) {
 	ids := make([]uuid.UUID, 2)
 	for i := range ids {
 		var err error
@@ -245,7 +245,7 @@ func newVideo() (*domain.Event, error) {
 			return nil, fmt.Errorf("make id: %w", err)
 		}
 	}
-	return domain.Create(ids[0], domain.Details{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: ids[1], Time: time.Now()})
+	return domain.CreateVideo(ids[0], domain.VideoDetails{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: ids[1], Time: time.Now()})
 }
 
 // times records when each event was first sent, accepted by the broker, and shown by the catalog.
@@ -316,7 +316,7 @@ type timedCatalog struct {
 }
 
 // Project applies events to the catalog, and records when they are visible.
-func (c timedCatalog) Project(ctx context.Context, name string, events []domain.Event) ([]envelope.Outcome, error) {
+func (c timedCatalog) Project(ctx context.Context, name string, events []domain.VideoEvent) ([]envelope.Outcome, error) {
 	outcomes, err := c.catalog.Project(ctx, name, events)
 	now := time.Now()
 	if err == nil {

@@ -33,14 +33,15 @@ const serveCommand = "serve-port"
 const (
 	portOurs = "ours"      // the shared port of the service: routing, validation, recovery, status mapping
 	portGRPC = "bare-grpc" // grpc-go with the generated handler, nothing else
+	portHTTP = "grpc-http" // the same over net/http, as the shared port has it
 	portH2C  = "bare-h2c"  // net/http, HTTP/2 without TLS, the same messages as bodies
 	portREST = "ours-rest" // the shared port, JSON over HTTP/1.1
 )
 
 // answer is the video that every server returns.
 var answer = domain.Video{
-	ID: videoID(1), Details: domain.Details{Title: "Seven Samurai", Description: description, Tags: []string{"drama"}},
-	State: domain.Draft, Version: 1, CreateTime: time.UnixMilli(1_700_000_000_000).UTC(), UpdateTime: time.UnixMilli(1_700_000_000_000).UTC(),
+	ID: videoID(1), VideoDetails: domain.VideoDetails{Title: "Seven Samurai", Description: description, Tags: []string{"drama"}},
+	State: domain.VideoStateDraft, Version: 1, CreateTime: time.UnixMilli(1_700_000_000_000).UTC(), UpdateTime: time.UnixMilli(1_700_000_000_000).UTC(),
 }
 
 // oneVideo is a store with one video. It supports only GetVideo.
@@ -90,17 +91,26 @@ func servePort(ctx context.Context, kind string, stdout io.Writer) error {
 		videov1.RegisterVideoServiceServer(s, bareVideo{video: bareAnswer})
 		context.AfterFunc(ctx, s.Stop)
 		return s.Serve(listener)
+	case portHTTP:
+		s := grpc.NewServer()
+		videov1.RegisterVideoServiceServer(s, bareVideo{video: bareAnswer})
+		return serveH2C(ctx, listener, s)
 	case portH2C:
-		protocols := new(http.Protocols)
-		protocols.SetUnencryptedHTTP2(true)
-		s := &http.Server{Handler: http.HandlerFunc(bareHandler), Protocols: protocols, ReadHeaderTimeout: time.Minute}
-		context.AfterFunc(ctx, func() { _ = s.Close() })
-		if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
+		return serveH2C(ctx, listener, http.HandlerFunc(bareHandler))
 	}
 	return fmt.Errorf("no server %q", kind)
+}
+
+// serveH2C serves HTTP/2 without TLS until ctx ends.
+func serveH2C(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{Handler: handler, Protocols: protocols, ReadHeaderTimeout: time.Minute}
+	context.AfterFunc(ctx, func() { _ = s.Close() })
+	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 // bareHandler reads a protobuf request and writes the response, without the framing of gRPC.
@@ -125,7 +135,7 @@ func bareHandler(w http.ResponseWriter, r *http.Request) {
 // REST over 32.
 func ports(ctx context.Context, p profile, r *results) (err error) {
 	const callers = 32
-	kinds := []string{portOurs, portGRPC, portH2C, portREST}
+	kinds := []string{portOurs, portGRPC, portHTTP, portH2C, portREST}
 	type target struct {
 		process *portProcess
 		call    func(ctx context.Context) error
@@ -179,7 +189,7 @@ func ports(ctx context.Context, p profile, r *results) (err error) {
 // caller returns a function that calls a server, and one that closes the connections.
 func caller(kind, addr string, callers int) (call func(context.Context) error, stop func(), err error) {
 	name := "videos/" + answer.ID.String()
-	if kind == portOurs || kind == portGRPC {
+	if kind == portOurs || kind == portGRPC || kind == portHTTP {
 		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return nil, nil, fmt.Errorf("connect: %w", err)

@@ -131,7 +131,7 @@ func (s *sender) send(ctx context.Context, payload []byte) error {
 		aggregate, version := header(payload)
 		m := envelope.Message{ // every peer sends the attributes that a consumer needs
 			AggregateType: event.AggregateVideo, AggregateID: strconv.FormatInt(aggregate, 10), Type: "VideoUpdated", Version: version,
-			SchemaVersion: event.SchemaVersion, OccurredAt: time.Now(),
+			SchemaVersion: event.VideoSchemaVersion, OccurredAt: time.Now(),
 		}
 		_, err := s.topic.Publish(ctx, &pubsub.Message{Data: payload, OrderingKey: m.AggregateID, Attributes: m.Attributes()}).Get(ctx)
 		return err

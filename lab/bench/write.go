@@ -115,7 +115,7 @@ func createVideos(ctx context.Context, videos *store.Videos) error {
 		if err != nil {
 			return fmt.Errorf("make id: %w", err)
 		}
-		e, err := domain.Create(videoID(i), domain.Details{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: id, Time: time.Now()})
+		e, err := domain.CreateVideo(videoID(i), domain.VideoDetails{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: id, Time: time.Now()})
 		if err != nil {
 			return err
 		}
@@ -129,13 +129,13 @@ func createVideos(ctx context.Context, videos *store.Videos) error {
 // titles counts titles, so that each is new: a command that changes nothing writes nothing.
 var titles atomic.Int64
 
-func change() domain.Decision {
-	return func(v domain.Video) (*domain.Event, error) {
+func change() domain.VideoDecision {
+	return func(v domain.Video) (*domain.VideoEvent, error) {
 		id, err := uuid.NewV7()
 		if err != nil {
 			return nil, fmt.Errorf("make id: %w", err)
 		}
-		return domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "Title " + strconv.FormatInt(titles.Add(1), 10)}, domain.AnyVersion,
+		return domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: "Title " + strconv.FormatInt(titles.Add(1), 10)}, domain.AnyVersion,
 			domain.Stamp{EventID: id, Time: time.Now()})(v)
 	}
 }
@@ -168,7 +168,7 @@ func changeOnly(ctx context.Context, pool *pgxpool.Pool, i int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := event.Encode(e); err != nil {
+	if _, err := event.EncodeVideo(e); err != nil {
 		return err
 	}
 	v = e.Video
@@ -285,7 +285,7 @@ func projects(ctx context.Context, m *machine, p profile, r *results) error {
 				return err
 			}
 			batches, err := rate(ctx, workers, p.turn, func(ctx context.Context, _ int) error {
-				events := make([]domain.Event, size)
+				events := make([]domain.VideoEvent, size)
 				for i := range events {
 					e, err := newVideo()
 					if err != nil {

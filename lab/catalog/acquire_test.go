@@ -85,7 +85,7 @@ func TestSilentDatabaseIsUnavailable(t *testing.T) {
 	network.Mute()
 	for name, timeout := range map[string]time.Duration{"before it is given up": 1500 * time.Millisecond, "given up": time.Minute} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
-		_, err := store.NewCatalog(pool).Project(ctx, "catalog", []domain.Event{*created(t, "Ran")})
+		_, err := store.NewCatalog(pool).Project(ctx, "catalog", []domain.VideoEvent{*created(t, "Ran")})
 		if kindOf(err) != problem.Unavailable || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("while the connection is made, %s, Project() = %v, want Unavailable, not that it took too long", name, err)
 		}

@@ -59,7 +59,7 @@ func TestRareFiltersUseTheirIndex(t *testing.T) {
 		common, one func() (int, error)
 	}{
 		{"videos by language", listVideos(domain.VideoQuery{}), listVideos(domain.VideoQuery{LanguageCode: "ja"})},
-		{"videos by state", listVideos(domain.VideoQuery{}), listVideos(domain.VideoQuery{State: domain.Published})},
+		{"videos by state", listVideos(domain.VideoQuery{}), listVideos(domain.VideoQuery{State: domain.VideoStatePublished})},
 		{"videos by language, oldest first", listVideos(domain.VideoQuery{OldestFirst: true}), listVideos(domain.VideoQuery{OldestFirst: true, LanguageCode: "ja"})},
 		{"entries by language", listEntries(domain.EntryQuery{}), listEntries(domain.EntryQuery{LanguageCode: "ja"})},
 		{"entries by year", listEntries(domain.EntryQuery{}), listEntries(domain.EntryQuery{ReleaseYear: 1985})},

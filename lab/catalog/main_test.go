@@ -23,9 +23,9 @@ var (
 )
 
 // created is the first event of a new video.
-func created(t testing.TB, title string) *domain.Event {
+func created(t testing.TB, title string) *domain.VideoEvent {
 	t.Helper()
-	e, err := domain.Create(newID(t), domain.Details{Title: title}, domain.Stamp{EventID: newID(t), Time: rig.Epoch})
+	e, err := domain.CreateVideo(newID(t), domain.VideoDetails{Title: title}, domain.Stamp{EventID: newID(t), Time: rig.Epoch})
 	if err != nil {
 		t.Fatal(err)
 	}

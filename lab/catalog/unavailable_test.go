@@ -136,7 +136,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 				}
 			}
 			// Of the catalog nothing but what the data is to blame for is refused.
-			_, project := catalog.Project(t.Context(), "catalog", []domain.Event{*created(t, "Ran")})
+			_, project := catalog.Project(t.Context(), "catalog", []domain.VideoEvent{*created(t, "Ran")})
 			if kindOf(project) != problem.Unavailable {
 				t.Errorf("Project() = %v, want Unavailable", project)
 			}

@@ -2,6 +2,6 @@
 // of different shapes, one of which reacts to another, runs all checks on them, calls the
 // service that has them, lets one grow, and breaks each layer to see its generated test fail.
 //
-// Another test compares the reference, which are the files of videos, with
-// testdata/reference.txt. It fails when the reference changes, so that the templates follow.
+// Another test renders the description of the example, testdata/video.txt, and compares the
+// result with the files of videos. What differs is in testdata/differences.txt, with its reason.
 package entity

@@ -332,7 +332,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := new(cluster)
 	c.primary, c.primaryURL = newServer(t, localpg.Config{})
-	if _, err := db.Migrate(t.Context(), c.primaryURL, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := db.Migrate(t.Context(), c.primaryURL, slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
 		t.Fatal(err)
 	}
 	c.standby, c.standbyURL = newServer(t, localpg.Config{StandbyOf: c.primary})

@@ -53,10 +53,10 @@ func TestPoolerInTransactionMode(t *testing.T) {
 
 	describing, preparing := open(t, pooled), open(t, strings.ReplaceAll(pooled, "default_query_exec_mode=cache_describe", "default_query_exec_mode=cache_statement"))
 	for range 3 {
-		if err := db.Check(t.Context(), describing); err != nil {
+		if err := db.Check(t.Context(), nil, describing); err != nil {
 			t.Errorf("Check() = %v, want nil", err)
 		}
-		if err := db.Check(t.Context(), preparing); !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "default_query_exec_mode=cache_describe") {
+		if err := db.Check(t.Context(), nil, preparing); !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "default_query_exec_mode=cache_describe") {
 			t.Errorf("Check() with prepared statements = %v, want the remedy", err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestPoolerInTransactionMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer many[0].Close()
-	if err := db.Check(t.Context(), many...); err != nil {
+	if err := db.Check(t.Context(), nil, many...); err != nil {
 		t.Errorf("Check() with more connections to the pooler than the server has = %v, want nil", err)
 	}
 }

@@ -104,7 +104,7 @@ func newReactorChaos(t *testing.T, program string) *reactorChaos {
 			t.Error(err)
 		}
 	})
-	if _, err := db.Migrate(t.Context(), c.database.DSN("postgres"), slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := db.Migrate(t.Context(), c.database.DSN("postgres"), slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
 		t.Fatal(err)
 	}
 	c.network = storetest.NewNetwork(t, c.database.DSN("postgres"))

@@ -39,13 +39,13 @@ const (
 func Program() app.Program {
 	reminded := option.Of{
 		Subscriptions: func(b app.Backend) []app.Subscription {
-			concerns := func(e domain.Event) []uuid.UUID { return []uuid.UUID{e.Video.ID, tallyOf(e.Video.ID)} }
-			handler := option.Handler(event.Types, event.Decode, clips{store.NewVideos(b.Commands, b.Wake)}, concerns, remindedBy)
+			concerns := func(e domain.VideoEvent) []uuid.UUID { return []uuid.UUID{e.Video.ID, tallyOf(e.Video.ID)} }
+			handler := option.Handler(event.DecodeVideo, clips{store.NewVideos(b.Commands, b.Wake)}, concerns, remindedBy)
 			return []app.Subscription{{ID: reminders, Consumer: "reminders", Handlers: consumer.Handlers{event.AggregateVideo: handler}}}
 		},
 		Timers: func(b app.Backend) option.Timers {
 			return option.NewTimers(clips{store.NewVideos(b.Commands, b.Wake)}, func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
-				return of(domain.Publish(domain.AnyVersion, stamp)(v))
+				return of(domain.PublishVideo(domain.AnyVersion, stamp)(v))
 			})
 		},
 	}
@@ -62,17 +62,17 @@ func Program() app.Program {
 
 // fact is an event of a video, with timers.
 type fact struct {
-	domain.Event
+	domain.VideoEvent
 
 	Timers map[string]time.Duration
 }
 
 // of returns a fact without timers.
-func of(e *domain.Event, err error) (*fact, error) {
+func of(e *domain.VideoEvent, err error) (*fact, error) {
 	if e == nil || err != nil {
 		return nil, err
 	}
-	return &fact{Event: *e}, nil
+	return &fact{VideoEvent: *e}, nil
 }
 
 // clips are videos with timers.
@@ -81,11 +81,11 @@ type clips struct{ *store.Videos }
 // Decide implements option.Aggregates.
 func (c clips) Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*fact, error)) (domain.Video, bool, error) {
 	var made *fact
-	after, changed, err := c.Videos.Decide(ctx, tx, id, before, func(v domain.Video) (e *domain.Event, err error) {
+	after, changed, err := c.Videos.Decide(ctx, tx, id, before, func(v domain.Video) (e *domain.VideoEvent, err error) {
 		if made, err = decide(v); made == nil || err != nil {
 			return nil, err
 		}
-		return &made.Event, nil
+		return &made.VideoEvent, nil
 	})
 	if changed && err == nil {
 		err = timers.Set(ctx, tx, envelope.Message{ID: made.ID, AggregateType: event.AggregateVideo, AggregateID: id.String()}, made.Timers)
@@ -94,7 +94,7 @@ func (c clips) Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before dom
 }
 
 // remindedBy returns what an event causes for a video.
-func remindedBy(v domain.Video, e domain.Event, stamp domain.Stamp) (*fact, error) {
+func remindedBy(v domain.Video, e domain.VideoEvent, stamp domain.Stamp) (*fact, error) {
 	own := v.ID == e.Video.ID
 	switch {
 	case e.Video.Title == tallyTitle:
@@ -102,10 +102,10 @@ func remindedBy(v domain.Video, e domain.Event, stamp domain.Stamp) (*fact, erro
 	case e.Type == domain.VideoCreated && own:
 		return tagged(v, seenTag, remindAfter(v.ID), stamp)
 	case e.Type == domain.VideoCreated && v.Version == 0:
-		return of(domain.Create(tallyOf(e.Video.ID), domain.Details{Title: tallyTitle, Duration: time.Millisecond}, stamp))
+		return of(domain.CreateVideo(tallyOf(e.Video.ID), domain.VideoDetails{Title: tallyTitle, Duration: time.Millisecond}, stamp))
 	case e.Type == domain.VideoCreated:
-		return of(domain.Update([]domain.Field{domain.FieldDuration}, domain.Details{Duration: v.Duration + time.Millisecond}, domain.AnyVersion, stamp)(v))
-	case e.Type == domain.VideoUpdated && own && v.State == domain.Draft && stops(e.Video.Description, e.ChangedFields):
+		return of(domain.UpdateVideo([]domain.VideoField{domain.VideoFieldDuration}, domain.VideoDetails{Duration: v.Duration + time.Millisecond}, domain.AnyVersion, stamp)(v))
+	case e.Type == domain.VideoUpdated && own && v.State == domain.VideoStateDraft && stops(e.Video.Description, e.ChangedFields):
 		return tagged(v, stoppedTag, 0, stamp)
 	}
 	return nil, nil
@@ -113,12 +113,12 @@ func remindedBy(v domain.Video, e domain.Event, stamp domain.Stamp) (*fact, erro
 
 // stops reports whether a client's update stops the timer.
 func stops(description string, changed []string) bool {
-	return description == stop && slices.Contains(changed, string(domain.FieldDescription))
+	return description == stop && slices.Contains(changed, string(domain.VideoFieldDescription))
 }
 
 // tagged adds a tag to a video, and sets its timer; 0 cancels it.
 func tagged(v domain.Video, tag string, after time.Duration, stamp domain.Stamp) (*fact, error) {
-	e, err := of(domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: append(slices.Clone(v.Tags), tag)}, domain.AnyVersion, stamp)(v))
+	e, err := of(domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags}, domain.VideoDetails{Tags: append(slices.Clone(v.Tags), tag)}, domain.AnyVersion, stamp)(v))
 	if e != nil {
 		e.Timers = map[string]time.Duration{"publish": after}
 	}

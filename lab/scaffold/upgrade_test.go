@@ -100,8 +100,8 @@ func editService(t *testing.T, dir string) {
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	etag := "  string etag = 14 [(buf.validate.field).string.max_len = 64];\n"
 	edit(t, path("api/proto/video/v1/video.proto"), etag, etag+"  // Who made it.\n  string director = 1001 [(google.api.field_behavior) = OUTPUT_ONLY];\n")
-	edit(t, path("internal/server/convert.go"), "\t\tLanguageCode: v.LanguageCode,\n", "\t\tLanguageCode: v.LanguageCode,\n\t\tDirector:     \"unknown\",\n")
-	validate := "func (d Details) validate() error {\n"
+	edit(t, path("internal/server/videos.go"), "\t\tLanguageCode: v.LanguageCode,\n", "\t\tLanguageCode: v.LanguageCode,\n\t\tDirector:     \"unknown\",\n")
+	validate := "func (d VideoDetails) validate() error {\n"
 	edit(t, path("internal/domain/video.go"), validate,
 		validate+"\tif d.ReleaseYear > 2100 {\n\t\treturn problem.InvalidField(\"video.release_year\", \"must not be a year of the far future\")\n\t}\n")
 	edit(t, path("internal/app/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\" envDefault:\"EUR\" help:\"of all prices\"`\n\n\tOutboxRetention time.Duration")

@@ -50,7 +50,7 @@ func program() app.Program {
 			AggregateType: "thing",
 			Subscriptions: []app.Subscription{{
 				ID: "thing.events.shelf", Consumer: "shelf",
-				Handlers: consumer.Handlers{"thing": consumer.Handle([]string{"ThingMade"}, decode, apply)},
+				Handlers: consumer.Handlers{"thing": consumer.Handle(decode, apply)},
 			}},
 		}}
 	}}
@@ -557,6 +557,17 @@ func TestShowsAnAggregate(t *testing.T) {
 		`<a href="https://traces.example.com/of;id=4bf92f3577b34da6a3ce929d0e0e4736?project=x"`)
 	if strings.Contains(start(t, target).get(t, path), "traces.example.com") {
 		t.Error("the page has a link without a URL")
+	}
+	// The option reactions may be there or not.
+	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.inbox (consumer text, event_id uuid, received_at timestamptz DEFAULT now())")
+	exec(t, pool, "INSERT INTO video_catalog.inbox (consumer, event_id) VALUES ('shelf', $1)", first.ID)
+	const by = `<span title="by shelf">`
+	if got, want := strings.Count(c.get(t, path), by), strings.Count(body, by)+1; got != want {
+		t.Errorf("the page shows %d effects, want %d: a reaction too", got, want)
+	}
+	exec(t, pool, "DROP TABLE video_catalog.inbox")
+	if got, want := strings.Count(c.get(t, path), by), strings.Count(body, by); got != want {
+		t.Errorf("without the option the page shows %d effects, want %d", got, want)
 	}
 	shows(t, c.get(t, "/aggregates/thing/none"), "The outbox has no event of this aggregate.")
 	shows(t, c.get(t, "/"), "The Third Man", "ThingChanged")

@@ -45,9 +45,7 @@ type sides struct {
 func (s *sides) inTx(ctx context.Context, name string, fn func(context.Context, *sqlcgen.Queries) error) error {
 	return store.InTx(ctx, s.commands, name, func(ctx context.Context, tx store.Tx) error {
 		q := sqlcgen.New(tx)
-		if err := q.UseIndexes(ctx); err != nil {
-			return err
-		}
+		store.Queue(q.UseIndexes(ctx))
 		return fn(ctx, q)
 	})
 }
@@ -301,12 +299,8 @@ func (s *sides) follow(ctx context.Context, events []event) error {
 	for _, row := range views {
 		at[row.EventID].Applied = append(at[row.EventID].Applied, applied{row.Consumer, row.ReceivedAt.UTC()})
 	}
-	reactions, err := sqlcgen.New(s.commands).ListReactions(ctx, s.consumers, ids)
-	if err != nil {
+	if err := s.followReactions(ctx, ids, at); err != nil {
 		return store.Wrap(err, "read the inbox of the command side")
-	}
-	for _, row := range reactions {
-		at[row.EventID].Applied = append(at[row.EventID].Applied, applied{row.Consumer, row.ReceivedAt.UTC()})
 	}
 	messages, err := sqlcgen.New(s.queries).ListQuarantined(ctx, texts)
 	for _, m := range messages {
@@ -315,6 +309,25 @@ func (s *sides) follow(ctx context.Context, events []event) error {
 		}
 	}
 	return store.Wrap(err, "read the quarantine")
+}
+
+// followReactions adds when the command side reacted. sqlc does not know the inbox of that side,
+// because it belongs to another option.
+func (s *sides) followReactions(ctx context.Context, ids []uuid.UUID, at map[uuid.UUID]*event) error {
+	has, err := sqlcgen.New(s.commands).HasReactions(ctx)
+	if err != nil || !has {
+		return err
+	}
+	rows, _ := s.commands.Query(ctx, `SELECT consumer, event_id, received_at FROM video_catalog.inbox
+		WHERE consumer = ANY ($1) AND event_id = ANY ($2) ORDER BY received_at`, s.consumers, ids) // ForEachRow returns its error
+	var consumer string
+	var id uuid.UUID
+	var received time.Time
+	_, err = pgx.ForEachRow(rows, []any{&consumer, &id, &received}, func() error {
+		at[id].Applied = append(at[id].Applied, applied{consumer, received.UTC()})
+		return nil
+	})
+	return err
 }
 
 // found is an aggregate that was found by its title.

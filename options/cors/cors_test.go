@@ -102,7 +102,7 @@ func TestPagesMayCall(t *testing.T) {
 		{"a page without an origin writes", []string{origin}, nil, "POST", "null", 403, ""},
 		{"all", []string{"*"}, nil, "POST", evil, 204, "*"},
 		{"nobody is authenticated", []string{origin}, []string{"localhost"}, "POST", origin, 204, origin},
-		{"nobody is authenticated, another one reads", []string{origin}, []string{"localhost"}, "GET", evil, 403, ""},
+		{"nobody is authenticated, another one writes", []string{origin}, []string{"localhost"}, "POST", evil, 403, ""},
 		{"nobody is authenticated, all may", []string{"*"}, []string{"localhost"}, "POST", evil, 204, "*"},
 	} {
 		response := send(t, served(tt.origins, tt.hosts), tt.method, append(cross, "Origin", tt.from)...)

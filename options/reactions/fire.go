@@ -180,12 +180,12 @@ func (t alarms[A, D]) fireOf(ctx context.Context, ids []uuid.UUID) (fired Fired,
 func (t alarms[A, D]) fire(ctx context.Context, tx store.Tx, state A, row sqlcgen.ListDueTimersRow, fired *Fired) (changed bool, err error) {
 	q := sqlcgen.New(tx)
 	var failure error
-	cause := envelope.WithCause(ctx, envelope.Cause{CausationID: row.CausationID, CorrelationID: row.CorrelationID})
-	_, changed, err = t.of.Decide(cause, tx, row.AggregateID, state, func(before A) (event *D, err error) {
-		if event, failure = t.ring(before, row.Name); failure != nil {
+	_, changed, err = t.of.Decide(ctx, tx, row.AggregateID, state, func(before A) (event *D, err error) {
+		if event, failure = t.ring(before, row); failure != nil {
 			return nil, failure
 		}
-		return event, q.DeleteTimer(ctx, t.aggregateType, row.AggregateID, row.Name) // before its event, which may set it again
+		store.Queue(q.DeleteTimer(ctx, t.aggregateType, row.AggregateID, row.Name)) // before its event, which may set it again
+		return event, nil
 	})
 	if failure != nil {
 		fired.Failed = append(fired.Failed, fmt.Errorf("timer %s of %s %s: %w", row.Name, t.aggregateType, row.AggregateID, failure))
@@ -197,13 +197,14 @@ func (t alarms[A, D]) fire(ctx context.Context, tx store.Tx, state A, row sqlcge
 }
 
 // ring calls the alarm. It turns a panic into an error: one timer must not end the process.
-func (t alarms[A, D]) ring(aggregate A, name string) (event *D, err error) {
+func (t alarms[A, D]) ring(aggregate A, row sqlcgen.ListDueTimersRow) (event *D, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
-	return stamped(func(stamp domain.Stamp) (*D, error) { return t.alarm(aggregate, name, stamp) })
+	cause := domain.Cause{CausationID: row.CausationID, CorrelationID: row.CorrelationID}
+	return stamped(cause, func(stamp domain.Stamp) (*D, error) { return t.alarm(aggregate, row.Name, stamp) })
 }
 
 // The pause after a failure doubles with each, from the first to the second.

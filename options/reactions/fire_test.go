@@ -86,8 +86,14 @@ func TestTimerContinuesTheChain(t *testing.T) {
 	pool := storetest.Pool(t, 2)
 	commits := 0
 	videos := newClips(pool, func(envelope.Aggregate) { commits++ })
-	id, cause := someClips(t, videos, 1)[0], envelope.Cause{CausationID: newID(t), CorrelationID: newID(t)}
-	if err := videos.change(envelope.WithCause(t.Context(), cause), id, rename("set", after{"x": now})); err != nil {
+	id, cause := someClips(t, videos, 1)[0], domain.Cause{CausationID: newID(t), CorrelationID: newID(t)}
+	if err := videos.change(t.Context(), id, func(v domain.Video) (*fact, error) {
+		e, err := rename("set", after{"x": now})(v)
+		if e != nil {
+			e.Cause = cause
+		}
+		return e, err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	timers := NewTimers(videos, ring)
@@ -116,7 +122,7 @@ func TestTimersAndClocks(t *testing.T) {
 	timers := NewTimers(videos, ring)
 	ids := someClips(t, videos, 2)
 	for i, wrong := range []time.Duration{-time.Hour, time.Hour} { // the clock of the process
-		at, err := stamp()
+		at, err := stamp(domain.Cause{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -421,7 +427,7 @@ func TestTimerAndItsAggregate(t *testing.T) {
 		t.Errorf("Fire() = %+v, %v, want one fired and one failed by its panic", fired, err)
 	}
 	refuse := NewTimers(videos, func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
-		return of(domain.Undelete(domain.AnyVersion, stamp)(v)) // it is not deleted
+		return of(domain.UndeleteVideo(domain.AnyVersion, stamp)(v)) // it is not deleted
 	})
 	set(t, videos, ids[1], after{"x": now})
 	if fired, err := refuse.Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 || len(fired.Failed) != 0 {

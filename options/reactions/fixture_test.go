@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { storetest.Main(m) }
 
 // fact is an event of a video, with timers, which the videos of the service do not have.
 type fact struct {
-	domain.Event
+	domain.VideoEvent
 
 	Timers map[string]time.Duration
 }
@@ -36,14 +36,14 @@ func newClips(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) clips {
 // Decide implements Aggregates.
 func (c clips) Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*fact, error)) (domain.Video, bool, error) {
 	var made *fact
-	after, changed, err := c.Videos.Decide(ctx, tx, id, before, func(v domain.Video) (e *domain.Event, err error) {
+	after, changed, err := c.Videos.Decide(ctx, tx, id, before, func(v domain.Video) (e *domain.VideoEvent, err error) {
 		if made, err = decide(v); made == nil || err != nil {
 			return nil, err
 		}
-		return &made.Event, nil
+		return &made.VideoEvent, nil
 	})
 	if changed && err == nil {
-		err = timers.Set(ctx, tx, envelope.Message{ID: made.ID, AggregateType: event.AggregateVideo, AggregateID: id.String()}, made.Timers)
+		err = timers.Set(ctx, tx, envelope.Message{ID: made.ID, AggregateType: event.AggregateVideo, AggregateID: id.String(), Cause: envelope.Cause(made.Cause)}, made.Timers)
 	}
 	return after, changed, err
 }
@@ -66,11 +66,11 @@ func (c clips) change(ctx context.Context, id uuid.UUID, decide func(domain.Vide
 }
 
 // of returns a fact without timers.
-func of(e *domain.Event, err error) (*fact, error) {
+func of(e *domain.VideoEvent, err error) (*fact, error) {
 	if e == nil || err != nil {
 		return nil, err
 	}
-	return &fact{Event: *e}, nil
+	return &fact{VideoEvent: *e}, nil
 }
 
 // after are the timers of a fact.
@@ -79,11 +79,11 @@ type after = map[string]time.Duration
 // newClip stores a video, and returns its id.
 func newClip(t testing.TB, c clips) uuid.UUID {
 	t.Helper()
-	at, err := stamp()
+	at, err := stamp(domain.Cause{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	created, err := domain.Create(newID(t), domain.Details{Title: "Ran"}, at)
+	created, err := domain.CreateVideo(newID(t), domain.VideoDetails{Title: "Ran"}, at)
 	if err == nil {
 		_, err = c.CreateVideo(t.Context(), uuid.Nil, nil, created)
 	}
@@ -103,12 +103,12 @@ func someClips(t testing.TB, c clips, n int) (ids []uuid.UUID) {
 
 // retitled is the event that gives a video another title.
 func retitled(v domain.Video, title string, stamp domain.Stamp) (*fact, error) {
-	return of(domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: title}, domain.AnyVersion, stamp)(v))
+	return of(domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: title}, domain.AnyVersion, stamp)(v))
 }
 
 // tagged is the event that gives a video one more tag.
 func tagged(v domain.Video, tag string, stamp domain.Stamp) (*fact, error) {
-	return of(domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: append(slices.Clone(v.Tags), tag)}, domain.AnyVersion, stamp)(v))
+	return of(domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags}, domain.VideoDetails{Tags: append(slices.Clone(v.Tags), tag)}, domain.AnyVersion, stamp)(v))
 }
 
 // set changes a video, and sets timers with the event.
@@ -122,7 +122,7 @@ func set(t testing.TB, c clips, id uuid.UUID, timers after) {
 // rename is a decision with timers.
 func rename(title string, timers after) func(domain.Video) (*fact, error) {
 	return func(v domain.Video) (*fact, error) {
-		at, err := stamp()
+		at, err := stamp(domain.Cause{})
 		if err != nil {
 			return nil, err
 		}

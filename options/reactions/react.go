@@ -28,11 +28,11 @@ import (
 //
 // Events of one aggregate are handled in the order in which they came. A snapshot is Stale, because nothing has happened. If a
 // decision returns an error, no event of its batch took effect.
-func Handler[E, A, D any](types []string, decode func(envelope.Message) (E, error), of Aggregates[A, D],
+func Handler[E, A, D any](decode func(envelope.Message) (E, error), of Aggregates[A, D],
 	concerns func(E) []uuid.UUID, decide func(A, E, domain.Stamp) (*D, error),
 ) consumer.Handler {
 	r := reaction[E, A, D]{of, concerns, decide}
-	return consumer.Handle(types, func(m envelope.Message) (received[E], error) {
+	return consumer.Handle(func(m envelope.Message) (received[E], error) {
 		e, err := decode(m)
 		m.Payload = nil // it is decoded
 		return received[E]{m, e}, err
@@ -93,10 +93,11 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 
 // handle lets the aggregates that an event concerns decide, and returns those that have changed.
 func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
-	ctx = envelope.WithCause(envelope.InTrace(ctx, e.Message.Traceparent), e.Message.CauseOfNext())
+	ctx = envelope.InTrace(ctx, e.Message.Traceparent)
+	cause := domain.Cause(e.Message.CauseOfNext())
 	for _, id := range once(r.concerns(e.Event)) {
 		after, made, err := r.of.Decide(ctx, tx, id, states[id], func(before A) (*D, error) {
-			return stamped(func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
+			return stamped(cause, func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
 		})
 		if err != nil {
 			return nil, err
@@ -110,8 +111,8 @@ func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[u
 
 // stamped returns the event of a decision; nil if there is none. A refusal by the rules, which is a *problem.Error, is a decision
 // without an event.
-func stamped[D any](decide func(domain.Stamp) (*D, error)) (*D, error) {
-	at, err := stamp()
+func stamped[D any](cause domain.Cause, decide func(domain.Stamp) (*D, error)) (*D, error) {
+	at, err := stamp(cause)
 	if err != nil {
 		return nil, err
 	}

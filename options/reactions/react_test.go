@@ -42,7 +42,7 @@ func addReview(videos clips) reaction[review, domain.Video, fact] {
 		case r.title != "":
 			return retitled(v, r.title, stamp)
 		case v.Version == 0:
-			return of(domain.Create(r.videos[0], domain.Details{Title: r.text}, stamp))
+			return of(domain.CreateVideo(r.videos[0], domain.VideoDetails{Title: r.text}, stamp))
 		}
 		return tagged(v, r.text, stamp)
 	}}

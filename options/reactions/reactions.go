@@ -8,6 +8,7 @@ package reactions
 
 import (
 	"context"
+	"embed"
 	"math"
 	"slices"
 	"time"
@@ -43,9 +44,12 @@ type Aggregates[A, D any] interface {
 	Base() (pool *pgxpool.Pool, aggregateType string)
 }
 
+//go:embed migrations/*.sql
+var migrations embed.FS
+
 // Part returns the option.
 func Part() app.Part {
-	return app.Part{Name: Name, Role: role, Subscriptions: subscriptions, Start: start}
+	return app.Part{Name: Name, Role: role, Subscriptions: subscriptions, Start: start, Migrations: migrations}
 }
 
 // declared returns what the aggregate types have for the option, by their names. A type may have several registrations.
@@ -124,10 +128,10 @@ func prune(ctx context.Context, pool *pgxpool.Pool, consumer string, olderThan t
 	return n, store.Wrap(err, "prune the inbox of the command side")
 }
 
-// stamp returns the id and the time of a new event.
-func stamp() (domain.Stamp, error) {
+// stamp returns the id and the time of a new event, with its cause.
+func stamp(cause domain.Cause) (domain.Stamp, error) {
 	id, err := uuid.NewV7()
-	return domain.Stamp{EventID: id, Time: time.Now().UTC()}, err
+	return domain.Stamp{EventID: id, Time: time.Now().UTC(), Cause: cause}, err
 }
 
 func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked

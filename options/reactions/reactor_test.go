@@ -36,7 +36,7 @@ var errBroken = errors.New("broken on purpose")
 func program(isBroken bool) app.Program {
 	of := Of{
 		Subscriptions: func(b app.Backend) []app.Subscription {
-			decide := func(v domain.Video, e domain.Event, stamp domain.Stamp) (*fact, error) {
+			decide := func(v domain.Video, e domain.VideoEvent, stamp domain.Stamp) (*fact, error) {
 				switch {
 				case e.Type != domain.VideoCreated:
 					return nil, nil
@@ -49,15 +49,15 @@ func program(isBroken bool) app.Program {
 				}
 				return made, err
 			}
-			concerns := func(e domain.Event) []uuid.UUID { return []uuid.UUID{e.Video.ID} }
+			concerns := func(e domain.VideoEvent) []uuid.UUID { return []uuid.UUID{e.Video.ID} }
 			return []app.Subscription{{
 				ID: names.VideoTopic.Subscription("reminders"), Consumer: "reminders",
-				Handlers: consumer.Handlers{event.AggregateVideo: Handler(event.Types, event.Decode, newClips(b.Commands, b.Wake), concerns, decide)},
+				Handlers: consumer.Handlers{event.AggregateVideo: Handler(event.DecodeVideo, newClips(b.Commands, b.Wake), concerns, decide)},
 			}}
 		},
 		Timers: func(b app.Backend) Timers {
 			return NewTimers(newClips(b.Commands, b.Wake), func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
-				return of(domain.Publish(domain.AnyVersion, stamp)(v))
+				return of(domain.PublishVideo(domain.AnyVersion, stamp)(v))
 			})
 		},
 	}
@@ -168,7 +168,7 @@ func TestReactor(t *testing.T) {
 	id := newClip(t, videos)
 	eventually(t, "the timer fires", func() bool {
 		v, err := videos.GetVideo(t.Context(), id)
-		return err == nil && v.State == domain.Published && slices.Equal(v.Tags, []string{"seen"}) && v.Version == 3
+		return err == nil && v.State == domain.VideoStatePublished && slices.Equal(v.Tags, []string{"seen"}) && v.Version == 3
 	})
 	const chain = `SELECT count(*) FROM video_catalog.outbox first, video_catalog.outbox second, video_catalog.outbox third
 		WHERE first.version = 1 AND second.version = 2 AND third.version = 3 AND first.causation_id IS NULL

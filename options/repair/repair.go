@@ -8,14 +8,18 @@ package repair
 
 import (
 	"context"
+	"embed"
 
 	"example.com/videocatalog/internal/app"
 )
 
+//go:embed migrations/*.sql
+var migrations embed.FS
+
 // Part returns the option.
 func Part() app.Part {
 	return app.Part{
-		Name: "repair", Start: start,
+		Name: "repair", Start: start, Migrations: migrations,
 		Commands: map[string]app.Command{"projection": runProjection, "databases": runDatabases},
 		Help: `  server projection compare            compare entries with their owner, and show what differs; with TYPE, or TYPE ID..., only these
   server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ, also of an empty projection

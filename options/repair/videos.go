@@ -197,9 +197,7 @@ func (v videos) repair(ctx context.Context, ids []uuid.UUID, e admin.Entry) (rep
 		if repaired = len(news); repaired == 0 {
 			return nil
 		}
-		if err := store.WriteEntries(ctx, tx, news); err != nil {
-			return err
-		}
+		store.WriteEntries(ctx, tx, news)
 		return record(ctx, tx, event.AggregateVideo, repaired, before, after, e)
 	})
 	if err != nil {
@@ -273,8 +271,7 @@ func record[T any](ctx context.Context, tx store.Tx, aggregateType string, repai
 	if err != nil {
 		return fmt.Errorf("encode audit: %w", err)
 	}
-	if err := q.InsertQueryAudit(ctx, params); err != nil {
-		return fmt.Errorf("append audit: %w", err)
-	}
-	return q.RestartComparison(ctx, aggregateType)
+	store.Queue(q.InsertQueryAudit(ctx, params))
+	store.Queue(q.RestartComparison(ctx, aggregateType))
+	return nil
 }

@@ -27,9 +27,9 @@ import (
 )
 
 // created is the first event of a video.
-func created(t testing.TB, title string) *domain.Event {
+func created(t testing.TB, title string) *domain.VideoEvent {
 	t.Helper()
-	e, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp())
+	e, err := domain.CreateVideo(uuid.Must(uuid.NewV7()), domain.VideoDetails{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func stamp() domain.Stamp {
 }
 
 // next is the event that a decision makes of a video.
-func next(t testing.TB, v domain.Video, decide domain.Decision) domain.Event {
+func next(t testing.TB, v domain.Video, decide domain.VideoDecision) domain.VideoEvent {
 	t.Helper()
 	e, err := decide(v)
 	if err != nil || e == nil {
@@ -52,14 +52,14 @@ func next(t testing.TB, v domain.Video, decide domain.Decision) domain.Event {
 }
 
 // life is the events of one video in order: it is created, published, and then renamed.
-func life(t testing.TB, title string, versions int) []domain.Event {
+func life(t testing.TB, title string, versions int) []domain.VideoEvent {
 	t.Helper()
-	events := []domain.Event{*created(t, title)}
+	events := []domain.VideoEvent{*created(t, title)}
 	for len(events) < versions {
 		v := events[len(events)-1].Video
-		decide := domain.Publish(v.Version, stamp())
-		if v.State == domain.Published {
-			decide = domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: v.Title + "!"}, v.Version, stamp())
+		decide := domain.PublishVideo(v.Version, stamp())
+		if v.State == domain.VideoStatePublished {
+			decide = domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: v.Title + "!"}, v.Version, stamp())
 		}
 		events = append(events, next(t, v, decide))
 	}
@@ -85,7 +85,7 @@ func newSides(t *testing.T) *sides {
 }
 
 // project applies events.
-func (s *sides) project(events ...domain.Event) []envelope.Outcome {
+func (s *sides) project(events ...domain.VideoEvent) []envelope.Outcome {
 	s.Helper()
 	outcomes, err := s.catalog.Project(s.Context(), "catalog", events)
 	if err != nil {
@@ -113,14 +113,14 @@ func (s *sides) publish(title string, versions int) domain.Video {
 }
 
 // record writes the events of a new video and what follows.
-func (s *sides) record(events []domain.Event) {
+func (s *sides) record(events []domain.VideoEvent) {
 	s.Helper()
 	for i := range events {
 		var err error
 		if i == 0 {
 			_, err = s.videos.CreateVideo(s.Context(), uuid.Nil, nil, &events[i])
 		} else {
-			_, err = s.videos.ChangeVideo(s.Context(), events[i].Video.ID, func(domain.Video) (*domain.Event, error) { return &events[i], nil })
+			_, err = s.videos.ChangeVideo(s.Context(), events[i].Video.ID, func(domain.Video) (*domain.VideoEvent, error) { return &events[i], nil })
 		}
 		if err != nil {
 			s.Fatal(err)
@@ -200,8 +200,8 @@ func TestCorruptionIsFoundAndRepaired(t *testing.T) {
 	want = append(want, difference{Type: "video", ID: stranger[0].Video.ID, Kind: extra, Version: 2})
 	s.publish("Ikiru", 1) // a draft
 	deleted := s.publish("Kagemusha", 2)
-	removal := next(t, deleted, domain.Delete(false, 2, stamp()))
-	if _, err := s.videos.ChangeVideo(t.Context(), deleted.ID, func(domain.Video) (*domain.Event, error) { return &removal, nil }); err != nil {
+	removal := next(t, deleted, domain.DeleteVideo(false, 2, stamp()))
+	if _, err := s.videos.ChangeVideo(t.Context(), deleted.ID, func(domain.Video) (*domain.VideoEvent, error) { return &removal, nil }); err != nil {
 		t.Fatal(err)
 	}
 	s.project(removal)
@@ -217,7 +217,7 @@ func TestCorruptionIsFoundAndRepaired(t *testing.T) {
 	if again := s.compare(aShortWait); len(again.differences) > 0 || again.rows != 15 {
 		t.Errorf("after the repair: %d rows, %+v, want no difference", again.rows, again.differences)
 	}
-	if entry, err := s.catalog.GetEntry(t.Context(), renamed.ID); err != nil || !cmp.Equal(entry.Details, renamed.Details) || !entry.Visible {
+	if entry, err := s.catalog.GetEntry(t.Context(), renamed.ID); err != nil || !cmp.Equal(entry.VideoDetails, renamed.VideoDetails) || !entry.Visible {
 		t.Errorf("repaired entry = %+v, %v, want %+v", entry, err, renamed)
 	}
 	if entry, err := s.catalog.GetEntry(t.Context(), stranger[0].Video.ID); err != nil || !entry.Deleted || entry.Title != "" || entry.Version != 2 {
@@ -362,7 +362,7 @@ func TestRepairReadsTheOwnerOfALoweredEntryAgain(t *testing.T) {
 	repairing := make(chan repaired, 1)
 	go func() { repairing <- s.repair(id) }()
 	s.untilBlocked() // it has read the owner
-	if _, err := s.videos.ChangeVideo(t.Context(), id, func(domain.Video) (*domain.Event, error) { return &events[1], nil }); err != nil {
+	if _, err := s.videos.ChangeVideo(t.Context(), id, func(domain.Video) (*domain.VideoEvent, error) { return &events[1], nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := held.Rollback(t.Context()); err != nil {
@@ -413,7 +413,7 @@ func TestRepairCarriesTombstones(t *testing.T) {
 	events := life(t, "Kagemusha", 2)
 	s.record(events)
 	kept := s.publish("Ikiru", 1)
-	for _, change := range []func(domain.Video) (*domain.Event, error){domain.Delete(false, 2, stamp()), domain.Purge(3, stamp())} {
+	for _, change := range []func(domain.Video) (*domain.VideoEvent, error){domain.DeleteVideo(false, 2, stamp()), domain.PurgeVideo(3, stamp())} {
 		if _, err := s.videos.ChangeVideo(t.Context(), events[0].Video.ID, change); err != nil {
 			t.Fatal(err)
 		}
@@ -458,9 +458,9 @@ func (s *sides) relay(ctx context.Context) error {
 			return err
 		}
 		settlement := outbox.Settlement{Lane: claim.Lane, Token: claim.Token}
-		var decoded []domain.Event
+		var decoded []domain.VideoEvent
 		for _, claimed := range claim.Events {
-			e, err := event.Decode(claimed.Message)
+			e, err := event.DecodeVideo(claimed.Message)
 			if err != nil {
 				return err
 			}
@@ -510,7 +510,7 @@ func TestComparisonUnderWritersHasNoFalseDifference(t *testing.T) {
 				ids = append(ids, e.Video.ID)
 				continue
 			}
-			if _, err := s.videos.ChangeVideo(t.Context(), ids[rand.N(len(ids))], domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: fmt.Sprint("Ran ", n)}, domain.AnyVersion, stamp())); err != nil {
+			if _, err := s.videos.ChangeVideo(t.Context(), ids[rand.N(len(ids))], domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: fmt.Sprint("Ran ", n)}, domain.AnyVersion, stamp())); err != nil {
 				return err
 			}
 		}

@@ -176,9 +176,8 @@ func (b backfill) waitForRoom(ctx context.Context, atMost, done int64) error {
 func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err error) {
 	err = store.InTx(ctx, b.pool, "replay.CountPending", func(ctx context.Context, tx store.Tx) (err error) {
 		q := sqlcgen.New(tx)
-		if err = q.UseIndexes(ctx); err == nil {
-			n, err = q.CountPending(ctx, int32(maxCounted)) //nolint:gosec // a constant
-		}
+		store.Queue(q.UseIndexes(ctx))
+		n, err = q.CountPending(ctx, int32(maxCounted)) //nolint:gosec // a constant
 		return err
 	})
 	return n, store.Wrap(err, "count pending events")
@@ -196,9 +195,7 @@ func (b backfill) count(ctx context.Context, after uuid.UUID) (p page, err error
 
 // next returns the next ids, none above until.
 func (b backfill) next(ctx context.Context, q *sqlcgen.Queries, after, until uuid.UUID, maxRows int32) ([]uuid.UUID, error) {
-	if err := q.UseIndexes(ctx); err != nil {
-		return nil, err
-	}
+	store.Queue(q.UseIndexes(ctx))
 	ids, err := b.list(q, ctx, after, maxRows)
 	if beyond := slices.IndexFunc(ids, func(id uuid.UUID) bool { return bytes.Compare(id[:], until[:]) > 0 }); beyond >= 0 {
 		ids = ids[:beyond]
@@ -240,9 +237,7 @@ func (b backfill) append(ctx context.Context, after, until uuid.UUID, maxRows in
 		if len(messages) == 0 { // all were removed meanwhile
 			return nil
 		}
-		if err := q.BeginBackfill(ctx); err != nil {
-			return err
-		}
+		store.Queue(q.BeginBackfill(ctx))
 		return b.write(ctx, q, messages, ids[0], p.last)
 	})
 	return p, store.Wrap(err, "backfill %s behind %s", b.name, after)
@@ -278,5 +273,6 @@ func (b backfill) write(ctx context.Context, q *sqlcgen.Queries, messages []enve
 		params.Payloads = append(params.Payloads, m.Payload)
 		params.Times = append(params.Times, m.OccurredAt)
 	}
-	return q.AppendSnapshots(ctx, params)
+	store.Queue(q.AppendSnapshots(ctx, params))
+	return nil
 }

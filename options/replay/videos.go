@@ -8,5 +8,5 @@ import (
 
 // videos is how snapshots of videos are published.
 func videos() aggregates {
-	return snapshotsOf(event.AggregateVideo, (*sqlcgen.Queries).ListVideoIDs, new(store.Videos).Lock, event.EncodeSnapshot)
+	return snapshotsOf(event.AggregateVideo, (*sqlcgen.Queries).ListVideoIDs, new(store.Videos).Lock, event.EncodeVideoSnapshot)
 }

@@ -1,6 +1,6 @@
 // Package storetest gives a test a real PostgreSQL. Main starts a private
 // server per test binary. Each test gets its own database, cloned from one that
-// has the whole schema. Nothing has to be prepared, so no test is ever skipped.
+// has the whole schema, with the tables of all options. Nothing has to be prepared, so no test is ever skipped.
 //
 // With the program of a pooler in the environment variable STORETEST_POOLER, it
 // is in front of the server, and URL and Pool use it. So the same tests show that the code depends on no session state. A test
@@ -11,10 +11,12 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -78,11 +80,29 @@ func start() (err error) {
 	if err := execute(ctx, "CREATE DATABASE "+template); err != nil {
 		return err
 	}
-	if _, err := db.Migrate(ctx, server.DSN(template), slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := db.Migrate(ctx, server.DSN(template), slog.New(slog.DiscardHandler), Options()...); err != nil {
 		return err
 	}
 	pooler, err = StartPooler(ctx, server)
 	return err
+}
+
+// Options returns the migrations of all options in the repository that the test is in.
+func Options() (all []fs.FS) {
+	dir, _ := os.Getwd() // the folder of the test
+	for !isRepository(dir) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+	}
+	folders, _ := filepath.Glob(filepath.Join(dir, "options/*/migrations")) // the pattern is right
+	for _, folder := range folders {
+		all = append(all, os.DirFS(filepath.Dir(folder)))
+	}
+	return all
+}
+
+func isRepository(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "db", "migrations"))
+	return err == nil
 }
 
 // stop stops the server and removes its data. It ignores errors: a test, or an

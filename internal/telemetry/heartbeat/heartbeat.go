@@ -1,19 +1,15 @@
 // Package heartbeat detects loops that are stuck.
 //
-// A running loop must call Beat at least once per interval. It is stuck after
-// three intervals without a beat. Nothing inside the process can resume it, so the
-// process should be restarted. A loop that only fails, because a database or a
-// broker is unavailable, still beats and is not stuck.
-//
-// A process without CPU, as between two requests on Cloud Run, does not beat
-// either, but beats again as soon as it runs. A probe should therefore restart a
-// process only after two failures.
+// A loop is stuck after three intervals without a beat; the process should then be restarted. A
+// loop that only fails, because a database or a broker is unavailable, still beats. A
+// process without CPU, as between two requests on Cloud Run, does not, until it runs again. A
+// probe should therefore restart a process only after two failures.
 package heartbeat
 
 import (
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,43 +17,25 @@ import (
 type Loop struct {
 	name     string
 	interval time.Duration
-
-	mu   sync.Mutex
-	last time.Time // zero while the loop rests; guarded by mu
+	last     atomic.Pointer[time.Time] // nil while the loop rests
 }
 
-// New returns a Loop that must beat at least once per interval. It rests until
-// its first beat.
-func New(name string, interval time.Duration) *Loop {
-	return &Loop{name: name, interval: interval}
-}
+// New returns a Loop that must beat at least once per interval. It rests until its first beat.
+func New(name string, interval time.Duration) *Loop { return &Loop{name: name, interval: interval} }
 
 // Beat records that the loop is running.
-func (l *Loop) Beat() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.last = time.Now()
-}
+func (l *Loop) Beat() { l.last.Store(new(time.Now())) }
 
-// Rest records that the loop has ended, or waits for something that may never
-// happen. A resting loop is never stuck.
-func (l *Loop) Rest() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.last = time.Time{}
-}
+// Rest records that the loop has ended, or waits for something that may never happen.
+func (l *Loop) Rest() { l.last.Store(nil) }
 
 // Check returns an error if the loop is stuck.
 func (l *Loop) Check() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.last.IsZero() {
+	last := l.last.Load()
+	if last == nil || time.Since(*last) <= 3*l.interval {
 		return nil
 	}
-	if silence := time.Since(l.last); silence > 3*l.interval {
-		return fmt.Errorf("%s has not come by for %s, it should every %s", l.name, silence.Round(time.Millisecond), l.interval)
-	}
-	return nil
+	return fmt.Errorf("%s has not come by for %s, it should every %s", l.name, time.Since(*last).Round(time.Millisecond), l.interval)
 }
 
 // Check returns an error that names every stuck loop.

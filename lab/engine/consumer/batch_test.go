@@ -17,14 +17,14 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// newFrom makes a projector of one source.
-func newFrom(cfg consumer.Config, from consumer.Subscription, handlers consumer.Handlers, store *memStore, log *slog.Logger, meter metric.Meter) (*consumer.Projector, error) {
-	return consumer.New(cfg, []consumer.Source{{Subscriber: from, Consumer: "test", Handlers: handlers}}, store, log, meter)
+// newFrom makes a projector of a source.
+func newFrom(cfg consumer.Config, from consumer.Source, handlers consumer.Handlers, store *memStore, log *slog.Logger, meter metric.Meter) (*consumer.Projector, error) {
+	return consumer.New(cfg, consumer.Subscription{Source: from, Consumer: "test", Handlers: handlers}, store, log, meter)
 }
 
 // project runs a projector on some messages for a time, inside a synctest
 // bubble: a goroutine that outlives it fails the test.
-func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer.Subscription, d time.Duration) readings {
+func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer.Source, d time.Duration) readings {
 	t.Helper()
 	meter, read := newMeter(t)
 	projector, err := newFrom(cfg, source, store.handlers(), store, discard, meter)
@@ -60,7 +60,7 @@ func TestProjectorBatches(t *testing.T) {
 	})
 }
 
-// A lone message waits for others for BatchDelay and no longer.
+// A lone message waits for others for two milliseconds and no longer.
 func TestProjectorDoesNotWaitForFullBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, start := &memStore{}, time.Now()
@@ -69,9 +69,9 @@ func TestProjectorDoesNotWaitForFullBatch(t *testing.T) {
 			waited = time.Since(start)
 			return nil
 		}
-		project(t, consumer.Config{BatchDelay: 7 * time.Millisecond}, store, messages(1), time.Second)
-		if waited != 7*time.Millisecond {
-			t.Errorf("the message waited %s, want 7ms", waited)
+		project(t, consumer.Config{}, store, messages(1), time.Second)
+		if waited != 2*time.Millisecond {
+			t.Errorf("the message waited %s, want 2ms", waited)
 		}
 	})
 }
@@ -142,7 +142,7 @@ func TestProjectorTakesASlowBatchApart(t *testing.T) {
 // What was refused is tried again alone, whatever else has come meanwhile.
 func TestProjectorRetriesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := slowSource{fakeSource: messages(200), pause: 2 * time.Millisecond}
+		source := slowSource{fakeSource: messages(200), pause: 800 * time.Microsecond}
 		poison := source.fakeSource[1]
 		var sizes []int
 		store := &memStore{}
@@ -155,7 +155,7 @@ func TestProjectorRetriesAlone(t *testing.T) {
 			}
 			return nil
 		}
-		project(t, consumer.Config{BatchDelay: 5 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: time.Millisecond}, store, source, time.Second)
+		project(t, consumer.Config{}, store, source, 10*time.Second)
 		if diff := cmp.Diff([]int{3, 1, 1, 1, 1, 1}, sizes); diff != "" {
 			t.Errorf("sizes of the refused transactions (-want +got):\n%s", diff)
 		}
@@ -173,7 +173,7 @@ func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 		refusals := 0
 		store.onQuarantine = func(_ context.Context, m envelope.Quarantined) error {
 			want := envelope.Quarantined{
-				MessageID: broken.ID, OrderingKey: broken.OrderingKey, Attributes: broken.Attributes,
+				MessageID: broken.ID, OrderingKey: broken.Key, Attributes: broken.Attributes,
 				Payload: broken.Data, Reason: m.Reason, PublishTime: broken.PublishTime,
 			}
 			if diff := cmp.Diff(want, m); diff != "" {
@@ -194,17 +194,13 @@ func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 	})
 }
 
-// A Config says all that is wrong with it.
+// Validate names every mistake in a Config.
 func TestConfigValidate(t *testing.T) {
 	if err := (consumer.Config{}).Validate(); err != nil {
 		t.Errorf("Validate() of the zero value = %v, want nil", err)
 	}
-	if err := (consumer.Config{Workers: 1, BatchSize: 1}).Validate(); err != nil {
-		t.Errorf("Validate() with a transaction per message = %v, want nil", err)
-	}
-	err := consumer.Config{Workers: -1, RetryMin: time.Minute, MaxOutstandingMessages: 120_001}.Validate()
-	want := "Workers must not be negative\nRetryMin (1m0s) must not exceed RetryMax (5s)\n" +
-		"MaxOutstandingMessages (120001) must be at most 1200 × Workers × BatchSize (120000)"
+	err := consumer.Config{Workers: -1, StopTimeout: -time.Second}.Validate()
+	want := "Workers must not be negative\nStopTimeout must not be negative"
 	if err == nil || err.Error() != want {
 		t.Errorf("Validate() = %v, want %s", err, want)
 	}

@@ -47,13 +47,13 @@ func newBroker(t *testing.T, resources localbroker.Resources) *broker {
 }
 
 // publish publishes messages and returns their ids.
-func (b *broker) publish(messages ...*pubsub.Message) []string {
+func (b *broker) publish(messages ...consumer.Message) []string {
 	b.t.Helper()
 	var ids []string
 	for _, m := range messages {
 		response, err := b.client.TopicAdminClient.Publish(b.t.Context(), &pubsubpb.PublishRequest{
 			Topic:    "projects/test-project/topics/" + localtopics.Topic,
-			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.OrderingKey}},
+			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.Key}},
 		})
 		if err != nil {
 			b.t.Fatal(err)
@@ -96,7 +96,7 @@ func (b *broker) start(cfg consumer.Config, store *memStore) (read readings, sto
 func (b *broker) startLogging(cfg consumer.Config, store *memStore, log *slog.Logger) (read readings, stop func()) {
 	b.t.Helper()
 	meter, read := newMeter(b.t)
-	projector, err := consumer.New(cfg, []consumer.Source{{Subscriber: b.client.Subscriber(localtopics.Subscription), Consumer: "test", Handlers: store.handlers()}}, store, log, meter)
+	projector, err := newFrom(cfg, consumer.PubSub(b.client.Subscriber(localtopics.Subscription)), store.handlers(), store, log, meter)
 	if err != nil {
 		b.t.Fatal(err)
 	}

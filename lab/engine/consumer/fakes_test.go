@@ -7,10 +7,10 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -39,7 +39,7 @@ type memStore struct {
 
 // handlers are those of notes.
 func (s *memStore) handlers() consumer.Handlers {
-	return consumer.Handlers{"note": consumer.Handle(noteTypes, decodeNote, s.project)}
+	return consumer.Handlers{"note": consumer.Handle(decodeNote, s.project)}
 }
 
 func (s *memStore) project(ctx context.Context, consumerName string, notes []note) ([]envelope.Outcome, error) {
@@ -133,15 +133,15 @@ func (s *memStore) transactionCount() int {
 
 // fakeSource hands over all its messages at once, as the client does with
 // messages of different keys.
-type fakeSource []*pubsub.Message
+type fakeSource []consumer.Message
 
-func (s fakeSource) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
-	var callbacks sync.WaitGroup
+func (s fakeSource) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
+	var calls sync.WaitGroup
 	for _, m := range s {
-		callbacks.Go(func() { f(ctx, m) })
+		calls.Go(func() { handle(ctx, m) })
 	}
 	<-ctx.Done()
-	callbacks.Wait()
+	calls.Wait()
 	return nil
 }
 
@@ -153,31 +153,49 @@ type slowSource struct {
 	pause time.Duration
 }
 
-func (s slowSource) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
-	return s.fakeSource.Receive(ctx, func(ctx context.Context, m *pubsub.Message) {
+func (s slowSource) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
+	return s.fakeSource.Receive(ctx, func(ctx context.Context, m consumer.Message) bool {
 		for i := range s.fakeSource {
-			if s.fakeSource[i] == m {
+			if s.fakeSource[i].ID == m.ID {
 				time.Sleep(time.Duration(i) * s.pause)
 			}
 		}
-		f(ctx, m)
+		return handle(ctx, m)
+	})
+}
+
+// countingSource counts the acks and nacks of its messages.
+type countingSource struct {
+	fakeSource
+	acks, nacks atomic.Int64
+}
+
+func (s *countingSource) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
+	return s.fakeSource.Receive(ctx, func(ctx context.Context, m consumer.Message) bool {
+		ack := handle(ctx, m)
+		if ack {
+			s.acks.Add(1)
+		} else {
+			s.nacks.Add(1)
+		}
+		return ack
 	})
 }
 
 // lateSource hands over one message more after a minute.
 type lateSource struct {
 	fakeSource
-	late *pubsub.Message
+	late consumer.Message
 }
 
-func (s lateSource) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
+func (s lateSource) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
 	var late sync.WaitGroup
 	late.Go(func() {
 		time.Sleep(time.Minute)
-		f(ctx, s.late)
+		handle(ctx, s.late)
 	})
 	defer late.Wait()
-	return s.fakeSource.Receive(ctx, f)
+	return s.fakeSource.Receive(ctx, handle)
 }
 
 // note is an event of a note, an aggregate of these tests.
@@ -192,8 +210,6 @@ const (
 	edited  = "NoteEdited"
 	deleted = "NoteDeleted"
 )
-
-var noteTypes = []string{written, edited, deleted}
 
 // decodeNote reads a note, whose payload is its type.
 func decodeNote(m envelope.Message) (note, error) {
@@ -223,8 +239,8 @@ func messages(n int) fakeSource {
 	return all
 }
 
-func message(n note) *pubsub.Message {
-	return &pubsub.Message{ID: n.ID.String(), Data: n.Payload, Attributes: n.Attributes(), OrderingKey: n.AggregateID, PublishTime: n.OccurredAt}
+func message(n note) consumer.Message {
+	return consumer.Message{ID: n.ID.String(), Key: n.AggregateID, Attributes: n.Attributes(), Data: n.Payload, PublishTime: n.OccurredAt}
 }
 
 // readings reads what a projector has counted.

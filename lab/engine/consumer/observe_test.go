@@ -2,18 +2,14 @@ package consumer_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -64,8 +60,8 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 		}
 		slices.Sort(got)
 		want := []string{
-			"1 consumer.process under the publisher", "1 consumer.project under consumer.process",
-			"2 consumer.process under the publisher", "2 consumer.project under consumer.process",
+			"1 consumer.process under the publisher",
+			"2 consumer.process under the publisher",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("spans (-want +got):\n%s", diff)
@@ -76,29 +72,8 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 	})
 }
 
-// projectTraced runs a projector for a second on messages that are all in sampled traces,
-// and returns how many ended in which way.
-func projectTraced(t *testing.T, cfg consumer.Config, store *memStore, source fakeSource) map[string]int {
-	t.Helper()
-	for i, m := range source {
-		m.Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", i+1, 0xabc)
-	}
-	exporter := tracetest.NewInMemoryExporter()
-	cfg.Tracing = sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
-	project(t, cfg, store, source, time.Second)
-	ended := make(map[string]int)
-	for _, span := range exporter.GetSpans() {
-		for _, attr := range span.Attributes {
-			if span.Name == "consumer.process" && attr.Key == "outcome" {
-				ended[attr.Value.AsString()]++
-			}
-		}
-	}
-	return ended
-}
-
-// How long an event took is measured, and refers to its trace.
-func TestDeliveriesAreMeasured(t *testing.T) {
+// The lag of an event is measured, and refers to its trace.
+func TestLagIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := messages(3)
 		source[0].Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
@@ -117,7 +92,8 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 				exemplars[m.Name] = len(data.DataPoints[0].Exemplars)
 			}
 		}
-		if diff := cmp.Diff(map[string]int{"consumer.lag": 1}, exemplars); diff != "" {
+		want := map[string]int{"consumer.lag": 1}
+		if diff := cmp.Diff(want, exemplars); diff != "" {
 			t.Errorf("exemplars (-want +got):\n%s", diff)
 		}
 	})
@@ -133,78 +109,6 @@ func TestLagIsNotNegative(t *testing.T) {
 			t.Errorf("consumer.lag = %d times, %.2f s in all, want once 0", n, sum)
 		}
 	})
-}
-
-// hangsAt is a log that hangs at one message, as one that nobody reads does.
-type hangsAt struct {
-	slog.Handler
-	message string
-	hang    <-chan struct{}
-}
-
-func (h hangsAt) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h hangsAt) Handle(_ context.Context, record slog.Record) error {
-	if record.Message == h.message {
-		<-h.hang
-	}
-	return nil
-}
-
-// refusing is a subscription that does not exist.
-type refusing struct{ fakeSource }
-
-func (refusing) Receive(context.Context, func(context.Context, *pubsub.Message)) error {
-	return errors.New("there is no such subscription")
-}
-
-// refusesOnce pulls, and is given nothing, from the second time on.
-type refusesOnce struct {
-	fakeSource
-	refused atomic.Bool
-}
-
-func (s *refusesOnce) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
-	if !s.refused.Swap(true) {
-		return errors.New("the stream has ended")
-	}
-	return s.fakeSource.Receive(ctx, f)
-}
-
-// A client that has given up and is not started again is found. One that is
-// refused again and again, or given nothing, is not stuck.
-func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
-	const interval = 5 * time.Second // the longest pause
-	for _, test := range []struct {
-		name   string
-		source consumer.Subscription
-		hangs  bool
-		stuck  bool
-	}{
-		{"does not go on", refusing{}, true, true},
-		{"is refused", refusing{}, false, false},
-		{"is given nothing", fakeSource{}, true, false},
-		{"is given nothing after a refusal", &refusesOnce{}, false, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				hang := make(chan struct{})
-				if !test.hangs {
-					close(hang)
-				}
-				log := slog.New(hangsAt{slog.DiscardHandler, "consumer: cannot receive, trying again", hang})
-				projector, err := newFrom(consumer.Config{}, test.source, nil, &memStore{}, log, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				checkStuck(t, projector, interval, test.stuck, "consumer: receiving", func() {
-					if test.hangs {
-						close(hang)
-					}
-				})
-			})
-		})
-	}
 }
 
 // A worker whose call of the store never comes back is stuck. One that waits
@@ -229,7 +133,7 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				checkStuck(t, projector, interval, test.stuck, "consumer: worker", func() { close(hang) })
+				checkStuck(t, projector, interval, test.stuck, "consumer test: worker", func() { close(hang) })
 			})
 		})
 	}

@@ -8,7 +8,6 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/envelope"
 )
 
 // Two events of one version, as an owner makes that lost one in a failover, are
@@ -29,20 +28,5 @@ func TestProjectorFindsTwoEventsOfOneVersion(t *testing.T) {
 	}
 	if got := store.entries[id]; got.ID != kept.ID || !got.deleted {
 		t.Errorf("entry = %+v, want that of the later event", got)
-	}
-}
-
-// An event of a type that this build does not know is applied for the state it
-// carries.
-func TestProjectorAppliesUnknownType(t *testing.T) {
-	t.Parallel()
-	b, store, id := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}, uuid.NewString()
-	b.start(consumer.Config{}, store)
-	m := message(noteEvent(id, 1, written))
-	m.Attributes[envelope.AttrEventType] = "NoteFramed"
-	b.publish(m)
-	b.waitForAcks()
-	if got := store.entry(id); got.Version != 1 {
-		t.Errorf("version = %d, want 1", got.Version)
 	}
 }

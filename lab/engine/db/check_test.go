@@ -80,7 +80,7 @@ func TestCheckTellsAllMistakesAtOnce(t *testing.T) {
 			for _, pool := range pools {
 				defer pool.Close()
 			}
-			err = db.Check(t.Context(), pools...)
+			err = db.Check(t.Context(), storetest.Options(), pools...)
 			if errors.Is(err, db.ErrUnfit) != (len(test.want) > 0) || err != nil && len(test.want) == 0 {
 				t.Fatalf("Check() = %v, want mistakes: %q", err, test.want)
 			}
@@ -108,7 +108,7 @@ func TestAnotherEncodingIsRefused(t *testing.T) {
 		address.Path = "/" + name
 		other := open(t, address.String())
 		_, migrate := db.Migrate(t.Context(), address.String(), discard)
-		for what, err := range map[string]error{"Migrate": migrate, "Check": db.Check(t.Context(), other)} {
+		for what, err := range map[string]error{"Migrate": migrate, "Check": db.Check(t.Context(), storetest.Options(), other)} {
 			if !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "server_encoding is "+encoding) {
 				t.Errorf("%s() of a database in %s = %v, want it refused with the name of the setting", what, encoding, err)
 			}

@@ -50,7 +50,7 @@ func TestCheckNeedsNoMoreThanARole(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		if err := db.Check(t.Context(), pool); err != nil {
+		if err := db.Check(t.Context(), storetest.Options(), pool); err != nil {
 			t.Errorf("Check() as %s = %v", role, err)
 		}
 	}

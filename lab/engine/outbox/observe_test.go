@@ -249,7 +249,7 @@ func (s hangingStore) ClaimEvents(context.Context, int16, int, int64, time.Durat
 // publisher without work, without a database or without a broker is not stuck.
 func TestHangingWorkerIsStuck(t *testing.T) {
 	t.Parallel()
-	interval := 30*time.Second + 5*time.Second // the lease, and the longest pause
+	const interval = 30 * time.Second // the lease
 	t.Run("hangs", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestHangingWorkerIsStuck(t *testing.T) {
 				t.Errorf("Stuck() = %v within three intervals, want nil", err)
 			}
 			time.Sleep(time.Second)
-			if err := publisher.Stuck(); err == nil || !strings.Contains(err.Error(), "any worker") || !strings.Contains(err.Error(), "worker 0") || !strings.Contains(err.Error(), "worker 1") {
-				t.Errorf("Stuck() = %v, want both workers, and that there was no pass", err)
+			if err := publisher.Stuck(); err == nil || !strings.Contains(err.Error(), "worker 0") || !strings.Contains(err.Error(), "worker 1") {
+				t.Errorf("Stuck() = %v, want both workers", err)
 			}
 			close(store.hang)
 			stop()

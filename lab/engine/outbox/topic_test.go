@@ -317,7 +317,7 @@ func TestTopicRefusesAnOversizedMessage(t *testing.T) {
 	}
 
 	large.Payload = nil
-	large.Payload = make([]byte, pubsub.MaxPublishRequestBytes-1000-size(large)) // event.Encode lets it pass
+	large.Payload = make([]byte, pubsub.MaxPublishRequestBytes-1000-size(large)) // event.EncodeVideo lets it pass
 	if err := topic.Publish(large).Wait(t.Context()); err != nil {
 		t.Errorf("the largest message: %v, want nil", err)
 	}
@@ -327,7 +327,7 @@ func TestTopicRefusesAnOversizedMessage(t *testing.T) {
 	}
 }
 
-// size is the size of a message as event.Encode has it.
+// size is the size of a message as event.EncodeVideo has it.
 func size(m envelope.Message) int {
 	size := len(m.Payload) + len(m.AggregateID)
 	for name, value := range m.Attributes() {

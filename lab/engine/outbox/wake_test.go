@@ -135,30 +135,6 @@ func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// The worker that finds nothing looks again itself when, by the time it knows,
-// nobody is in a pass any longer who could.
-func TestWakeUpAboutALaneReleasedMeanwhile(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const publishing = 3 * time.Millisecond
-		store := slowEmpty{memory: newMemory(8), by: 4 * time.Millisecond}
-		topic := &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
-		publisher := mustNew(t, store, topic, outbox.Config{PollInterval: time.Hour})
-		defer run(t, publisher)()
-		time.Sleep(10 * time.Hour)
-		start := time.Now()
-		store.add(0, "a1")
-		publisher.Wake(letter("a"))
-		time.Sleep(time.Millisecond)
-		store.add(0, "a2")
-		publisher.Wake(letter("a"))
-		time.Sleep(time.Hour)
-		if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2"}) || last.Sub(start) != 5*time.Millisecond {
-			t.Errorf("sent %q, the last one after %s, want a1, and a2 after 5ms", sent, last.Sub(start))
-		}
-	})
-}
-
 // slowEmpty takes a while to say that there is nothing.
 type slowEmpty struct {
 	*memory
@@ -173,45 +149,26 @@ func (s slowEmpty) ClaimEvents(ctx context.Context, lane int16, batch int, maxBy
 	return claim, err
 }
 
-// Called by the clock a worker goes on until there is nothing in any lane;
-// woken by one it leaves that to the clock.
+// Called by the clock a worker goes on until there is nothing in any lane.
 func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name       string
-		woken      bool
-		publishing time.Duration
-		want       time.Duration // until the last of eight lanes is sent, each in its turn
-	}{
-		{"called by the clock", false, 0, 0},
-		{"woken", true, 0, 5 * time.Millisecond}, // the first pause of the clock
-		{"woken, and the broker is slow", true, 10 * time.Millisecond, 75 * time.Millisecond},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store, topic := newMemory(8), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(test.publishing, nil) }}
-				publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
-				defer run(t, publisher)()
-				time.Sleep(10 * time.Hour)
-				for lane := range 8 {
-					store.add(lane, "a1")
-				}
-				if test.woken {
-					publisher.Wake(envelope.Aggregate{})
-				}
-				time.Sleep(2 * time.Hour)
-				topic.mu.Lock()
-				defer topic.mu.Unlock()
-				if len(topic.at) != 8 {
-					t.Fatalf("%d events were sent, want 8", len(topic.at))
-				}
-				if got := topic.at[7].Sub(topic.at[0]); got != test.want {
-					t.Errorf("the last lane was sent %s after the first, want %s", got, test.want)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store, topic := newMemory(8), &recorder{}
+		defer run(t, mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour}))()
+		time.Sleep(10 * time.Hour)
+		for lane := range 8 {
+			store.add(lane, "a1")
+		}
+		time.Sleep(2 * time.Hour)
+		topic.mu.Lock()
+		defer topic.mu.Unlock()
+		if len(topic.at) != 8 {
+			t.Fatalf("%d events were sent, want 8", len(topic.at))
+		}
+		if got := topic.at[7].Sub(topic.at[0]); got != 0 {
+			t.Errorf("the last lane was sent %s after the first, want at once", got)
+		}
+	})
 }
 
 // Wake-ups that never cease are each about a lane, and do not put off the look at
@@ -251,25 +208,21 @@ func TestAllLanesArePolledThoughWakeUpsNeverCease(t *testing.T) {
 	}
 }
 
-// A wake-up that has no place, because every worker has one before it, is not
-// forgotten: who ends a pass looks at all lanes, and so does the clock soon.
-func TestWakeUpWithoutAPlace(t *testing.T) {
+// A wake-up that comes while every worker is busy gets a pass when one is free.
+func TestWakeUpWaitsForAWorker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// Shorter than the first pause of the clock, which would find it as well.
-		const publishing = 3 * time.Millisecond
+		const publishing = time.Millisecond
 		store, topic := newMemory(8), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
 		start := time.Now()
-		store.add(0, "a1")
-		publisher.Wake(letter("a"))
-		time.Sleep(time.Millisecond)
-		store.add(2, "b1")
-		publisher.Wake(letter("b"))
-		store.add(1, "c1")
-		publisher.Wake(letter("c"))
+		for lane, name := range []string{"a1", "b1", "c1"} {
+			store.add(lane, name)
+			publisher.Wake(letter(name[:1]))
+		}
 		time.Sleep(time.Hour)
 		if sent, last := topic.take(); len(sent) != 3 || last.Sub(start) != 2*publishing {
 			t.Errorf("sent %q, the last one after %s, want all three after %s", sent, last.Sub(start), 2*publishing)
@@ -348,53 +301,22 @@ func (s *recovering) ClaimEvents(ctx context.Context, lane int16, batch int, max
 }
 
 // A claim with as many bytes as a pass takes is full, however few its events
-// are: the lane is looked at again, and a second worker is woken.
+// are: there is soon a poll for the rest.
 func TestFullOfBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(2), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(time.Millisecond, nil) }}
+		store, topic := newMemory(2), &recorder{}
+		publisher := mustNew(t, store, topic, outbox.Config{BatchBytes: 3, PollInterval: time.Hour})
+		defer run(t, publisher)()
+		time.Sleep(10 * time.Hour)
 		for _, name := range []string{"a1", "a2", "a3"} {
 			store.addPayload(0, name)
 		}
-		publisher := mustNew(t, store, topic, outbox.Config{Workers: 2, BatchBytes: 3, PollInterval: time.Hour})
 		start := time.Now()
-		defer run(t, publisher)()
-		time.Sleep(time.Hour)
-		if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2", "a3"}) || last.Sub(start) != time.Millisecond {
-			t.Errorf("sent %q, the last one after %s, want two, and the third after 1ms", sent, last.Sub(start))
-		}
-		store.addPayload(1, "b1") // so that the other lane was served longer ago
-		publisher.Wake(letter("b"))
-		time.Sleep(time.Hour)
-		topic.take()
-		store.addPayload(0, "a4")
-		store.addPayload(0, "a5")
-		store.addPayload(1, "b2")
 		publisher.Wake(letter("a"))
-		synctest.Wait()
-		if sent, _ := topic.take(); len(sent) != 3 {
-			t.Errorf("sent at once: %q, want a4, a5 and b2", sent)
-		}
-	})
-}
-
-// A full batch is more than one worker's work: it wakes a second one, which
-// does not wait for the first.
-func TestFullBatchWakesASecondWorker(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(2), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(10*time.Second, nil) }}
-		publisher := mustNew(t, store, topic, outbox.Config{Workers: 2, Batch: 3, PollInterval: time.Hour})
-		defer run(t, publisher)()
-		time.Sleep(10 * time.Hour)
-		store.add(0, "a1 a2 a3 a4")
-		store.add(1, "b1")
-		publisher.Wake(letter("a"))
-		synctest.Wait()
-		sent, _ := topic.take()
-		slices.Sort(sent)
-		if !slices.Equal(sent, []string{"a1", "a2", "a3", "b1"}) {
-			t.Errorf("sent at once: %q, want a batch of a and b1", sent)
+		time.Sleep(time.Minute)
+		if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2", "a3"}) || last.Sub(start) != 5*time.Millisecond {
+			t.Errorf("sent %q, the last one after %s, want two, and the third after 5ms", sent, last.Sub(start))
 		}
 	})
 }

@@ -444,7 +444,7 @@ func (s *scene) countMessages(ctx context.Context) error {
 // countEvents is a consumer that counts a letter for each event that is new in its inbox, in
 // one transaction.
 func (s *scene) countEvents(ctx context.Context) error {
-	handler := consumer.Handle([]string{"LetterChanged"},
+	handler := consumer.Handle(
 		func(m envelope.Message) (uuid.UUID, error) { return m.ID, nil },
 		func(ctx context.Context, name string, ids []uuid.UUID) ([]envelope.Outcome, error) {
 			outcomes := make([]envelope.Outcome, len(ids))
@@ -467,9 +467,9 @@ func (s *scene) countEvents(ctx context.Context) error {
 			})
 			return outcomes, err
 		})
-	projector, err := consumer.New(consumer.Config{}, []consumer.Source{{
-		Subscriber: s.client.Subscriber(localtopics.Subscription), Consumer: "counter", Handlers: consumer.Handlers{"letter": handler},
-	}}, store.NewInbox(s.pool), discard, nil)
+	projector, err := consumer.New(consumer.Config{}, consumer.Subscription{
+		Source: consumer.PubSub(s.client.Subscriber(localtopics.Subscription)), Consumer: "counter", Handlers: consumer.Handlers{"letter": handler},
+	}, store.NewInbox(s.pool), discard, nil)
 	if err != nil {
 		return err
 	}

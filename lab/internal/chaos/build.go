@@ -75,7 +75,7 @@ var seams = []seam{
 	hit("internal/outbox/pass.go", "spans.claimed(ctx, claim, start)", failpoint.OutboxClaimed),
 	hit("internal/outbox/pass.go", "result, settlement := p.collect(", failpoint.OutboxHanded),
 	hit("internal/outbox/pass.go", "held, err := p.settle(", failpoint.OutboxPublished),
-	hit("internal/consumer/batch.go", "r.metrics.projected(r.work, to, deliveries, outcomes)", failpoint.ConsumerCommitted),
+	hit("internal/consumer/batch.go", "r.metrics.projected(r.work, deliveries, outcomes)", failpoint.ConsumerCommitted),
 }
 
 // seam is a text that a file of the service has once, and its replacement.

@@ -13,11 +13,11 @@ import (
 // A test compiles it into the service, which has no timer.
 func timed(r app.Registration) app.Registration {
 	r.Parts = map[string]any{reactions.Name: reactions.Of{Timers: func(b app.Backend) reactions.Timers {
-		return reactions.NewTimers(store.NewVideos(b.Commands, b.Wake), func(v domain.Video, _ string, stamp domain.Stamp) (*domain.Event, error) {
+		return reactions.NewTimers(store.NewVideos(b.Commands, b.Wake), func(v domain.Video, _ string, stamp domain.Stamp) (*domain.VideoEvent, error) {
 			if v.Description == "broken" {
 				return nil, errors.New("broken on purpose")
 			}
-			return domain.Publish(domain.AnyVersion, stamp)(v)
+			return domain.PublishVideo(domain.AnyVersion, stamp)(v)
 		})
 	}}}
 	return r

@@ -115,11 +115,9 @@ SELECT skipped.event_id::uuid AS event_id FROM (
 CROSS JOIN LATERAL jsonb_to_recordset(newest.before) AS skipped (aggregate_type text, aggregate_id text, event_id uuid)
 WHERE skipped.aggregate_type = @aggregate_type::text AND skipped.aggregate_id = @aggregate_id::text AND skipped.event_id IS NOT NULL;
 
--- name: ListReactions :many
--- Returns when the command side reacted to each of some events, by consumer.
-SELECT i.consumer, i.event_id, i.received_at FROM video_catalog.inbox i
-WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uuid[])
-ORDER BY i.received_at;
+-- name: HasReactions :one
+-- Reports whether the command side has an inbox, which is a table of the option reactions.
+SELECT (to_regclass('video_catalog.inbox') IS NOT NULL)::bool AS has;
 
 -- name: ListApplied :many
 -- Returns when each of some events was applied, by consumer.

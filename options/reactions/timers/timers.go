@@ -41,7 +41,6 @@ func Set(ctx context.Context, tx sqlcgen.DBTX, m envelope.Message, timers map[st
 	if len(names) == 0 {
 		return nil
 	}
-	m.Cause = envelope.CauseOf(ctx)
 	cause := m.CauseOfNext()
 	if err := q.SetTimers(ctx, sqlcgen.SetTimersParams{
 		AggregateType: m.AggregateType, AggregateID: id, CausationID: cause.CausationID, CorrelationID: cause.CorrelationID,

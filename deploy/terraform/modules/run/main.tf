@@ -13,11 +13,12 @@ locals {
     PUBSUB_PROJECT  = var.project
     PUBSUB_ENDPOINT = "${var.region}-pubsub.googleapis.com:443"
   }
-  # Where what runs sends its traces and metrics; they belong to PUBSUB_PROJECT.
   telemetry = {
-    TELEMETRY_TRACES_ENDPOINT  = "https://telemetry.googleapis.com:443"
-    TELEMETRY_METRICS_ENDPOINT = "https://telemetry.googleapis.com:443"
-    OTEL_RESOURCE_ATTRIBUTES   = "cloud.platform=gcp_cloud_run,cloud.region=${var.region}"
+    OTEL_TRACES_EXPORTER     = "google"
+    OTEL_TRACES_SAMPLER      = "parentbased_traceidratio"
+    OTEL_TRACES_SAMPLER_ARG  = "0.01"
+    OTEL_METRICS_EXPORTER    = "google"
+    OTEL_RESOURCE_ATTRIBUTES = "gcp.project_id=${var.project},cloud.platform=gcp_cloud_run,cloud.region=${var.region}"
   }
   shapes = {
     all   = { account = "all", instances = 3, env = merge(local.pubsub, { AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }

@@ -13,9 +13,14 @@ import (
 )
 
 const InsertInbox = `-- name: InsertInbox :many
-INSERT INTO video_catalog_read.inbox (consumer, event_id)
-SELECT $1::text, event_id
-FROM (SELECT unnest($2::uuid[]) AS event_id) new
+INSERT INTO video_catalog_read.inbox (
+	consumer,
+	event_id
+)
+SELECT
+	$1::text,
+	event_id
+FROM unnest($2::uuid[]) AS new (event_id)
 ORDER BY event_id
 ON CONFLICT DO NOTHING
 RETURNING event_id
@@ -44,7 +49,11 @@ func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []u
 
 const LastInbox = `-- name: LastInbox :one
 SELECT coalesce((
-	SELECT i.received_at FROM video_catalog_read.inbox i WHERE i.consumer = $1 ORDER BY i.event_id DESC LIMIT 1
+	SELECT i.received_at
+	FROM video_catalog_read.inbox i
+	WHERE i.consumer = $1
+	ORDER BY i.event_id DESC
+	LIMIT 1
 ), 'epoch')::timestamptz AS applied_at
 `
 
@@ -59,7 +68,10 @@ func (q *Queries) LastInbox(ctx context.Context, consumer string) (time.Time, er
 const PruneInbox = `-- name: PruneInbox :execrows
 DELETE FROM video_catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
-	SELECT o.consumer, o.event_id FROM video_catalog_read.inbox o
+	SELECT
+		o.consumer,
+		o.event_id
+	FROM video_catalog_read.inbox o
 	WHERE o.consumer = $1::text
 		AND o.received_at < now() - $2::interval
 		AND o.event_id < (lpad(to_hex(floor(extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid

@@ -31,7 +31,19 @@ func (q *Queries) GetChangesDatabase(ctx context.Context, xid uint64) (GetChange
 }
 
 const GetProjection = `-- name: GetProjection :one
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
+SELECT
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time
 FROM video_catalog_read.video_projection
 WHERE video_id = $1
 `
@@ -72,7 +84,19 @@ func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProj
 }
 
 const GetProjections = `-- name: GetProjections :many
-SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time
+SELECT
+	p.video_id,
+	p.title,
+	p.description,
+	p.release_year,
+	p.duration_ms,
+	p.language_code,
+	p.tags,
+	p.visible,
+	p.deleted,
+	p.version,
+	p.publish_time,
+	p.update_time
 FROM unnest($1::uuid[]) AS wanted (video_id)
 CROSS JOIN LATERAL (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at FROM video_catalog_read.video_projection e WHERE e.video_id = wanted.video_id LIMIT 1
@@ -94,7 +118,7 @@ type GetProjectionsRow struct {
 	UpdateTime   time.Time
 }
 
-// Returns the rows of some videos, by one lookup per id: see LockProjections.
+// Returns the rows of some videos, by one lookup per id: see FindVideoVersions.
 func (q *Queries) GetProjections(ctx context.Context, videoIds []uuid.UUID) ([]GetProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, GetProjections, videoIds)
 	if err != nil {
@@ -128,47 +152,28 @@ func (q *Queries) GetProjections(ctx context.Context, videoIds []uuid.UUID) ([]G
 	return items, nil
 }
 
-const InsertMissingProjections = `-- name: InsertMissingProjections :exec
-INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
-SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
-FROM (SELECT unnest($1::uuid[]) AS video_id) new
-ORDER BY video_id
-ON CONFLICT DO NOTHING
-`
-
-// Creates an empty row, of version 0, for each of the videos that has none, because a missing row cannot be locked.
-// Otherwise a projector could wait for a row that another one is inserting, while it holds locks that the other one
-// needs. LockProjections and UpsertProjections follow in the same transaction.
-func (q *Queries) InsertMissingProjections(ctx context.Context, videoIds []uuid.UUID) error {
-	_, err := q.db.Exec(ctx, InsertMissingProjections, videoIds)
-	return err
-}
-
 const ListProjectionChanges = `-- name: ListProjectionChanges :many
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
-	rebuilt, total
-FROM (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid, rebuilt, size, (sum(size) OVER (ORDER BY change_xid, video_id))::bigint AS total
-	FROM (
-		SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
-			(event_id IS NULL)::bool AS rebuilt, octet_length(title) + octet_length(description) + pg_column_size(tags) AS size
-		FROM video_catalog_read.video_projection
-		WHERE (change_xid, video_id) > ($1::xid8, $2::uuid)
-			AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
-		ORDER BY change_xid, video_id
-		LIMIT $3
-	) page
-) sized
-WHERE total - size < $4::bigint
+SELECT
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time,
+	change_xid,
+	(event_id IS NULL)::bool AS rebuilt
+FROM video_catalog_read.video_projection
+WHERE (change_xid, video_id) > ($1::xid8, $2::uuid)
+	AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY change_xid, video_id
+LIMIT $3
 `
-
-type ListProjectionChangesParams struct {
-	AfterXid uint64
-	AfterID  uuid.UUID
-	MaxRows  int32
-	MaxBytes int64
-}
 
 type ListProjectionChangesRow struct {
 	VideoID      uuid.UUID
@@ -185,20 +190,13 @@ type ListProjectionChangesRow struct {
 	UpdateTime   time.Time
 	ChangeXid    uint64
 	Rebuilt      bool
-	Total        int64
 }
 
-// Returns rows changed after (after_xid, after_id), in the order of their transactions, up to the row with which
-// their text reaches max_bytes. It returns only changes whose earlier transactions have all ended: a cursor that
-// passed an open transaction would miss its changes. total is the size of the texts up to and including a row.
-// rebuilt is true if a repair wrote the row, and not an event.
-func (q *Queries) ListProjectionChanges(ctx context.Context, arg ListProjectionChangesParams) ([]ListProjectionChangesRow, error) {
-	rows, err := q.db.Query(ctx, ListProjectionChanges,
-		arg.AfterXid,
-		arg.AfterID,
-		arg.MaxRows,
-		arg.MaxBytes,
-	)
+// Returns rows changed after (after_xid, after_id), in the order of their transactions. It returns only changes whose
+// earlier transactions have all ended: a cursor that passed an open transaction would miss its changes. rebuilt is true if
+// a repair wrote the row, and not an event.
+func (q *Queries) ListProjectionChanges(ctx context.Context, afterXid uint64, afterID uuid.UUID, maxRows int32) ([]ListProjectionChangesRow, error) {
+	rows, err := q.db.Query(ctx, ListProjectionChanges, afterXid, afterID, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +219,6 @@ func (q *Queries) ListProjectionChanges(ctx context.Context, arg ListProjectionC
 			&i.UpdateTime,
 			&i.ChangeXid,
 			&i.Rebuilt,
-			&i.Total,
 		); err != nil {
 			return nil, err
 		}
@@ -234,39 +231,36 @@ func (q *Queries) ListProjectionChanges(ctx context.Context, arg ListProjectionC
 }
 
 const ListProjectionsByTitle = `-- name: ListProjectionsByTitle :many
-WITH found AS (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-	FROM video_catalog_read.video_projection
-	WHERE visible
-		AND (title, video_id) > ($3::text, $4::uuid)
-		AND ($5::text IS NULL OR language_code = $5)
-		AND ($6::int IS NULL OR release_year = $6)
-		AND ($7::text[] IS NULL OR tags @> $7)
-	ORDER BY title, video_id
-	LIMIT $8
-)
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, lead(true, 1, false) OVER (ORDER BY title, video_id) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY title, video_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < $1::bigint
+SELECT
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time
+FROM video_catalog_read.video_projection
+WHERE visible
+	AND (title, video_id) > ($1::text, $2::uuid)
+	AND ($3::text IS NULL OR language_code = $3)
+	AND ($4::int IS NULL OR release_year = $4)
+	AND ($5::text[] IS NULL OR tags @> $5)
 ORDER BY title, video_id
-LIMIT $2
+LIMIT $6
 `
 
 type ListProjectionsByTitleParams struct {
-	MaxBytes     int64
-	PageSize     int32
 	AfterTitle   string
 	AfterID      uuid.UUID
 	LanguageCode *string
 	ReleaseYear  *int32
 	Tags         []string
-	OneMore      int32
+	MaxRows      int32
 }
 
 type ListProjectionsByTitleRow struct {
@@ -282,21 +276,18 @@ type ListProjectionsByTitleRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
-	HasNext      bool
 }
 
-// Returns a page of the catalog after (after_title, after_id), in the byte order of the titles, otherwise like
+// Returns entries after (after_title, after_id), in the byte order of the titles, otherwise like
 // ListProjectionsNewestFirst.
 func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjectionsByTitleParams) ([]ListProjectionsByTitleRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsByTitle,
-		arg.MaxBytes,
-		arg.PageSize,
 		arg.AfterTitle,
 		arg.AfterID,
 		arg.LanguageCode,
 		arg.ReleaseYear,
 		arg.Tags,
-		arg.OneMore,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
@@ -318,7 +309,6 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
-			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -331,39 +321,36 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 }
 
 const ListProjectionsNewestFirst = `-- name: ListProjectionsNewestFirst :many
-WITH found AS (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-	FROM video_catalog_read.video_projection
-	WHERE visible
-		AND (publish_time, video_id) < ($3::timestamptz, $4::uuid)
-		AND ($5::text IS NULL OR language_code = $5)
-		AND ($6::int IS NULL OR release_year = $6)
-		AND ($7::text[] IS NULL OR tags @> $7)
-	ORDER BY publish_time DESC, video_id DESC
-	LIMIT $8
-)
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, lead(true, 1, false) OVER (ORDER BY publish_time DESC, video_id DESC) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY publish_time DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < $1::bigint
+SELECT
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time
+FROM video_catalog_read.video_projection
+WHERE visible
+	AND (publish_time, video_id) < ($1::timestamptz, $2::uuid)
+	AND ($3::text IS NULL OR language_code = $3)
+	AND ($4::int IS NULL OR release_year = $4)
+	AND ($5::text[] IS NULL OR tags @> $5)
 ORDER BY publish_time DESC, video_id DESC
-LIMIT $2
+LIMIT $6
 `
 
 type ListProjectionsNewestFirstParams struct {
-	MaxBytes     int64
-	PageSize     int32
 	BeforeTime   time.Time
 	BeforeID     uuid.UUID
 	LanguageCode *string
 	ReleaseYear  *int32
 	Tags         []string
-	OneMore      int32
+	MaxRows      int32
 }
 
 type ListProjectionsNewestFirstRow struct {
@@ -379,23 +366,18 @@ type ListProjectionsNewestFirstRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
-	HasNext      bool
 }
 
-// Returns a page of the catalog after (before_time, before_id), newest publish time first. The page ends when its
-// texts reach max_bytes; has_next of the last row says whether more rows follow. The bound is always set, far in the
-// future on the first page, so that every cached plan uses the index. octet_length reads the size of a text without
-// reading the text.
+// Returns entries after (before_time, before_id), newest publish time first. The bound is always set, far in the future on
+// the first page, so that every cached plan uses the index.
 func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjectionsNewestFirstParams) ([]ListProjectionsNewestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsNewestFirst,
-		arg.MaxBytes,
-		arg.PageSize,
 		arg.BeforeTime,
 		arg.BeforeID,
 		arg.LanguageCode,
 		arg.ReleaseYear,
 		arg.Tags,
-		arg.OneMore,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
@@ -417,7 +399,6 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
-			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -430,25 +411,45 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 }
 
 const LockProjections = `-- name: LockProjections :many
-SELECT p.video_id, p.version, p.event_id
-FROM (SELECT DISTINCT unnest($1::uuid[]) AS video_id ORDER BY video_id) wanted
-CROSS JOIN LATERAL (
-	SELECT video_id, version, event_id FROM video_catalog_read.video_projection
-	WHERE video_id = wanted.video_id
-	FOR NO KEY UPDATE
-) p
+INSERT INTO video_catalog_read.video_projection (
+	video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at
+)
+SELECT wanted.id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
+FROM (SELECT DISTINCT unnest($1::uuid[]) AS id) wanted
+ORDER BY wanted.id
+ON CONFLICT (video_id) DO UPDATE SET video_id = excluded.video_id
+RETURNING
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time
 `
 
 type LockProjectionsRow struct {
-	VideoID uuid.UUID
-	Version int64
-	EventID *uuid.UUID
+	VideoID      uuid.UUID
+	Title        string
+	Description  string
+	ReleaseYear  int32
+	DurationMs   int64
+	LanguageCode string
+	Tags         []string
+	Visible      bool
+	Deleted      bool
+	Version      int64
+	PublishTime  *time.Time
+	UpdateTime   time.Time
 }
 
-// Locks the rows of some videos and returns their versions and events. All statements here lock
-// rows in the order of their ids, so that two projectors cannot deadlock. The lateral join makes one lookup per id
-// with any plan. With video_id = ANY(@video_ids), a session that began with an empty table scanned all of it until it
-// was analyzed.
+// Locks the rows of some videos until the end of the transaction, in the order of their ids, as ProjectVideo writes them.
+// It first creates a missing one, with version 0: a missing row cannot be locked.
 func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]LockProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, LockProjections, videoIds)
 	if err != nil {
@@ -458,7 +459,20 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 	var items []LockProjectionsRow
 	for rows.Next() {
 		var i LockProjectionsRow
-		if err := rows.Scan(&i.VideoID, &i.Version, &i.EventID); err != nil {
+		if err := rows.Scan(
+			&i.VideoID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.Visible,
+			&i.Deleted,
+			&i.Version,
+			&i.PublishTime,
+			&i.UpdateTime,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -481,42 +495,54 @@ func (q *Queries) PruneProjectedTombstones(ctx context.Context, olderThan time.D
 	return deleted, err
 }
 
+const ResetProjections = `-- name: ResetProjections :exec
+UPDATE video_catalog_read.video_projection SET version = 0, event_id = NULL WHERE video_id = ANY ($1::uuid[])
+`
+
+// Has ProjectVideo write some rows, whatever their version.
+func (q *Queries) ResetProjections(ctx context.Context, videoIds []uuid.UUID) error {
+	_, err := q.db.Exec(ctx, ResetProjections, videoIds)
+	return err
+}
+
 const SearchProjections = `-- name: SearchProjections :many
 WITH query AS MATERIALIZED (
-	SELECT CAST($3::text AS tsquery) AS words, CAST($4::text AS tsquery) AS whole_words
+	SELECT CAST($4::text AS tsquery) AS words, CAST($5::text AS tsquery) AS whole_words
 ), matching AS (
-	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
-		coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
+	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.event_id, p.publish_time, p.update_time, p.search, p.change_xid, p.updated_at,
+		coalesce(
+			nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0),
+			1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words)
+		)::real AS rank
 	FROM query
 	JOIN video_catalog_read.video_projection p ON p.visible AND p.search @@ query.words
-), found AS (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
-	FROM matching
-	WHERE (rank, video_id) < ($5::real, $6::uuid)
-	ORDER BY rank DESC, video_id DESC
-	LIMIT $7
 )
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank,
-	has_next::bool AS has_next
-FROM (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank, lead(true, 1, false) OVER (ORDER BY rank DESC, video_id DESC) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY rank DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < $1::bigint
+SELECT
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time,
+	rank
+FROM matching
+WHERE (rank, video_id) < ($1::real, $2::uuid)
 ORDER BY rank DESC, video_id DESC
-LIMIT $2
+LIMIT $3
 `
 
 type SearchProjectionsParams struct {
-	MaxBytes   int64
-	PageSize   int32
-	Query      string
-	WholeWords string
 	BeforeRank float32
 	BeforeID   uuid.UUID
-	OneMore    int32
+	MaxRows    int32
+	Query      string
+	WholeWords string
 }
 
 type SearchProjectionsRow struct {
@@ -533,23 +559,19 @@ type SearchProjectionsRow struct {
 	PublishTime  *time.Time
 	UpdateTime   time.Time
 	Rank         float32
-	HasNext      bool
 }
 
-// Returns a page of the entries that match a tsquery, after (before_rank, before_id), best first, otherwise like
-// ListProjectionsNewestFirst. Entries that also match whole_words come before all others. The weights are in the
-// order D, C, B, A: title, tags and description are a factor of 100 apart. With PostgreSQL's weights a description
-// that repeats a word six times would rank above a title. MATERIALIZED parses the queries once and not once per row,
-// with any cached plan.
+// Returns entries that match a tsquery, after (before_rank, before_id), best first. Entries that also match whole_words
+// come before all others. The weights are in the order D, C, B, A: title, tags and description are a factor of 100 apart.
+// With PostgreSQL's weights a description that repeats a word six times would rank above a title. MATERIALIZED parses the
+// queries once and not once per row, with any cached plan.
 func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsParams) ([]SearchProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, SearchProjections,
-		arg.MaxBytes,
-		arg.PageSize,
-		arg.Query,
-		arg.WholeWords,
 		arg.BeforeRank,
 		arg.BeforeID,
-		arg.OneMore,
+		arg.MaxRows,
+		arg.Query,
+		arg.WholeWords,
 	)
 	if err != nil {
 		return nil, err
@@ -572,7 +594,6 @@ func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsPa
 			&i.PublishTime,
 			&i.UpdateTime,
 			&i.Rank,
-			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -582,74 +603,4 @@ func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsPa
 		return nil, err
 	}
 	return items, nil
-}
-
-const UpsertProjections = `-- name: UpsertProjections :exec
-WITH new AS (
-	SELECT unnest($1::uuid[]) AS video_id,
-		unnest($2::text[]) AS title,
-		unnest($3::text[]) AS description,
-		unnest($4::int[]) AS release_year,
-		unnest($5::bigint[]) AS duration_ms,
-		unnest($6::text[]) AS language_code,
-		unnest($7::text[]) AS tags,
-		unnest($8::bool[]) AS visible,
-		unnest($9::bool[]) AS deleted,
-		unnest($10::bigint[]) AS version,
-		NULLIF(unnest($11::uuid[]), '00000000-0000-0000-0000-000000000000') AS event_id,
-		NULLIF(unnest($12::timestamptz[]), 'epoch') AS publish_time,
-		unnest($13::timestamptz[]) AS update_time,
-		unnest($14::text[]) AS search
-)
-INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
-	search::tsvector, pg_current_xact_id(), clock_timestamp()
-FROM new
-ORDER BY video_id
-ON CONFLICT (video_id) DO UPDATE
-SET title = excluded.title, description = excluded.description, release_year = excluded.release_year,
-	duration_ms = excluded.duration_ms, language_code = excluded.language_code, tags = excluded.tags,
-	visible = excluded.visible, deleted = excluded.deleted, version = excluded.version, event_id = excluded.event_id,
-	publish_time = excluded.publish_time, update_time = excluded.update_time, search = excluded.search,
-	change_xid = excluded.change_xid, updated_at = excluded.updated_at
-`
-
-type UpsertProjectionsParams struct {
-	VideoIds      []uuid.UUID
-	Titles        []string
-	Descriptions  []string
-	ReleaseYears  []int32
-	DurationsMs   []int64
-	LanguageCodes []string
-	Tags          []string
-	Visible       []bool
-	Deleted       []bool
-	Versions      []int64
-	EventIds      []uuid.UUID
-	PublishTimes  []time.Time
-	UpdateTimes   []time.Time
-	Searches      []string
-}
-
-// Writes the given rows, over any version: the caller has locked them and compared versions. Each array holds one
-// value per row. Tags are array literals, and searches are tsvectors as text. A missing time is the epoch, and a
-// missing id is all zeros.
-func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsParams) error {
-	_, err := q.db.Exec(ctx, UpsertProjections,
-		arg.VideoIds,
-		arg.Titles,
-		arg.Descriptions,
-		arg.ReleaseYears,
-		arg.DurationsMs,
-		arg.LanguageCodes,
-		arg.Tags,
-		arg.Visible,
-		arg.Deleted,
-		arg.Versions,
-		arg.EventIds,
-		arg.PublishTimes,
-		arg.UpdateTimes,
-		arg.Searches,
-	)
-	return err
 }

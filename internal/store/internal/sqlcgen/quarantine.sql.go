@@ -45,13 +45,41 @@ const DeleteQuarantine = `-- name: DeleteQuarantine :many
 WITH gone AS (
 	DELETE FROM video_catalog_read.quarantine q
 	WHERE q.id = ANY ($1::bigint[])
-	RETURNING q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.reason, q.publish_time, q.received_at
+	RETURNING
+		q.id,
+		q.consumer,
+		q.message_id,
+		q.ordering_key,
+		q.attributes,
+		q.reason,
+		q.publish_time,
+		q.received_at
 ), audited AS (
-	INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT $2, $3, $4, $5, $6, $7, count(*), jsonb_agg(to_jsonb(g) ORDER BY g.id)
-	FROM gone g HAVING count(*) > 0
+	INSERT INTO video_catalog_read.audit (
+		action_id,
+		actor,
+		via,
+		action,
+		filter,
+		reason,
+		items,
+		before
+	)
+	SELECT
+		$2,
+		$3,
+		$4,
+		$5,
+		$6,
+		$7,
+		count(*),
+		jsonb_agg(to_jsonb(g) ORDER BY g.id)
+	FROM gone g
+	HAVING count(*) > 0
 )
-SELECT g.id FROM gone g ORDER BY g.id
+SELECT g.id
+FROM gone g
+ORDER BY g.id
 `
 
 type DeleteQuarantineParams struct {
@@ -94,7 +122,8 @@ func (q *Queries) DeleteQuarantine(ctx context.Context, arg DeleteQuarantinePara
 }
 
 const EraseQuarantine = `-- name: EraseQuarantine :exec
-DELETE FROM video_catalog_read.quarantine WHERE ordering_key = ANY ($1::text[])
+DELETE FROM video_catalog_read.quarantine
+WHERE ordering_key = ANY ($1::text[])
 `
 
 // Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few rows.
@@ -104,7 +133,9 @@ func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string) er
 }
 
 const GetQuarantinedPayload = `-- name: GetQuarantinedPayload :one
-SELECT q.payload FROM video_catalog_read.quarantine q WHERE q.id = $1
+SELECT q.payload
+FROM video_catalog_read.quarantine q
+WHERE q.id = $1
 `
 
 // Returns the payload of a message; NULL if it is not kept.
@@ -116,8 +147,12 @@ func (q *Queries) GetQuarantinedPayload(ctx context.Context, id int64) ([]byte, 
 }
 
 const GroupQuarantine = `-- name: GroupQuarantine :many
-SELECT q.cause::text AS cause, max(q.reason)::text AS sample,
-	count(*)::bigint AS items, min(q.received_at)::timestamptz AS first_time, max(q.received_at)::timestamptz AS last_time
+SELECT
+	q.cause::text AS cause,
+	max(q.reason)::text AS sample,
+	count(*)::bigint AS items,
+	min(q.received_at)::timestamptz AS first_time,
+	max(q.received_at)::timestamptz AS last_time
 FROM video_catalog_read.quarantine q
 GROUP BY 1
 ORDER BY items DESC, cause
@@ -160,15 +195,31 @@ func (q *Queries) GroupQuarantine(ctx context.Context, maxRows int32) ([]GroupQu
 }
 
 const InsertQuarantine = `-- name: InsertQuarantine :exec
-INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time)
-SELECT $1, $2, $3,
+INSERT INTO video_catalog_read.quarantine (
+	consumer,
+	message_id,
+	ordering_key,
+	attributes,
+	payload,
+	payload_size,
+	payload_sha256,
+	reason,
+	publish_time
+)
+SELECT
+	$1,
+	$2,
+	$3,
 	CASE WHEN room.enough THEN $4::jsonb ELSE $5::jsonb END,
 	CASE WHEN room.enough THEN $6::bytea END,
 	CASE WHEN NOT room.enough THEN octet_length($6) END,
 	CASE WHEN NOT room.enough THEN encode(sha256($6), 'hex') END,
 	CASE WHEN room.enough THEN $7::text ELSE $8::text END,
 	$9
-FROM (SELECT coalesce(sum(s.bytes), 0) + $10::bigint <= $11::bigint AS enough FROM video_catalog_read.quarantine_size s) room
+FROM (
+	SELECT coalesce(sum(s.bytes), 0) + $10::bigint <= $11::bigint AS enough
+	FROM video_catalog_read.quarantine_size s
+) room
 ON CONFLICT (consumer, message_id) DO NOTHING
 `
 
@@ -206,8 +257,18 @@ func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantinePara
 }
 
 const ListQuarantine = `-- name: ListQuarantine :many
-SELECT q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.payload_size, q.payload_sha256, q.reason,
-	q.cause::text AS cause, q.publish_time, q.received_at
+SELECT
+	q.id,
+	q.consumer,
+	q.message_id,
+	q.ordering_key,
+	q.attributes,
+	q.payload_size,
+	q.payload_sha256,
+	q.reason,
+	q.cause::text AS cause,
+	q.publish_time,
+	q.received_at
 FROM video_catalog_read.quarantine q
 WHERE q.id > $1
 	AND ($2::bigint = 0 OR q.id = $2)
@@ -298,7 +359,12 @@ func (q *Queries) MeasureQuarantine(ctx context.Context, consumers []string, max
 
 const PruneQuarantine = `-- name: PruneQuarantine :execrows
 DELETE FROM video_catalog_read.quarantine
-WHERE id IN (SELECT q.id FROM video_catalog_read.quarantine q ORDER BY q.id LIMIT $1)
+WHERE id IN (
+	SELECT q.id
+	FROM video_catalog_read.quarantine q
+	ORDER BY q.id
+	LIMIT $1
+)
 	AND received_at < now() - $2::interval
 `
 

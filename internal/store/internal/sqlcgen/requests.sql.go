@@ -13,7 +13,11 @@ import (
 )
 
 const GetRequest = `-- name: GetRequest :one
-SELECT aggregate_id, fingerprint FROM video_catalog.requests WHERE aggregate_type = $1 AND request_id = $2
+SELECT
+	aggregate_id,
+	fingerprint
+FROM video_catalog.requests
+WHERE aggregate_type = $1 AND request_id = $2
 `
 
 type GetRequestRow struct {
@@ -29,8 +33,20 @@ func (q *Queries) GetRequest(ctx context.Context, aggregateType string, requestI
 }
 
 const InsertRequest = `-- name: InsertRequest :one
-INSERT INTO video_catalog.requests (aggregate_type, request_id, aggregate_id, fingerprint, create_time)
-VALUES ($1, $2, $3, $4, now())
+INSERT INTO video_catalog.requests (
+	aggregate_type,
+	request_id,
+	aggregate_id,
+	fingerprint,
+	create_time
+)
+VALUES (
+	$1,
+	$2,
+	$3,
+	$4,
+	now()
+)
 ON CONFLICT DO NOTHING
 RETURNING request_id
 `
@@ -58,7 +74,13 @@ func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) (u
 const PruneRequests = `-- name: PruneRequests :execrows
 DELETE FROM video_catalog.requests
 WHERE (aggregate_type, request_id) IN (
-	SELECT r.aggregate_type, r.request_id FROM video_catalog.requests r WHERE r.create_time < now() - $1::interval ORDER BY r.create_time LIMIT $2
+	SELECT
+		r.aggregate_type,
+		r.request_id
+	FROM video_catalog.requests r
+	WHERE r.create_time < now() - $1::interval
+	ORDER BY r.create_time
+	LIMIT $2
 )
 `
 

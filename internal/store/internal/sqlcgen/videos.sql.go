@@ -12,36 +12,32 @@ import (
 	"github.com/google/uuid"
 )
 
-const FindVideos = `-- name: FindVideos :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY($1::uuid[])
+const FindVideoVersions = `-- name: FindVideoVersions :many
+SELECT p.video_id, p.version, p.event_id
+FROM unnest($1::uuid[]) AS wanted (id)
+CROSS JOIN LATERAL (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at FROM video_catalog_read.video_projection r WHERE r.video_id = wanted.id LIMIT 1
+) p
 `
 
-// Returns the existing videos of some ids, deleted and purged ones too.
-func (q *Queries) FindVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatalogVideo, error) {
-	rows, err := q.db.Query(ctx, FindVideos, ids)
+type FindVideoVersionsRow struct {
+	VideoID uuid.UUID
+	Version int64
+	EventID *uuid.UUID
+}
+
+// Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an empty
+// table would scan all of it until it is analyzed.
+func (q *Queries) FindVideoVersions(ctx context.Context, ids []uuid.UUID) ([]FindVideoVersionsRow, error) {
+	rows, err := q.db.Query(ctx, FindVideoVersions, ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []VideoCatalogVideo
+	var items []FindVideoVersionsRow
 	for rows.Next() {
-		var i VideoCatalogVideo
-		if err := rows.Scan(
-			&i.ID,
-			&i.Title,
-			&i.Description,
-			&i.ReleaseYear,
-			&i.DurationMs,
-			&i.LanguageCode,
-			&i.Tags,
-			&i.State,
-			&i.Version,
-			&i.CreateTime,
-			&i.UpdateTime,
-			&i.PublishTime,
-			&i.DeleteTime,
-			&i.PurgeTime,
-		); err != nil {
+		var i FindVideoVersionsRow
+		if err := rows.Scan(&i.VideoID, &i.Version, &i.EventID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -79,8 +75,35 @@ func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVideo
 }
 
 const InsertVideo = `-- name: InsertVideo :exec
-INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+INSERT INTO video_catalog.videos (
+	id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	state,
+	version,
+	create_time,
+	update_time,
+	delete_time,
+	publish_time
+) VALUES (
+	$1,
+	$2,
+	$3,
+	$4,
+	$5,
+	$6,
+	$7,
+	$8,
+	$9,
+	$10,
+	$11,
+	$12,
+	$13
+)
 `
 
 type InsertVideoParams struct {
@@ -95,8 +118,8 @@ type InsertVideoParams struct {
 	Version      int64
 	CreateTime   time.Time
 	UpdateTime   time.Time
-	PublishTime  *time.Time
 	DeleteTime   *time.Time
+	PublishTime  *time.Time
 }
 
 func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error {
@@ -112,89 +135,51 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 		arg.Version,
 		arg.CreateTime,
 		arg.UpdateTime,
-		arg.PublishTime,
 		arg.DeleteTime,
+		arg.PublishTime,
 	)
 	return err
 }
 
-const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
-WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
-	FROM video_catalog.videos
-	WHERE (create_time, id) < ($3::timestamptz, $4::uuid)
-		AND ($5::bool OR purge_time IS NULL AND ($6::bool OR delete_time IS NULL))
-		AND ($7::text IS NULL OR state = $7)
-		AND ($8::text IS NULL OR language_code = $8)
-	ORDER BY create_time DESC, id DESC
-	LIMIT $9
-)
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < $1::bigint
+const ListVideos = `-- name: ListVideos :many
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
+WHERE (create_time, id) < ($1::timestamptz, $2::uuid)
+	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
+	AND ($5::text IS NULL OR state = $5)
+	AND ($6::text IS NULL OR language_code = $6)
 ORDER BY create_time DESC, id DESC
-LIMIT $2
+LIMIT $7
 `
 
-type ListVideosNewestFirstParams struct {
-	MaxBytes     int64
-	PageSize     int32
+type ListVideosParams struct {
 	BeforeTime   time.Time
 	BeforeID     uuid.UUID
 	ShowPurged   bool
 	ShowDeleted  bool
 	State        *string
 	LanguageCode *string
-	OneMore      int32
+	MaxRows      int32
 }
 
-type ListVideosNewestFirstRow struct {
-	ID           uuid.UUID
-	Title        string
-	Description  string
-	ReleaseYear  int32
-	DurationMs   int64
-	LanguageCode string
-	Tags         []string
-	State        string
-	Version      int64
-	CreateTime   time.Time
-	UpdateTime   time.Time
-	PublishTime  *time.Time
-	DeleteTime   *time.Time
-	PurgeTime    *time.Time
-	HasNext      bool
-}
-
-// Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
-// max_bytes; has_next of the last row says whether more rows follow. The bound is always set, far in the future on
-// the first page, so that every cached plan uses the index. octet_length reads the size of a text without reading the
-// text.
-func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]ListVideosNewestFirstRow, error) {
-	rows, err := q.db.Query(ctx, ListVideosNewestFirst,
-		arg.MaxBytes,
-		arg.PageSize,
+// Returns videos after (before_time, before_id), newest first. The bound is always set, far in the future on the first
+// page, so that every cached plan uses the index.
+func (q *Queries) ListVideos(ctx context.Context, arg ListVideosParams) ([]VideoCatalogVideo, error) {
+	rows, err := q.db.Query(ctx, ListVideos,
 		arg.BeforeTime,
 		arg.BeforeID,
 		arg.ShowPurged,
 		arg.ShowDeleted,
 		arg.State,
 		arg.LanguageCode,
-		arg.OneMore,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListVideosNewestFirstRow
+	var items []VideoCatalogVideo
 	for rows.Next() {
-		var i ListVideosNewestFirstRow
+		var i VideoCatalogVideo
 		if err := rows.Scan(
 			&i.ID,
 			&i.Title,
@@ -210,108 +195,6 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 			&i.PublishTime,
 			&i.DeleteTime,
 			&i.PurgeTime,
-			&i.HasNext,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
-WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
-	FROM video_catalog.videos
-	WHERE (create_time, id) > ($3::timestamptz, $4::uuid)
-		AND ($5::bool OR purge_time IS NULL AND ($6::bool OR delete_time IS NULL))
-		AND ($7::text IS NULL OR state = $7)
-		AND ($8::text IS NULL OR language_code = $8)
-	ORDER BY create_time, id
-	LIMIT $9
-)
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM found
-) page
-WHERE bytes_before IS NULL OR bytes_before < $1::bigint
-ORDER BY create_time, id
-LIMIT $2
-`
-
-type ListVideosOldestFirstParams struct {
-	MaxBytes     int64
-	PageSize     int32
-	AfterTime    time.Time
-	AfterID      uuid.UUID
-	ShowPurged   bool
-	ShowDeleted  bool
-	State        *string
-	LanguageCode *string
-	OneMore      int32
-}
-
-type ListVideosOldestFirstRow struct {
-	ID           uuid.UUID
-	Title        string
-	Description  string
-	ReleaseYear  int32
-	DurationMs   int64
-	LanguageCode string
-	Tags         []string
-	State        string
-	Version      int64
-	CreateTime   time.Time
-	UpdateTime   time.Time
-	PublishTime  *time.Time
-	DeleteTime   *time.Time
-	PurgeTime    *time.Time
-	HasNext      bool
-}
-
-// Returns a page of videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
-func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]ListVideosOldestFirstRow, error) {
-	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
-		arg.MaxBytes,
-		arg.PageSize,
-		arg.AfterTime,
-		arg.AfterID,
-		arg.ShowPurged,
-		arg.ShowDeleted,
-		arg.State,
-		arg.LanguageCode,
-		arg.OneMore,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ListVideosOldestFirstRow
-	for rows.Next() {
-		var i ListVideosOldestFirstRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Title,
-			&i.Description,
-			&i.ReleaseYear,
-			&i.DurationMs,
-			&i.LanguageCode,
-			&i.Tags,
-			&i.State,
-			&i.Version,
-			&i.CreateTime,
-			&i.UpdateTime,
-			&i.PublishTime,
-			&i.DeleteTime,
-			&i.PurgeTime,
-			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -430,11 +313,115 @@ func (q *Queries) LockVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatal
 	return items, nil
 }
 
+const ProjectVideo = `-- name: ProjectVideo :exec
+INSERT INTO video_catalog_read.video_projection AS p (
+	video_id,
+	event_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	publish_time,
+	update_time,
+	search,
+	change_xid,
+	updated_at
+) VALUES (
+	$1,
+	$2,
+	$3,
+	$4,
+	$5,
+	$6,
+	$7,
+	$8,
+	$9,
+	$10,
+	$11,
+	$12,
+	$13,
+	$14,
+	pg_current_xact_id(),
+	clock_timestamp()
+)
+ON CONFLICT (video_id) DO UPDATE
+SET
+	event_id = excluded.event_id,
+	title = excluded.title,
+	description = excluded.description,
+	release_year = excluded.release_year,
+	duration_ms = excluded.duration_ms,
+	language_code = excluded.language_code,
+	tags = excluded.tags,
+	visible = excluded.visible,
+	deleted = excluded.deleted,
+	version = excluded.version,
+	publish_time = excluded.publish_time,
+	update_time = excluded.update_time,
+	search = excluded.search,
+	change_xid = excluded.change_xid,
+	updated_at = excluded.updated_at
+WHERE (p.version, p.event_id) < (excluded.version, excluded.event_id)
+`
+
+type ProjectVideoParams struct {
+	VideoID      uuid.UUID
+	EventID      *uuid.UUID
+	Title        string
+	Description  string
+	ReleaseYear  int32
+	DurationMs   int64
+	LanguageCode string
+	Tags         []string
+	Visible      bool
+	Deleted      bool
+	Version      int64
+	PublishTime  *time.Time
+	UpdateTime   time.Time
+	Search       string
+}
+
+// Writes the row, unless it has this version of an event with a greater id, or a later version.
+func (q *Queries) ProjectVideo(ctx context.Context, arg ProjectVideoParams) error {
+	_, err := q.db.Exec(ctx, ProjectVideo,
+		arg.VideoID,
+		arg.EventID,
+		arg.Title,
+		arg.Description,
+		arg.ReleaseYear,
+		arg.DurationMs,
+		arg.LanguageCode,
+		arg.Tags,
+		arg.Visible,
+		arg.Deleted,
+		arg.Version,
+		arg.PublishTime,
+		arg.UpdateTime,
+		arg.Search,
+	)
+	return err
+}
+
 const UpdateVideo = `-- name: UpdateVideo :exec
 UPDATE video_catalog.videos
-SET title = $1, description = $2, release_year = $3, duration_ms = $4,
-	language_code = $5, tags = $6, state = $7, version = $8,
-	update_time = $9, publish_time = $10, delete_time = $11, purge_time = $12
+SET
+	title = $1,
+	description = $2,
+	release_year = $3,
+	duration_ms = $4,
+	language_code = $5,
+	tags = $6,
+	state = $7,
+	version = $8,
+	update_time = $9,
+	delete_time = $10,
+	publish_time = $11,
+	purge_time = $12
 WHERE id = $13
 `
 
@@ -448,8 +435,8 @@ type UpdateVideoParams struct {
 	State        string
 	Version      int64
 	UpdateTime   time.Time
-	PublishTime  *time.Time
 	DeleteTime   *time.Time
+	PublishTime  *time.Time
 	PurgeTime    *time.Time
 	ID           uuid.UUID
 }
@@ -466,8 +453,8 @@ func (q *Queries) UpdateVideo(ctx context.Context, arg UpdateVideoParams) error 
 		arg.State,
 		arg.Version,
 		arg.UpdateTime,
-		arg.PublishTime,
 		arg.DeleteTime,
+		arg.PublishTime,
 		arg.PurgeTime,
 		arg.ID,
 	)

@@ -111,6 +111,18 @@ func (q *Queries) GetQueryPrivileges(ctx context.Context) (GetQueryPrivilegesRow
 	return i, err
 }
 
+const hasReactions = `-- name: HasReactions :one
+SELECT (to_regclass('video_catalog.inbox') IS NOT NULL)::bool AS has
+`
+
+// Reports whether the command side has an inbox, which is a table of the option reactions.
+func (q *Queries) HasReactions(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, hasReactions)
+	var has bool
+	err := row.Scan(&has)
+	return has, err
+}
+
 const listApplied = `-- name: ListApplied :many
 SELECT i.consumer, i.event_id, i.received_at FROM video_catalog_read.inbox i
 WHERE i.consumer = ANY ($1::text[]) AND i.event_id = ANY ($2::uuid[])
@@ -313,33 +325,6 @@ func (q *Queries) ListQuarantined(ctx context.Context, eventIds []string) ([]Lis
 	for rows.Next() {
 		var i ListQuarantinedRow
 		if err := rows.Scan(&i.ID, &i.EventID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const listReactions = `-- name: ListReactions :many
-SELECT i.consumer, i.event_id, i.received_at FROM video_catalog.inbox i
-WHERE i.consumer = ANY ($1::text[]) AND i.event_id = ANY ($2::uuid[])
-ORDER BY i.received_at
-`
-
-// Returns when the command side reacted to each of some events, by consumer.
-func (q *Queries) ListReactions(ctx context.Context, consumers []string, eventIds []uuid.UUID) ([]VideoCatalogInbox, error) {
-	rows, err := q.db.Query(ctx, listReactions, consumers, eventIds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []VideoCatalogInbox
-	for rows.Next() {
-		var i VideoCatalogInbox
-		if err := rows.Scan(&i.Consumer, &i.EventID, &i.ReceivedAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -10,13 +10,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// Ids of the events that a consumer has reacted to. Each is inserted in the transaction of its effects.
-type VideoCatalogInbox struct {
-	Consumer   string
-	EventID    uuid.UUID
-	ReceivedAt time.Time
-}
-
 // Ids of the events that a consumer has projected, for deduplication and audit.
 type VideoCatalogReadInbox struct {
 	Consumer   string

@@ -19,7 +19,7 @@ func productsOnOrders(*pgxpool.Pool) app.Registration {
 		return []app.Subscription{{
 			ID: names.OrderTopic.Subscription("inventory-product-order"), Consumer: "inventory-product-order",
 			Handlers: consumer.Handlers{
-				event.AggregateOrder: reactions.Handler(event.OrderTypes, event.DecodeOrder, products, domain.ProductOrderConcerns, domain.ProductOrderReaction),
+				event.AggregateOrder: reactions.Handler(event.DecodeOrder, products, domain.ProductOrderConcerns, domain.ProductOrderReaction),
 			},
 		}}
 	}

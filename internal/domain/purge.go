@@ -1,0 +1,54 @@
+package domain
+
+import (
+	"time"
+
+	"example.com/videocatalog/internal/problem"
+)
+
+// VideoPurged is the last event of a video.
+const VideoPurged EventType = "VideoPurged"
+
+// ReasonPurgeNeedsDeletion: the video cannot be purged, because it must be deleted first.
+const ReasonPurgeNeedsDeletion problem.Reason = "PURGE_NEEDS_DELETION"
+
+// Purged reports whether the video is purged. It is deleted then, too, and has no details.
+func (v Video) Purged() bool { return !v.PurgeTime.IsZero() }
+
+// PurgeVideo removes the content of a deleted video for good. What is left is a tombstone:
+// the id, the version and times. For a video that is not deleted it returns Precondition,
+// so one mistaken call cannot destroy what is in use. It causes no event if the video is
+// purged, whatever version is expected.
+func PurgeVideo(expected int64, stamp Stamp) VideoDecision {
+	return func(v Video) (*VideoEvent, error) {
+		if v.Purged() {
+			return nil, nil
+		}
+		if !v.Deleted() {
+			return nil, problem.Errorf(problem.Precondition, "video %q is not deleted: delete it first", v.ID).Because(ReasonPurgeNeedsDeletion)
+		}
+		if err := v.expect(expected); err != nil {
+			return nil, err
+		}
+		tombstone := Video{ID: v.ID, State: VideoStateDraft, Version: v.Version, CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, DeleteTime: v.DeleteTime}
+		event := tombstone.next(VideoPurged, stamp)
+		event.Video.PurgeTime = event.Video.UpdateTime
+		return event, nil
+	}
+}
+
+// notFound is the error about a purged video.
+func (v Video) notFound() error {
+	return problem.Errorf(problem.NotFound, "video %q does not exist", v.ID)
+}
+
+// publishTime returns the publish time after an event at UpdateTime.
+func (v Video) publishTime(typ EventType) time.Time {
+	switch typ {
+	case VideoPublished:
+		return v.UpdateTime
+	case VideoUnpublished:
+		return time.Time{}
+	}
+	return v.PublishTime
+}

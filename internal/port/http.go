@@ -1,0 +1,147 @@
+package port
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/mem"
+)
+
+// limitGrace lets a call end with a status before its HTTP request is cut off.
+const limitGrace = time.Second
+
+// By default gRPC encodes a message of 50 kB in a buffer of 1 MiB, and holds it until
+// the client has read it.
+func init() {
+	experimental.SetDefaultBufferPool(mem.NewTieredBufferPool(256, 4<<10, 16<<10, 32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20))
+}
+
+// makeHTTP makes the HTTP server with limits on what a client can hold.
+func (s *Server) makeHTTP() {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	handler := RefusePages(s.cfg.Hosts, http.HandlerFunc(s.route))
+	if s.deps.Wrap != nil {
+		handler = s.deps.Wrap(handler)
+	}
+	s.http = &http.Server{
+		Handler:           handler,
+		Protocols:         &protocols,
+		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
+		ReadTimeout:       s.cfg.CallTimeout + limitGrace, // the deadline of a call does not interrupt a client that
+		WriteTimeout:      s.cfg.CallTimeout + limitGrace, // stops sending or reading
+		IdleTimeout:       620 * time.Second,              // longer than the load balancer's: https://cloud.google.com/load-balancing/docs/https/request-distribution
+		MaxHeaderBytes:    64 << 10,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
+			MaxReadFrameSize:     16 << 10,         // a connection keeps a buffer of the largest frame it received
+			SendPingTimeout:      30 * time.Second, // also limits the time of a header, in which a client cannot respond
+			PingTimeout:          15 * time.Second,
+			WriteByteTimeout:     30 * time.Second, // closes connections whose client reads nothing
+		},
+		ErrorLog: slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelWarn),
+	}
+}
+
+// route passes a request to gRPC by its content type, to an operator's endpoint by
+// its path, or else to REST.
+func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
+		// It may have a length, too, which net/http drops: an attempt to smuggle a
+		// second request past a proxy (RFC 9112, 6.1).
+		w.Header().Set("Connection", "close")
+	}
+	switch {
+	case isGRPC(r):
+		s.limited(w, r, s.streaming[r.URL.Path], s.serveGRPC)
+	case r.URL.Path == "/health/live":
+		s.handleLive(w, r)
+	case r.URL.Path == "/health/ready":
+		s.handleReady(w, r)
+	case r.URL.Path == "/openapi.json" && s.deps.OpenAPI != nil:
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(s.deps.OpenAPI) // the only error is that the client has left
+	default:
+		s.limited(w, r, isStream(r), s.serveREST)
+	}
+}
+
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
+// isStream reports whether a REST request opens a stream (AIP-136).
+func isStream(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, ":watch")
+}
+
+// limited serves a call if there are not too many. A refused one is counted and logged
+// here, because no interceptor sees it.
+func (s *Server) limited(w http.ResponseWriter, r *http.Request, stream bool, serve http.HandlerFunc) {
+	count, most, kind := &s.calls, int64(s.cfg.MaxCalls), "call"
+	if stream {
+		count, most, kind = &s.streams, most/2, "stream"
+	}
+	defer count.Add(-1)
+	if count.Add(1) > most {
+		s.refused.Add(r.Context(), 1, metric.WithAttributes(attribute.String("kind", kind)))
+		s.deps.Log.WarnContext(r.Context(), "server: call refused, there are too many", "kind", kind, "most", most)
+		refuse(w, r, errTooManyCalls)
+		return
+	}
+	if stream {
+		deadline, control := time.Now().Add(s.cfg.StreamLifetime+limitGrace), http.NewResponseController(w)
+		if err := errors.Join(control.SetReadDeadline(deadline), control.SetWriteDeadline(deadline)); err != nil {
+			s.deps.Log.WarnContext(r.Context(), "server: a stream ends too soon", "err", err)
+		}
+	}
+	serve(w, r)
+}
+
+// serveGRPC serves a gRPC request, whose body gRPC reads into memory before any handler
+// wants it (grpc/internal/transport/handler_server.go).
+func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request) {
+	r.Body = &wholeMessages{ReadCloser: http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive)+1<<10)} // and the prefix of the message
+	s.grpc.ServeHTTP(w, r)
+}
+
+// wholeMessages is the body of a gRPC request, read a message at a time. The transport
+// keeps 16 KiB for each read, so that a message sent byte by byte would hold gigabytes.
+type wholeMessages struct {
+	io.ReadCloser
+	left int // bytes of the current message that are still to be read
+}
+
+func (b *wholeMessages) Read(p []byte) (n int, err error) {
+	const prefix = 5 // https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+	if b.left == 0 {
+		if n, err = io.ReadFull(b.ReadCloser, p[:prefix]); err != nil {
+			return n, err //nolint:wrapcheck // a reader returns io.EOF as it is
+		}
+		b.left = int(binary.BigEndian.Uint32(p[1:prefix]))
+	}
+	m, err := io.ReadFull(b.ReadCloser, p[n:min(len(p), n+b.left)])
+	b.left -= m
+	return n + m, err //nolint:wrapcheck // the same
+}
+
+// makeRefused makes the counter of refused calls. It starts at 0 for each kind, so that the
+// first refusal shows as an increase.
+func (s *Server) makeRefused() (err error) {
+	s.refused, err = s.deps.Metrics.Meter("example.com/videocatalog/internal/port").Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
+		metric.WithDescription("Calls refused because there were too many at a time (port.Config.MaxCalls), by kind: call, stream. They are in no other metric."))
+	for _, kind := range []string{"call", "stream"} {
+		s.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("kind", kind)))
+	}
+	return err //nolint:wrapcheck // names the instrument
+}

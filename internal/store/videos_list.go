@@ -1,0 +1,42 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// FindVideos returns the existing videos among ids, deleted and purged ones too.
+func (s *Videos) FindVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
+	rows, err := s.queries.FindVideos(ctx, ids)
+	if err != nil {
+		return nil, wrap(err, "find %d videos", len(ids))
+	}
+	found := make(map[uuid.UUID]domain.Video, len(rows))
+	for _, row := range rows {
+		found[row.ID] = videoOf(row)
+	}
+	return found, nil
+}
+
+// startTime is before every possible time.
+var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// listOldestFirst is ListVideos in the other order.
+func (s *Videos) listOldestFirst(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error) {
+	after, p := query.After, pageOver(s.pool, query.Limit)
+	if after == nil {
+		after = &domain.VideoCursor{CreateTime: startTime}
+	}
+	rows, err := p.queries().ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
+		AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
+		State:        optional(string(query.State)),
+		LanguageCode: optional(query.LanguageCode),
+		MaxRows:      p.maxRows(),
+	})
+	return mapSlice(rows, videoOf), p.more, wrap(err, "list videos")
+}

@@ -23,9 +23,9 @@ import (
 )
 
 // Google's emulator passes all cases except the known differences. So the cases
-// do not only describe this server. The emulator is that at
-// PUBSUB_EMULATOR_HOST, or that of an installed Cloud SDK. Without either, the
-// test passes: this server has its own test.
+// do not only describe this server. The emulator listens at PUBSUB_EMULATOR_HOST,
+// or the test starts the one of an installed Cloud SDK. Without either, the test
+// passes: this server has its own test.
 func TestConformanceOfEmulator(t *testing.T) {
 	if testing.Short() {
 		t.Log("not with -short")

@@ -59,9 +59,9 @@ func TestPoolReplacesASilentConnection(t *testing.T) {
 	}
 }
 
-// When one connection is lost, the others that are lost too are found out at once,
-// also those of another pool to the same database, whether they broke or went
-// silent, and fail nobody's statement.
+// When one connection is lost, the pool finds the others that are lost at once, also
+// in another pool to the same database. It finds connections that broke and
+// connections that went silent, and no statement fails because of them.
 func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	const conns = 12
 	try := func(t *testing.T, pool *pgxpool.Pool, within time.Duration) error {
@@ -318,7 +318,7 @@ func openAllThrough(t *testing.T, network *storetest.Network, settings string, c
 	return pools
 }
 
-// What the URL says of connecting counts.
+// The connect_timeout of the URL is used.
 func TestPoolConnectTimeoutOfTheURL(t *testing.T) {
 	t.Parallel()
 	pool, err := db.Open(t.Context(), "postgres://nobody@127.0.0.1:1/nothing?connect_timeout=7", 1, nil)

@@ -11,13 +11,13 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// A transaction that begins to write while a claim has its lease and not yet its
-// events has a higher id than the claim, and may draw a lower seq than what the
-// claim then returns. The floor waits for it all the same.
+// A transaction may begin to write while a claim has its lease, but not yet its
+// events. It has a higher id than the claim, and may draw a lower seq than the
+// events that the claim then returns. The floor waits for it all the same.
 //
 // The moment is short. Here a trigger stops the claim between the two, while the
-// test holds a lock. Not parallel, because ids are those of the whole server, and
-// the next one of another test would hide it.
+// test holds a lock. Not parallel, because the whole server shares transaction ids,
+// and the next id of another test would hide the mistake.
 func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest // see above
 	l := newLetters(t, 8)
 	begin := func() pgx.Tx {

@@ -65,7 +65,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 		{"no statistics", nil, nil},
 		{"statistics of an empty outbox", []string{"VACUUM (ANALYZE) " + tables}, nil},
 		{"statistics of a full outbox", nil, []string{"VACUUM (ANALYZE) " + tables}},
-		// What autovacuum leaves most of the time: many pages, few rows.
+		// The state that autovacuum leaves most of the time: many pages, few rows.
 		{"statistics of an outbox that was emptied", []string{fillOutbox, empty("lane >= 0"), "VACUUM (ANALYZE) " + tables}, nil},
 		{"statistics of a storm that is over", []string{fillAside, empty("lane = -1"), "VACUUM video_catalog.outbox_pending"}, nil},
 		{"the same, and the session is older", nil, []string{
@@ -138,8 +138,8 @@ func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
 	}
 }
 
-// What was published from aside is not read again by later passes, although a
-// long transaction keeps its dead rows.
+// Later passes do not read events again that were published from aside, although a
+// long transaction keeps their dead rows.
 func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Parallel()
 	const events, batch = 10_000, 500
@@ -241,10 +241,11 @@ func (l *letters) hold(sql string) (release func()) {
 	return func() { do("ROLLBACK") }
 }
 
-// Beside an old snapshot, such as a dump's, every version of the lease rows stays,
-// and claims, settlements and measurements read no more of them than before; nor
-// beside a second one, when versions fill the pages that those of the first left.
-// Only the index grows: by an entry in 12 passes, and so once by a level.
+// Beside an old snapshot, such as a dump's, every version of the lease rows stays.
+// Claims, settlements and measurements still read no more of them than before. They
+// read no more beside a second snapshot either, whose row versions fill the pages
+// that the first one left. Only the index grows: by an entry in 12 passes, and so
+// once by a level.
 func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)

@@ -98,10 +98,10 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 	return aggregates
 }
 
-// claim leases a lane to a pass. It returns the oldest events of the lane; what
-// is aside of blocked aggregates that are due, or, when that is nothing, that
-// they have recovered; and marks the events of the lane that are blocked all the
-// same. What is behind the bytes of either it leaves out.
+// claim leases a lane to a pass. It returns the oldest events of the lane, and marks
+// the events whose aggregate stays blocked. It also returns the events aside of
+// blocked aggregates that are due. If an aggregate that is due has none, it has
+// recovered. Each kind ends with the event that uses up bytes.
 func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recovered []string) {
 	lane, due := m.lanes[number], m.due(number)
 	lane.owner, lane.leased, lane.lost, lane.tail = pass, true, false, 0

@@ -35,9 +35,8 @@ func TestRefusalOfAnyTextIsSettled(t *testing.T) {
 }
 
 // A crash of the server, or a failover, may forget a claim, which is committed
-// asynchronously. Its token is not given again: the settlement of the claim
-// that was forgotten must not pass for that of the next one, whose rows may be
-// others by now.
+// asynchronously. Its token is not given again. Otherwise the settlement of the
+// forgotten claim could settle the next claim, which may have other rows.
 func TestForgottenClaimIsFenced(t *testing.T) {
 	t.Parallel()
 	for name, token := range map[string]int64{
@@ -175,7 +174,7 @@ func TestClaimInEveryExecMode(t *testing.T) {
 }
 
 // A clock that was set back leaves no lane leased until it is where it was. A
-// lease that is merely longer than those of others is a lease.
+// lease that is merely longer than other leases stays valid.
 func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)

@@ -89,7 +89,7 @@ FROM video_catalog.outbox_pending p
 WHERE p.aggregate_type = $1 AND p.aggregate_id = ANY($2::text[])
 `
 
-// Returns those of some aggregates that have an event which is not known to be in Pub/Sub. It reads all pending events once.
+// Returns which of the given aggregates have an event that is not known to be in Pub/Sub. It reads all pending events once.
 func (q *Queries) ListPendingAggregates(ctx context.Context, aggregateType string, aggregateIds []string) ([]string, error) {
 	rows, err := q.db.Query(ctx, listPendingAggregates, aggregateType, aggregateIds)
 	if err != nil {

@@ -90,8 +90,8 @@ func ends(message pgproto3.FrontendMessage) bool {
 }
 
 // An error of a server or a pooler is Unavailable, under any code, if it comes while a
-// connection is made, or ends a connection. So is an error after which a retry may
-// succeed, later or in another session. No event is blamed for these errors.
+// connection is made, or ends a connection. An error after which a retry may succeed,
+// later or in another session, is Unavailable, too. No event is blamed for them.
 func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -23,8 +23,8 @@ import (
 )
 
 // Messages come soon after an outage, however often the client tried in vain to
-// open a stream. Eight pauses of a second are over before waitForAcks gives up. The
-// client's own pauses, which grow to a minute, almost never are.
+// open a stream. Eight pauses of a second are over before waitForAcks gives up. Eight
+// of the client's own pauses, which grow to a minute, almost never are.
 func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, localbroker.Resources{Schemaless: true})

@@ -28,7 +28,7 @@ type ClaimComparisonRow struct {
 	AfterID uuid.UUID
 }
 
-// What the comparison of a projection with its owner needs, whatever it is about.
+// Queries for the comparison of a projection, of any aggregate type, with its owner.
 // Claims the next slice of a comparison if it is due, for the time pause. Returns no row if it is not due.
 func (q *Queries) ClaimComparison(ctx context.Context, aggregateType string, pause time.Duration) ([]ClaimComparisonRow, error) {
 	rows, err := q.db.Query(ctx, claimComparison, aggregateType, pause)

@@ -1,102 +1,118 @@
 package db
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectTimeout is how long connecting to an address may take, unless the URL has a
-// connect_timeout. The default of pgx is two minutes.
-const connectTimeout = 5 * time.Second
+const (
+	// connectTimeout is how long connecting to an address may take, unless the URL has a
+	// connect_timeout. The default of pgx is two minutes.
+	connectTimeout = 5 * time.Second
+	// pingTimeout is how long a connection may take to return a ping.
+	pingTimeout = 2 * time.Second
+	// endTimeout is how long a server may take to end a connection whose statement was
+	// canceled. pgx waits 15 s, and the slot in the pool is taken for that time.
+	endTimeout = time.Second
+)
 
 // Open makes a pool of at most maxConns connections. The URL has all other settings
 // (https://pkg.go.dev/github.com/jackc/pgx/v5/pgxpool#ParseConfig). Behind a pooler in
 // transaction mode that does not keep prepared statements, it must have
-// default_query_exec_mode=cache_describe: see Check. If tracer is not nil, it sees every
-// statement. Open does not connect.
+// default_query_exec_mode=cache_describe. If tracer is not nil, it sees every statement. Open
+// does not connect.
 //
 // If the database becomes unreachable, for example because a firewall forgot its
-// connections, a statement fails at the deadline of its context. Its slot in the pool is
-// free within seconds, and all idle connections are pinged: see losses.
+// connections, a statement fails at the deadline of its context, and its slot in the pool is
+// free within seconds. When one connection is lost, all may be, so the idle ones are pinged at
+// once. Otherwise each of them would fail a statement.
 func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
-	pools, err := OpenAll(ctx, url, tracer, maxConns)
-	if err != nil {
-		return nil, err
-	}
-	return pools[0], nil
-}
-
-// OpenAll makes one pool per size, each like Open, for users of one database who must not
-// wait for each other. If one pool loses a connection, the connections of all pools are
-// checked.
-func OpenAll(ctx context.Context, url string, tracer pgx.QueryTracer, maxConns ...int32) ([]*pgxpool.Pool, error) {
-	lost := &losses{}
-	pools := make([]*pgxpool.Pool, len(maxConns))
-	for i, most := range maxConns {
-		var err error
-		if pools[i], err = open(ctx, url, most, tracer, lost); err != nil {
-			for _, opened := range pools[:i] {
-				opened.Close()
-			}
-			return nil, err
-		}
-	}
-	lost.pools.Store(&pools)
-	return pools, nil
-}
-
-func open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer, lost *losses) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse database URL: %w", err)
 	}
 	cfg.MaxConns = maxConns
 	cfg.ConnConfig.Tracer = tracer
-	if cfg.ConnConfig.ConnectTimeout == 0 {
-		cfg.ConnConfig.ConnectTimeout = connectTimeout
-	}
+	cfg.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnConfig.ConnectTimeout, connectTimeout)
 	cfg.ConnConfig.DialFunc = dialFor(cfg.ConnConfig.ConnectTimeout)
-	if cfg.PingTimeout == 0 {
-		cfg.PingTimeout = pingTimeout // for an idle connection; after that the pool tries the next
-	}
+	cfg.ConnConfig.OnPgError = keeps
+	cfg.PingTimeout = cmp.Or(cfg.PingTimeout, pingTimeout) // for an idle connection; after that the pool tries the next
 	// With pgx's default of one second, an idle publisher would ping before every poll.
 	// That would double the load of an idle process on the database.
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > 10*time.Second }
-	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return lost.refusals.check() }
-	cfg.ConnConfig.OnPgError = lost.keeps
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		lost.refusals.over()
 		registerUUID(conn.TypeMap())
 		return conn.PgConn().Conn().SetDeadline(time.Time{})
 	}
-	cfg.BeforeClose = lost.closing
+	var opened atomic.Pointer[pgxpool.Pool]
+	var pinging atomic.Bool
+	cfg.BeforeClose = func(conn *pgx.Conn) {
+		if pool := opened.Load(); pool != nil && conn.IsClosed() { // otherwise the pool closes a connection that works
+			go end(conn)
+			if pinging.CompareAndSwap(false, true) {
+				go func() {
+					defer pinging.Store(false)
+					pingIdle(pool)
+				}()
+			}
+		}
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
+	opened.Store(pool)
 	return pool, nil
 }
 
 // dialFor returns a dialer whose connections have a deadline, until AfterConnect removes
-// it. So the connections that pgx opens to cancel a statement end in time too: AfterConnect
-// is not called for those. Otherwise pgx would wait 15 s for them, and keep the slot of the
-// canceled statement's connection.
-func dialFor(timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// it. AfterConnect is not called for the connections that pgx opens to cancel a statement.
+func dialFor(timeout time.Duration) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		deadline := time.Now().Add(timeout)
-		conn, err := (&net.Dialer{Deadline: deadline}).DialContext(ctx, network, addr)
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		if err := conn.SetDeadline(deadline); err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
-		return conn, nil
+		return conn, conn.SetDeadline(time.Now().Add(timeout))
 	}
+}
+
+// keeps reports whether a connection may be used again after an error of the server. A session
+// that is read-only may be one of a former primary.
+func keeps(_ *pgconn.PgConn, err *pgconn.PgError) bool {
+	const readOnly = "25006"
+	severity := cmp.Or(err.SeverityUnlocalized, err.Severity) // pgx itself reads only the translated one
+	return err.Code != readOnly && severity != "FATAL" && severity != "PANIC"
+}
+
+// end closes a lost connection that the server has not ended.
+func end(conn *pgx.Conn) {
+	select {
+	case <-conn.PgConn().CleanupDone():
+	case <-time.After(endTimeout):
+		_ = conn.PgConn().Conn().Close() // pgx closes it again
+	}
+}
+
+// pingIdle pings all idle connections. Those that are lost leave the pool.
+func pingIdle(pool *pgxpool.Pool) {
+	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
+	defer cancel()
+	var pings sync.WaitGroup
+	for _, conn := range pool.AcquireAllIdle(ctx) {
+		pings.Go(func() {
+			defer conn.Release()
+			_ = conn.Ping(ctx) // closes a connection that is lost
+		})
+	}
+	pings.Wait()
 }

@@ -38,7 +38,7 @@ func isOfExample(name, content string) bool {
 
 // lists are the files with a list that has a line of the example, and that line.
 var lists = map[string]string{
-	"cmd/server/registrations.go":   "\t\tvideos(queries),\n",
+	"cmd/server/registrations.go":   "\t\tvideos(),\n",
 	"options/repair/projections.go": "\t\tnewVideos(commands, queries),\n",
 	"options/replay/aggregates.go":  "\t\tvideos(),\n",
 }

@@ -32,7 +32,7 @@ func vouched(t *testing.T, email string) string {
 func TestServerCountsCallersBehindIAM(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=iam", "SERVER_CALLER_RATE=1")
+	p := s.start(t, "SERVER_TRUSTED_PROXIES=1", "AUTH=iam", "SERVER_CALLER_RATE=1")
 	call := func(from string) error {
 		_, err := p.videos().ListVideos(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.99, "+from), &videov1.ListVideosRequest{})
 		return err
@@ -128,7 +128,7 @@ func TestPortsWithoutAuthenticationAreLocal(t *testing.T) {
 func TestOutboxKeepsCallersBehindIAM(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=iam", "ROLES=api")
+	p := s.start(t, "AUTH=iam", "ROLES=api")
 	for want, ctx := range map[string]context.Context{
 		"web@example.com": metadata.AppendToOutgoingContext(t.Context(), "x-serverless-authorization", vouched(t, "web@example.com")),
 		"":                t.Context(),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -65,7 +66,7 @@ func (p *process) catalog() catalogv1.CatalogServiceClient {
 	return catalogv1.NewCatalogServiceClient(p.conn)
 }
 
-// command runs a command of the binary to its end.
+// command runs a command of the program to its end.
 func (s *stack) command(t testing.TB, args ...string) (stdout string, err error) {
 	t.Helper()
 	return s.commandIn(t, nil, args...)
@@ -76,7 +77,7 @@ func (s *stack) commandIn(t testing.TB, extra []string, args ...string) (stdout 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binaryFor(t, extra), args...)
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = s.environ(extra...)
 	if args[0] == "migrate" {
 		cmd.Env = append(cmd.Env, "DATABASE_URL="+s.migrateURL)

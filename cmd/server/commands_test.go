@@ -62,7 +62,7 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	refuse := s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument})
-	p := s.start(t, "LAB_OUTBOX_MAX_ATTEMPTS=1")
+	p := s.start(t, limits+`={"Outbox": {"MaxAttempts": 1}}`)
 	var ids []string
 	for range 4 {
 		v, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
@@ -164,18 +164,5 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	}
 	if _, err := s.command(t, "skip", id, "--why", "broken"); exitOf(err) != app.ExitNothing {
 		t.Errorf("skip twice = %v, want exit code %d", err, app.ExitNothing)
-	}
-}
-
-// Tests and the fault lab set fields of the Config of packages in a build of their
-// own; the server that is deployed has no variable for them.
-func TestOnlyTheLabTunesThePackages(t *testing.T) {
-	t.Parallel()
-	mistake := []string{"LAB_OUTBOX_LEAES=1s", "DATABASE_URL="}
-	if err := program().Validate("serve", mistake); err == nil || strings.Contains(err.Error(), "LAB_") {
-		t.Errorf("Validate() = %v, want nothing about LAB_OUTBOX_LEAES", err)
-	}
-	if _, err := newStack(t).commandIn(t, mistake, "serve"); err == nil || !strings.Contains(err.Error(), "LAB_OUTBOX_LEAES is not a field") {
-		t.Errorf("serve = %v, want LAB_OUTBOX_LEAES refused", err)
 	}
 }

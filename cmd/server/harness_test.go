@@ -3,14 +3,11 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,42 +23,17 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// binary is the program under test, the real one, built once.
-var binary string
-
-// labBinary is the same with variables for the Config of the packages, for tests
-// that cannot wait for a lease: see tune.
-var labBinary = sync.OnceValues(func() (string, error) { return build(binary+"-lab", "-tags=chaos") })
-
-func build(to string, flags ...string) (string, error) {
-	out, err := exec.Command("go", slices.Concat([]string{"build", "-o", to}, flags, []string{"."})...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build: %w: %s", err, out)
-	}
-	return to, nil
-}
-
-// binaryFor returns the program that knows all variables of an environment.
-func binaryFor(t testing.TB, environ []string) string {
-	t.Helper()
-	if !slices.ContainsFunc(environ, func(variable string) bool { return strings.HasPrefix(variable, "LAB_") }) {
-		return binary
-	}
-	lab, err := labBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lab
-}
+// limits is the variable with which this test binary is the program. It has fields of the Config,
+// as JSON, for tests that cannot wait for a timeout.
+const limits = "LIMITS_UNDER_TEST"
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "server")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	if binary, err = build(filepath.Join(dir, "server")); err != nil {
-		panic(err)
+	if text, ok := os.LookupEnv(limits); ok {
+		p := program()
+		if err := json.Unmarshal([]byte(text), &p.Config); err != nil {
+			panic(err)
+		}
+		p.Main()
 	}
 	storetest.Main(m)
 }
@@ -108,7 +80,7 @@ func newBroker(t testing.TB) *localbroker.Server {
 
 func (s *stack) environ(extra ...string) []string {
 	return append([]string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
+		limits + "={}", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
 		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
 	}, extra...)
 }
@@ -128,7 +100,7 @@ type process struct {
 // start starts a server and waits until it is ready.
 func (s *stack) start(t testing.TB, extra ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(binaryFor(t, extra)), eof: make(chan struct{})}
+	p := &process{cmd: exec.Command(os.Args[0]), eof: make(chan struct{})}
 	p.cmd.Env = s.environ(extra...)
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {

@@ -12,5 +12,8 @@ var version = "dev"
 func main() { program().Main() }
 
 func program() app.Program {
-	return app.Program{Version: version, Registrations: registrations, Parts: parts()}
+	return app.Program{
+		Version: version, Registrations: registrations(), Parts: parts(),
+		Config: app.Config{}, // the place for a limit of this service that is not the default
+	}
 }

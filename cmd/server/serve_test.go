@@ -29,7 +29,7 @@ import (
 func TestStopUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "LAB_OUTBOX_STOP_TIMEOUT=2400ms") // on a busy machine half of the default may pass without a pass
+	p := s.start(t, limits+`={"Outbox": {"StopTimeout": 2400000000}}`) // on a busy machine half of the default may pass without a pass
 	var created atomic.Int64
 	var clients sync.WaitGroup
 	for range 4 {

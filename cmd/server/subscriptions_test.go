@@ -19,12 +19,12 @@ func TestSubscriptionsAreInNames(t *testing.T) {
 		}
 	}
 	var subscribed []app.Subscription
-	for _, r := range registrations(nil) {
+	for _, r := range registrations() {
 		subscribed = append(subscribed, r.Subscriptions...)
 	}
 	for _, part := range parts() {
 		if part.Subscriptions != nil {
-			subscribed = append(subscribed, part.Subscriptions(registrations(nil), app.Backend{})...)
+			subscribed = append(subscribed, part.Subscriptions(registrations())...)
 		}
 	}
 	consumers := make(map[string]bool)

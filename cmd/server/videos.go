@@ -17,8 +17,8 @@ import (
 
 // videos registers the videos: VideoService has their commands, CatalogService the queries
 // of the catalog, which the subscription fills.
-func videos(queries *pgxpool.Pool) app.Registration {
-	catalog := store.NewCatalog(queries)
+func videos() app.Registration {
+	catalog := store.NewCatalog(nil) // shares the changes of this process; see Over
 	return app.Registration{
 		AggregateType: event.AggregateVideo,
 		Services: func(b app.Backend) ([]port.Service, error) {
@@ -31,19 +31,18 @@ func videos(queries *pgxpool.Pool) app.Registration {
 		},
 		Subscriptions: []app.Subscription{{
 			ID: names.VideoTopic.Subscription("catalog"), Consumer: "catalog",
-			Handlers: consumer.Handlers{
-				event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project),
+			Handlers: func(b app.Backend) consumer.Handlers {
+				return consumer.Handlers{
+					event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Over(b.Queries).Project),
+				}
 			},
-			Prune: catalog.PruneTombstones,
+			Tombstones: func(queries *pgxpool.Pool) app.Prune { return catalog.Over(queries).PruneTombstones },
 		}},
 		Maintain: func(events *store.Outbox, keep time.Duration) []app.Step {
 			eraser := store.NewEraser(events)
 			return []app.Step{
 				func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, app.PruneRows) },
-				func(ctx context.Context) (more bool, err error) {
-					n, err := eraser.PruneTombstones(ctx, keep, app.PruneRows)
-					return n == app.PruneRows, err
-				},
+				app.Prune(eraser.PruneTombstones).Step(keep),
 			}
 		},
 	}

@@ -25,9 +25,10 @@ type Operation struct {
 
 // ParseOperation reads flags and arguments, in any order. more adds flags of the command; it may
 // be nil.
-func ParseOperation(command string, args []string, more func(*flag.FlagSet)) (Operation, error) {
-	o := Operation{Actor: Actor{Via: "command"}}
-	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+func ParseOperation(command string, args []string, more func(*flag.FlagSet)) (o Operation, err error) {
+	o.Actor.Via = "command"
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says enough
 	flags.BoolVar(&o.DryRun, "dry-run", false, "")
 	flags.StringVar(&o.Reason, "why", "", "")
 	flags.StringVar(&o.Actor.Name, "by", OperatorName(), "")
@@ -35,24 +36,14 @@ func ParseOperation(command string, args []string, more func(*flag.FlagSet)) (Op
 	if more != nil {
 		more(flags)
 	}
-	var err error
-	if o.Args, err = ParseFlags(flags, args); err != nil {
-		return o, fmt.Errorf("%s: %w: try `server help`", command, err)
-	}
-	return o, nil
-}
-
-// ParseFlags reads flags and arguments, in any order, and returns the arguments.
-func ParseFlags(flags *flag.FlagSet, args []string) (others []string, err error) {
-	flags.SetOutput(io.Discard) // the error says enough
 	for rest := args; ; rest = rest[1:] {
 		if err := flags.Parse(rest); err != nil {
-			return nil, err //nolint:wrapcheck // the caller names the command
+			return o, fmt.Errorf("%s: %w: try `server help`", command, err)
 		}
 		if rest = flags.Args(); len(rest) == 0 {
-			return others, nil
+			return o, nil
 		}
-		others = append(others, rest[0])
+		o.Args = append(o.Args, rest[0])
 	}
 }
 

@@ -71,7 +71,7 @@ func actOnBlocked(ctx context.Context, outbox Outbox, r Request, action string,
 		run.done(len(changed))
 	}
 	if r.Filter.ID != "" && run.Done == 0 {
-		return run.Result, problem.Errorf(problem.NotFound, "%s %q is not blocked%s", r.Filter.Type, r.Filter.ID, byEvent(r.EventID))
+		return run.Result, problem.Errorf(problem.NotFound, "%s/%s is not blocked%s", r.Filter.Type, r.Filter.ID, byEvent(r.EventID))
 	}
 	return run.Result, nil
 }

@@ -102,19 +102,16 @@ func actOnQuarantine(ctx context.Context, quarantine Quarantine, r Request, acti
 	return run.Result, nil
 }
 
-// finishTimeout is how long an interrupted action may take to record what it has done.
-const finishTimeout = 2 * time.Second
+// deleteTimeout is how long an action may take to record what it has done.
+const deleteTimeout = 10 * time.Second
 
 // delete deletes messages that are done, with their audit, also after an interrupt.
 func (a *action) delete(ctx context.Context, quarantine Quarantine, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	if ctx.Err() != nil {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
-		defer cancel()
-		ctx = last
-	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
+	defer cancel()
 	deleted, err := quarantine.DeleteQuarantine(ctx, ids, a.entry)
 	if err == nil {
 		a.done(deleted)

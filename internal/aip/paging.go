@@ -9,12 +9,6 @@ import (
 const (
 	defaultPageSize = 50
 	maxPageSize     = 1000 // a larger page_size is not an error (AIP-158)
-	// MaxPageBytes is how many bytes of text a page may have before its last
-	// item: the store
-	// ends it there. It limits the memory of a list call whose client reads slowly, so
-	// that as many as port.Config.MaxCalls of them fit. A page may therefore
-	// have fewer items than the client requested (AIP-158).
-	MaxPageBytes = 256 << 10
 )
 
 // ListRequest is the request of any list method.

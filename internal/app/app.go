@@ -1,6 +1,6 @@
 // Package app runs a service: the loops and ports of a process, and the commands of its
-// operators. The settings come from the environment; [Program.Run] lists them with the
-// command help.
+// operators. The settings come from the environment. The function serve shows a process as a
+// whole.
 //
 // cmd/server has what differs between services: the aggregate types, and the list of the
 // options, each of which is a [Part].
@@ -8,41 +8,69 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc/grpclog"
 
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/telemetry"
 )
 
 // Program is a service: its version, and what it adds to this package.
 type Program struct {
-	Version string
-	// Registrations returns the registration of each aggregate type. queries is the pool of
-	// the query side, or nil if the process does not use it.
-	Registrations func(queries *pgxpool.Pool) []Registration
-	// Parts are the options of the service. Their Settings are filled by each command, so a
-	// Program with parts runs one command at a time.
-	Parts []Part
+	Version       string
+	Registrations []Registration // one for each aggregate type
+	// Parts are the options of the service. Run fills their Settings, so a Program with parts
+	// runs one command.
+	Parts  []Part
+	Config Config // replaces defaults of the packages
 }
 
 // Main runs the command that the arguments of the process name, and ends the process with
 // its exit code. SIGTERM and SIGINT end the command.
 func (p Program) Main() {
+	// gRPC writes plain text to stderr, for example when a client of a watch disconnects. The
+	// log of the service has a line for each failed call.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := p.run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, logGRPC)
+	err := p.Run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "server:", err)
 	}
 	os.Exit(ExitCode(err))
+}
+
+// Run runs a command until it or ctx ends. The default command is serve. environ has the
+// settings. The log goes to stderr. Several programs may run in one process at a time.
+func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	if len(args) == 0 {
+		args = []string{"serve"}
+	}
+	switch args[0] {
+	case "version":
+		_, err := fmt.Fprintln(stdout, p.Version)
+		return err
+	case "help", "-h", "--help":
+		return p.printHelp(stdout)
+	}
+	run := p.command(args[0])
+	if run == nil {
+		return UsageError(fmt.Errorf("unknown command %q: try `server help`", args[0]))
+	}
+	cfg, err := p.readConfig(args[0], environ)
+	if err != nil {
+		return UsageError(err)
+	}
+	s := newService(args[0], cfg, telemetry.NewLogger(stderr, cfg.LogLevel, cfg.PubSubProject))
+	defer s.close()
+	return run(ctx, s, args[1:], stdout)
 }
 
 // Validate returns all mistakes in the settings of a command.
@@ -51,52 +79,71 @@ func (p Program) Validate(command string, environ []string) error {
 	return err
 }
 
-// Run runs a command until it or ctx ends. The default command is serve. environ has the
-// settings. The log goes to stderr. Several programs may run in one process at a time.
-func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	return p.run(ctx, args, environ, stdout, stderr, func(*slog.Logger) {})
-}
-
-// logGRPC takes the log of gRPC, of which a process has one. By default gRPC and its gateway
-// write plain text to stderr, for example when a client of a watch disconnects.
-func logGRPC(log *slog.Logger) {
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(log.Handler(), slog.LevelDebug).Writer()))
-}
-
-func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, takeLog func(*slog.Logger)) error {
-	command := "serve"
-	if len(args) > 0 {
-		command, args = args[0], args[1:]
+// command returns a command of every service or of a part, or nil.
+func (p Program) command(name string) Command {
+	switch name {
+	case "serve":
+		return alone(serve)
+	case "migrate":
+		return alone(migrate)
+	case "drain":
+		return alone(drain)
+	case "status", "stuck", "retry", "skip":
+		return operator
 	}
-	switch command {
-	case "version":
-		_, err := fmt.Fprintln(stdout, p.Version)
-		return err
-	case "help", "-h", "--help":
-		return p.printHelp(stdout)
-	}
-	cfg, err := p.readConfig(command, environ)
-	log := telemetry.NewLogger(stderr, cfg.LogLevel, cfg.PubSubProject)
-	if unknown := p.unknownSettings(environ); len(unknown) > 0 {
-		log.WarnContext(ctx, "settings: ignored", "err", strings.Join(unknown, ", ")+": try `server help`")
-	}
-	if err != nil {
-		return usageError(err)
-	}
-	takeLog(log)
-	switch line := strings.Join(append([]string{command}, args...), " "); {
-	case line == "serve":
-		return serve(ctx, cfg, log)
-	case line == "migrate":
-		return migrate(ctx, cfg, stdout, log)
-	case line == "drain":
-		return drain(ctx, cfg, stdout, log)
-	case words[command].outbox != nil:
-		return operate(ctx, cfg, command, args, stdout)
-	default:
-		if run := p.command(command); run != nil {
-			return cfg.runCommand(ctx, command, run, args, stdout, log)
+	for _, part := range p.Parts {
+		if run := part.Commands[name]; run != nil {
+			return run
 		}
-		return usageError(fmt.Errorf("unknown command %q: try `server help`", line))
 	}
+	return nil
+}
+
+// alone makes a command of a function that takes no arguments.
+func alone(run func(context.Context, *Service, io.Writer) error) Command {
+	return func(ctx context.Context, s *Service, args []string, stdout io.Writer) error {
+		if len(args) > 0 {
+			return UsageError(fmt.Errorf("%s: unknown argument %q: try `server help`", s.Command, args[0]))
+		}
+		return run(ctx, s, stdout)
+	}
+}
+
+// The exit codes, as `server help` promises them.
+const (
+	ExitFailed  = 1 // anything else; what the output says is changed
+	ExitUsage   = 2 // wrong arguments, or mistakes in the configuration; nothing is changed
+	ExitNothing = 3 // what was named does not exist; nothing is changed
+	ExitPartly  = 4 // some items could not be changed, the others are
+	ExitDiffers = 5 // a comparison has found differences
+)
+
+// ErrDiffers means that a comparison has found differences.
+var ErrDiffers = errors.New("a projection differs from its owner")
+
+// usage is a mistake in the arguments or the configuration.
+type usage struct{ error }
+
+func (u usage) Unwrap() error { return u.error }
+
+// UsageError makes err a mistake in the arguments of a command.
+func UsageError(err error) error { return usage{err} }
+
+// ExitCode returns the exit code for an error of [Program.Run]; 0 for none.
+func ExitCode(err error) int {
+	known, ok := errors.AsType[*problem.Error](err)
+	_, wrong := errors.AsType[usage](err)
+	switch {
+	case err == nil:
+		return 0
+	case wrong || ok && known.Kind == problem.Invalid:
+		return ExitUsage
+	case ok && known.Kind == problem.NotFound:
+		return ExitNothing
+	case errors.Is(err, admin.ErrPartly):
+		return ExitPartly
+	case errors.Is(err, ErrDiffers):
+		return ExitDiffers
+	}
+	return ExitFailed
 }

@@ -4,16 +4,17 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/store"
 )
 
-func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	n, err := db.Migrate(ctx, cfg.DatabaseURL, log, cfg.program.migrations()...)
+func migrate(ctx context.Context, s *Service, stdout io.Writer) error {
+	n, err := db.Migrate(ctx, s.cfg.DatabaseURL, s.Log, s.cfg.program.migrations()...)
 	if err != nil {
 		return err
 	}
@@ -23,27 +24,17 @@ func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger
 
 // drain publishes all pending events of aggregates that are not blocked. If a publisher has
 // died, drain waits until the leases of its lanes end.
-func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	database, err := openDatabase(ctx, cfg, sides{commands: true}, 0, nil)
+func drain(ctx context.Context, s *Service, stdout io.Writer) error {
+	if err := s.Open(ctx, true, false); err != nil {
+		return err
+	}
+	events := store.NewOutbox(s.Commands)
+	publisher, err := s.newPublisher(ctx, events)
 	if err != nil {
 		return err
 	}
-	defer database.close()
-	client, err := openPubSub(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	events := store.NewOutbox(database.commands.own)
-	topics := openTopics(client, cfg)
-	defer closeTopics(topics)
-	publisher, err := outbox.New(events, topics, cfg.outbox, log, nil)
-	if err != nil {
-		return err
-	}
-	published := 0
-	start := time.Now()
-	for {
+	published, start := 0, time.Now()
+	for again := time.Tick(200 * time.Millisecond); ; { // another process has the lease
 		n, err := publisher.Drain(ctx)
 		published += n
 		if err != nil {
@@ -57,8 +48,29 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 			_, err := fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, backlog.Blocked, backlog.Parked)
 			return err
 		}
-		if !sleep(ctx, 200*time.Millisecond) { // another process has the lease
+		select {
+		case <-again:
+		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// operator runs one of the commands of package operate.
+func operator(ctx context.Context, s *Service, args []string, stdout io.Writer) error {
+	var consumers []string
+	for _, subscribed := range s.cfg.program.projected() {
+		consumers = append(consumers, subscribed.Consumer)
+	}
+	return operate.Run(ctx, operate.Service{
+		Version: s.cfg.program.Version, Consumers: consumers, Replay: s.Replay,
+		Commands: func(ctx context.Context) (*pgxpool.Pool, error) {
+			err := s.Open(ctx, true, false)
+			return s.Commands, err
+		},
+		Queries: func(ctx context.Context) (*pgxpool.Pool, error) {
+			err := s.Open(ctx, false, true)
+			return s.Queries, err
+		},
+	}, s.Command, args, stdout)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.yaml.in/yaml/v3"
 
 	"example.com/videocatalog/internal/consumer"
@@ -22,7 +20,7 @@ import (
 )
 
 // empty is a service without aggregate types.
-var empty = Program{Registrations: func(*pgxpool.Pool) []Registration { return nil }}
+var empty Program
 
 // Every mistake in the configuration is told at once, by the variable's name.
 func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
@@ -33,31 +31,28 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		want    []string
 	}{
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
-		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be off or iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go"}},
+		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be one of off, iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go"}},
 		{"hosts", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "ALLOWED_HOSTS=api.internal,*,10.0.0.1,::1,https://api.internal"}, []string{"ALLOWED_HOSTS: \"https://api.internal\""}},
-		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
-			"AUTH is required", "PORT must be a whole number", "OUTBOX_RETENTION must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
+		{"wrong types, which are reported first", []string{"PORT=70000", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
+			"PORT cannot be read as uint16", "OUTBOX_RETENTION cannot be read as time.Duration", "LOG_LEVEL cannot be read as slog.Level",
 		}},
-		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "DATABASE_MAX_CONNS=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
-			"PORT must be between", "DATABASE_MAX_CONNS must be more than 0", "DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
+		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
+			"DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
 		}},
 		{"connections", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=3"}, []string{"DATABASE_MAX_CONNS (3) must be at least 12"}},
-		{"telemetry", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090"}, []string{"TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090"}},
 		{"databases", []string{
 			"DATABASE_URL=postgres://u:secret@h/d?default_query_exec_mode=exec", "READ_DATABASE_URL=postgres://u:secret@h:port/d", "PUBSUB_PROJECT=p", "AUTH=off",
 		}, []string{
 			"DATABASE_URL must not have default_query_exec_mode=exec or simple_protocol", "READ_DATABASE_URL must be a URL such as",
 		}},
-		{"an emulator in a worker pool", []string{"CLOUD_RUN_WORKER_POOL=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
-		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
+		{"an emulator in a worker pool", []string{"CLOUD_RUN_WORKER_POOL=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set on Cloud Run"}},
+		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set on Cloud Run"}},
 		{"a role without callers", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ROLES=publisher,projector"}, nil},
-		{"a worker in production", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ENVIRONMENT=production", "ROLES=publisher,projector"}, nil},
+		{"a worker on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "ROLES=publisher,projector"}, nil},
 		{"nobody says who checks", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "AUTH="}, []string{"AUTH is required by the role api"}},
-		{"off on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "AUTH=off"}, []string{"AUTH must not be off in production: set it to iam"}},
-		{"off in production", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ENVIRONMENT=production", "AUTH=off"}, []string{"AUTH must not be off in production: set it to iam"}},
-		{"development on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "ENVIRONMENT=development", "AUTH=off"}, nil},
-		{"unknown words", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=none", "ENVIRONMENT=prod"}, []string{"AUTH must be off", "ENVIRONMENT must be production or development"}},
-		{"limits", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "SERVER_CALLER_RATE=-1", "SERVER_TRUSTED_PROXIES=-2"}, []string{"SERVER_CALLER_RATE", "SERVER_TRUSTED_PROXIES"}},
+		{"off on Cloud Run", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "K_SERVICE=x", "AUTH=off"}, []string{"AUTH must not be off on Cloud Run, but one of iam"}},
+		{"unknown words", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=none"}, []string{"AUTH must be one of off"}},
+		{"limits", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "SERVER_CALLER_RATE=-1", "SERVER_TRUSTED_PROXIES=-1"}, []string{"SERVER_CALLER_RATE cannot be read as uint16", "SERVER_TRUSTED_PROXIES cannot be read as uint8"}},
 		{"no limits", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "SERVER_CALLER_RATE=0"}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -106,29 +101,13 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 	t.Parallel()
 	const budget = 10 * time.Second // https://cloud.google.com/run/docs/container-contract#instance-shutdown
 	c := config{program: empty}
-	if err := c.configure(nil); err != nil {
-		t.Fatal(err)
-	}
-	loops := max(c.outbox.StopTimeout+c.outbox.SettleTimeout, c.consumer.StopTimeout)
-	if stop := c.port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
+	c.limit()
+	loops := max(c.limits.Outbox.StopTimeout+c.limits.Outbox.SettleTimeout, c.limits.Consumer.StopTimeout)
+	if stop := c.limits.Port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
 		t.Errorf("a stop takes up to %s, want less than %s", stop, budget)
 	}
-	if err := errors.Join(c.outbox.Validate(), c.consumer.Validate(), c.port.Validate()); err != nil {
-		t.Errorf("configure() makes a Config that is refused: %v", err)
-	}
-}
-
-// A variable that only looks like a setting, or is one of an option that is not there, does
-// not keep a process from starting; the log has its name, and not its value.
-func TestUnknownSettingsAreLogged(t *testing.T) {
-	t.Parallel()
-	var stderr strings.Builder
-	environ := []string{"DATABASE_URL=", "OUTBOX_RETENTOIN=secret", "AUTH_POLICY_FILE=secret", "OUTBOX_EMPTY=", "PUBSUB_EMULATOR_HOST=x", "HOME=/", "LANG=C"}
-	if err := empty.Run(t.Context(), []string{"stuck"}, environ, io.Discard, &stderr); err == nil {
-		t.Error("Run() = nil, want that DATABASE_URL is missing")
-	}
-	if log := stderr.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "AUTH_POLICY_FILE, OUTBOX_RETENTOIN: try `server help`") || strings.Contains(log, "secret") {
-		t.Errorf("log = %s, want one line with AUTH_POLICY_FILE and OUTBOX_RETENTOIN", log)
+	if err := errors.Join(c.limits.Outbox.Validate(), c.limits.Consumer.Validate(), c.limits.Port.Validate()); err != nil {
+		t.Errorf("limit() makes a Config that is refused: %v", err)
 	}
 }
 
@@ -156,7 +135,7 @@ func TestManifestsAreConfigurations(t *testing.T) {
 		if err := empty.Validate(command, append(environ, "K_SERVICE=x")); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
-		if unknown := empty.unknownSettings(environ); len(unknown) > 0 {
+		if unknown := unknownSettings(environ); len(unknown) > 0 {
 			t.Errorf("%s sets %q, which are no settings", path, unknown)
 		}
 	}
@@ -203,9 +182,9 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, databaseWait: time.Second}, sides{commands: true}, 0, nil)
-	if err == nil || strings.Contains(err.Error(), "secret") {
-		t.Errorf("openDatabase() = %v, want an error without the password", err)
+	s := newService("stuck", config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, limits: Config{DatabaseWait: time.Second}}, nil)
+	if err := s.Open(ctx, true, false); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Open() = %v, want an error without the password", err)
 	}
 }
 
@@ -217,9 +196,9 @@ func TestDefaultsAreThoseOfThePackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ want, got any }{
-		{outbox.Config{}.WithDefaults(), cfg.outbox},
-		{consumer.Config{}.WithDefaults(), cfg.consumer},
-		{port.Config{}.WithDefaults(), cfg.port},
+		{outbox.Config{}.WithDefaults(), cfg.limits.Outbox},
+		{consumer.Config{}.WithDefaults(), cfg.limits.Consumer},
+		{port.Config{}.WithDefaults(), cfg.limits.Port},
 	} {
 		if diff := cmp.Diff(test.want, test.got); diff != "" {
 			t.Errorf("%T (-want +got):\n%s", test.want, diff)

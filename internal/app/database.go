@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -14,16 +15,12 @@ import (
 	"example.com/videocatalog/internal/server"
 )
 
-// database has the pools of the sides that this process uses. A side that is not used is
-// nil. If both sides have the same URL, both have the same pools.
-type database struct{ commands, queries *pools }
-
-// pools are the connections to one database. calls is for API calls, and nil if there are
-// none. own is for the loops, the probes and everything else. So API calls never take the
-// connections that the loops need.
-type pools struct {
-	calls, own *pgxpool.Pool
-	writes     bool // this process writes to the database
+// side is one database of the service. Its pools connect when they are used, so that a side that
+// is not used need not be reachable. If both sides have the same URL, both have the same pools.
+type side struct {
+	calls  *pgxpool.Pool // for API calls, which so never take the connections that the loops need
+	own    *pgxpool.Pool // for the loops, the probes and everything else
+	writes bool          // this process writes to the database
 }
 
 // sides says which databases a process or a command uses.
@@ -31,129 +28,102 @@ type sides struct{ commands, queries bool }
 
 // sides returns the sides that the roles of this process use.
 func (c config) sides() sides {
-	return sides{
-		commands: c.has(roleAPI) || c.has(rolePublisher) || c.hasPartRole(),
-		queries:  c.has(roleAPI) || c.has(roleProjector) || c.hasPartRole(),
-	}
+	both := c.has(roleAPI) || c.hasPartRole()
+	return sides{commands: both || c.has(rolePublisher), queries: both || c.has(roleProjector)}
 }
 
-// openDatabase connects to the sides that are used. It waits for them up to
-// config.databaseWait, and returns an error for a database that this build cannot use.
-// calls is how many connections to each are for API calls. tracer sees every statement; it
+// open connects to the sides that are used. It waits for each up to Config.DatabaseWait, and
+// returns an error for a database that this build cannot use. tracer sees every statement; it
 // may be nil.
-func openDatabase(ctx context.Context, cfg config, used sides, calls int32, tracer pgx.QueryTracer) (d database, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
-	defer cancel()
-	defer func() {
-		if err != nil {
-			d.close()
+func (s *Service) open(ctx context.Context, used sides, tracer pgx.QueryTracer) (err error) {
+	if s.pools == nil {
+		s.pools = make(map[string]*pgxpool.Pool)
+		s.closers = append(s.closers, s.closePools)
+		if s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL, tracer); err != nil {
+			return fmt.Errorf("DATABASE_URL: %w", err)
 		}
-	}()
+		s.commands.writes, s.queries = true, s.commands
+		if s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
+			if s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL, tracer); err != nil {
+				return fmt.Errorf("READ_DATABASE_URL: %w", err)
+			}
+			s.queries.writes = s.cfg.has(roleProjector) || s.cfg.hasPartRole()
+		}
+	}
 	if used.commands {
-		if d.commands, err = openPools(ctx, cfg, cfg.DatabaseURL, calls, tracer); err != nil {
-			return d, fmt.Errorf("DATABASE_URL: %w", err)
-		}
-		d.commands.writes = true
-	}
-	if !used.queries {
-		return d, nil
-	}
-	if used.commands && cfg.ReadDatabaseURL == cfg.DatabaseURL {
-		d.queries = d.commands
-		return d, nil
-	}
-	if d.queries, err = openPools(ctx, cfg, cfg.ReadDatabaseURL, calls, tracer); err != nil {
-		return d, fmt.Errorf("READ_DATABASE_URL: %w", err)
-	}
-	d.queries.writes = cfg.has(roleProjector) || cfg.hasPartRole()
-	return d, nil
-}
-
-// openPools opens the pools to one database and checks it. It returns pools that it has
-// opened even with an error.
-func openPools(ctx context.Context, cfg config, url string, calls int32, tracer pgx.QueryTracer) (*pools, error) {
-	sizes := []int32{cfg.DatabaseMaxConns - calls}
-	if calls > 0 {
-		sizes = append(sizes, calls)
-	}
-	all, err := db.OpenAll(ctx, url, tracer, sizes...)
-	if err != nil {
-		return nil, err
-	}
-	p := &pools{own: all[0]}
-	if calls > 0 {
-		p.calls = all[1]
-	}
-	return p, untilItWorks(ctx, func(ctx context.Context) error {
-		err := db.Check(ctx, cfg.program.migrations(), all...)
-		if err == nil && calls > 0 {
-			err = p.calls.Ping(ctx) // opens a connection for the first call
-		}
-		return err
-	})
-}
-
-// untilItWorks calls do, which needs the database, until it succeeds or ctx ends. It
-// returns the last error. It stops at db.ErrUnfit, because waiting does not help then.
-func untilItWorks(ctx context.Context, do func(context.Context) error) error {
-	for {
-		err := do(ctx)
-		if err == nil || errors.Is(err, db.ErrUnfit) || !sleep(ctx, 200*time.Millisecond) {
-			return err
+		s.Commands = s.commands.own
+		if err := s.check(ctx, s.Commands); err != nil {
+			return fmt.Errorf("DATABASE_URL: %w", err)
 		}
 	}
+	if used.queries {
+		s.Queries = s.queries.own
+		if err := s.check(ctx, s.Queries); err != nil {
+			return fmt.Errorf("READ_DATABASE_URL: %w", err)
+		}
+	}
+	return nil
 }
 
-// close closes the connections, and waits at most closeTimeout. If the database is
+func (s *Service) check(ctx context.Context, pool *pgxpool.Pool) error {
+	return s.cfg.untilItWorks(ctx, func(ctx context.Context) error { return db.Check(ctx, s.cfg.program.migrations(), pool) })
+}
+
+func (s *Service) openSide(ctx context.Context, name, url string, tracer pgx.QueryTracer) (d side, err error) {
+	own := max(1, int32(s.cfg.DatabaseMaxConns)) // of a command
+	calls := int32(1)                            // of a process that serves none
+	if s.Command == "serve" && s.cfg.has(roleAPI) {
+		own = s.cfg.ownConnections()
+		calls = int32(s.cfg.DatabaseMaxConns) - own
+	}
+	if d.own, err = db.Open(ctx, url, own, tracer); err != nil {
+		return d, err
+	}
+	s.pools[name] = d.own
+	if d.calls, err = db.Open(ctx, url, calls, tracer); err == nil {
+		s.pools[name+".calls"] = d.calls
+	}
+	return d, err
+}
+
+// readiness returns the readiness checks of the sides that are used, by name.
+func (s *Service) readiness() map[string]func(context.Context) error {
+	checks := make(map[string]func(context.Context) error)
+	if s.Commands != nil {
+		checks[server.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, s.Commands, s.commands.writes) }
+	}
+	if s.Queries != nil {
+		checks[server.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, s.queries.writes) }
+	}
+	return checks
+}
+
+// untilItWorks calls do, which needs the database, until it succeeds, or for
+// Config.DatabaseWait. It returns the last error. It stops at db.ErrUnfit, because waiting does
+// not help then.
+func (c config) untilItWorks(ctx context.Context, do func(context.Context) error) (last error) {
+	ctx, cancel := context.WithTimeout(ctx, c.limits.DatabaseWait)
+	defer cancel()
+	_, err := backoff.Retry(ctx, func() (none struct{}, _ error) {
+		if last = do(ctx); errors.Is(last, db.ErrUnfit) {
+			return none, backoff.Permanent(last)
+		}
+		return none, last
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(200*time.Millisecond)))
+	if err == nil {
+		return nil
+	}
+	return last
+}
+
+// closePools closes the connections, and waits at most closeTimeout. If the database is
 // unreachable, the connections of abandoned statements take longer: see db.Open.
-func (d database) close() {
+func (s *Service) closePools() {
 	closeInTime(func() {
 		var closed sync.WaitGroup
-		for _, pool := range d.all() {
+		for _, pool := range s.pools {
 			closed.Go(pool.Close)
 		}
 		closed.Wait()
 	})
 }
-
-// commandPool returns the pool of the command side; nil if this process does not use it.
-func (d database) commandPool() *pgxpool.Pool {
-	if d.commands == nil {
-		return nil
-	}
-	return d.commands.own
-}
-
-// all returns the pools by name, each once.
-func (d database) all() map[string]*pgxpool.Pool {
-	pools := make(map[string]*pgxpool.Pool)
-	add := func(name string, pool *pgxpool.Pool) {
-		if pool != nil {
-			pools[name] = pool
-		}
-	}
-	if d.commands != nil {
-		add("commands", d.commands.own)
-		add("commands.calls", d.commands.calls)
-	}
-	if d.queries != nil && d.queries != d.commands {
-		add("queries", d.queries.own)
-		add("queries.calls", d.queries.calls)
-	}
-	return pools
-}
-
-// sides returns the readiness checks of the sides that are used, by name.
-func (d database) sides() map[string]func(context.Context) error {
-	sides := make(map[string]func(context.Context) error)
-	if d.commands != nil {
-		sides[server.SideCommands] = d.commands.check
-	}
-	if d.queries != nil {
-		sides[server.SideQueries] = d.queries.check
-	}
-	return sides
-}
-
-// check returns why a side cannot serve.
-func (p *pools) check(ctx context.Context) error { return db.Ping(ctx, p.own, p.writes) }

@@ -22,7 +22,7 @@ func TestStartDoesNotWaitForMaintenanceThatHangs(t *testing.T) {
 		RETURNS TABLE (created int, dropped int) LANGUAGE sql AS $$ SELECT 0, 0 FROM pg_sleep(600) $$`); err != nil {
 		t.Fatal(err)
 	}
-	cfg := config{databaseWait: 100 * time.Millisecond, OutboxRetention: 7 * 24 * time.Hour}
+	cfg := config{limits: Config{DatabaseWait: 100 * time.Millisecond}, OutboxRetention: 7 * 24 * time.Hour}
 	if err := prepareOutbox(t.Context(), store.NewOutbox(pool), cfg); err == nil || !strings.Contains(err.Error(), "maintain outbox") {
 		t.Errorf("prepareOutbox() = %v, want an error of the maintenance", err)
 	}
@@ -43,21 +43,21 @@ func TestStartSurvivesLostSessions(t *testing.T) {
 		defer ended.Store(true)
 		for range 50 {
 			_, _ = admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
-			sleep(t.Context(), rand.N(100*time.Millisecond))
+			time.Sleep(rand.N(100 * time.Millisecond))
 		}
 	}()
 	cfg := config{
 		Roles: []string{roleAPI, rolePublisher, roleProjector}, DatabaseURL: target, ReadDatabaseURL: target,
-		DatabaseMaxConns: 8, databaseWait: time.Minute, OutboxRetention: 7 * 24 * time.Hour,
+		DatabaseMaxConns: 8, limits: Config{DatabaseWait: time.Minute}, OutboxRetention: 7 * 24 * time.Hour,
 	}
 	for !ended.Load() {
-		database, err := openDatabase(t.Context(), cfg, cfg.sides(), 4, nil)
-		if err != nil {
-			t.Fatalf("openDatabase() = %v", err)
+		s := newService("serve", cfg, nil)
+		if err := s.open(t.Context(), cfg.sides(), nil); err != nil {
+			t.Fatalf("open() = %v", err)
 		}
-		if err := prepareOutbox(t.Context(), store.NewOutbox(database.commands.own), cfg); err != nil {
+		if err := prepareOutbox(t.Context(), store.NewOutbox(s.Commands), cfg); err != nil {
 			t.Errorf("prepareOutbox() = %v", err)
 		}
-		database.close()
+		s.close()
 	}
 }

@@ -1,42 +1,12 @@
 package app
 
 import (
-	"bytes"
-	"cmp"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
-	"text/tabwriter"
 )
 
-// unknownSettings returns the variables, such as OUTBOX_RETENTOIN, that have the prefix of
-// a setting but are no setting. They cause a warning and no error: Kubernetes, for example,
-// sets AUTH_PORT for a service with the name auth.
-func (p Program) unknownSettings(environ []string) []string {
-	known, prefixes := map[string]bool{"PUBSUB_EMULATOR_HOST": true}, map[string]bool{}
-	for _, setting := range p.settings() {
-		known[setting.Name] = true
-		prefix, _, _ := strings.Cut(setting.Name, "_")
-		prefixes[prefix] = true
-	}
-	var unknown []string
-	for _, variable := range environ {
-		name, value, isSet := strings.Cut(variable, "=")
-		if isSet && value == "" { // the same as absent
-			continue
-		}
-		if prefix, _, found := strings.Cut(name, "_"); found && prefixes[prefix] && !known[name] {
-			unknown = append(unknown, name)
-		}
-	}
-	slices.Sort(unknown)
-	return unknown
-}
+const helpHead = `server is the program of the service.
 
-func (p Program) printHelp(w io.Writer) error {
-	var out bytes.Buffer
-	out.WriteString("server is the program of the service.\n" + `
   server [serve]                       run until SIGTERM or SIGINT
   server migrate                       bring the database schema up to date
   server drain                         publish everything pending, then exit
@@ -49,30 +19,22 @@ func (p Program) printHelp(w io.Writer) error {
          --by NAME                     who does it; default: the user and the host
          --dry-run                     change nothing, and count what matches
          --json                        of all that list or change: print JSON, one object per line
-` + p.helpOfParts() + `  server version                       print the version
+`
+
+const helpTail = `  server version                       print the version
   server help                          print this
 
 Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and
 3 what was named does not exist: nothing is changed; 4 some items could not be changed; 5 projection compare found differences.
 
-Settings, from the environment:
+Settings are environment variables: see docs/settings.md, and the README of each option.
+`
 
-`)
-	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	for _, s := range p.settings() {
-		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Name, cmp.Or(s.Default, "-"), s.Help)
-	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print help: %w", err)
-	}
-	_, err := w.Write(out.Bytes())
-	return err
-}
-
-func (p Program) helpOfParts() string {
-	var lines strings.Builder
+func (p Program) printHelp(w io.Writer) error {
+	fmt.Fprint(w, helpHead)
 	for _, part := range p.Parts {
-		lines.WriteString(part.Help)
+		fmt.Fprint(w, part.Help)
 	}
-	return lines.String()
+	_, err := fmt.Fprint(w, helpTail)
+	return err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
 // A statement that hangs is given up after a minute, and tried again about a
@@ -24,7 +25,7 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 		start := time.Now()
 		var calls []time.Duration
 		var log bytes.Buffer
-		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), maintenanceLoop("test"), nil, func(ctx context.Context) (bool, error) {
+		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), heartbeat.New("test", time.Hour), nil, func(ctx context.Context) (bool, error) {
 			calls = append(calls, time.Since(start))
 			if len(calls) > 1 {
 				return false, nil
@@ -50,16 +51,16 @@ func TestMaintenanceIsWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 20*time.Minute)
 		defer stop()
-		i := &instance{purged: make(chan struct{}, 1)}
+		s := &Service{purged: make(chan struct{}, 1)}
 		start := time.Now()
 		var calls []time.Duration
 		go func() {
 			for _, pause := range []time.Duration{10 * time.Minute, 0, time.Second, 5 * time.Minute} {
 				time.Sleep(pause)
-				i.wakeEraser()
+				s.wakeEraser()
 			}
 		}()
-		if err := maintain(ctx, slog.New(slog.DiscardHandler), maintenanceLoop("test"), i.purged, func(context.Context) (bool, error) {
+		if err := maintain(ctx, slog.New(slog.DiscardHandler), heartbeat.New("test", time.Hour), s.purged, func(context.Context) (bool, error) {
 			calls = append(calls, time.Since(start))
 			return false, nil
 		}); err != nil {
@@ -77,7 +78,7 @@ func TestMaintenanceIsWoken(t *testing.T) {
 func TestTombstonesOutliveResumeTokens(t *testing.T) {
 	t.Parallel()
 	const inbox = 768 * time.Hour
-	if got, want := tombstoneRetention(config{InboxRetention: inbox}), 2*inbox+server.ResumeTokenAge; got != want {
+	if got, want := (config{InboxRetention: inbox}).tombstoneRetention(), 2*inbox+server.ResumeTokenAge; got != want {
 		t.Errorf("tombstones stay for %s, want %s", got, want)
 	}
 }

@@ -30,55 +30,40 @@ func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Log
 }
 
 // observeStores makes metrics of the pools and of the stores that this process's roles use.
-func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, registered []Registration) error {
-	meter := tel.Meter(scope)
-	if meter == nil {
+func (s *Service) observeStores(events *store.Outbox, inbox *store.Inbox) error {
+	if s.Meter == nil {
 		return nil
 	}
 	var errs []error
-	if events != nil {
-		errs = append(errs, events.Observe(meter))
+	if s.Commands != nil {
+		errs = append(errs, events.Observe(s.Meter))
 	}
-	if cfg.has(roleProjector) || cfg.hasPartRole() {
+	if s.cfg.has(roleProjector) || s.cfg.hasPartRole() {
 		var consumers []string
-		for _, s := range cfg.program.replayed(registered, database.commandPool()) {
-			consumers = append(consumers, s.Consumer)
+		for _, subscribed := range s.Replayed() {
+			consumers = append(consumers, subscribed.Consumer)
 		}
-		errs = append(errs, store.NewInbox(database.queries.own).Observe(meter, consumers))
+		errs = append(errs, inbox.Observe(s.Meter, consumers))
 	}
-	for name, pool := range database.all() { // last, so that it does not count the connections of the measurements above
-		errs = append(errs, tel.ObservePool(pool, name))
+	for name, pool := range s.pools { // last, so that it does not count the connections of the measurements above
+		errs = append(errs, s.tel.ObservePool(pool, name))
 	}
 	return errors.Join(errs...)
 }
 
-// servePrivate serves the private port until ctx ends. It still runs while the process
+// startPrivatePort opens the private port, if one is configured. It still runs while the process
 // stops, so that the stop can be observed.
-func (i *instance) servePrivate(ctx context.Context, listener net.Listener) error {
-	i.log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
-	return telemetry.Serve(ctx, listener, port.RefusePages(i.cfg.hosts(), telemetry.Private(i.tel.Scrape)), i.log)
-}
-
-// listenPrivate opens the private port. It returns nil if no port is configured.
-func listenPrivate(ctx context.Context, cfg config) (net.Listener, error) {
-	if cfg.TelemetryAddr == "" {
-		return nil, nil //nolint:nilnil // there may be none
+func (s *Service) startPrivatePort(ctx context.Context) error {
+	if s.cfg.TelemetryAddr == "" {
+		return nil
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.TelemetryAddr)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.TelemetryAddr)
 	if err != nil {
-		return nil, fmt.Errorf("TELEMETRY_ADDR: %w", err)
+		return fmt.Errorf("TELEMETRY_ADDR: %w", err)
 	}
-	return listener, nil
-}
-
-// live returns the liveness check: it returns an error that names every stuck loop. The
-// platform then restarts the process.
-func live(checks ...func() error) func() error {
-	return func() error {
-		var errs []error
-		for _, check := range checks {
-			errs = append(errs, check())
-		}
-		return errors.Join(errs...)
-	}
+	s.Log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
+	s.Go("private port", func(ctx context.Context) error {
+		return telemetry.Serve(ctx, listener, port.RefusePages(s.Hosts, telemetry.Private(s.tel.Scrape)), s.Log)
+	}, nil)
+	return nil
 }

@@ -1,75 +1,78 @@
 package app
 
 import (
-	"cmp"
+	"io/fs"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"google.golang.org/grpc"
 
+	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 )
 
-// Registration is what one aggregate type adds to a process: see cmd/server/videos.go.
+// Registration is what one aggregate type adds to a service: see cmd/server/videos.go. It is
+// data. Its functions are called in processes that need their result.
 type Registration struct {
 	// AggregateType is its name in events.
 	AggregateType string
-	// Services returns its services. It is also called with an empty Backend, whose pools
-	// are nil: it must not use them before a call. Nil: it has none.
+	// Services makes its services, in a process with the role api. Nil: it has none.
 	Services func(Backend) ([]port.Service, error)
 	// Subscriptions are those that it consumes. Their handlers write to the query side.
 	Subscriptions []Subscription
-	// Maintain returns the steps that the maintenance of the command side runs for it, at
-	// most PruneRows rows at a time. keep is how long tombstones stay. Nil: there are none.
+	// Maintain returns the steps that the maintenance of the command side runs for it. keep is
+	// how long tombstones stay. Nil: there are none.
 	Maintain func(events *store.Outbox, keep time.Duration) []Step
 	// Parts is what it has for options, by the name of the part. Each option says which type its
 	// value has. A part that the service does not have is an error.
 	Parts map[string]any
 }
 
-// Backend is what handlers are made of.
+// Subscription is one subscription that this service consumes.
+type Subscription struct {
+	ID       string // in Pub/Sub
+	Consumer string // its name in the inbox and the quarantine
+	// Handlers makes its handlers.
+	Handlers func(Backend) consumer.Handlers
+	// Tombstones returns what deletes old tombstones that its handlers have written. Nil: there
+	// are none.
+	Tombstones func(queries *pgxpool.Pool) Prune
+}
+
+// Backend is what services and handlers are made of. The pools are never nil; handlers of a
+// projection may use Queries only, because their process may not reach the other database.
 type Backend struct {
-	Commands, Queries *pgxpool.Pool            // connections for API calls, to each side
-	Wake              func(envelope.Aggregate) // is called after a commit
+	Commands, Queries *pgxpool.Pool
+	Wake              func(envelope.Aggregate) // is called after a commit of the command side
 	Purged            func()                   // is called after a purge
-	Port              port.Config              // the limits of the port that serves the handlers
+	Port              port.Config              // the limits of the port that serves the services
 }
 
-// services returns the services of all registrations. Without a backend they have no
-// handlers.
-func services(registered []Registration, b *Backend) ([]port.Service, error) {
-	var none Backend
-	var all []port.Service
-	for _, r := range registered {
-		if r.Services == nil {
-			continue
-		}
-		made, err := r.Services(*cmp.Or(b, &none))
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, made...)
+// projected returns the subscriptions of the query side.
+func (p Program) projected() (all []Subscription) {
+	for _, r := range p.Registrations {
+		all = append(all, r.Subscriptions...)
 	}
-	if b == nil {
-		for i := range all {
-			all[i].Handler, all[i].Wait = nil, nil
-		}
-	}
-	return all, nil
+	return all
 }
 
-// Methods returns the names of all methods that a caller can call, as
-// package.Service/Method.
-func (p Program) Methods() []string {
-	all, err := services(p.Registrations(nil), nil)
-	if err != nil { // cannot happen without handlers
-		return nil
+// reacting returns the subscriptions of the parts, which write to the command side.
+func (p Program) reacting() (all []Subscription) {
+	for _, part := range p.Parts {
+		if part.Subscriptions != nil {
+			all = append(all, part.Subscriptions(p.Registrations)...)
+		}
 	}
-	descs := make([]*grpc.ServiceDesc, len(all))
-	for i, s := range all {
-		descs[i] = s.Desc
+	return all
+}
+
+// migrations returns the migrations of the parts.
+func (p Program) migrations() (all []fs.FS) {
+	for _, part := range p.Parts {
+		if part.Migrations != nil {
+			all = append(all, part.Migrations)
+		}
 	}
-	return port.Methods(descs...)
+	return all
 }

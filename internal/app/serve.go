@@ -2,99 +2,192 @@ package app
 
 import (
 	"context"
-	"log/slog"
+	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
-	"slices"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
-	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/api"
+	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
 )
 
+// closeTimeout is how long a finished process waits for requests to the broker, and then for
+// connections to the database, which no longer matter.
+const closeTimeout = 500 * time.Millisecond
+
 // serve runs the roles of this process until ctx ends.
 //
-// The order of the stop matters. First the server drains: accepted requests are finished.
-// The loops still run meanwhile, so that callers see their own writes, and the last writes
-// are published. Then the loops finish the work in hand. A test keeps the
-// sum of these times below the limit of Cloud Run. A crash at any point loses nothing:
-// unsettled work is still in PostgreSQL or at the broker.
-func serve(ctx context.Context, cfg config, log *slog.Logger) error {
-	tel, err := telemetry.Start(ctx, cfg.telemetry(), log)
+// At the stop accepted requests are finished first. The loops still run meanwhile, so that the last
+// writes are published. Then the loops finish the work in hand, and everything is closed in the
+// reverse order of its opening. A test keeps the sum of these times below the limit of Cloud Run.
+// A crash at any point loses nothing: unsettled work is still in PostgreSQL or at the broker.
+func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
+	cfg := s.cfg
+	if s.tel, err = telemetry.Start(ctx, cfg.telemetry(), s.Log); err != nil {
+		return err
+	}
+	s.Meter = s.tel.Meter(scope)
+	err = s.open(ctx, cfg.sides(), s.tel.QueryTracer())
+	s.closers = append(s.closers, func() { closeTelemetry(ctx, s.tel, s.Log) }) // before the database, which the last export measures
 	if err != nil {
 		return err
 	}
-	i := &instance{cfg: cfg, log: log, tel: tel, purged: make(chan struct{}, 1)}
-	defer i.close(ctx)
-	if i.database, err = openDatabase(ctx, cfg, cfg.sides(), cfg.callConnections(), tel.QueryTracer()); err != nil {
+	events, inbox := store.NewOutbox(s.commands.own), store.NewInbox(s.queries.own)
+	if err := s.observeStores(events, inbox); err != nil {
 		return err
 	}
-	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startPrivatePort, i.startParts, i.startMaintenance} {
-		if err := start(ctx); err != nil {
+	if cfg.sides().commands {
+		if err := prepareOutbox(ctx, events, cfg); err != nil {
 			return err
 		}
 	}
-	srv, err := i.newServer(ctx)
+
+	group, stopping := errgroup.WithContext(ctx) // the first error ends all
+	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		stopLoops()
+		_ = group.Wait() // only if the start has failed
+	}()
+	s.group, s.loops = group, loops
+	if cfg.has(rolePublisher) {
+		publisher, err := s.newPublisher(ctx, events)
+		if err != nil {
+			return err
+		}
+		s.wake = publisher.Wake
+		s.Go("publisher", publisher.Run, publisher.Stuck)
+	}
+	if cfg.has(roleProjector) {
+		if err := s.consume(ctx, cfg.limits.Consumer, cfg.program.projected()); err != nil {
+			return err
+		}
+		s.maintain("inbox", nil, s.inboxSteps(inbox)...)
+	}
+	for _, part := range cfg.program.Parts {
+		if err := s.startPart(ctx, part); err != nil {
+			return err
+		}
+	}
+	if cfg.sides().commands {
+		s.maintain("outbox", s.purged, s.outboxSteps(events)...)
+	}
+	if err := s.startPrivatePort(ctx); err != nil {
+		return err
+	}
+	srv, err := s.newServer(ctx)
 	if err != nil {
 		return err
 	}
-	return i.run(ctx, srv)
-}
-
-// instance holds what the roles of a process share.
-type instance struct {
-	cfg      config
-	log      *slog.Logger
-	tel      *telemetry.Telemetry
-	database database
-
-	events     *store.Outbox  // nil if no role uses it
-	purged     chan struct{}  // has a value after a purge, until the maintenance sees it
-	registered []Registration // startStores adds the registrations of the service
-
-	client    *pubsub.Client    // nil if no role uses it
-	publisher *outbox.Publisher // nil if the process does not have this role
-
-	wrap    []func(http.Handler) http.Handler
-	steps   []Step                        // of the maintenance of the command side
-	tasks   []func(context.Context) error // run until the stop begins
-	loops   []func(context.Context) error // run until the last request is answered
-	checks  []func() error                // return an error for a loop that is stuck
-	closers []func()                      // run in reverse order
-}
-
-// run runs everything until ctx ends or something fails.
-func (i *instance) run(ctx context.Context, srv *port.Server) error {
-	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
+	group.Go(func() error {
 		defer stopLoops() // not before the last request is answered
-		return srv.Run(ctx)
+		return srv.Run(stopping)
 	})
-	for _, task := range i.tasks {
-		g.Go(func() error { return task(ctx) })
-	}
-	for _, loop := range i.loops {
-		g.Go(func() error { return loop(loops) })
-	}
-	return g.Wait()
+	return group.Wait()
 }
 
-// close releases the resources of the process. The last export of metrics measures the
-// database, so the database is closed last.
-func (i *instance) close(ctx context.Context) {
-	for _, end := range slices.Backward(i.closers) {
-		end()
+func (s *Service) startPart(ctx context.Context, part Part) error {
+	if part.Start != nil {
+		if err := part.Start(ctx, s); err != nil {
+			return err
+		}
 	}
-	closeTelemetry(ctx, i.tel, i.log)
-	i.database.close()
+	if part.Subscriptions == nil || !s.cfg.has(part.Role) {
+		return nil
+	}
+	limits, subscribed := s.cfg.limits.Consumer, part.Subscriptions(s.Registered)
+	limits.Workers = commandWorkers(subscribed)
+	return s.consume(ctx, limits, subscribed)
 }
 
-// closeInTime calls end, and waits at most closeTimeout for it.
+// newServer returns the server of the port. Without the role api it serves health checks only.
+func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
+	deps := port.Deps{
+		Sides: s.readiness(), Live: s.stuck, OpenAPI: api.OpenAPI,
+		Wrap: s.wrapped, Tracing: s.tel.Tracing, Metrics: s.tel.Metrics, Log: s.Log,
+	}
+	if s.cfg.has(roleAPI) {
+		if err := s.addAPI(&deps); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.listenAddr())
+	if err != nil {
+		return nil, fmt.Errorf("PORT: %w", err)
+	}
+	srv, err := port.New(s.cfg.limits.Port, deps)
+	if err != nil {
+		return nil, errors.Join(err, deps.Listener.Close())
+	}
+	s.Log.InfoContext(ctx, "server: started", "version", s.cfg.program.Version, "roles", s.Roles, "auth", s.cfg.Auth, "addr", deps.Listener.Addr().String())
+	return srv, nil
+}
+
+// wrapped returns a handler behind the middlewares of the parts.
+func (s *Service) wrapped(handler http.Handler) http.Handler {
+	for _, middleware := range s.wrap {
+		handler = middleware(handler)
+	}
+	return handler
+}
+
+// addAPI adds the services of all aggregate types, and the gate that admits calls unless AUTH is
+// off.
+func (s *Service) addAPI(deps *port.Deps) error {
+	backend := Backend{
+		Commands: s.commands.calls, Queries: s.queries.calls, Wake: s.wake, Purged: s.wakeEraser,
+		Port: s.cfg.limits.Port,
+	}
+	var descs []*grpc.ServiceDesc
+	for _, r := range s.Registered {
+		if r.Services == nil {
+			continue
+		}
+		services, err := r.Services(backend)
+		if err != nil {
+			return err
+		}
+		for _, service := range services {
+			deps.Services, descs = append(deps.Services, service), append(descs, service.Desc)
+		}
+	}
+	if s.cfg.Auth == authOff {
+		return nil
+	}
+	gate := auth.GateConfig{CallerRate: int(s.cfg.CallerRate), Proxies: int(s.cfg.TrustedProxies), Log: s.Log}
+	for _, part := range s.cfg.program.Parts {
+		if part.NewChecker != nil && part.Name == s.cfg.Auth {
+			var err error
+			if gate.Checker, err = part.NewChecker(s, port.Methods(descs...)); err != nil {
+				return UsageError(err)
+			}
+		}
+	}
+	admits := auth.NewGate(gate)
+	deps.Admit, deps.Address, deps.WithCaller = admits.Admit, admits.Address, s.withCaller
+	return nil
+}
+
+// withCaller returns the context of a call with its caller, whom the outbox keeps with the
+// events of a command: the one that this process has verified, or else Cloud Run's IAM.
+func (s *Service) withCaller(ctx context.Context, verified string) context.Context {
+	if s.cfg.Auth == authIAM {
+		if caller := auth.Vouched(ctx); caller.Subject != "" {
+			verified = caller.String()
+		}
+	}
+	return auth.WithCaller(ctx, verified)
+}
+
+// closeInTime calls end, and waits at most closeTimeout.
 func closeInTime(end func()) {
 	closed := make(chan struct{})
 	go func() {
@@ -104,15 +197,5 @@ func closeInTime(end func()) {
 	select {
 	case <-closed:
 	case <-time.After(closeTimeout): // the process ends, and with it the rest of the work
-	}
-}
-
-// sleep waits for d and returns true. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }

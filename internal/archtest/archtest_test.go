@@ -44,6 +44,7 @@ var imports = map[string][]string{
 	"internal/consumer":        {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/telemetry":       {"internal/reconnect"},
 	"internal/reconnect":       {},
+	"internal/operate":         {"db", "internal/admin", "internal/envelope", "internal/problem", "internal/store"},
 	"internal/app":             {"."},
 	"cmd/server":               {"."}, // and the options, see TestOptionsStandAlone
 	"cmd/dev":                  {"internal/localtopics", "internal/names"},

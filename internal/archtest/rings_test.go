@@ -8,7 +8,7 @@ import (
 // The rings of the tree, as README.md lists them. A folder belongs to the ring
 // of the longest path that it is below.
 var rings = map[string][]string{
-	"yours": {"api", "cmd/server", "db", "internal/app", "internal/domain", "internal/event", "internal/search", "internal/server", "internal/store"},
+	"yours": {"api", "cmd/server", "db", "internal/app", "internal/domain", "internal/event", "internal/operate", "internal/search", "internal/server", "internal/store"},
 	"machinery": {
 		"cmd/new",
 		"cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/consumer", "internal/envelope", "internal/fields", "internal/localtopics",

@@ -9,7 +9,7 @@ import (
 // VideoPurged is the last event of a video.
 const VideoPurged EventType = "VideoPurged"
 
-// ReasonPurgeNeedsDeletion: the video cannot be purged, because it must be deleted first.
+// ReasonPurgeNeedsDeletion says that the video cannot be purged, because it must be deleted first.
 const ReasonPurgeNeedsDeletion problem.Reason = "PURGE_NEEDS_DELETION"
 
 // Purged reports whether the video is purged. It is deleted then, too, and has no details.
@@ -44,10 +44,10 @@ func (v Video) notFound() error {
 
 // publishTime returns the publish time after an event at UpdateTime.
 func (v Video) publishTime(typ EventType) time.Time {
-	switch typ {
-	case VideoPublished:
+	if typ == VideoPublished {
 		return v.UpdateTime
-	case VideoUnpublished:
+	}
+	if typ == VideoUnpublished {
 		return time.Time{}
 	}
 	return v.PublishTime

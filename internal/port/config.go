@@ -20,7 +20,7 @@ type Config struct {
 	// MaxCalls is the largest number of calls in flight, counted from their
 	// header on, and twice the number of streams. More are rejected with
 	// RESOURCE_EXHAUSTED. Each holds a request of MaxReceive or a page of
-	// aip.MaxPageBytes. Default: 500, twice containerConcurrency of deploy/run.
+	// 256 KiB. Default: 500, twice containerConcurrency of deploy/run.
 	MaxCalls int
 	// MaxConnections is the largest number of open connections; more wait to be
 	// accepted. Default: 10,000.

@@ -76,7 +76,7 @@ func TestPagesEndByBytes(t *testing.T) {
 	}
 }
 
-// checkPages reads a list to its end, in pages of at most limit items and about 1 MiB.
+// checkPages reads a list to its end, in pages of at most limit items and about 256 KiB.
 func checkPages[T any](t *testing.T, name string, list func(after *T, limit int) ([]T, bool, error), of func(T) (uuid.UUID, domain.VideoDetails), limit, want int) {
 	t.Helper()
 	var ids []string
@@ -89,14 +89,14 @@ func checkPages[T any](t *testing.T, name string, list func(after *T, limit int)
 		}
 		bytes := 0
 		for i, item := range page {
-			if bytes >= 1<<20 {
+			if bytes >= 256<<10 {
 				t.Errorf("%s: item %d comes behind %d bytes, want the page to end before", name, i, bytes)
 			}
 			id, details := of(item)
 			ids = append(ids, id.String())
 			bytes += len(details.Title) + len(details.Description) + len(strings.Join(details.Tags, ""))
 		}
-		if others := 200 * len(page); more && len(page) < limit && bytes+others < 1<<20 {
+		if others := 200 * len(page); more && len(page) < limit && bytes+others < 256<<10 {
 			t.Errorf("%s: a page of %d items with %d bytes, want more on it", name, len(page), bytes)
 		}
 		after = &page[len(page)-1]

@@ -9,10 +9,10 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// pageBytes is the size in bytes at which a page of a list ends, with the row that reaches it. It
-// limits the memory of a list call, and keeps a page below 4 MiB, the default limit of gRPC
-// clients.
-const pageBytes = 1 << 20
+// pageBytes is the size at which a page of a list ends, with the row that reaches it. It limits
+// the memory of a list call whose client reads slowly, so that as many as port.Config.MaxCalls of
+// them fit. A page may therefore have fewer items than the client requested (AIP-158).
+const pageBytes = 256 << 10
 
 // pager reads one page of a list. Its query must return one row more than the page has room for.
 type pager struct {

@@ -323,7 +323,7 @@ func (s *Stack) Environment() []string {
 	return append(environ,
 		"TELEMETRY_ADDR="+s.Private,
 		"PORT="+port,
-		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=", "ALLOWED_HOSTS="+s.allowed,
+		"AUTH=off", "AUTH_POLICY_FILE=", "ALLOWED_HOSTS="+s.allowed,
 		"DATABASE_URL="+s.database,
 		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project)
 }

@@ -23,9 +23,9 @@ const (
 func register(all []entity, written *undo) error {
 	lists := make(map[string][]string)
 	for _, e := range all {
-		lists[registered] = append(lists[registered], e.VarPlural()+"(queries)")
+		lists[registered] = append(lists[registered], e.VarPlural()+"()")
 		for i := range e.Reactions {
-			lists[registered] = append(lists[registered], e.Reactions[i].Func()+"(queries)")
+			lists[registered] = append(lists[registered], e.Reactions[i].Func()+"()")
 		}
 		if e.names.HasReplay && !e.Replica() {
 			lists[aggregates] = append(lists[aggregates], e.VarPlural()+"()")

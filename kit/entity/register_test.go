@@ -8,14 +8,14 @@ import (
 // A call is added at the end of the list, once, and what the owner wrote stays.
 func TestWithCall(t *testing.T) {
 	t.Parallel()
-	const head, tail = "package main\n\nfunc registrations(queries *pgxpool.Pool) []app.Registration {\n", "\t}\n}\n"
+	const head, tail = "package main\n\nfunc registrations() []app.Registration {\n", "\t}\n}\n"
 	for before, want := range map[string]string{
-		"\treturn []app.Registration{}\n}\n":                                 "\treturn []app.Registration{\n\t\torders(queries),\n" + tail,
-		"\treturn []app.Registration{\n\t\tcarts(queries), // mine\n" + tail: "\treturn []app.Registration{\n\t\tcarts(queries), // mine\n\t\torders(queries),\n" + tail,
-		"\treturn []app.Registration{\n\t\torders(queries),\n" + tail:        "\treturn []app.Registration{\n\t\torders(queries),\n" + tail,
-		"\treturn []app.Registration{carts(queries)}\n}\n":                   "\treturn []app.Registration{carts(queries),\n\t\torders(queries),\n" + tail,
+		"\treturn []app.Registration{}\n}\n":                                 "\treturn []app.Registration{\n\t\torders(),\n" + tail,
+		"\treturn []app.Registration{\n\t\tcarts(), // mine\n" + tail: "\treturn []app.Registration{\n\t\tcarts(), // mine\n\t\torders(),\n" + tail,
+		"\treturn []app.Registration{\n\t\torders(),\n" + tail:        "\treturn []app.Registration{\n\t\torders(),\n" + tail,
+		"\treturn []app.Registration{carts()}\n}\n":                   "\treturn []app.Registration{carts(),\n\t\torders(),\n" + tail,
 	} {
-		got, err := withCall([]byte(head+before), "orders(queries)")
+		got, err := withCall([]byte(head+before), "orders()")
 		if err != nil || string(got) != head+want {
 			t.Errorf("withCall(%q) = %q, %v, want %q", before, strings.TrimPrefix(string(got), head), err, want)
 		}

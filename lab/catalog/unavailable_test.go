@@ -144,29 +144,6 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 	}
 }
 
-// While the server does not let the user in, it hears of us once in a while, and
-// callers hear of it at once.
-func TestRefusedUserDoesNotHammer(t *testing.T) {
-	t.Parallel()
-	url, connections := refusing(t, true, pgproto3.ErrorResponse{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"})
-	pools, err := db.OpenAll(t.Context(), url, nil, 1, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pool := range pools {
-		defer pool.Close()
-		videos := store.NewVideos(pool, nil)
-		for range 1000 {
-			if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != problem.Unavailable || !strings.Contains(err.Error(), "28P01") {
-				t.Fatalf("GetVideo() = %v, want Unavailable with the code of the server", err)
-			}
-		}
-	}
-	if n := connections.Load(); n > 100 { // one, and one each 10 s
-		t.Errorf("2000 calls made %d connections", n)
-	}
-}
-
 // A user who is let in again is served again, by itself.
 func TestUserLetInAgain(t *testing.T) {
 	t.Parallel()
@@ -204,10 +181,7 @@ func sessions(t *testing.T) (videos []*store.Videos, admin *pgxpool.Pool, user s
 	admin = pool(t, target)
 	user = "session_" + strings.ReplaceAll(newID(t).String(), "-", "")
 	execute(t, admin, "CREATE ROLE "+user+" LOGIN IN ROLE video_catalog_rw")
-	pools, err := db.OpenAll(t.Context(), as(t, target, user), nil, 4, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pools := []*pgxpool.Pool{pool(t, as(t, target, user)), pool(t, as(t, target, user))}
 	var mu sync.Mutex
 	var errs []error
 	var load sync.WaitGroup

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/lab/internal/tuned"
 )
 
 var (
@@ -560,8 +561,16 @@ func server(t *testing.T) string {
 
 var buildServer = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(folder, "server")
-	cmd := exec.Command("go", "build", "-tags=chaos", "-o", file, "./cmd/server")
-	cmd.Dir = "../.."
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return "", err
+	}
+	flag, err := tuned.Overlay(root, folder, nil)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", flag, "-o", file, "./cmd/server")
+	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)

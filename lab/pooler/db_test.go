@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -51,22 +50,8 @@ func TestPoolerInTransactionMode(t *testing.T) {
 		t.Errorf("migrations that run at once = %v, %v, want %d by one, and 0 by two", counts, err, len(files))
 	}
 
-	describing, preparing := open(t, pooled), open(t, strings.ReplaceAll(pooled, "default_query_exec_mode=cache_describe", "default_query_exec_mode=cache_statement"))
-	for range 3 {
-		if err := db.Check(t.Context(), nil, describing); err != nil {
-			t.Errorf("Check() = %v, want nil", err)
-		}
-		if err := db.Check(t.Context(), nil, preparing); !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "default_query_exec_mode=cache_describe") {
-			t.Errorf("Check() with prepared statements = %v, want the remedy", err)
-		}
-	}
-	many, err := db.OpenAll(t.Context(), pooled, nil, 9999)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer many[0].Close()
-	if err := db.Check(t.Context(), nil, many...); err != nil {
-		t.Errorf("Check() with more connections to the pooler than the server has = %v, want nil", err)
+	if err := db.Check(t.Context(), nil, open(t, pooled)); err != nil {
+		t.Errorf("Check() = %v, want nil", err)
 	}
 }
 
@@ -78,11 +63,10 @@ func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
 	const conns = 8 // so that one number is above every number of the server
 	server, pooled := start(t)
 	network := storetest.NewNetworkTo(t, pooled)
-	pools, err := db.OpenAll(t.Context(), network.URL+"&default_query_exec_mode=cache_describe", nil, conns)
+	pool, err := db.Open(t.Context(), network.URL+"&default_query_exec_mode=cache_describe", conns, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := pools[0]
 	t.Cleanup(pool.Close)
 	taken := make([]*pgxpool.Conn, conns)
 	for i := range taken {

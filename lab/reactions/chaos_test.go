@@ -69,7 +69,7 @@ func TestReactorUnderChaos(t *testing.T) {
 func build(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "server")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags=chaos", "-o", program, "./server").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./server").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, out)
 	}
 	return program

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
@@ -38,26 +37,24 @@ const (
 // checks whether it has happened before: a second time would show.
 func Program() app.Program {
 	reminded := option.Of{
-		Subscriptions: func(b app.Backend) []app.Subscription {
+		Subscriptions: []app.Subscription{{ID: reminders, Consumer: "reminders", Handlers: func(b app.Backend) consumer.Handlers {
 			concerns := func(e domain.VideoEvent) []uuid.UUID { return []uuid.UUID{e.Video.ID, tallyOf(e.Video.ID)} }
 			handler := option.Handler(event.DecodeVideo, clips{store.NewVideos(b.Commands, b.Wake)}, concerns, remindedBy)
-			return []app.Subscription{{ID: reminders, Consumer: "reminders", Handlers: consumer.Handlers{event.AggregateVideo: handler}}}
-		},
+			return consumer.Handlers{event.AggregateVideo: handler}
+		}}},
 		Timers: func(b app.Backend) option.Timers {
 			return option.NewTimers(clips{store.NewVideos(b.Commands, b.Wake)}, func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
 				return of(domain.PublishVideo(domain.AnyVersion, stamp)(v))
 			})
 		},
 	}
-	return app.Program{Parts: []app.Part{option.Part()}, Registrations: func(*pgxpool.Pool) []app.Registration {
-		return []app.Registration{{
-			AggregateType: event.AggregateVideo,
-			Services: func(b app.Backend) ([]port.Service, error) {
-				return []port.Service{server.Videos(store.NewVideos(b.Commands, b.Wake))}, nil
-			},
-			Parts: map[string]any{option.Name: reminded},
-		}}
-	}}
+	return app.Program{Parts: []app.Part{option.Part()}, Registrations: []app.Registration{{
+		AggregateType: event.AggregateVideo,
+		Services: func(b app.Backend) ([]port.Service, error) {
+			return []port.Service{server.Videos(store.NewVideos(b.Commands, b.Wake))}, nil
+		},
+		Parts: map[string]any{option.Name: reminded},
+	}}}
 }
 
 // fact is an event of a video, with timers.

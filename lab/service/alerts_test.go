@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"maps"
 	"os"
@@ -69,7 +68,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		t.Fatalf("promtool should be beside prometheus: %v", err)
 	}
 	tools := tools{server: filepath.Join(t.TempDir(), "server"), prometheus: prometheus, promtool: promtool}
-	if err := build(tools.server, "cmd/server", "-tags=chaos", "-overlay="+withTimers(t)); err != nil {
+	if err := buildServer(tools.server, t.TempDir(), withTimers(t)); err != nil {
 		t.Fatal(err)
 	}
 	want, got := map[string]bool{}, map[string]bool{}
@@ -108,8 +107,8 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	}
 }
 
-// withTimers writes an overlay for go build, which adds testdata/timed.go to the service, because it has no timer.
-func withTimers(t *testing.T) string {
+// withTimers returns the files of an overlay that adds testdata/timed.go to the service, which has no timer.
+func withTimers(t *testing.T) map[string]string {
 	t.Helper()
 	dir, server := t.TempDir(), filepath.Join(root, "cmd", "server")
 	server, err := filepath.Abs(server)
@@ -121,20 +120,14 @@ func withTimers(t *testing.T) string {
 		t.Fatal(err)
 	}
 	const list = "registrations.go"
-	changed := strings.Replace(read(t, filepath.Join(server, list)), "videos(queries)", "timed(videos(queries))", 1)
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
-		filepath.Join(server, list):       filepath.Join(dir, list),
-		filepath.Join(server, "timed.go"): added,
-	}})
-	if err != nil {
+	changed := strings.Replace(read(t, filepath.Join(server, list)), "videos()", "timed(videos())", 1)
+	if err := os.WriteFile(filepath.Join(dir, list), []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{list: changed, "overlay.json": string(overlay)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	return map[string]string{
+		filepath.Join(server, list):       filepath.Join(dir, list),
+		filepath.Join(server, "timed.go"): added,
 	}
-	return filepath.Join(dir, "overlay.json")
 }
 
 // Publishing fails. Later the only process is stopped.

@@ -33,6 +33,7 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/internal/tuned"
 )
 
 // root is the directory of the repository.
@@ -63,11 +64,24 @@ func TestMain(m *testing.M) {
 	storetest.Main(m)
 }
 
-// server is the service, in the build that has variables for the Config of its packages.
+// server is the service, with variables for the Config of its packages.
 var server = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(programs, "server")
-	return program, build(program, "cmd/server", "-tags=chaos")
+	return program, buildServer(program, programs, nil)
 })
+
+// buildServer builds the service with the files of an overlay, which it writes to dir.
+func buildServer(program, dir string, overlay map[string]string) error {
+	top, err := filepath.Abs(root)
+	if err != nil {
+		return err
+	}
+	flag, err := tuned.Overlay(top, dir, overlay)
+	if err != nil {
+		return err
+	}
+	return build(program, "cmd/server", flag)
+}
 
 func build(program, command string, flags ...string) error {
 	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./"+command)...)

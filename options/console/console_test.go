@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { storetest.Main(m) }
 
 // program is a service with things, whose events a consumer applies, and with this option.
 func program() app.Program {
-	return app.Program{Parts: []app.Part{Part()}, Registrations: func(queries *pgxpool.Pool) []app.Registration {
+	handlers := func(b app.Backend) consumer.Handlers {
 		decode := func(m envelope.Message) (envelope.Message, error) {
 			if string(m.Payload) == "bad" {
 				return m, &envelope.DecodeError{Reason: "too new"}
@@ -40,20 +40,18 @@ func program() app.Program {
 		}
 		apply := func(ctx context.Context, name string, events []envelope.Message) ([]envelope.Outcome, error) {
 			for _, m := range events {
-				if _, err := storetest.Receive(ctx, queries, name, m.ID); err != nil {
+				if _, err := storetest.Receive(ctx, b.Queries, name, m.ID); err != nil {
 					return nil, err
 				}
 			}
 			return make([]envelope.Outcome, len(events)), nil
 		}
-		return []app.Registration{{
-			AggregateType: "thing",
-			Subscriptions: []app.Subscription{{
-				ID: "thing.events.shelf", Consumer: "shelf",
-				Handlers: consumer.Handlers{"thing": consumer.Handle(decode, apply)},
-			}},
-		}}
-	}}
+		return consumer.Handlers{"thing": consumer.Handle(decode, apply)}
+	}
+	return app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{
+		AggregateType: "thing",
+		Subscriptions: []app.Subscription{{ID: "thing.events.shelf", Consumer: "shelf", Handlers: handlers}},
+	}}}
 }
 
 // running is a running `server console`.

@@ -29,8 +29,8 @@ func Part() app.Part {
 }
 
 // check returns the mistakes in the settings.
-func (s *settings) check(process app.Process) []error {
-	if process.Command != "serve" {
+func (s *settings) check(command, _ string) []error {
+	if command != "serve" {
 		return nil
 	}
 	var errs []error

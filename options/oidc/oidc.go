@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/auth"
@@ -40,16 +39,16 @@ func Part() app.Part {
 }
 
 // check returns the mistakes in the settings.
-func (s *settings) check(process app.Process) []error {
+func (s *settings) check(command, auth string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch {
-	case process.Command != "serve":
+	case command != "serve":
 		return nil
-	case process.Auth != name && s.PolicyFile != "":
+	case auth != name && s.PolicyFile != "":
 		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc, because callers are not identified: unset it, or set AUTH=oidc")
 		return errs
-	case process.Auth != name:
+	case auth != name:
 		return nil
 	}
 	if err := checkIssuer(s.Issuer); err != nil {
@@ -60,12 +59,6 @@ func (s *settings) check(process app.Process) []error {
 	}
 	if s.PolicyFile == "" {
 		wrong("AUTH_POLICY_FILE is required by AUTH=oidc: without a policy nobody may do anything")
-		return errs
-	}
-	if _, err := s.policy(process.Methods()); err != nil {
-		for line := range strings.Lines(err.Error()) {
-			wrong("AUTH_POLICY_FILE: %s", strings.TrimSpace(line))
-		}
 	}
 	return errs
 }
@@ -73,9 +66,13 @@ func (s *settings) check(process app.Process) []error {
 func (s *settings) policy(methods []string) (*policy, error) {
 	text, err := os.ReadFile(s.PolicyFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("AUTH_POLICY_FILE: %w", err)
 	}
-	return parsePolicy(text, methods)
+	p, err := parsePolicy(text, methods)
+	if err != nil {
+		return nil, fmt.Errorf("AUTH_POLICY_FILE: %w", err)
+	}
+	return p, nil
 }
 
 // checker identifies callers by their tokens, and allows what the policy says.
@@ -84,12 +81,12 @@ type checker struct {
 	*policy
 }
 
-func (s *settings) newChecker(service *app.Service) (auth.Checker, error) {
+func (s *settings) newChecker(service *app.Service, methods []string) (auth.Checker, error) {
 	verifier, verifierErr := newVerifier(verifierConfig{Issuer: s.Issuer, Audiences: s.Audiences, Log: service.Log})
-	policy, policyErr := s.policy(service.Methods())
+	policy, policyErr := s.policy(methods)
 	if err := errors.Join(verifierErr, policyErr); err != nil {
 		return nil, err
 	}
-	service.Go(verifier.Run)
+	service.Go("keys of the issuer", verifier.Run, nil)
 	return checker{verifier, policy}, nil
 }

@@ -7,14 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"example.com/videocatalog/internal/app"
 )
 
 // bare is a service without aggregate types.
 func bare(parts ...app.Part) app.Program {
-	return app.Program{Registrations: func(*pgxpool.Pool) []app.Registration { return nil }, Parts: parts}
+	return app.Program{Parts: parts}
 }
 
 func writePolicy(t *testing.T, text string) string {
@@ -32,7 +30,6 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	good := []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"}
 	policy := writePolicy(t, "rules:\n- {any_authenticated: true, methods: [grpc.reflection.v1.ServerReflection/*]}\n")
-	bad := writePolicy(t, "rules:\n- {methods: [library.v1.BookService/BurnBook]}\n")
 	complete := []string{"K_SERVICE=x", "AUTH=oidc", "AUTH_AUDIENCE=https://a,https://b", "AUTH_POLICY_FILE=" + policy}
 	for name, tt := range map[string]struct {
 		environ []string
@@ -40,12 +37,11 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	}{
 		"complete":              {complete, nil},
 		"nothing":               {[]string{"AUTH=oidc"}, []string{"AUTH_AUDIENCE is required", "AUTH_POLICY_FILE is required"}},
-		"everything bad":        {[]string{"AUTH=oidc", "AUTH_ISSUER=http://accounts.google.com", "AUTH_AUDIENCE=a,,b", "AUTH_POLICY_FILE=" + bad}, []string{"AUTH_ISSUER must begin with https://", "AUTH_AUDIENCE is required", "AUTH_POLICY_FILE: rules[0] names nobody", "AUTH_POLICY_FILE: rules[0].methods[0]"}},
-		"no such policy":        {[]string{"AUTH=oidc", "AUTH_AUDIENCE=a", "AUTH_POLICY_FILE=/nowhere"}, []string{"AUTH_POLICY_FILE: open /nowhere"}},
+		"everything bad":        {[]string{"AUTH=oidc", "AUTH_ISSUER=http://accounts.google.com", "AUTH_AUDIENCE=a,,b"}, []string{"AUTH_ISSUER must begin with https://", "AUTH_AUDIENCE is required", "AUTH_POLICY_FILE is required"}},
 		"a policy for nobody":   {[]string{"AUTH=iam", "AUTH_POLICY_FILE=" + policy}, []string{"AUTH_POLICY_FILE has no effect"}},
-		"off in production":     {[]string{"K_SERVICE=x", "AUTH=off"}, []string{"AUTH must not be off in production: set it to iam or oidc"}},
-		"nobody says who does":  {nil, []string{"AUTH is required by the role api, and must be off, iam or oidc"}},
-		"another value of AUTH": {[]string{"AUTH=none"}, []string{"AUTH must be off, iam or oidc"}},
+		"off on Cloud Run":      {[]string{"K_SERVICE=x", "AUTH=off"}, []string{"AUTH must not be off on Cloud Run, but one of iam, oidc"}},
+		"nobody says who does":  {nil, []string{"AUTH is required by the role api, and must be one of off, iam, oidc"}},
+		"another value of AUTH": {[]string{"AUTH=none"}, []string{"AUTH must be one of off, iam, oidc"}},
 	} {
 		err := bare(Part()).Validate("serve", slices.Concat(good, tt.environ))
 		if len(tt.want) == 0 {
@@ -70,7 +66,22 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	if err := bare(Part()).Validate("migrate", []string{"DATABASE_URL=postgres://x", "K_SERVICE=x", "AUTH_POLICY_FILE=/nowhere"}); err != nil {
 		t.Errorf("Validate(migrate) = %v, want nil: nobody calls a command", err)
 	}
-	if err := bare().Validate("serve", slices.Concat(good, complete)); err == nil || !strings.Contains(err.Error(), "AUTH must be off or iam: another value is the name of an option, such as oidc") {
+	if err := bare().Validate("serve", slices.Concat(good, complete)); err == nil || !strings.Contains(err.Error(), "AUTH must be one of off, iam: another value is the name of an option, such as oidc") {
 		t.Errorf("Validate() without the option = %v, want a mistake of AUTH that names it", err)
+	}
+}
+
+// A start ends with all mistakes of the policy, or because it cannot be read.
+func TestPolicyMistakesEndTheStart(t *testing.T) {
+	t.Parallel()
+	bad := writePolicy(t, "rules:\n- {methods: [library.v1.BookService/BurnBook]}\n")
+	for file, wants := range map[string][]string{bad: {"rules[0] names nobody", "rules[0].methods[0]"}, "/nowhere": {"open /nowhere"}} {
+		s := settings{Issuer: "https://accounts.google.com", Audiences: []string{"a"}, PolicyFile: file}
+		_, err := s.newChecker(new(app.Service), []string{"library.v1.BookService/ReadBook"})
+		for _, want := range append(wants, "AUTH_POLICY_FILE: ") {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("newChecker(%s) = %v, want in it %q", file, err, want)
+			}
+		}
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -37,11 +36,12 @@ func TestMain(m *testing.M) { storetest.Main(m) }
 
 // program is a service with videos, and with this option.
 func program() app.Program {
-	return app.Program{Parts: []app.Part{Part()}, Registrations: func(*pgxpool.Pool) []app.Registration {
-		return []app.Registration{{AggregateType: "video", Services: func(b app.Backend) ([]port.Service, error) {
+	return app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{
+		AggregateType: "video",
+		Services: func(b app.Backend) ([]port.Service, error) {
 			return []port.Service{server.Videos(store.NewVideos(b.Commands, b.Wake))}, nil
-		}}}
-	}}
+		},
+	}}}
 }
 
 // process is a server of the program.

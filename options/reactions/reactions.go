@@ -30,8 +30,8 @@ const (
 
 // Of is what an aggregate type has for the option: app.Registration.Parts[Name].
 type Of struct {
-	// Subscriptions returns the subscriptions to whose events it reacts, whose handlers Handler makes. Nil: there are none.
-	Subscriptions func(app.Backend) []app.Subscription
+	// Subscriptions are those to whose events it reacts. Handler makes their handlers.
+	Subscriptions []app.Subscription
 	// Timers returns its timers, which NewTimers makes. Nil: it has none.
 	Timers func(app.Backend) Timers
 }
@@ -62,12 +62,10 @@ func declared(registered []app.Registration) (all []Of, types []string) {
 	return all, types
 }
 
-func subscriptions(registered []app.Registration, made app.Backend) (all []app.Subscription) {
+func subscriptions(registered []app.Registration) (all []app.Subscription) {
 	declarations, _ := declared(registered)
 	for _, of := range declarations {
-		if of.Subscriptions != nil {
-			all = append(all, of.Subscriptions(made)...)
-		}
+		all = append(all, of.Subscriptions...)
 	}
 	return all
 }
@@ -103,19 +101,18 @@ func start(_ context.Context, s *app.Service) error {
 	if err != nil {
 		return err
 	}
-	s.Go(c.run)
-	s.Live(c.stuck)
+	s.Go("timers", c.run, c.stuck)
 	return nil
 }
 
 // pruning returns the steps of maintenance that delete old event ids from the inbox of the command side.
 func pruning(s *app.Service) []app.Step {
 	var steps []app.Step
-	for _, of := range subscriptions(s.Registered, s.Backend()) {
-		steps = append(steps, func(ctx context.Context) (more bool, err error) {
-			n, err := prune(ctx, s.Commands, of.Consumer, s.Retention, app.PruneRows)
-			return n == app.PruneRows, err
+	for _, of := range subscriptions(s.Registered) {
+		received := app.Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+			return prune(ctx, s.Commands, of.Consumer, olderThan, maxRows)
 		})
+		steps = append(steps, received.Step(s.Retention))
 	}
 	return steps
 }

@@ -35,7 +35,7 @@ var errBroken = errors.New("broken on purpose")
 // published by a timer soon after that.
 func program(isBroken bool) app.Program {
 	of := Of{
-		Subscriptions: func(b app.Backend) []app.Subscription {
+		Subscriptions: []app.Subscription{{ID: names.VideoTopic.Subscription("reminders"), Consumer: "reminders", Handlers: func(b app.Backend) consumer.Handlers {
 			decide := func(v domain.Video, e domain.VideoEvent, stamp domain.Stamp) (*fact, error) {
 				switch {
 				case e.Type != domain.VideoCreated:
@@ -50,20 +50,15 @@ func program(isBroken bool) app.Program {
 				return made, err
 			}
 			concerns := func(e domain.VideoEvent) []uuid.UUID { return []uuid.UUID{e.Video.ID} }
-			return []app.Subscription{{
-				ID: names.VideoTopic.Subscription("reminders"), Consumer: "reminders",
-				Handlers: consumer.Handlers{event.AggregateVideo: Handler(event.DecodeVideo, newClips(b.Commands, b.Wake), concerns, decide)},
-			}}
-		},
+			return consumer.Handlers{event.AggregateVideo: Handler(event.DecodeVideo, newClips(b.Commands, b.Wake), concerns, decide)}
+		}}},
 		Timers: func(b app.Backend) Timers {
 			return NewTimers(newClips(b.Commands, b.Wake), func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
 				return of(domain.PublishVideo(domain.AnyVersion, stamp)(v))
 			})
 		},
 	}
-	return app.Program{Parts: []app.Part{Part()}, Registrations: func(*pgxpool.Pool) []app.Registration {
-		return []app.Registration{{AggregateType: event.AggregateVideo, Parts: map[string]any{Name: of}}}
-	}}
+	return app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{AggregateType: event.AggregateVideo, Parts: map[string]any{Name: of}}}}
 }
 
 // service is a running program, with its database and its Pub/Sub.

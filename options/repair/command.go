@@ -99,7 +99,7 @@ type summary struct {
 
 // compareEntries shows the differences of projections, or of some ids of one.
 func compareEntries(ctx context.Context, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
-	out := app.NewPrinter(stdout, o.JSON, "TYPE", "ID", "KIND", "OWNER_VERSION", "VERSION", "FIELDS")
+	out := admin.NewPrinter(stdout, o.JSON, "TYPE", "ID", "KIND", "OWNER_VERSION", "VERSION", "FIELDS")
 	sums := make([]summary, len(projections))
 	var found int64
 	for i, p := range projections {
@@ -123,7 +123,7 @@ func compareEntries(ctx context.Context, projections []projection, ids []uuid.UU
 }
 
 // compareProjection prints the differences of a projection in the order of their ids.
-func compareProjection(ctx context.Context, p projection, ids []uuid.UUID, out *app.Printer) (summary, error) {
+func compareProjection(ctx context.Context, p projection, ids []uuid.UUID, out *admin.Printer) (summary, error) {
 	c := comparison{source: p.source(false), rate: commandRate, wait: commandWait, beat: func() {}}
 	sum := summary{Type: c.name, Kinds: make(map[kind]int64)}
 	for after := uuid.Nil; after != uuid.Max; {
@@ -170,7 +170,7 @@ func repairAndReport(ctx context.Context, s *app.Service, projections []projecti
 		if failure != nil && r.Done == 0 {
 			return failure
 		}
-		out := app.NewPrinter(stdout, o.JSON)
+		out := admin.NewPrinter(stdout, o.JSON)
 		if len(ids) == 0 && failure == nil {
 			out.Line("%s: compared %d rows: %s", r.Type, r.Compared, kindsText(r.Kinds))
 		}
@@ -184,7 +184,7 @@ func repairAndReport(ctx context.Context, s *app.Service, projections []projecti
 		}
 		out.Row(r)
 		if r.Failures > 0 {
-			failure = errors.Join(failure, app.ErrPartly)
+			failure = errors.Join(failure, admin.ErrPartly)
 		}
 		if err := errors.Join(out.End(), failure); err != nil {
 			return err
@@ -217,7 +217,7 @@ func repairEverything(ctx context.Context, s *app.Service, projections []project
 			return err
 		}
 	}
-	out := app.NewPrinter(stdout, o.JSON)
+	out := admin.NewPrinter(stdout, o.JSON)
 	if slices.ContainsFunc(s.Registered, func(r app.Registration) bool { return len(r.Subscriptions) > 0 && !covered[r.AggregateType] }) {
 		out.Line("a projection of this service cannot be compared with its owner: see options/repair/failover.md about `server databases accept`")
 		return out.End()

@@ -105,7 +105,7 @@ func (d *database) accept(ctx context.Context, entry admin.Entry) error {
 	return err
 }
 
-func (d *database) print(out *app.Printer) {
+func (d *database) print(out *admin.Printer) {
 	switch {
 	case d.Changed:
 		out.Line("%s: %s is known now, before it was %s; action %s", d.Side, d.Live, d.Known, d.ActionID)
@@ -134,7 +134,7 @@ func runDatabases(ctx context.Context, s *app.Service, args []string, stdout io.
 	if err := s.Open(ctx, true, true); err != nil {
 		return err
 	}
-	out := app.NewPrinter(stdout, o.JSON)
+	out := admin.NewPrinter(stdout, o.JSON)
 	for _, d := range databasesOf(s) {
 		err := d.find(ctx)
 		if err == nil && !o.DryRun {

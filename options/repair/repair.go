@@ -34,7 +34,7 @@ func start(_ context.Context, s *app.Service) error {
 	if err := w.observe(s.Meter); err != nil {
 		return err
 	}
-	s.Task(w.run)
+	s.Go("watch of the databases", w.run, nil)
 	if s.Commands == nil || s.Queries == nil {
 		return nil
 	}
@@ -46,7 +46,6 @@ func start(_ context.Context, s *app.Service) error {
 	if err != nil {
 		return err
 	}
-	s.Live(l.beats.Check)
-	s.Task(l.run)
+	s.Go("comparison of the projections", l.run, l.beats.Check)
 	return nil
 }

@@ -61,7 +61,7 @@ func runBackfill(ctx context.Context, s *app.Service, args []string, stdout io.W
 	if failure != nil && result.Done == 0 {
 		return failure
 	}
-	p := app.NewPrinter(stdout, o.JSON)
+	p := admin.NewPrinter(stdout, o.JSON)
 	if o.DryRun {
 		p.Line("%d aggregates match; nothing was changed", result.Matched)
 	} else {

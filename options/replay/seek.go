@@ -52,7 +52,7 @@ func seek(ctx context.Context, s *app.Service, args []string, stdout io.Writer) 
 	if result.Matched, err = inbox.count(ctx); err != nil {
 		return err
 	}
-	p := app.NewPrinter(stdout, o.JSON)
+	p := admin.NewPrinter(stdout, o.JSON)
 	if o.DryRun {
 		p.Line("the inbox has %d events; nothing was changed", result.Matched)
 		p.Row(result)

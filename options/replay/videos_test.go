@@ -80,12 +80,12 @@ func newService(t *testing.T) *service {
 
 // run runs a command until it or ctx ends.
 func (s *service) run(ctx context.Context, args ...string) (stdout string, err error) {
-	program := app.Program{Parts: []app.Part{Part()}, Registrations: func(queries *pgxpool.Pool) []app.Registration {
-		return []app.Registration{{AggregateType: event.AggregateVideo, Subscriptions: []app.Subscription{{
-			ID: s.subscription, Consumer: "catalog",
-			Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, store.NewCatalog(queries).Project)},
-		}}}}
-	}}
+	program := app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{AggregateType: event.AggregateVideo, Subscriptions: []app.Subscription{{
+		ID: s.subscription, Consumer: "catalog",
+		Handlers: func(b app.Backend) consumer.Handlers {
+			return consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, store.NewCatalog(b.Queries).Project)}
+		},
+	}}}}}
 	var out bytes.Buffer
 	err = program.Run(ctx, args, []string{
 		"PORT=0", "AUTH=off", "DATABASE_URL=" + s.pool.Config().ConnString(), "PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.broker.Addr(),

@@ -59,9 +59,9 @@ func TestPoolReplacesASilentConnection(t *testing.T) {
 	}
 }
 
-// When one connection is lost, the pool finds the others that are lost at once, also
-// in another pool to the same database. It finds connections that broke and
-// connections that went silent, and no statement fails because of them.
+// When one connection is lost, its pool finds the others that are lost at once. It
+// finds connections that broke and connections that went silent, and no statement
+// fails because of them.
 func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	const conns = 12
 	try := func(t *testing.T, pool *pgxpool.Pool, within time.Duration) error {
@@ -73,47 +73,39 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	t.Run("broken", func(t *testing.T) {
 		t.Parallel()
 		network := storetest.NewNetwork(t, storetest.URL(t))
-		pools := openAllThrough(t, network, "", conns, conns)
-		for _, pool := range pools {
-			backends(t, pool, conns)
-		}
+		pool := openThrough(t, network, conns, "")
+		backends(t, pool, conns)
 		network.Cut()
-		if err := try(t, pools[0], time.Second); err == nil {
+		if err := try(t, pool, time.Second); err == nil {
 			t.Fatal("a statement on a broken connection succeeded")
 		}
-		for i, pool := range pools {
-			for deadline := time.Now().Add(10 * time.Second); pool.Stat().TotalConns() > 0; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("%d broken connections are in pool %d", pool.Stat().TotalConns(), i)
-				}
+		for deadline := time.Now().Add(10 * time.Second); pool.Stat().TotalConns() > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d broken connections are in the pool", pool.Stat().TotalConns())
 			}
 		}
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
 		network := storetest.NewNetwork(t, storetest.URL(t))
-		pools := openAllThrough(t, network, "", conns, conns)
-		for _, pool := range pools {
-			backends(t, pool, conns)
-		}
+		pool := openThrough(t, network, conns, "")
+		backends(t, pool, conns)
 		network.Forget()
-		if err := try(t, pools[0], 500*time.Millisecond); err == nil {
+		if err := try(t, pool, 500*time.Millisecond); err == nil {
 			t.Fatal("a statement on a silent connection succeeded")
 		}
+		for deadline := time.Now().Add(10 * time.Second); pool.Stat().IdleConns() > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the others are not pinged")
+			}
+		}
 		var callers sync.WaitGroup
-		for i, pool := range pools {
-			for deadline := time.Now().Add(10 * time.Second); pool.Stat().IdleConns() > 0; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("the others of pool %d are not asked", i)
+		for range 4 {
+			callers.Go(func() {
+				if err := try(t, pool, 10*time.Second); err != nil {
+					t.Errorf("a statement after the loss: %v", err)
 				}
-			}
-			for range 4 {
-				callers.Go(func() {
-					if err := try(t, pool, 10*time.Second); err != nil {
-						t.Errorf("a statement of pool %d after the loss: %v", i, err)
-					}
-				})
-			}
+			})
 		}
 		callers.Wait()
 	})
@@ -150,61 +142,6 @@ func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
 		}
 		callers.Wait()
 	}
-}
-
-// A server whose backends are stuck, and see neither that a statement is canceled
-// nor that its connection is closed, has hardly more of them than the pool may
-// have, whether it says so or nothing at all.
-func TestPoolSparesAStuckServer(t *testing.T) {
-	const conns = 4
-	// demand gives up a statement every 50 ms, for 7 s.
-	demand := func(t *testing.T, pool *pgxpool.Pool, statement string) {
-		t.Helper()
-		var callers sync.WaitGroup
-		for start := time.Now(); time.Since(start) < 7*time.Second; time.Sleep(50 * time.Millisecond) {
-			callers.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-				defer cancel()
-				_, _ = pool.Exec(ctx, statement) // nobody answers
-			})
-		}
-		callers.Wait()
-	}
-	t.Run("backends", func(t *testing.T) {
-		t.Parallel()
-		target := storetest.URL(t)
-		direct, err := pgxpool.New(t.Context(), storetest.Direct(t, target))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer direct.Close()
-		if _, err := direct.Exec(t.Context(), `CREATE FUNCTION stick() RETURNS void LANGUAGE plpgsql AS $$
-			BEGIN
-				FOR i IN 1..400 LOOP
-					BEGIN PERFORM pg_sleep(0.05); EXCEPTION WHEN query_canceled THEN NULL; END;
-				END LOOP;
-			END $$`); err != nil {
-			t.Fatal(err)
-		}
-		pool := openThrough(t, storetest.NewNetwork(t, target), conns, "")
-		demand(t, pool, "SELECT stick()")
-		var n int
-		if err := direct.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT stick()'").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		if n != conns {
-			t.Errorf("stuck backends after 7s = %d, want the %d that the pool may have", n, conns)
-		}
-	})
-	t.Run("silent", func(t *testing.T) {
-		t.Parallel()
-		network := storetest.NewNetwork(t, storetest.URL(t))
-		network.Stick()
-		demand(t, openThrough(t, network, conns, ""), "SELECT 1")
-		if n := network.Stuck(); n <= conns || n > conns+2 {
-			t.Errorf("connections in 7s = %d, want the pool's %d, and one or two that ask the server", n, conns)
-		}
-	})
 }
 
 // A connection whose statement was given up has its place in the pool until the
@@ -300,22 +237,15 @@ func backends(t *testing.T, pool *pgxpool.Pool, n int) map[uint32]bool {
 // openThrough makes a pool whose connections go through a network.
 func openThrough(t *testing.T, network *storetest.Network, conns int32, settings string) *pgxpool.Pool {
 	t.Helper()
-	return openAllThrough(t, network, settings, conns)[0]
-}
-
-func openAllThrough(t *testing.T, network *storetest.Network, settings string, conns ...int32) []*pgxpool.Pool {
-	t.Helper()
-	pools, err := db.OpenAll(t.Context(), network.URL+settings, nil, conns...)
+	pool, err := db.Open(t.Context(), network.URL+settings, conns, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		network.Cut() // or Close would wait for silent connections
-		for _, pool := range pools {
-			pool.Close()
-		}
+		pool.Close()
 	})
-	return pools
+	return pool
 }
 
 // The connect_timeout of the URL is used.

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,10 +11,8 @@ import (
 	"strings"
 
 	"example.com/videocatalog/lab/internal/failpoint"
+	"example.com/videocatalog/lab/internal/tuned"
 )
-
-// tags are the build tags of a server with the settings of the lab.
-const tags = "-tags=chaos"
 
 // build builds the present service with failpoints and a clock that the lab can set, and
 // an older one without.
@@ -28,9 +25,9 @@ func (l *lab) build(ctx context.Context) error {
 	}
 	here, module, _ := strings.Cut(strings.TrimSpace(string(found)), " ")
 	dir := filepath.Join(l.cfg.Out, "overlay")
-	file, err := overlay(here, module, dir)
+	flag, err := overlay(here, module, dir)
 	if err == nil {
-		err = goBuild(ctx, here, l.present, tags, "-overlay="+file)
+		err = goBuild(ctx, here, l.present, flag)
 	}
 	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
 		return err
@@ -40,7 +37,7 @@ func (l *lab) build(ctx context.Context) error {
 		l.cfg.Older = strings.TrimSpace(string(tag))
 	}
 	if l.cfg.Older == "" {
-		return goBuild(ctx, here, l.older, tags)
+		return buildPlain(ctx, here, l.older)
 	}
 	source, err := os.MkdirTemp("", "chaos-older-")
 	if err != nil {
@@ -54,7 +51,21 @@ func (l *lab) build(ctx context.Context) error {
 	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", source).CombinedOutput(); err != nil { //nolint:gosec // the archive from above
 		return fmt.Errorf("unpack %s: %w: %s", l.cfg.Older, err, out)
 	}
-	return goBuild(ctx, source, l.older, tags)
+	return buildPlain(ctx, source, l.older)
+}
+
+// buildPlain builds the service in a folder with the settings of the lab, and without failpoints.
+func buildPlain(ctx context.Context, root, to string) error {
+	dir, err := os.MkdirTemp("", "chaos-overlay-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // temporary files
+	flag, err := tuned.Overlay(root, dir, nil)
+	if err != nil {
+		return err
+	}
+	return goBuild(ctx, root, to, flag)
 }
 
 func goBuild(ctx context.Context, dir, to string, flags ...string) error {
@@ -85,7 +96,7 @@ func hit(file, text, point string) seam {
 	return seam{file, text, fmt.Sprintf("failpoint.Hit(%q); %s", point, text)}
 }
 
-// overlay writes the file for go build -overlay into the directory dir. It adds the seams, and package
+// overlay writes files into the directory dir, and returns a flag of go build. It adds the seams, and package
 // failpoint from the lab, to the module in root.
 func overlay(root, module, dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -106,12 +117,7 @@ func overlay(root, module, dir string) (string, error) {
 			return "", err
 		}
 	}
-	b, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", fmt.Errorf("marshal overlay: %w", err)
-	}
-	file := filepath.Join(dir, "overlay.json")
-	return file, os.WriteFile(file, b, 0o600)
+	return tuned.Overlay(root, dir, replace)
 }
 
 // changed returns the files that have seams, by name, with the seams replaced.

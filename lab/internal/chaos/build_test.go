@@ -17,11 +17,11 @@ func TestSeams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := overlay(root, "example.com/videocatalog", t.TempDir())
+	flag, err := overlay(root, "example.com/videocatalog", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := goBuild(t.Context(), root, os.DevNull, tags, "-overlay="+file); err != nil {
+	if err := goBuild(t.Context(), root, os.DevNull, flag); err != nil {
 		t.Error(err)
 	}
 	for _, point := range failpoint.Points() {

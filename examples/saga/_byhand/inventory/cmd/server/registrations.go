@@ -1,18 +1,13 @@
 package main
 
-import (
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"saga.example.com/inventory/internal/app"
-)
+import "saga.example.com/inventory/internal/app"
 
 // registrations returns the registration of each aggregate type, which has a file of its own.
-// cmd/entity adds a line for each entity that it makes. queries is the pool of the query side,
-// or nil if the process does not use it.
-func registrations(queries *pgxpool.Pool) []app.Registration {
+// cmd/entity adds a line for each entity that it makes.
+func registrations() []app.Registration {
 	return []app.Registration{
-		products(queries),
-		orders(queries),
-		productsOnOrders(queries),
+		products(),
+		orders(),
+		productsOnOrders(),
 	}
 }

@@ -1,15 +1,18 @@
-package app
+package admin
 
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode"
 )
+
+// ErrPartly means that an action could not change some items.
+var ErrPartly = errors.New("some items are unchanged")
 
 // Printer prints rows as a table, or as JSON, one object per line.
 type Printer struct {
@@ -35,19 +38,21 @@ func (p *Printer) Row(value any, cells ...string) {
 		p.err = cmp.Or(p.err, p.json.Encode(value))
 	} else if len(cells) > 0 {
 		for i := range cells {
-			cells[i] = strings.Map(onOneLine, cells[i])
+			cells[i] = OneLine(cells[i])
 		}
 		p.Line("%s", strings.Join(cells, "\t"))
 	}
 }
 
-// onOneLine makes a space of a control character, which a message from elsewhere may have:
-// it would break the table, or command the terminal.
-func onOneLine(r rune) rune {
-	if unicode.IsControl(r) {
-		return ' '
-	}
-	return r
+// OneLine returns a text with spaces for control characters. A message from elsewhere may have
+// some: they would break the table, or command the terminal.
+func OneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // Line prints a line of text, unless the output is JSON.
@@ -60,10 +65,3 @@ func (p *Printer) Line(format string, args ...any) {
 
 // End prints the rest of the table. It returns the first error of the output.
 func (p *Printer) End() error { return cmp.Or(p.err, p.table.Flush()) }
-
-func timeText(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
-}

@@ -1,29 +1,38 @@
-//go:build chaos
-
-package app
+// Package tuned runs a service with a Config from the environment, because tests and the fault lab
+// need shorter leases and timeouts than any deployment. The service itself has no such variables.
+package tuned
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
 )
 
-// tune sets fields of the Config of the packages from variables. For example,
-// LAB_OUTBOX_PUBLISH_TIMEOUT sets outbox.Config.PublishTimeout. The fault lab and tests
-// need shorter leases and timeouts than any deployment.
-func tune(c *config, variables map[string]string) error {
+// Main is the function main of a service whose variables set fields of its Config. For example,
+// LAB_OUTBOX_PUBLISH_TIMEOUT sets outbox.Config.PublishTimeout.
+func Main(p app.Program) {
+	if err := read(&p.Config, env.ToMap(os.Environ())); err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+		os.Exit(app.ExitUsage)
+	}
+	p.Main()
+}
+
+func read(c *app.Config, variables map[string]string) error {
 	fields := struct {
-		DatabaseWait time.Duration
+		DatabaseWait *time.Duration
 		Outbox       *outbox.Config   `envPrefix:"OUTBOX_"`
 		Consumer     *consumer.Config `envPrefix:"CONSUMER_"`
 		Port         *port.Config     `envPrefix:"PORT_"`
-	}{c.databaseWait, &c.outbox, &c.consumer, &c.port}
+	}{&c.DatabaseWait, &c.Outbox, &c.Consumer, &c.Port}
 	options := env.Options{Environment: variables, Prefix: "LAB_", UseFieldNameByDefault: true}
 	known, err := env.GetFieldParamsWithOptions(&fields, options)
 	if err != nil {
@@ -38,7 +47,5 @@ func tune(c *config, variables map[string]string) error {
 			return fmt.Errorf("%s is not a field of a Config", name)
 		}
 	}
-	err = env.ParseWithOptions(&fields, options)
-	c.databaseWait = fields.DatabaseWait
-	return err
+	return env.ParseWithOptions(&fields, options)
 }

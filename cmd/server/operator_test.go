@@ -42,8 +42,8 @@ func (s *stack) blockEvent(t *testing.T, id string) (eventID string) {
 	eventID = uuid.NewString()
 	if _, err := s.pool.Exec(t.Context(), `
 		WITH event AS (
-			INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
-			VALUES (-1, $2, 'video', $1, 'VideoCreated', 1, 1, '\x00', now())
+			INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
+			VALUES (0, nextval('video_catalog.outbox_pending_seq_seq'), $2, 'video', $1, 'VideoCreated', 1, 1, '\x00', now())
 		)
 		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 		VALUES ('video', $1, 0, 8, 'refused', now())`, id, eventID); err != nil {
@@ -169,7 +169,7 @@ func TestNoChangeWithoutItsAudit(t *testing.T) {
 			t.Errorf("%s = %q, %v, want exit code %d about the audit", args, out, err, app.ExitFailed)
 		}
 	}
-	if s.parked(t) != 1 || s.audited(t) != 0 || s.count(t, "SELECT count(*) FROM video_catalog.outbox_aside") != 1 || s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") != 1 {
+	if s.parked(t) != 1 || s.audited(t) != 0 || s.count(t, "SELECT count(*) FROM video_catalog.outbox_deferred") != 1 || s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") != 1 {
 		t.Errorf("%d are parked, with %d entries in the audit, want one and none, and nothing deleted", s.parked(t), s.audited(t))
 	}
 }
@@ -207,7 +207,7 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		t.Errorf("%d parked, %d in the audit, want 1 and none", s.parked(t), s.audited(t))
 	}
 	for sql, want := range map[string]int{
-		"SELECT count(*) FROM video_catalog.outbox_pending":  1,
+		"SELECT count(*) FROM video_catalog.outbox_deferred": 1,
 		"SELECT count(*) FROM video_catalog_read.quarantine": 1,
 	} {
 		if got := s.count(t, sql); got != want {
@@ -221,8 +221,8 @@ func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	eventID := s.blockEvent(t, "v1")
-	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
-		VALUES (-1, gen_random_uuid(), 'video', 'v1', 'VideoUpdated', 1, 2, '\x00', now())`); err != nil {
+	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
+		VALUES (0, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'video', 'v1', 'VideoUpdated', 1, 2, '\x00', now())`); err != nil {
 		t.Fatal(err)
 	}
 	skip := []string{"skip", "video/v1", eventID, "--why", "too large"}
@@ -232,8 +232,8 @@ func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
 	if out, err := s.command(t, skip...); exitOf(err) != app.ExitNothing || !strings.Contains(err.Error(), "video/v1 is not blocked by event "+eventID) {
 		t.Errorf("the same skip again = %q, %v, want exit code %d about its event", out, err, app.ExitNothing)
 	}
-	if n, rows := s.count(t, "SELECT count(*) FROM video_catalog.outbox_aside"), s.audited(t); n != 1 || rows != 1 {
-		t.Errorf("%d events are set aside, with %d entries in the audit, want the second event, and one", n, rows)
+	if n, rows := s.count(t, "SELECT count(*) FROM video_catalog.outbox_deferred"), s.audited(t); n != 1 || rows != 1 {
+		t.Errorf("%d events are deferred, with %d entries in the audit, want the second event, and one", n, rows)
 	}
 }
 

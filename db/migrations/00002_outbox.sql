@@ -1,14 +1,18 @@
 -- +goose Up
--- The command side: what it needs beside the tables of its aggregates. Nothing outside the schema video_catalog refers to
--- it.
+-- The outbox of the command side. Nothing outside the schema video_catalog refers to it. Each query on a queue has one index
+-- to use: see UseOutboxIndexes in db/queries/outbox.sql.
 CREATE SCHEMA video_catalog;
 
 -- Returns the smallest UUIDv7 of an instant. The bounds of the partitions are such values.
 CREATE FUNCTION video_catalog.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (lpad(to_hex(floor(extract(epoch FROM t) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
 
+-- Identifies a cause: messages that differ only in numbers, ids and quoted words have the same one.
+CREATE FUNCTION video_catalog.cause(message text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN left(md5(regexp_replace(message, '"[^"]*"|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9]+', '?', 'g')), 12);
+
 CREATE TABLE video_catalog.outbox (
-	id uuid NOT NULL,
+	id uuid PRIMARY KEY, -- a UUIDv7: its time decides the partition
 	aggregate_type text NOT NULL,
 	aggregate_id text NOT NULL,
 	event_type text NOT NULL,
@@ -16,17 +20,17 @@ CREATE TABLE video_catalog.outbox (
 	schema_version int NOT NULL,
 	payload bytea NOT NULL,
 	occurred_at timestamptz NOT NULL,
-	traceparent text,
-	PRIMARY KEY (id)
+	traceparent text, -- W3C trace context of the command, if it had one
+	caller text, -- by the token of the call: a verified email, or sub and the subject; never published
+	causation_id uuid, -- the event that caused this one; NULL for the event of a command
+	correlation_id uuid -- the first event of the chain of causes; NULL for the event of a command
 ) PARTITION BY RANGE (id);
-
 COMMENT ON TABLE video_catalog.outbox IS 'Every event of the last days. Rows are never updated, and dropped by partition. A CDC reader could read it.';
-COMMENT ON COLUMN video_catalog.outbox.id IS 'The event id, a UUIDv7. Its time decides the partition.';
-COMMENT ON COLUMN video_catalog.outbox.traceparent IS 'W3C trace context of the command, if it had one.';
 
+-- The statistics of a queue are always wrong, so the two queues are not analyzed. They need frequent vacuum.
 CREATE TABLE video_catalog.outbox_pending (
-	lane smallint NOT NULL,
-	seq bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),
+	lane smallint NOT NULL, -- a shard of the outbox, 0 to 7: see Lane in internal/outbox
+	seq bigint GENERATED ALWAYS AS IDENTITY (CACHE 1), -- drawn under the row lock of the aggregate: the order of its events
 	id uuid NOT NULL,
 	aggregate_type text COLLATE "C" NOT NULL,
 	aggregate_id text COLLATE "C" NOT NULL,
@@ -36,278 +40,60 @@ CREATE TABLE video_catalog.outbox_pending (
 	payload bytea NOT NULL,
 	occurred_at timestamptz NOT NULL,
 	traceparent text,
+	repeat text NOT NULL DEFAULT '' CHECK (repeat IN ('', 'snapshot')), -- snapshot: the state of its aggregate, which an operator published; outbox does not have it
+	causation_id uuid,
+	correlation_id uuid,
 	PRIMARY KEY (lane, seq)
-) PARTITION BY LIST (lane);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+	autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000);
+COMMENT ON TABLE video_catalog.outbox_pending IS 'One row per event that is not known to be in Pub/Sub, and not deferred. It is a copy of the event, so that a claim reads no other table.';
 
--- A partition per lane, so that the rows of a claim are neighbors. One more for events set aside, so that they do not
--- slow down a claim. The statistics of a queue are always wrong, so these tables are not analyzed. They need frequent
--- vacuum.
-CREATE TABLE video_catalog.outbox_aside PARTITION OF video_catalog.outbox_pending FOR VALUES IN (-1) WITH (
-	autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
-	autovacuum_vacuum_insert_threshold = -1,
-	autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
-);
--- +goose StatementBegin
-DO $$
-BEGIN
-	FOR lane IN 0..7 LOOP
-		EXECUTE format($create$
-			CREATE TABLE video_catalog.outbox_lane_%1$s PARTITION OF video_catalog.outbox_pending FOR VALUES IN (%1$s) WITH (
-				autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
-				autovacuum_vacuum_insert_threshold = -1,
-				autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
-			)$create$, lane);
-	END LOOP;
-END $$;
--- +goose StatementEnd
-
-COMMENT ON TABLE video_catalog.outbox_pending IS 'One row per event that is not yet known to be in Pub/Sub. It is inserted with the event, and deleted when the broker has it. It is a copy of the event, so that a claim reads no other table.';
-COMMENT ON COLUMN video_catalog.outbox_pending.lane IS '0 to 7, by a hash of the aggregate that the service computes: see outbox.Lane. -1 if the event is set aside, because its aggregate is blocked.';
-COMMENT ON COLUMN video_catalog.outbox_pending.seq IS 'The order inside an aggregate. It is drawn under the row lock of the aggregate, from a sequence with CACHE 1.';
-
-COMMENT ON TABLE video_catalog.outbox_aside IS 'The pending events of blocked aggregates.';
-
--- The condition "lane + 0 = -1" makes the planner use this index only for queries that have the same condition. Other
--- queries use the primary key. Without it the planner would choose by estimates, which are always wrong here.
-CREATE INDEX outbox_aside_aggregate ON video_catalog.outbox_aside (aggregate_type, aggregate_id, seq) WHERE lane + 0 = -1;
-
-CREATE TABLE video_catalog.outbox_lanes (
-	lane smallint NOT NULL,
-	era bigint NOT NULL DEFAULT 0,
-	lease_token bigint NOT NULL DEFAULT 0,
-	leased_until timestamptz NOT NULL DEFAULT '-infinity',
-	leased_for interval NOT NULL DEFAULT '0',
-	floor_seq bigint NOT NULL DEFAULT 0,
-	mark_seq bigint NOT NULL DEFAULT 0,
-	mark_xid xid8 NOT NULL DEFAULT '0',
-	mark_ripe bool NOT NULL DEFAULT false,
-	settled_seq bigint NOT NULL DEFAULT 0,
-	settlements bigint NOT NULL DEFAULT 0,
-	PRIMARY KEY (lane, era)
-) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-
-COMMENT ON TABLE video_catalog.outbox_lanes IS 'The lanes, which publishers claim: one row per lane. The key is the only index, so most updates stay HOT.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.settlements IS 'How many settlements there have been. The era follows from it.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.era IS 'Grows with every fiftieth settlement. A search for the highest era of a lane finds its current row, and skips the row versions of earlier eras.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.lease_token IS 'The fence: a random number that the caller of a claim draws; 0 after the release.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.leased_until IS 'The end of the lease. A release writes the current time, so the lane that was served longest ago is claimed first.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.leased_for IS 'The duration that the last claim asked for. If a lease ends much later than that, the clock has been set back.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.floor_seq IS 'No pending row of this lane exists or can appear at or below this seq.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.mark_seq IS 'The next floor, after every transaction before mark_xid has ended.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.mark_ripe IS 'Whether those transactions had ended in the snapshot of the claim, which writes it.';
-COMMENT ON COLUMN video_catalog.outbox_lanes.settled_seq IS 'The highest seq of a settlement. Pending rows are behind it, except events that were committed late or are not known to be published.';
-
-INSERT INTO video_catalog.outbox_lanes (lane) SELECT generate_series(0, 7);
-
--- Identifies a cause: messages that differ only in numbers, ids and quoted words have the same one.
-CREATE FUNCTION video_catalog.cause(message text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN left(md5(regexp_replace(message, '"[^"]*"|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9]+', '?', 'g')), 12);
+CREATE TABLE video_catalog.outbox_deferred (
+	LIKE video_catalog.outbox_pending INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
+	PRIMARY KEY (aggregate_type, aggregate_id, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+	autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000);
+COMMENT ON TABLE video_catalog.outbox_deferred IS 'The events of blocked aggregates, moved from outbox_pending. They are published from here, and never moved back.';
 
 CREATE TABLE video_catalog.outbox_blocked (
 	aggregate_type text COLLATE "C" NOT NULL,
 	aggregate_id text COLLATE "C" NOT NULL,
 	lane smallint NOT NULL,
-	attempts int NOT NULL,
-	next_retry_at timestamptz,
-	last_error text NOT NULL,
+	head_seq bigint NOT NULL DEFAULT 0, -- no event of it is or will be deferred below; the first one behind is the head
+	attempts int NOT NULL, -- how often the head was refused; 0 after a requeue or a skip
+	next_retry_at timestamptz, -- NULL if parked, until a person requeues or skips the head
 	parked_at timestamptz,
-	floor_seq bigint NOT NULL DEFAULT 0,
+	last_error text NOT NULL,
+	cause text GENERATED ALWAYS AS (video_catalog.cause(last_error)) STORED, -- what errors of the same cause have in common
+	oldest_at timestamptz, -- when the head occurred; NULL if it is published again
 	PRIMARY KEY (aggregate_type, aggregate_id)
 );
-
-COMMENT ON TABLE video_catalog.outbox_blocked IS 'One row per aggregate with an event that the broker refused, until all its events that were set aside are published.';
-COMMENT ON COLUMN video_catalog.outbox_blocked.attempts IS 'How often its first event was refused as the first of a pass. A requeue or a skip by a person resets it to 0.';
-COMMENT ON COLUMN video_catalog.outbox_blocked.floor_seq IS 'No event of this aggregate is or will be set aside at or below this seq.';
-COMMENT ON COLUMN video_catalog.outbox_blocked.next_retry_at IS 'NULL if parked, until a person requeues or skips the event.';
-
 CREATE INDEX outbox_blocked_due ON video_catalog.outbox_blocked (lane, next_retry_at);
+CREATE INDEX outbox_blocked_oldest ON video_catalog.outbox_blocked (oldest_at);
+COMMENT ON TABLE video_catalog.outbox_blocked IS 'One row per aggregate with an event that the broker refused, until all its deferred events are published.';
 
--- The claim is a function and not a statement of the client. So the session caches its plan even if the client must not
--- prepare statements (a transaction pooler). An empty claim takes 0.80 ms, of which 0.65 ms are planning.
---
--- Its plans must not depend on statistics. Those of a queue are always wrong: the queue is usually empty when they are
--- taken, and a session keeps the plans that it made then through the next outage. So the claim forbids sequential scans
--- and bitmaps, and leaves the planner one index to use. It also turns off JIT compilation, which would take longer than
--- the claim. The queries that settle and measure do the same: see UseOutboxIndexes in db/queries/outbox.sql.
---
--- The row of a lane is found by its highest era. While another transaction holds an old snapshot, as a dump does,
--- PostgreSQL keeps every version of the eight rows, two per pass. WHERE lane = n alone would read them all.
+CREATE TABLE video_catalog.outbox_skipped (
+	event_id uuid PRIMARY KEY,
+	aggregate_type text NOT NULL,
+	aggregate_id text NOT NULL,
+	seq bigint NOT NULL,
+	actor text NOT NULL,
+	reason text NOT NULL,
+	create_time timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE video_catalog.outbox_skipped IS 'The events that a person gave up. An event of outbox is published if it is not here, not pending, not deferred and not erased.';
 
--- Takes the lease of the lane that has work and was served longest ago, by the clock of the database. Returns its oldest
--- events, in any order. Returns nothing if no lane has work. An event of a blocked aggregate is returned as blocked.
--- Events that were set aside are returned as for a retry, for up to 100 aggregates that are due.
---
--- The events end at the max_events-th, or at the one with which their payloads reach max_bytes. Events for a retry have
--- the same limits, counted separately: aggregate by aggregate, beginning with the one that has been due for longest. For
--- an aggregate with attempts only the first event is returned.
---
--- A row with seq 0 is not an event. With an aggregate, it says that this blocked aggregate has nothing left to retry.
--- Without one, it says that the lane has nothing left.
---
--- With only_lane it takes that lane, or none if no event is behind the mark there. This is for a caller that knows of a
--- commit. It leaves three things to claims without only_lane: events that were committed late, aggregates that are due,
--- and the lane of a clock that was set back.
---
--- token is the token of the new lease, above 0. The caller draws it at random. A claim is committed asynchronously, so a
--- crash or a failover may forget it, and the next claim must have another token. A counter would repeat its values, and
--- so would a clock that had been ahead. lost_tokens are the tokens of claims whose answer the caller never got. The lanes
--- of those are treated as free. The caller knows these tokens without an answer, because it has drawn them.
---
--- The function has several statements and not one, so that a common or an empty claim needs only the plans of its own
--- statements. Each statement sees what was committed before it. That is safe after the first statement, which locks the
--- lane. Only the holder of its lease takes events out of the lane, or blocks or unblocks an aggregate.
--- +goose StatementBegin
-CREATE FUNCTION video_catalog.outbox_claim(
-	max_events int, max_bytes bigint, lease_for interval, only_lane smallint DEFAULT NULL,
-	token bigint DEFAULT 1 + (random() * 9e15)::bigint, lost_tokens bigint[] DEFAULT '{}'
-) RETURNS TABLE (
-	lane smallint, lease_token bigint, seq bigint, retry bool, blocked bool, attempts int,
-	id uuid, aggregate_type text, aggregate_id text, version bigint,
-	event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text
-) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-#variable_conflict use_column
-DECLARE
-	the_row tid;
-	lease record;
-	none bool; -- no aggregate of the lane is blocked
-	few bool;
-BEGIN
-	-- Both queries use LATERAL with LIMIT, because EXISTS may become a hash of the whole pending table. They use ORDER
-	-- BY, because without it the plan may be a sequential scan.
-	IF only_lane IS NOT NULL THEN
-		-- Opens one partition. The query below opens them all, which takes half the time of a small claim.
-		SELECT free.ctid INTO the_row
-		FROM video_catalog.outbox_lanes free
-		CROSS JOIN LATERAL (
-			SELECT 1 FROM video_catalog.outbox_pending p
-			WHERE p.lane = only_lane AND p.seq > free.mark_seq
-			ORDER BY p.seq LIMIT 1
-		) work
-		WHERE free.ctid = (SELECT l.ctid FROM video_catalog.outbox_lanes l WHERE l.lane = only_lane ORDER BY l.era DESC LIMIT 1)
-			AND (free.leased_until < now() OR free.lease_token = ANY (lost_tokens))
-		FOR UPDATE OF free SKIP LOCKED;
-	ELSE
-		SELECT free.ctid INTO the_row
-		FROM (
-			SELECT l.* FROM generate_series(0, 7) AS n
-			CROSS JOIN LATERAL (
-				SELECT l.ctid AS newest, l.leased_until FROM video_catalog.outbox_lanes l
-				WHERE l.lane = n ORDER BY l.era DESC LIMIT 1
-			) l
-			-- Lanes that are leased come first, and the WHERE below skips them. So do lanes that a clock which was ahead
-			-- has released: otherwise they would wait for all others. SQL does not promise that a join keeps this order,
-			-- but these plans do.
-			ORDER BY CASE WHEN l.leased_until > now() THEN '-infinity' ELSE l.leased_until END
-		) l
-		JOIN video_catalog.outbox_lanes free ON free.ctid = l.newest
-		CROSS JOIN LATERAL (
-			-- Behind settled_seq first, because before it are the dead rows of the last claims. While another claim holds
-			-- the lock of this lane, every other claim does this search in vain.
-			(SELECT 1 FROM video_catalog.outbox_pending p
-			WHERE p.lane = free.lane AND p.seq > free.settled_seq
-			ORDER BY p.seq LIMIT 1)
-			UNION ALL
-			(SELECT 1 FROM video_catalog.outbox_pending p
-			WHERE p.lane = free.lane AND p.seq > free.floor_seq AND p.seq <= free.settled_seq
-			ORDER BY p.seq LIMIT 1)
-			UNION ALL
-			(SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
-			LIMIT 1
-		) work
-		-- The condition in the middle is true if the clock has been set back since.
-		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for OR free.lease_token = ANY (lost_tokens)
-		LIMIT 1
-		FOR UPDATE OF free SKIP LOCKED;
-	END IF;
-	IF NOT FOUND THEN
-		RETURN;
-	END IF;
-	UPDATE video_catalog.outbox_lanes l
-	SET lease_token = token,
-		leased_until = clock_timestamp() + lease_for,
-		leased_for = lease_for,
-		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
-	WHERE l.ctid = the_row
-	RETURNING l.lane, l.lease_token, l.floor_seq INTO lease;
-	-- Asynchronous until the end of this transaction: losing a lease in a crash means publishing twice, never losing an
-	-- event.
-	PERFORM set_config('synchronous_commit', 'off', true);
-
-	SELECT count(*) <= 1000, count(*) = 0 INTO few, none
-	FROM (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = lease.lane ORDER BY b.lane, b.next_retry_at LIMIT 1001) b;
-	IF none THEN
-		RETURN QUERY
-		SELECT lease.lane, lease.lease_token, p.seq, false, false, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
-			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, '')
-		FROM (
-			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
-			FROM video_catalog.outbox_pending p
-			WHERE p.lane = lease.lane AND p.seq > lease.floor_seq
-			ORDER BY p.seq LIMIT max_events
-		) p
-		WHERE p.bytes_before < max_bytes;
-	ELSE
-		-- Starting the query costs more than this check. A parked aggregate is never due.
-		IF EXISTS (SELECT FROM video_catalog.outbox_blocked b WHERE b.lane = lease.lane AND b.next_retry_at <= now()) THEN
-			RETURN QUERY
-			SELECT lease.lane, lease.lease_token, coalesce(p.seq, 0), true, false, p.attempts,
-				coalesce(p.id, '00000000-0000-0000-0000-000000000000'), p.aggregate_type, p.aggregate_id, coalesce(p.version, 0),
-				coalesce(p.event_type, ''), coalesce(p.schema_version, 0), coalesce(p.payload, ''), coalesce(p.occurred_at, 'epoch'), coalesce(p.traceparent, '')
-			FROM (
-				SELECT *, sum(octet_length(p.payload)) OVER (
-					ORDER BY p.next_retry_at, p.aggregate_type, p.aggregate_id, p.seq ROWS UNBOUNDED PRECEDING
-				) - octet_length(p.payload) AS bytes_before
-				FROM (
-					-- LEFT JOIN: an aggregate with nothing set aside has recovered, and is returned without an event.
-					SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at,
-						a.seq, a.id, a.version, a.event_type, a.schema_version, a.payload, a.occurred_at, a.traceparent
-					FROM (
-						SELECT * FROM video_catalog.outbox_blocked b
-						WHERE b.lane = lease.lane AND b.next_retry_at <= now()
-						ORDER BY b.next_retry_at LIMIT least(100, max_events) -- a probe takes few of them
-					) b
-					LEFT JOIN LATERAL (
-						SELECT * FROM video_catalog.outbox_aside a
-						-- Starts behind the dead rows of the aggregate. The condition compares rows: with a condition on
-						-- seq alone, the planner may read the whole primary key, (lane, seq).
-						WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
-							AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
-						ORDER BY a.aggregate_type, a.aggregate_id, a.seq
-						-- Alone, because the broker refuses a whole request that has one bad message.
-						LIMIT CASE b.attempts WHEN 0 THEN max_events ELSE 1 END
-					) a ON true
-					LIMIT max_events -- read no more rows than that
-				) p
-			) p
-			WHERE p.seq IS NULL OR p.bytes_before < max_bytes;
-		END IF;
-		RETURN QUERY
-		SELECT lease.lane, lease.lease_token, p.seq, false,
-			-- With few blocked aggregates this is a hash, which the LIMIT keeps small. A hash of the ids alone comes
-			-- first: it costs less and decides most events. With many, it is one lookup per row: OFFSET 0 forbids a hash
-			-- of them all.
-			CASE WHEN few THEN
-				p.aggregate_id IN (SELECT b.aggregate_id FROM video_catalog.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
-				AND (p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video_catalog.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
-			ELSE
-				EXISTS (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
-			END,
-			0, p.id, p.aggregate_type, p.aggregate_id, p.version,
-			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, '')
-		FROM (
-			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
-			FROM video_catalog.outbox_pending p
-			WHERE p.lane = lease.lane AND p.seq > lease.floor_seq
-			ORDER BY p.seq LIMIT max_events
-		) p
-		WHERE p.bytes_before < max_bytes;
-	END IF;
-	IF NOT FOUND THEN
-		RETURN QUERY SELECT lease.lane, lease.lease_token, 0::bigint, false, false, 0,
-			'00000000-0000-0000-0000-000000000000'::uuid, '', '', 0::bigint, '', 0, ''::bytea, 'epoch'::timestamptz, '';
-	END IF;
-END $$;
--- +goose StatementEnd
+CREATE TABLE video_catalog.outbox_lanes (
+	lane smallint PRIMARY KEY,
+	token bigint NOT NULL DEFAULT 0, -- the fence: drawn at random by the claimer; 0 after the release
+	leased_until timestamptz NOT NULL DEFAULT '-infinity', -- a release writes the current time: the lane served longest ago comes first
+	settled_seq bigint NOT NULL DEFAULT 0, -- the highest of a settlement; it only helps to find work, because an event that commits late is below
+	floor_seq bigint NOT NULL DEFAULT 0, -- no pending row is or will be at or below it; claims read from here
+	mark_seq bigint NOT NULL DEFAULT 0, -- the highest possible next floor, after every transaction before mark_xid has ended
+	mark_xid xid8 NOT NULL DEFAULT '0'
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+INSERT INTO video_catalog.outbox_lanes (lane) SELECT generate_series(0, 7);
+COMMENT ON TABLE video_catalog.outbox_lanes IS 'The lanes: a row is the lease. Only its holder, or a transaction that locks the row, takes rows out of the lane or deletes blocked rows.';
 
 -- Creates the partitions of the outbox from yesterday until days_ahead days from now, and drops those that are older than
 -- keep. An event that is still pending is published all the same. Returns how many it created and dropped. While another
@@ -374,20 +160,20 @@ END $$;
 SELECT * FROM video_catalog.outbox_maintain(7, interval '7 days');
 
 GRANT USAGE ON SCHEMA video_catalog TO video_catalog_rw, support_ro;
-GRANT SELECT, INSERT ON video_catalog.outbox TO video_catalog_rw;
-GRANT SELECT, INSERT, UPDATE (lane), DELETE ON video_catalog.outbox_pending TO video_catalog_rw;
-GRANT SELECT ON video_catalog.outbox_aside TO video_catalog_rw;
+GRANT SELECT, INSERT ON video_catalog.outbox, video_catalog.outbox_skipped TO video_catalog_rw;
+GRANT SELECT, INSERT, DELETE ON video_catalog.outbox_pending, video_catalog.outbox_deferred TO video_catalog_rw;
 GRANT SELECT, INSERT, UPDATE, DELETE ON video_catalog.outbox_blocked TO video_catalog_rw;
 GRANT SELECT, UPDATE ON video_catalog.outbox_lanes TO video_catalog_rw;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog TO video_catalog_rw;
+GRANT EXECUTE ON FUNCTION video_catalog.cause(text) TO support_ro;
 
 -- For support, column by column for tables with payloads. The content of an event or a broken message is for programs. A
 -- later version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
-GRANT SELECT ON video_catalog.outbox_blocked, video_catalog.outbox_lanes TO support_ro;
-GRANT EXECUTE ON FUNCTION video_catalog.cause(text) TO support_ro;
-GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox TO support_ro;
-GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox_pending TO support_ro;
-GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox_aside TO support_ro;
+GRANT SELECT ON video_catalog.outbox_blocked, video_catalog.outbox_skipped, video_catalog.outbox_lanes TO support_ro;
+GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent, caller, causation_id, correlation_id)
+	ON video_catalog.outbox TO support_ro;
+GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent, repeat, causation_id, correlation_id)
+	ON video_catalog.outbox_pending, video_catalog.outbox_deferred TO support_ro;
 
 -- +goose Down
 DROP SCHEMA video_catalog CASCADE;

@@ -28,9 +28,9 @@ SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_err
 	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.id, p.version, p.event_type, p.occurred_at FROM video_catalog.outbox_aside p
-	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
-	ORDER BY p.seq LIMIT 1
+	SELECT d.id, d.version, d.event_type, d.occurred_at FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
+	ORDER BY d.seq LIMIT 1
 ) h ON true
 WHERE (b.aggregate_type, b.aggregate_id) > (@after_type::text, @after_id::text)
 	AND (@aggregate_type::text = '' OR b.aggregate_type = @aggregate_type)
@@ -42,8 +42,7 @@ LIMIT @max_rows;
 
 -- name: RequeueBlocked :many
 -- Makes blocked aggregates behind the given one due immediately, at most max_rows, and returns them in the order of their
--- keys. The rows stay: only a settlement under the fence may delete them. Otherwise the settlement of a claim that saw a row
--- could set events aside that no claim would return again. The settlement of the last attempt may be running: it finds other
+-- keys. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds other
 -- attempts, and so does not park the event again.
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at
@@ -71,16 +70,16 @@ WITH due AS (
 SELECT r.aggregate_type, r.aggregate_id FROM requeued r ORDER BY r.aggregate_type, r.aggregate_id;
 
 -- name: SkipBlocked :many
--- Gives up the first event of blocked aggregates behind the given one, at most max_rows, and makes their next event due. With
--- an event_id it gives up no other event. If the settlement of a failed attempt comes later, it is about the skipped event,
--- and BlockAggregate ignores it: floor_seq is higher. An event that is published meanwhile is not skipped.
+-- Gives up the head of blocked aggregates behind the given one, at most max_rows, and makes their next event due. With an
+-- event_id it gives up no other event. If the settlement of a failed attempt comes later, BlockAggregate does not find the event.
+-- An event that is published meanwhile is not skipped.
 WITH due AS (
-	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq, h.event_id, h.event_type, h.version
+	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq
 	FROM video_catalog.outbox_blocked b
 	CROSS JOIN LATERAL (
-		SELECT p.seq, p.id AS event_id, p.event_type, p.version FROM video_catalog.outbox_aside p
-		WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
-		ORDER BY p.seq LIMIT 1
+		SELECT d.seq, d.id FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
+		ORDER BY d.seq LIMIT 1
 	) h
 	WHERE (b.aggregate_type, b.aggregate_id) > (@after_type::text, @after_id::text)
 		AND (@aggregate_type::text = '' OR b.aggregate_type = @aggregate_type)
@@ -88,20 +87,27 @@ WITH due AS (
 		AND (@cause::text = '' OR b.cause = @cause)
 		AND (b.parked_at IS NOT NULL OR @aggregate_id <> '')
 		AND (@age::interval = '0' OR b.parked_at < now() - @age)
-		AND (sqlc.narg('event_id')::uuid IS NULL OR h.event_id = sqlc.narg('event_id'))
+		AND (sqlc.narg('event_id')::uuid IS NULL OR h.id = sqlc.narg('event_id'))
 	ORDER BY b.aggregate_type, b.aggregate_id
 	LIMIT @max_rows
 	FOR UPDATE OF b
 ), gone AS (
-	DELETE FROM video_catalog.outbox_pending head
-	WHERE head.lane = -1 AND head.seq IN (SELECT due.seq FROM due)
-	RETURNING head.seq
+	DELETE FROM video_catalog.outbox_deferred d USING due
+	WHERE d.aggregate_type = due.aggregate_type AND d.aggregate_id = due.aggregate_id AND d.seq = due.seq
+	RETURNING d.aggregate_type, d.aggregate_id, d.seq, d.id AS event_id, d.event_type, d.version
+), noted AS (
+	INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason)
+	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, @actor, @reason FROM gone
 ), skipped AS (
 	UPDATE video_catalog.outbox_blocked b
-	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), floor_seq = due.seq
+	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1, oldest_at = (
+		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq > gone.seq
+		ORDER BY d.seq LIMIT 1
+	)
 	FROM due JOIN gone ON gone.seq = due.seq
 	WHERE b.aggregate_type = due.aggregate_type AND b.aggregate_id = due.aggregate_id
-	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, due.event_id, due.event_type, due.version
+	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, gone.event_id, gone.event_type, gone.version
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
 	SELECT @action_id, @actor, @via, @action, @filter, @reason, count(*), jsonb_agg(to_jsonb(s) ORDER BY s.aggregate_type, s.aggregate_id)

@@ -1,27 +1,18 @@
 -- name: LockOutboxLane :one
--- Locks the lane until the end of the transaction, as every claim and settlement does. So no event
--- leaves it meanwhile.
-SELECT floor_seq FROM video_catalog.outbox_lanes
-WHERE lane = @lane
-FOR UPDATE;
+-- Locks a lane until the end of the transaction, as every claim and settlement does. So no event of it leaves the lane
+-- meanwhile.
+SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = @lane FOR UPDATE;
 
 -- name: ErasePending :exec
--- Deletes the pending events of an aggregate, also those that were set aside. If it is blocked, it becomes due immediately.
--- The row stays: see RequeueBlocked. If the settlement of a failed attempt comes later, floor_seq is higher by then, and
--- BlockAggregate ignores it. The caller must hold the lock of LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
-WITH aside AS (
-	DELETE FROM video_catalog.outbox_pending p
-	WHERE p.lane = -1 AND p.lane + 0 = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
-	RETURNING p.seq
-), waiting AS (
-	DELETE FROM video_catalog.outbox_pending p
-	WHERE p.lane = @lane AND p.seq > @floor_seq AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
-	RETURNING p.seq
+-- Deletes the pending and deferred events of an aggregate, and ends its block. The caller must hold the lock of
+-- LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
+WITH unblocked AS (
+	DELETE FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id
+), deferred AS (
+	DELETE FROM video_catalog.outbox_deferred d WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id
 )
-UPDATE video_catalog.outbox_blocked b
-SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(),
-	floor_seq = greatest(b.floor_seq, (SELECT max(gone.seq) FROM (SELECT seq FROM aside UNION ALL SELECT seq FROM waiting) gone))
-WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
+DELETE FROM video_catalog.outbox_pending p
+WHERE p.lane = @lane AND p.seq > @floor_seq AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id;
 
 -- name: InsertErasure :exec
 -- Queues an aggregate whose events and requests must be erased.

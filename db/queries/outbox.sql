@@ -1,109 +1,201 @@
--- name: AppendOutbox :exec
--- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row has no caller, so
--- nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted. Two floors
--- depend on the order of these steps. The floor of a blocked aggregate requires that its events are committed in the order
--- of seq. The floor of a lane requires that a transaction has its id before it draws a seq; the first insert ensures that.
-WITH event AS (
-	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, caller, causation_id, correlation_id)
-	VALUES (@id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at, sqlc.narg('traceparent'),
-		sqlc.narg('caller'), sqlc.narg('causation_id'), sqlc.narg('correlation_id'))
-	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id
-)
-INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
-	causation_id, correlation_id)
-SELECT @lane::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
-	causation_id, correlation_id
-FROM event;
-
--- name: ClaimOutbox :many
--- Claims a lane: see video_catalog.outbox_claim.
-SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bigint AS seq,
-	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
-	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
-	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
-	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat,
-	c.causation_id::uuid AS causation_id, c.correlation_id::uuid AS correlation_id
-FROM video_catalog.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval,
-	sqlc.narg('only_lane')::smallint,
-	@token::bigint, @lost_tokens::bigint[]) AS c;
-
 -- name: UseOutboxIndexes :exec
--- Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so the plans of the
--- statements below must not depend on them. Each statement leaves the planner one index to use. See video_catalog.outbox_claim.
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
+-- Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so no plan may depend on them:
+-- each statement below has one index to use, and scalar subqueries in place of joins and EXISTS, which may read a whole queue.
+-- Without sequential scans a plan costs so much that JIT would compile it.
+SELECT set_config('enable_seqscan', 'off', true),
+	set_config('enable_bitmapscan', 'off', true),
+	set_config('enable_hashjoin', 'off', true),
+	set_config('enable_mergejoin', 'off', true),
+	set_config('jit', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true);
 
--- name: SettleOutbox :one
--- Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the
--- fence: the row of the lane is locked, so no other process claims or settles it before the transaction ends. head_seq
--- and tail_seq are the first and last seq of the claim's rows that are not for a retry, whatever their result; 0 if there
--- were none. Every event that is published or set aside is between them.
-UPDATE video_catalog.outbox_lanes n
-SET lease_token = 0,
-	settlements = settlements + 1,
-	era = (settlements + 1) / 50,
-	leased_until = clock_timestamp(),
-	floor_seq = CASE WHEN mark_ripe AND @head_seq::bigint > 0 THEN greatest(floor_seq, least(mark_seq + 1, @head_seq) - 1) ELSE floor_seq END,
-	mark_seq = CASE WHEN mark_ripe AND @head_seq > 0 THEN @tail_seq::bigint ELSE mark_seq END,
-	-- Our own id: a transaction that has drawn a seq up to tail_seq had its id before that, hence a lower one.
-	mark_xid = CASE WHEN mark_ripe AND @head_seq > 0 THEN pg_current_xact_id() ELSE mark_xid END,
-	settled_seq = greatest(settled_seq, @tail_seq)
-WHERE n.ctid = (SELECT l.ctid FROM video_catalog.outbox_lanes l WHERE l.lane = @lane ORDER BY l.era DESC LIMIT 1)
-	AND n.lease_token = @lease_token
-RETURNING true AS held;
-
 -- name: CommitOutboxAsync :exec
--- Losing a settlement in a crash means publishing twice, never losing an event.
+-- Losing a claim or a settlement in a crash means publishing twice, never losing an event.
 SELECT set_config('synchronous_commit', 'off', true);
 
--- name: DeletePublished :exec
--- Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the
--- whole range, because events that were committed late and never sent may be in between.
-DELETE FROM video_catalog.outbox_pending p
-WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq
-	AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
+-- name: AppendOutbox :exec
+-- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row has no caller, so
+-- nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
+-- an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its id before it draws a
+-- seq; the first insert ensures that.
+WITH event AS (
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
+		traceparent, caller, causation_id, correlation_id)
+	VALUES (@id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at,
+		sqlc.narg('traceparent'), sqlc.narg('caller'), sqlc.narg('causation_id'), sqlc.narg('correlation_id'))
+	RETURNING *
+)
+INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
+	traceparent, causation_id, correlation_id)
+SELECT @lane::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
+	traceparent, causation_id, correlation_id
+FROM event;
 
--- name: DeleteRetried :exec
-DELETE FROM video_catalog.outbox_pending WHERE lane = -1 AND seq = @seq;
+-- name: LeaseLane :one
+-- Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
+-- of the database. Work is a pending event or an aggregate that is due. A lease that ends later than in twice its duration was
+-- taken before the clock was set back. It reads behind settled_seq first: before it are the dead rows of the last claims.
+UPDATE video_catalog.outbox_lanes
+SET token = @token, leased_until = clock_timestamp() + @lease_for::interval
+WHERE lane = (
+	SELECT l.lane FROM video_catalog.outbox_lanes l
+	WHERE l.lane BETWEEN @first_lane AND @last_lane
+		AND l.leased_until NOT BETWEEN now() AND now() + 2 * @lease_for::interval
+		AND coalesce(
+			(SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.settled_seq ORDER BY p.seq LIMIT 1),
+			(SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1),
+			(SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.seq <= l.settled_seq ORDER BY p.seq LIMIT 1)
+		) = 1
+	ORDER BY l.leased_until > now() DESC, l.leased_until
+	LIMIT 1
+	FOR UPDATE SKIP LOCKED
+)
+RETURNING lane, floor_seq;
+
+-- name: EndBlocks :exec
+-- Ends the block of aggregates that are due and have nothing deferred. The caller has the lease of the lane.
+DELETE FROM video_catalog.outbox_blocked b
+WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
+	SELECT true FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
+	ORDER BY d.seq LIMIT 1
+) IS NULL;
+
+-- name: ReadClaim :many
+-- Returns the oldest events of a lane, in any order: at most max_events pending ones above the floor, and at most max_deferred
+-- deferred ones of up to 100 aggregates that are due, the longest first. Of an aggregate with attempts it returns only the
+-- head, because the broker refuses a whole request that has one bad message. Either kind ends with the event with which its
+-- payloads reach max_bytes. blocked says that the aggregate of a pending event is blocked. It is a statement of its own: its
+-- snapshot must be newer than the lock of the lane.
+SELECT c.seq::bigint AS seq,
+	c.deferred::bool AS deferred,
+	c.blocked::bool AS blocked,
+	c.attempts::int AS attempts,
+	c.id::uuid AS id,
+	c.aggregate_type::text AS aggregate_type,
+	c.aggregate_id::text AS aggregate_id,
+	c.event_type::text AS event_type,
+	c.version::bigint AS version,
+	c.schema_version::int AS schema_version,
+	c.payload::bytea AS payload,
+	c.occurred_at::timestamptz AS occurred_at,
+	coalesce(c.traceparent, '')::text AS traceparent,
+	c.repeat::text AS repeat,
+	c.causation_id,
+	c.correlation_id
+FROM (
+	SELECT d.*, sum(octet_length(d.payload)) OVER (
+			ORDER BY d.next_retry_at, d.aggregate_type, d.aggregate_id, d.seq ROWS UNBOUNDED PRECEDING
+		) - octet_length(d.payload) AS bytes_before, true AS deferred, false AS blocked
+	FROM (
+		SELECT d.*, due.attempts, due.next_retry_at
+		FROM (
+			SELECT * FROM video_catalog.outbox_blocked b
+			WHERE b.lane = @lane AND b.next_retry_at <= now()
+			ORDER BY b.next_retry_at LIMIT least(100, @max_deferred::int)
+		) due
+		CROSS JOIN LATERAL (
+			SELECT * FROM video_catalog.outbox_deferred d
+			WHERE d.aggregate_type = due.aggregate_type AND d.aggregate_id = due.aggregate_id AND d.seq >= due.head_seq
+			ORDER BY d.seq LIMIT CASE due.attempts WHEN 0 THEN @max_deferred ELSE 1 END
+		) d
+		LIMIT @max_deferred -- read no more rows than that
+	) d
+	UNION ALL
+	SELECT p.*, false, (
+			SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
+		) IS NOT NULL
+	FROM (
+		SELECT p.*, 0 AS attempts, NULL::timestamptz AS next_retry_at,
+			sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
+		FROM video_catalog.outbox_pending p
+		WHERE p.lane = @lane AND p.seq > @floor_seq
+		ORDER BY p.seq LIMIT @max_events::int
+	) p
+) c
+WHERE c.bytes_before < @max_bytes::bigint;
+
+-- name: ReleaseLane :one
+-- Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the fence: the
+-- row of the lane is locked, so no other process claims or settles it before the transaction ends.
+UPDATE video_catalog.outbox_lanes
+SET token = 0, leased_until = clock_timestamp(), settled_seq = greatest(settled_seq, @tail_seq::bigint)
+WHERE lane = @lane AND token = @token
+RETURNING true AS held;
+
+-- name: DeletePublished :exec
+-- Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the whole
+-- range, because events that were committed late and never sent may be in between.
+DELETE FROM video_catalog.outbox_pending p
+WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
+
+-- name: DeferEvents :exec
+-- Moves events of blocked aggregates to outbox_deferred, which has the same columns.
+WITH gone AS (
+	DELETE FROM video_catalog.outbox_pending p
+	WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE
+	RETURNING p.*
+)
+INSERT INTO video_catalog.outbox_deferred SELECT gone.* FROM gone;
 
 -- name: BlockAggregate :exec
--- Blocks an aggregate until retry_in from now, or with park until a person acts. Its first event behind floor_seq was
--- refused.
-INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
-VALUES (@aggregate_type, @aggregate_id, @lane, @attempts,
-	CASE WHEN @park::bool THEN NULL ELSE clock_timestamp() + @retry_in::interval END, @last_error,
-	CASE WHEN @park THEN clock_timestamp() END, @floor_seq)
+-- Blocks an aggregate until retry_in from now, or with park until a person acts. The deferred event was refused as its head.
+-- If it is no longer there, or the attempts have changed, a person was quicker.
+INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, oldest_at)
+SELECT d.aggregate_type, d.aggregate_id, d.lane, d.seq, @attempts::int,
+	CASE WHEN @park::bool THEN NULL ELSE clock_timestamp() + @retry_in::interval END,
+	CASE WHEN @park THEN clock_timestamp() END, @last_error::text, CASE d.repeat WHEN '' THEN d.occurred_at END
+FROM video_catalog.outbox_deferred d
+WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id AND d.seq = @seq
 ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
-SET attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at
--- Otherwise a person has requeued or skipped the event meanwhile.
-WHERE b.attempts = excluded.attempts - 1 AND b.floor_seq <= excluded.floor_seq;
+SET head_seq = excluded.head_seq, attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, parked_at = excluded.parked_at,
+	last_error = excluded.last_error, oldest_at = excluded.oldest_at
+WHERE b.attempts = excluded.attempts - 1;
 
--- name: SetAside :exec
-UPDATE video_catalog.outbox_pending p SET lane = -1
-WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq
-	AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
-
--- name: UnblockAggregate :exec
--- Ends the block of an aggregate that has nothing set aside. Otherwise the aggregate becomes due immediately, behind
--- those that are already due, with no attempts.
-WITH next AS (
-	SELECT a.seq
-	FROM video_catalog.outbox_blocked b
-	CROSS JOIN LATERAL (
-		SELECT a.seq FROM video_catalog.outbox_aside a
-		WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
-			AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
-		ORDER BY a.aggregate_type, a.aggregate_id, a.seq LIMIT 1
-	) a
+-- name: ResumeAggregate :exec
+-- Deletes the deferred events of an aggregate up to published_seq. The next one becomes due, behind the aggregates that are
+-- due, with no attempts. Without one, the block ends.
+WITH head AS (
+	SELECT b.head_seq, @published_seq::bigint AS published_seq FROM video_catalog.outbox_blocked b
 	WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id
+), published AS (
+	DELETE FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id
+		AND d.seq >= (SELECT head.head_seq FROM head) AND d.seq <= (SELECT head.published_seq FROM head)
+), next AS (
+	SELECT d.seq, d.oldest_at FROM head CROSS JOIN LATERAL (
+		SELECT d.seq, CASE d.repeat WHEN '' THEN d.occurred_at END AS oldest_at FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id AND d.seq >= head.head_seq AND d.seq > head.published_seq
+		ORDER BY d.seq LIMIT 1
+	) d
 ), ended AS (
 	DELETE FROM video_catalog.outbox_blocked b
 	WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id AND NOT EXISTS (SELECT FROM next)
 )
 UPDATE video_catalog.outbox_blocked b
-SET attempts = 0, next_retry_at = clock_timestamp(), last_error = '', parked_at = NULL, floor_seq = next.seq - 1
+SET head_seq = next.seq, attempts = 0, next_retry_at = clock_timestamp(), last_error = '', oldest_at = next.oldest_at
 FROM next
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
+
+-- name: RaiseFloors :exec
+-- Raises the floor of each lane to its lowest pending seq, not above the mark. A transaction has its id before it draws a seq,
+-- so when all transactions before mark_xid have ended, no more events appear at or below mark_seq. The next mark is the
+-- settled_seq of our snapshot, which is older than our own id; the row itself may be newer.
+WITH seen AS MATERIALIZED (
+	SELECT l.lane, l.settled_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
+), free AS (
+	SELECT l.lane FROM video_catalog.outbox_lanes l
+	WHERE l.floor_seq < l.settled_seq AND l.mark_xid <= pg_snapshot_xmin(pg_current_snapshot())
+	ORDER BY l.lane FOR UPDATE SKIP LOCKED
+)
+UPDATE video_catalog.outbox_lanes l
+SET mark_seq = seen.settled_seq,
+	mark_xid = pg_current_xact_id(),
+	floor_seq = greatest(l.floor_seq, least(l.mark_seq, (
+		SELECT p.seq - 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT 1
+	)))
+FROM seen JOIN free USING (lane)
+WHERE l.lane = seen.lane;
 
 -- name: MaintainOutbox :one
 -- Creates and drops partitions: see video_catalog.outbox_maintain.
@@ -111,48 +203,35 @@ SELECT m.created::int AS created, m.dropped::int AS dropped
 FROM video_catalog.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
 
 -- name: MeasureOutbox :one
--- Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest event set
--- aside happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
--- are not late. It counts pending events, blocked aggregates and parked aggregates, each up to
--- max_counted.
+-- Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest head of a blocked
+-- aggregate happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
+-- are not late. It counts pending events, blocked aggregates and parked aggregates, each up to max_counted.
 WITH lanes AS (
-	SELECT l.lane, l.floor_seq FROM generate_series(0, 7) AS n (lane)
-	CROSS JOIN LATERAL (
-		SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l
-		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
-	) l
-	UNION ALL
-	SELECT -1::smallint, 0
-), heads AS (
-	SELECT l.lane, head.occurred_at
-	FROM lanes l
-	CROSS JOIN LATERAL (
-		SELECT p.occurred_at FROM video_catalog.outbox_pending p
-		WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = ''
-		ORDER BY p.seq LIMIT 1
-	) head
+	SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
 )
 SELECT
-	coalesce((SELECT min(h.occurred_at) FROM heads h WHERE h.lane >= 0), 'epoch')::timestamptz AS oldest,
-	coalesce((SELECT h.occurred_at FROM heads h WHERE h.lane = -1), 'epoch')::timestamptz AS oldest_blocked,
+	coalesce((
+		SELECT min(head.occurred_at) FROM lanes l CROSS JOIN LATERAL (
+			SELECT p.occurred_at FROM video_catalog.outbox_pending p
+			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
+		) head
+	), 'epoch')::timestamptz AS oldest,
+	coalesce((SELECT b.oldest_at FROM video_catalog.outbox_blocked b WHERE b.oldest_at IS NOT NULL ORDER BY b.oldest_at LIMIT 1), 'epoch')::timestamptz AS oldest_blocked,
 	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (
-			SELECT 1 FROM video_catalog.outbox_pending p
-			WHERE p.lane = l.lane AND p.seq > l.floor_seq
-			ORDER BY p.seq LIMIT @max_counted
-		) p
+		(SELECT 1 FROM lanes l CROSS JOIN LATERAL (
+			SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
+		) p)
+		UNION ALL
+		(SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted)
 		LIMIT @max_counted
 	) counted)::bigint AS pending,
 	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT @max_counted) b
-		LIMIT @max_counted
+		SELECT 1 FROM video_catalog.outbox_blocked b ORDER BY b.lane, b.next_retry_at LIMIT @max_counted
 	) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT @max_counted) b
-		LIMIT @max_counted
+		SELECT 1 FROM lanes l CROSS JOIN LATERAL (
+			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT @max_counted
+		) b LIMIT @max_counted
 	) counted)::bigint AS parked;
 
 -- name: MeasurePartitions :one

@@ -101,7 +101,7 @@ func TestMethodsExist(t *testing.T) {
 // The metrics that runbooks name exist. Tables, roles and pools have similar names.
 func TestRunbookMetricsExist(t *testing.T) {
 	series, metrics := documentedMetrics(t)
-	others := map[string]bool{"outbox_pending": true, "outbox_aside": true, "video_catalog_read_rw": true, "queries.calls": true, "commands.calls": true}
+	others := map[string]bool{"outbox_pending": true, "outbox_deferred": true, "video_catalog_read_rw": true, "queries.calls": true, "commands.calls": true}
 	const name = `((?:outbox|consumer|timer|catalog|rpc|server|db|pgxpool|go|process)[_.][a-z_.]*[a-z])`
 	found := 0
 	for _, path := range []string{"/docs/runbooks.md", "/docs/operations.md", "/docs/deploy.md"} {

@@ -260,7 +260,7 @@ func (s *shop) idle(ctx context.Context) (bool, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	for _, name := range services {
 		var waiting int
-		if err := conn.QueryRow(ctx, fmt.Sprintf("SELECT (SELECT count(*) FROM %[1]s_db.outbox_pending) + (SELECT count(*) FROM %[1]s_db.timers)", name)).Scan(&waiting); err != nil || waiting > 0 {
+		if err := conn.QueryRow(ctx, fmt.Sprintf("SELECT (SELECT count(*) FROM %[1]s_db.outbox_pending) + (SELECT count(*) FROM %[1]s_db.outbox_deferred) + (SELECT count(*) FROM %[1]s_db.timers)", name)).Scan(&waiting); err != nil || waiting > 0 {
 			return false, err
 		}
 	}

@@ -111,10 +111,10 @@ type Group struct {
 }
 
 // Blocked is an aggregate with an event that the broker refused, until all its events that
-// were set aside are published.
+// are deferred are published.
 type Blocked struct {
 	envelope.Aggregate
-	EventID   uuid.UUID `json:"event_id,omitzero"` // the first event set aside; uuid.Nil if nothing is set aside, for example after a skip
+	EventID   uuid.UUID `json:"event_id,omitzero"` // the first deferred event; uuid.Nil if none is, for example after a skip
 	EventType string    `json:"event_type"`
 	EventTime time.Time `json:"event_time,omitzero"` // when it happened
 	Version   int64     `json:"version"`

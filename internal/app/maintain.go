@@ -23,6 +23,7 @@ const (
 	// succeeded, and after one that failed. wakePause lets one that is woken do more at once.
 	maintainInterval = time.Hour
 	maintainRetry    = time.Minute
+	floorInterval    = 4 * time.Second // the average pause of raiseFloors
 	wakePause        = 5 * time.Second
 	// maintainTimeout ends a statement on a database that has become unreachable. The database
 	// itself ends a statement after 8 s (docs/database.md).
@@ -73,6 +74,25 @@ func (s *Service) outboxSteps(events *store.Outbox) []Step {
 		}
 	}
 	return append(steps, s.steps...)
+}
+
+// raiseFloors raises the floors of the outbox every few seconds, until ctx ends. Any number of
+// processes may run it at once.
+func raiseFloors(ctx context.Context, events *store.Outbox, log *slog.Logger) error {
+	for pause := floorInterval; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+		pause = floorInterval
+		limited, cancel := context.WithTimeout(ctx, maintainTimeout)
+		if err := events.RaiseFloors(limited); err != nil && ctx.Err() == nil {
+			pause = maintainRetry
+			log.ErrorContext(ctx, "outbox: floors not raised", "err", err)
+		}
+		cancel()
+	}
 }
 
 // inboxSteps returns the maintenance of the query side.

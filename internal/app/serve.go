@@ -78,6 +78,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	}
 	if cfg.sides().commands {
 		s.maintain("outbox", s.purged, s.outboxSteps(events)...)
+		s.Go("floors of the outbox", func(ctx context.Context) error { return raiseFloors(ctx, events, s.Log) }, nil)
 	}
 	if err := s.startPrivatePort(ctx); err != nil {
 		return err

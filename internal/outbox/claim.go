@@ -13,59 +13,58 @@ type Claim struct {
 	// Token is the fence: the settlement takes effect only while the lane still has this
 	// token. It is never 0 in a claim that holds a lease.
 	Token int64
-	// Events are in the order in which they must be published.
+	// Events are in the order of Seq, in which they must be published.
 	Events []Claimed
-	// Recovered are blocked aggregates that have no event left to retry.
-	Recovered []envelope.Aggregate
 }
 
-// Claimed is one pending event.
+// Claimed is one event of a claim.
 type Claimed struct {
 	envelope.Message
 	Seq int64
-	// Retry means that the event was set aside, because its aggregate is blocked, and is
+	// Deferred means that the event was deferred, because its aggregate is blocked, and is
 	// now due.
-	Retry bool
+	Deferred bool
 	// Attempts is how often the event was refused since a person last requeued or skipped.
-	// Only the first event of a blocked aggregate can have attempts. If it has, the claim
-	// contains no other event of that aggregate for a Retry.
+	// Only the first deferred event of an aggregate can have attempts. If it has, the claim
+	// has no other deferred event of that aggregate.
 	Attempts int
-	// Blocked means that the event must not be published, and is set aside. Either an event
-	// in front of it was refused. Or events in front of it are set aside, and not all of
-	// them are in this claim.
+	// Blocked means that the event must not be published, and is deferred at the
+	// settlement: its aggregate is blocked, and not all of its deferred events are in this
+	// claim.
 	Blocked bool
 }
 
-// Settlement is the result of a claim. An event in none of its lists stays pending, because
-// it is unknown whether the broker has it.
+// Settlement is the result of a claim. An event in none of its lists stays where it is,
+// because it is unknown whether the broker has it.
 type Settlement struct {
 	Lane  int16
 	Token int64
-	// Done are events that the broker acknowledged: delete them.
+	// Done are pending events that the broker acknowledged: delete them.
 	Done []int64
-	// Retried are events that had been set aside and were now acknowledged: delete them.
-	Retried []int64
-	// Failed are aggregates with a refused event. An aggregate that was blocked before is
-	// here only if the refused event is its first one set aside.
+	// Defer are pending events to move to the deferred ones: refused events, the events of
+	// their aggregates behind them, and the Blocked events.
+	Defer []int64
+	// Failed are aggregates whose first event was refused, after Defer has taken effect.
 	Failed []Failure
-	// Aside are events that leave the lane: the refused event of an aggregate that was not
-	// blocked before, the events behind it, and the Blocked events.
-	Aside []int64
-	// Recovered are the recovered aggregates of the claim, and blocked aggregates whose
-	// first event was acknowledged. Blocked aggregates whose first event has no attempts
-	// and got no answer are here too. If nothing of such an aggregate is set aside, its
-	// block ends. Otherwise it is due immediately, behind the others that are due, and its
-	// next event starts with no attempts.
-	Recovered []envelope.Aggregate
-	// Head and Tail are the first and last Seq of the claim's events that are not a Retry,
-	// whatever their result. So the events of Done and Aside are between them. Both are 0
-	// if there were none.
+	// Resumed are blocked aggregates whose first deferred events were acknowledged, or got
+	// no answer and have no attempts.
+	Resumed []Resumed
+	// Head and Tail are the first and last Seq of the pending events of the claim, whatever
+	// their result. So the events of Done and Defer are between them. Both are 0 if there
+	// were none.
 	Head, Tail int64
 }
 
+// Resumed is a blocked aggregate that goes on. Its deferred events up to Published are
+// deleted. The next one becomes due, behind the aggregates that are due, with no attempts.
+// Without one, the block ends.
+type Resumed struct {
+	envelope.Aggregate
+	Published int64 // the last acknowledged Seq; 0 if none
+}
+
 // Failure is a refused event, the first of its aggregate. It does not count if a person has
-// skipped the event meanwhile. It does not count either if a person has requeued an event
-// that had attempts.
+// skipped the event meanwhile, or has requeued an event that had attempts.
 type Failure struct {
 	envelope.Aggregate
 	Seq int64 // of the event

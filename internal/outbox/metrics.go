@@ -43,7 +43,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	var m metrics
 	var errs [3]error
 	m.events, errs[0] = meter.Int64Counter("outbox.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Events of passes, by outcome: published, unsettled, refused (by the broker), unknown. Unsettled events were published, but the settlement failed, its result is unknown, or the lease was lost. They are published again, unless the settlement took effect. Events that are only set aside are not counted."))
+		metric.WithDescription("Events of passes, by outcome: published, unsettled, refused (by the broker), unknown. Unsettled events were published, but the settlement failed, its result is unknown, or the lease was lost. They are published again, unless the settlement took effect. Events that are only deferred are not counted."))
 	m.delay, errs[1] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"), seconds,
 		metric.WithDescription("Time from when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read. Negative values, which wrong clocks cause, count as 0. Not of events that are published again."))
 	m.breaker, errs[2] = meter.Int64Gauge("outbox.breaker.open", metric.WithUnit("{breaker}"),

@@ -1,7 +1,7 @@
 // Package outbox sends: it moves events from the outbox to Pub/Sub.
 //
-// A [Publisher] makes passes. A pass claims a lane, which is a fixed share of all
-// aggregates, under a lease. It publishes the oldest events of the lane, with the aggregate
+// A [Publisher] makes passes. A lane is a shard of the outbox: a fixed share of all
+// aggregates. A pass claims a lane under a lease. It publishes the oldest events of the lane, with the aggregate
 // as the ordering key. Then it settles: it deletes the events that the broker acknowledged
 // and releases the lane. [Topic] sends to the broker. The package does not access any table
 // itself: it calls two methods of the store. It never reads a payload.
@@ -47,15 +47,11 @@ import (
 // concurrently.
 type Store interface {
 	// ClaimEvents takes the lease of a lane with work and returns its oldest events in
-	// order. It returns at most maxEvents, and stops at the event with which their payloads
-	// reach maxBytes. It also returns events that were set aside and are due, up to the
-	// same limits again. If there is no work, it returns the zero Claim.
-	//
-	// AnyLane takes the lane that was served longest ago, among those with work or with a
-	// retry that is due. Another lane takes that lane only, if it is free and something was
-	// committed there. It may then take none, even if a retry is due there or an event was
-	// committed late. A claim that fails may still have taken a lane: later claims take
-	// that lane again, before its lease ends.
+	// order. Of all lanes ([AnyLane]) it takes the free one that was served longest ago. It
+	// returns at most maxEvents pending events, and stops at the event with which their
+	// payloads reach maxBytes. It also returns deferred events that are due, at most half
+	// as many, and as many bytes again. If there is no work, it returns the zero Claim. A
+	// claim that fails may still have taken a lane, whose events then wait for the lease.
 	ClaimEvents(ctx context.Context, lane int16, maxEvents int, maxBytes int64, leaseFor time.Duration) (Claim, error)
 	// SettleClaim records the result of a claim and releases the lane. If the lease was
 	// lost, it changes nothing and held is false.
@@ -95,17 +91,18 @@ type Config struct {
 	// Workers is how many lanes this process publishes at a time; default 4. More workers
 	// help with a slow broker, but compete with the writers for the database.
 	Workers int
-	// Batch is how many events a pass takes at most; default 2000. It takes as many again
-	// of those that were set aside and are due.
+	// Batch is how many pending events a pass takes at most; default 2000. It takes half as
+	// many deferred events that are due.
 	Batch int
 	// BatchBytes is after how many bytes of payload a pass takes no further event; default
 	// 8 MiB. The same limit applies again to the events of blocked aggregates that are due.
 	// Each worker holds that much, and the client of the broker holds it once more.
 	BatchBytes int64
-	// Lease is how long a claim holds a lane; default 30 s. After a crash, the events of
-	// the lane wait that long. It must be longer than 2 × PublishTimeout.
+	// Lease is how long a claim holds a lane; default 15 s. After a crash, or a claim whose
+	// answer was lost, the events of the lane wait that long. It must be longer than
+	// 2 × PublishTimeout, and the same in all processes.
 	Lease time.Duration
-	// PublishTimeout is how long a pass waits for the broker; default 12 s. Events without
+	// PublishTimeout is how long a pass waits for the broker; default 6 s. Events without
 	// an answer by then are published again.
 	PublishTimeout time.Duration
 	// RequestTimeout is how long NewTopic tries one publish request; default a third of
@@ -143,8 +140,8 @@ func (c Config) WithDefaults() Config {
 	c.Workers = cmp.Or(c.Workers, 4)
 	c.Batch = cmp.Or(c.Batch, 2000)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
-	c.Lease = cmp.Or(c.Lease, 30*time.Second)
-	c.PublishTimeout = cmp.Or(c.PublishTimeout, 12*time.Second)
+	c.Lease = cmp.Or(c.Lease, 15*time.Second)
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, 6*time.Second)
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, c.PublishTimeout/3)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)

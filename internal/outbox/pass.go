@@ -23,7 +23,7 @@ type Result struct {
 	Unknown int
 
 	err  error // of the first event that the broker left unanswered
-	left bool  // some events were not published, the claim was full, or an aggregate has recovered: there may be more work now
+	left bool  // some events were not published, the claim was full, or an aggregate goes on: there may be more work now
 }
 
 // outage reports whether the broker seems to be unavailable: it was sent events and
@@ -40,10 +40,9 @@ type passes struct {
 	tracer  trace.Tracer // nil if there is no tracing
 }
 
-// run makes one pass over at most batch events, and as many that were set aside. It claims
-// as Store.ClaimEvents says. When ctx ends, it hands nothing
-// more to the broker and stops waiting for answers. Events that were acknowledged by then
-// are still settled.
+// run makes one pass over a lane, or [AnyLane]: over at most batch pending events, and half
+// as many deferred ones. When ctx ends, it hands nothing more to the broker and stops
+// waiting for answers. Events that were acknowledged by then are still settled.
 func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error) {
 	// Read before the claim, so that we stop before the lease ends by the clock of the
 	// database.
@@ -63,7 +62,7 @@ func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error)
 	// After a crash here, or anywhere before the settlement is committed, published events
 	// are still pending. They are published a second time.
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
-	result.left = result.Published < len(claim.Events) || len(settlement.Recovered) > 0 || p.isFull(claim, batch)
+	result.left = result.Published < len(claim.Events) || len(settlement.Resumed) > 0 || p.isFull(claim, batch)
 	held, err := p.settle(ctx, settlement, deadline)
 	p.metrics.pass(ctx, result, held)
 	return result, err
@@ -107,7 +106,7 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, d
 	t := newTally(claim)
 	for i, e := range claim.Events {
 		if e.Blocked {
-			t.setAside(e)
+			t.postpone(e)
 			continue
 		}
 		err := errLeftOut
@@ -141,7 +140,7 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, d
 func (p *passes) failure(ctx context.Context, e Claimed, cause error) Failure {
 	attempts := e.Attempts + 1
 	failure := Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
-	alone := e.Retry && e.Attempts > 0 // else another message of the same request may be the cause
+	alone := e.Deferred && e.Attempts > 0 // else another message of the same request may be the cause
 	if alone && attempts >= p.cfg.MaxAttempts {
 		failure.Park = true
 	} else {
@@ -173,13 +172,13 @@ func (p *passes) settle(ctx context.Context, settlement Settlement, deadline tim
 				// Either another publisher has the lane, because we were too slow, and may
 				// publish our events again. Or an earlier attempt took effect and its
 				// answer was lost.
-				p.log.WarnContext(ctx, "outbox: lease lost before the settlement", "lane", settlement.Lane, "events", len(settlement.Done)+len(settlement.Retried))
+				p.log.WarnContext(ctx, "outbox: lease lost before the settlement", "lane", settlement.Lane)
 			}
 			return held, nil
 		}
 		pause := backoff(attempt, minPause, time.Second)
 		if ctx.Err() != nil || time.Now().Add(pause).After(leaseEnd) {
-			return false, fmt.Errorf("settle %d published events: %w", len(settlement.Done)+len(settlement.Retried), err)
+			return false, fmt.Errorf("settle published events: %w", err)
 		}
 		sleep(ctx, pause)
 	}

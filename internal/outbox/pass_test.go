@@ -88,7 +88,7 @@ func TestPassSettles(t *testing.T) {
 	retry := func(events []outbox.Claimed, attempts int, seqs ...int64) []outbox.Claimed {
 		for i := range events {
 			if slices.Contains(seqs, events[i].Seq) {
-				events[i].Retry, events[i].Attempts = true, attempts
+				events[i].Deferred, events[i].Attempts = true, attempts
 			}
 		}
 		return events
@@ -102,11 +102,13 @@ func TestPassSettles(t *testing.T) {
 	failed := func(id string, seq int64, attempts int) []outbox.Failure {
 		return []outbox.Failure{{Aggregate: letter(id), Seq: seq, Attempts: attempts, Error: "not a letter"}}
 	}
+	resumed := func(id string, published int64) []outbox.Resumed {
+		return []outbox.Resumed{{Aggregate: letter(id), Published: published}}
+	}
 	tests := []struct {
 		name     string
 		events   []outbox.Claimed
-		settled  []envelope.Aggregate // Recovered of the claim
-		answers  map[string]error     // of the broker, by name; nil: it has the event
+		answers  map[string]error // of the broker, by name; nil: it has the event
 		wantSent string
 		want     outbox.Settlement
 		result   outbox.Result
@@ -119,19 +121,19 @@ func TestPassSettles(t *testing.T) {
 		{
 			name: "first refused, later ones wait with it", events: claimed("a1 b1 a2 b2 a3"),
 			answers: map[string]error{"a1": errRefused, "a2": errAway, "a3": errAway}, wantSent: "a1 b1 a2 b2 a3",
-			want:   outbox.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1, 1), Aside: []int64{1, 3, 5}, Head: 1, Tail: 5},
+			want:   outbox.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1, 1), Defer: []int64{1, 3, 5}, Head: 1, Tail: 5},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "refused in the middle", events: claimed("a1 a2 a3 b1"),
 			answers: map[string]error{"a2": errRefused, "a3": errAway}, wantSent: "a1 a2 a3 b1",
-			want:   outbox.Settlement{Done: []int64{1, 4}, Failed: failed("a", 2, 1), Aside: []int64{2, 3}, Head: 1, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{1, 4}, Failed: failed("a", 2, 1), Defer: []int64{2, 3}, Head: 1, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "refused, then acknowledged all the same", events: claimed("a1 a2"),
 			answers: map[string]error{"a1": errRefused}, wantSent: "a1 a2",
-			want:   outbox.Settlement{Failed: failed("a", 1, 1), Aside: []int64{1, 2}, Head: 1, Tail: 2},
+			want:   outbox.Settlement{Failed: failed("a", 1, 1), Defer: []int64{1, 2}, Head: 1, Tail: 2},
 			result: outbox.Result{Refused: 1},
 		},
 		{
@@ -148,7 +150,7 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "retried head acknowledged", events: retry(claimed("a4 b1"), 3, 1), wantSent: "a4 b1",
-			want:   outbox.Settlement{Done: []int64{2}, Retried: []int64{1}, Recovered: []envelope.Aggregate{letter("a")}, Head: 2, Tail: 2},
+			want:   outbox.Settlement{Done: []int64{2}, Resumed: resumed("a", 1), Head: 2, Tail: 2},
 			result: outbox.Result{Published: 2},
 		},
 		{
@@ -162,79 +164,65 @@ func TestPassSettles(t *testing.T) {
 			result: outbox.Result{Published: 1, Unknown: 1},
 		},
 		{
-			name: "recovered only", settled: []envelope.Aggregate{letter("a")},
-			want: outbox.Settlement{Recovered: []envelope.Aggregate{letter("a")}},
-		},
-		{
-			name: "recovered and retried", events: retry(claimed("b2"), 1, 1), settled: []envelope.Aggregate{letter("a")}, wantSent: "b2",
-			want:   outbox.Settlement{Retried: []int64{1}, Recovered: []envelope.Aggregate{letter("a"), letter("b")}},
-			result: outbox.Result{Published: 1},
-		},
-		{
 			name: "several retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3, 4}, Retried: []int64{1, 2}, Recovered: []envelope.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3, 4}, Resumed: resumed("a", 2), Head: 3, Tail: 4},
 			result: outbox.Result{Published: 4},
 		},
 		{
 			name: "several retried, the first refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Failed: failed("a", 1, 1), Aside: []int64{4}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Failed: failed("a", 1, 1), Defer: []int64{4}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
 			name: "several retried, the second refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{4}, Recovered: []envelope.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Defer: []int64{4}, Resumed: resumed("a", 1), Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "several retried, the second unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errAway}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Recovered: []envelope.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Resumed: resumed("a", 1), Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Unknown: 2},
 		},
 		{
 			name: "several retried, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Recovered: []envelope.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Resumed: resumed("a", 0), Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Unknown: 3},
 		},
 		{
 			name: "refused behind what was retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2, 4}, Recovered: []envelope.Aggregate{letter("a")}, Head: 2, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Defer: []int64{2, 4}, Resumed: resumed("a", 1), Head: 2, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
-			name: "refused once it has recovered", events: claimed("a5 b1"), settled: []envelope.Aggregate{letter("a")}, answers: map[string]error{"a5": errRefused}, wantSent: "a5 b1",
-			want:   outbox.Settlement{Done: []int64{2}, Aside: []int64{1}, Recovered: []envelope.Aggregate{letter("a")}, Head: 1, Tail: 2},
-			result: outbox.Result{Published: 1, Refused: 1},
-		},
-		{
 			name: "blocked", events: blocked(claimed("a5 b1 a6"), 1, 3), wantSent: "b1",
-			want:   outbox.Settlement{Done: []int64{2}, Aside: []int64{1, 3}, Head: 1, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{2}, Defer: []int64{1, 3}, Head: 1, Tail: 3},
 			result: outbox.Result{Published: 1},
 		},
 		{
 			name: "blocked, and its head acknowledged", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), wantSent: "a4 b1",
-			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2}, Recovered: []envelope.Aggregate{letter("a")}, Head: 2, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{3}, Defer: []int64{2}, Resumed: resumed("a", 1), Head: 2, Tail: 3},
 			result: outbox.Result{Published: 2},
 		},
 		{
 			name: "blocked, and its head unknown", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 b1",
-			want:   outbox.Settlement{Done: []int64{3}, Aside: []int64{2}, Head: 2, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{3}, Defer: []int64{2}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 1, Unknown: 1},
 		},
 		{
 			name: "blocked, and its head refused", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
-			want:   outbox.Settlement{Done: []int64{3}, Failed: failed("a", 1, 4), Aside: []int64{2}, Head: 2, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{3}, Failed: failed("a", 1, 4), Defer: []int64{2}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
 			name: "all blocked", events: blocked(claimed("a5 a6"), 1, 2),
-			want: outbox.Settlement{Aside: []int64{1, 2}, Head: 1, Tail: 2},
+			want: outbox.Settlement{Defer: []int64{1, 2}, Head: 1, Tail: 2},
 		},
 		{name: "nothing any longer"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			store := &oneClaim{claim: outbox.Claim{Lane: 3, Token: 7, Events: test.events, Recovered: test.settled}}
+			store := &oneClaim{claim: outbox.Claim{Lane: 3, Token: 7, Events: test.events}}
 			var sent []string
 			publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 				sent = append(sent, nameOf(m))

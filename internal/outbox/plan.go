@@ -77,8 +77,8 @@ func (p *plan) next(now time.Time) (j job, wait time.Duration) {
 		p.pollAt = now.Add(p.pause)
 		return j, 0
 	}
-	from := int(p.last) + 1                                                                     // lanes take turns
-	j.lane = int16((from + bits.TrailingZeros8(bits.RotateLeft8(uint8(lanes), -from))) % Lanes) //nolint:gosec // below Lanes
+	from := int(p.last) + 1 // lanes take turns
+	j.lane = int16((from + bits.TrailingZeros8(bits.RotateLeft8(uint8(lanes), -from))) % Lanes)
 	p.last = j.lane
 	p.woken &^= setOf(j.lane)
 	p.serving |= setOf(j.lane)

@@ -40,7 +40,7 @@ func (s *stepper) wakes(lanes ...int16) {
 	}
 }
 
-// starts starts passes until none may start, and compares their lanes.
+// starts has passes start until none may start, and compares their lanes.
 func (s *stepper) starts(want ...int16) {
 	s.Helper()
 	var lanes []int16
@@ -235,8 +235,8 @@ func TestPlan(t *testing.T) {
 			s.wakes(3)
 			s.starts(3)
 			s.ends(3, nothing, errBroken)
-			for _, longest := range []time.Duration{5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000} {
-				longest *= time.Millisecond
+			for _, ms := range []int{5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000} {
+				longest := time.Duration(ms) * time.Millisecond
 				if pause := s.resumeAt.Sub(s.now); pause < longest/2 || pause > longest {
 					s.Errorf("a pause is %s, want %s to %s", pause, longest/2, longest)
 				}

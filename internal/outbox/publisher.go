@@ -133,7 +133,7 @@ func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
 	p.passes.metrics.breakerIs(ctx, open)
 }
 
-// RunOnce makes one pass over at most batch events, and as many that were set aside: claim,
+// RunOnce makes one pass over at most batch pending events, and half as many deferred ones: claim,
 // publish, settle. When ctx ends, it hands nothing more to the broker and stops waiting for
 // answers. Events that were acknowledged by then are still settled.
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {

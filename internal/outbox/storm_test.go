@@ -160,7 +160,9 @@ func (s *storm) change(id uuid.UUID) {
 // settled waits until nothing is pending.
 func (s *storm) settled() {
 	s.t.Helper()
-	eventually(s.t, "nothing is pending", func() bool { return s.count("SELECT count(*) FROM video_catalog.outbox_pending") == 0 })
+	eventually(s.t, "nothing is pending", func() bool {
+		return s.count("SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)") == 0
+	})
 }
 
 func (s *storm) count(sql string) (n int) {
@@ -229,7 +231,7 @@ func (c crashing) crashes(lane int16, token int64) bool {
 	if c.calls.Add(1)%10 != 0 {
 		return false
 	}
-	const sql = "UPDATE video_catalog.outbox_lanes SET leased_until = now() WHERE lane = $1 AND lease_token = $2"
+	const sql = "UPDATE video_catalog.outbox_lanes SET leased_until = now() WHERE lane = $1 AND token = $2"
 	if _, err := c.storm.pool.Exec(context.Background(), sql, lane, token); err != nil {
 		c.storm.t.Errorf("end a lease: %v", err)
 	}

@@ -10,20 +10,17 @@ type tally struct {
 	settlement Settlement
 	refusals   map[envelope.Aggregate]bool // aggregates with a refused event
 	unknowns   map[envelope.Aggregate]bool // aggregates with an event whose result is unknown
-	recovered  map[envelope.Aggregate]bool
+	resumed    map[envelope.Aggregate]int  // their index in settlement.Resumed
 }
 
 func newTally(claim Claim) *tally {
 	t := &tally{
 		result:     Result{Claimed: true},
 		settlement: Settlement{Lane: claim.Lane, Token: claim.Token},
-		refusals:   make(map[envelope.Aggregate]bool), unknowns: make(map[envelope.Aggregate]bool), recovered: make(map[envelope.Aggregate]bool),
-	}
-	for _, aggregate := range claim.Recovered {
-		t.recover(aggregate)
+		refusals:   make(map[envelope.Aggregate]bool), unknowns: make(map[envelope.Aggregate]bool), resumed: make(map[envelope.Aggregate]int),
 	}
 	for _, e := range claim.Events {
-		if e.Retry {
+		if e.Deferred {
 			continue
 		}
 		if t.settlement.Head == 0 {
@@ -34,18 +31,23 @@ func newTally(claim Claim) *tally {
 	return t
 }
 
-// setAside sets an event aside, unless it already is.
-func (t *tally) setAside(e Claimed) {
-	if !e.Retry {
-		t.settlement.Aside = append(t.settlement.Aside, e.Seq)
+// postpone defers an event, unless it already is deferred.
+func (t *tally) postpone(e Claimed) {
+	if !e.Deferred {
+		t.settlement.Defer = append(t.settlement.Defer, e.Seq)
 	}
 }
 
-func (t *tally) recover(aggregate envelope.Aggregate) {
-	if !t.recovered[aggregate] {
-		t.recovered[aggregate] = true
-		t.settlement.Recovered = append(t.settlement.Recovered, aggregate)
+// resume records that the deferred events of an aggregate up to published are
+// acknowledged; 0 means none.
+func (t *tally) resume(aggregate envelope.Aggregate, published int64) {
+	i, known := t.resumed[aggregate]
+	if !known {
+		i = len(t.settlement.Resumed)
+		t.resumed[aggregate] = i
+		t.settlement.Resumed = append(t.settlement.Resumed, Resumed{Aggregate: aggregate})
 	}
+	t.settlement.Resumed[i].Published = max(t.settlement.Resumed[i].Published, published)
 }
 
 // behind reports whether an earlier event has stopped the aggregate of this one. If so, it
@@ -53,7 +55,7 @@ func (t *tally) recover(aggregate envelope.Aggregate) {
 func (t *tally) behind(e Claimed) bool {
 	switch {
 	case t.refusals[e.Aggregate()]:
-		t.setAside(e)
+		t.postpone(e)
 		return true
 	case t.unknowns[e.Aggregate()]:
 		t.result.Unknown++
@@ -64,9 +66,8 @@ func (t *tally) behind(e Claimed) bool {
 
 func (t *tally) published(e Claimed) {
 	t.result.Published++
-	if e.Retry {
-		t.settlement.Retried = append(t.settlement.Retried, e.Seq)
-		t.recover(e.Aggregate())
+	if e.Deferred {
+		t.resume(e.Aggregate(), e.Seq)
 	} else {
 		t.settlement.Done = append(t.settlement.Done, e.Seq)
 	}
@@ -78,16 +79,17 @@ func (t *tally) published(e Claimed) {
 func (t *tally) refused(e Claimed) (counts bool) {
 	t.result.Refused++
 	t.refusals[e.Aggregate()] = true
-	t.setAside(e)
-	return !t.recovered[e.Aggregate()]
+	t.postpone(e)
+	_, resumed := t.resumed[e.Aggregate()]
+	return !resumed
 }
 
 func (t *tally) unknown(e Claimed) {
 	t.result.Unknown++
 	t.unknowns[e.Aggregate()] = true
-	if e.Retry && e.Attempts == 0 {
+	if e.Deferred && e.Attempts == 0 {
 		// Its events filled many places of this claim. In the next one, other aggregates go
 		// first.
-		t.recover(e.Aggregate())
+		t.resume(e.Aggregate(), 0)
 	}
 }

@@ -17,8 +17,8 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 	t.Parallel()
 	ctx, pool := t.Context(), storetest.Pool(t, 4)
 	execute(t, pool, `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('parcel', 'p', 3, 8, 'refused', now())`)
-	execute(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		VALUES (-1, gen_random_uuid(), 'parcel', 'p', 'Sent', 1, 1, '', now())`)
+	execute(t, pool, `INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+		VALUES (3, 1, gen_random_uuid(), 'parcel', 'p', 'Sent', 1, 1, '', now(), '')`)
 	events, inbox := store.NewOutbox(pool), store.NewInbox(pool)
 	if err := inbox.Quarantine(ctx, "catalog", envelope.Quarantined{MessageID: "1"}); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,8 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 		"SELECT count(*) FROM video_catalog.audit":                                      0,
 		"SELECT count(*) FROM video_catalog_read.audit":                                 0,
 		"SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL": 1,
-		"SELECT count(*) FROM video_catalog.outbox_aside":                               1,
+		"SELECT count(*) FROM video_catalog.outbox_deferred":                            1,
+		"SELECT count(*) FROM video_catalog.outbox_skipped":                             0,
 		"SELECT count(*) FROM video_catalog_read.quarantine":                            1,
 	} {
 		if got := count(t, pool, sql); got != want {

@@ -20,12 +20,12 @@ import (
 func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate) error {
 	Queue(q.UseOutboxIndexes(ctx))
 	lane := outbox.Lane(aggregate)
-	floorSeq, err := q.LockOutboxLane(ctx, lane)
+	floor, err := q.LockOutboxLane(ctx, lane)
 	if err != nil {
 		return fmt.Errorf("lock lane: %w", err)
 	}
 	Queue(q.ErasePending(ctx, sqlcgen.ErasePendingParams{
-		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane, FloorSeq: floorSeq,
+		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane, FloorSeq: floor,
 	}))
 	Queue(q.InsertErasure(ctx, aggregate.Type, aggregate.ID))
 	return nil

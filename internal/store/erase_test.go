@@ -151,8 +151,8 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 func TestFailedPurgeErasesNothing(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, table, on string }{
-		{"pending events", "video_catalog.outbox_pending", "DELETE"},
-		{"blocked aggregate", "video_catalog.outbox_blocked", "UPDATE"},
+		{"deferred events", "video_catalog.outbox_deferred", "DELETE"},
+		{"blocked aggregate", "video_catalog.outbox_blocked", "DELETE"},
 		{"queue", "video_catalog.erasures", "INSERT"},
 		{"row", "video_catalog.videos", "UPDATE"},
 		{"event", "video_catalog.outbox", "INSERT"},
@@ -219,8 +219,8 @@ func TestPurgeEndsABlock(t *testing.T) {
 			videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 			id := deletedVideo(t, videos, marker)
 			block(t, events, parked)
-			if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox_aside"); n != 5 {
-				t.Fatalf("events set aside = %d, want 5", n)
+			if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox_deferred"); n != 5 {
+				t.Fatalf("deferred events = %d, want 5", n)
 			}
 			change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
 			var published []string
@@ -287,7 +287,7 @@ func TestPurgeAmongPublishers(t *testing.T) {
 			if i := slices.Index(published, "VideoPurged"); i < 0 || i != len(published)-1 {
 				t.Errorf("published = %q, want VideoPurged once and last", published)
 			}
-			for _, table := range []string{"outbox_pending", "outbox_blocked"} {
+			for _, table := range []string{"outbox_pending", "outbox_deferred", "outbox_blocked"} {
 				if n := count(t, pool, "SELECT count(*) FROM video_catalog."+table); n != 0 {
 					t.Errorf("rows in %s = %d, want none", table, n)
 				}

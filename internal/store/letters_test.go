@@ -87,7 +87,7 @@ func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	return claim
 }
 
-// claimNames makes a claim, which must return the events that are named. An event for a retry
+// claimNames makes a claim, which must return the events that are named. A deferred event
 // has the attempts behind it, a blocked one an exclamation mark.
 func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	l.t.Helper()
@@ -95,7 +95,7 @@ func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	var names []string
 	for _, e := range claim.Events {
 		name := nameOf(e)
-		if e.Retry {
+		if e.Deferred {
 			name += "/" + strconv.Itoa(e.Attempts)
 		}
 		if e.Blocked {
@@ -130,35 +130,32 @@ func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settleme
 // settlement returns the settlement of a claim. It calls refuse, which is the broker, with
 // each event that is sent.
 func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
-	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
+	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token}
 	stopped := make(map[envelope.Aggregate]bool)
 	for _, e := range claim.Events {
-		if !e.Retry {
+		if !e.Deferred {
 			if s.Head == 0 {
 				s.Head = e.Seq
 			}
 			s.Tail = e.Seq
 		}
-		recovered := slices.Contains(s.Recovered, e.Aggregate())
+		resumed := slices.IndexFunc(s.Resumed, func(r outbox.Resumed) bool { return r.Aggregate == e.Aggregate() })
+		isRefused := !e.Blocked && !stopped[e.Aggregate()] && refuse(e)
 		switch {
-		case stopped[e.Aggregate()] && e.Retry:
-		case e.Blocked, stopped[e.Aggregate()]:
-			s.Aside = append(s.Aside, e.Seq)
-		case refuse(e):
-			stopped[e.Aggregate()] = true
-			if !recovered {
+		case e.Blocked, stopped[e.Aggregate()], isRefused:
+			if !e.Deferred {
+				s.Defer = append(s.Defer, e.Seq)
+			}
+			if isRefused && resumed < 0 {
 				s.Failed = append(s.Failed, outbox.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			}
-			if !e.Retry {
-				s.Aside = append(s.Aside, e.Seq)
-			}
-		case e.Retry:
-			s.Retried = append(s.Retried, e.Seq)
-			if !recovered {
-				s.Recovered = append(s.Recovered, e.Aggregate())
-			}
-		default:
+			stopped[e.Aggregate()] = stopped[e.Aggregate()] || isRefused
+		case !e.Deferred:
 			s.Done = append(s.Done, e.Seq)
+		case resumed < 0:
+			s.Resumed = append(s.Resumed, outbox.Resumed{Aggregate: e.Aggregate(), Published: e.Seq})
+		default:
+			s.Resumed[resumed].Published = e.Seq
 		}
 	}
 	return s
@@ -187,7 +184,7 @@ func (l *letters) endLeases() {
 // left returns how many events are pending or wait behind a blocked one.
 func (l *letters) left() int {
 	l.t.Helper()
-	return count(l.t, l.pool, "SELECT count(*) FROM video_catalog.outbox_pending")
+	return count(l.t, l.pool, "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)")
 }
 
 // dump returns all rows that a claim or a settlement can change.
@@ -195,6 +192,7 @@ func (l *letters) dump() []string {
 	l.t.Helper()
 	return column(l.t, l.pool, `
 		SELECT p::text FROM video_catalog.outbox_pending p UNION ALL SELECT n::text FROM video_catalog.outbox_lanes n
+		UNION ALL SELECT d::text FROM video_catalog.outbox_deferred d
 		UNION ALL SELECT b::text FROM video_catalog.outbox_blocked b ORDER BY 1`)
 }
 

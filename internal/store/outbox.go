@@ -16,7 +16,6 @@ import (
 type Outbox struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
-	lost    lostClaims
 }
 
 // NewOutbox makes the outbox over a pool.
@@ -44,16 +43,28 @@ func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration
 	return int(row.Created), int(row.Dropped), wrap(err, "maintain outbox")
 }
 
+// RaiseFloors lets claims begin behind the rows that are deleted. Call it every few seconds:
+// while a dump or a long transaction runs, PostgreSQL keeps those rows.
+func (o *Outbox) RaiseFloors(ctx context.Context) error {
+	err := inTx(ctx, o.pool, "store.RaiseFloors", func(ctx context.Context, q *sqlcgen.Queries) error {
+		Queue(q.UseOutboxIndexes(ctx))
+		Queue(q.CommitOutboxAsync(ctx))
+		Queue(q.RaiseFloors(ctx))
+		return nil
+	})
+	return wrap(err, "raise floors")
+}
+
 // Backlog describes the pending events of the outbox.
 type Backlog struct {
 	// Oldest is when the oldest event in a lane happened; zero if there is none. An event
-	// of a blocked aggregate is in its lane until a pass sets it aside. Events that are
+	// of a blocked aggregate is in its lane until a pass defers it. Events that are
 	// published again do not count, here and in OldestBlocked.
 	Oldest time.Time
-	// OldestBlocked is when the oldest event of a blocked aggregate happened; zero if none
-	// is blocked.
+	// OldestBlocked is when the oldest event that blocks an aggregate happened; zero if
+	// none is blocked.
 	OldestBlocked time.Time
-	// Pending is the number of pending events, counted up to the limit.
+	// Pending is the number of pending and deferred events, counted up to the limit.
 	Pending int64
 	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
 	// Both are counted up to the limit.

@@ -10,22 +10,19 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// SettleClaim records the result of a claim and releases its lane. If the lease was lost,
-// it changes nothing and held is false.
+// SettleClaim implements outbox.Store.
 func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held bool, err error) {
 	err = inTx(ctx, o.pool, "store.SettleClaim", func(ctx context.Context, q *sqlcgen.Queries) error {
-		if err := q.UseOutboxIndexes(ctx); err != nil {
-			return err
+		Queue(q.UseOutboxIndexes(ctx))
+		Queue(q.CommitOutboxAsync(ctx))
+		if held, err = q.ReleaseLane(ctx, s.Tail, s.Lane, s.Token); err == nil {
+			settle(ctx, q, s)
 		}
-		held, err = q.SettleOutbox(ctx, sqlcgen.SettleOutboxParams{Lane: s.Lane, LeaseToken: s.Token, HeadSeq: s.Head, TailSeq: s.Tail})
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // the lease was lost
-		}
-		if err != nil {
-			return err
-		}
-		return settle(ctx, q, s)
+		return err
 	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil // the lease was lost
+	}
 	if err != nil {
 		return false, wrap(err, "settle lane %d", s.Lane)
 	}
@@ -33,29 +30,23 @@ func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held boo
 }
 
 // settle writes the results of the events of a claim, after its lane is locked. All events
-// are set aside before an aggregate is unblocked.
-func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) error {
-	errs := []error{q.CommitOutboxAsync(ctx)}
+// are deferred before an aggregate is blocked or resumed.
+func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) {
 	if len(s.Done) > 0 {
-		errs = append(errs, q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Done}))
+		Queue(q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Done}))
 	}
-	for _, seq := range s.Retried {
-		errs = append(errs, q.DeleteRetried(ctx, seq))
+	if len(s.Defer) > 0 {
+		Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Defer}))
 	}
 	for _, f := range s.Failed {
-		errs = append(errs, q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
-			AggregateType: f.Type, AggregateID: f.ID, Lane: s.Lane, Attempts: limit(f.Attempts), Park: f.Park, RetryIn: f.RetryIn,
+		Queue(q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
+			AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: limit(f.Attempts), Park: f.Park, RetryIn: f.RetryIn,
 			// The text of the broker. If PostgreSQL could not store it, the whole
 			// settlement would fail, again and again.
 			LastError: escape(f.Error),
-			FloorSeq:  f.Seq - 1,
 		}))
 	}
-	if len(s.Aside) > 0 {
-		errs = append(errs, q.SetAside(ctx, sqlcgen.SetAsideParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Aside}))
+	for _, r := range s.Resumed {
+		Queue(q.ResumeAggregate(ctx, r.Type, r.ID, r.Published))
 	}
-	for _, aggregate := range s.Recovered {
-		errs = append(errs, q.UnblockAggregate(ctx, aggregate.Type, aggregate.ID))
-	}
-	return errors.Join(errs...)
 }

@@ -82,7 +82,12 @@ func TestLateCommitIsNotLost(t *testing.T) {
 				l.append(l.pool, fmt.Sprintf("b%d", version))
 				l.settle(l.claimNames(10, fmt.Sprintf("b%d", version)), "")
 			}
-			floor := func() int { return count(t, l.pool, "SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3") }
+			floor := func() int {
+				if err := l.RaiseFloors(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				return count(t, l.pool, "SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3")
+			}
 			pass()
 			late := l.begin()
 			if idFirst {
@@ -131,7 +136,7 @@ func TestBlockedAggregateWaitsAside(t *testing.T) {
 	l.append(l.pool, "a5 b4")
 	l.settle(l.claimNames(10, "a1/2 a5! b4"), "")
 	l.append(l.pool, "a6 b5")
-	l.settle(l.claimNames(4, "a2/0 a3/0 a4/0 a5/0 a6! b5"), "")
+	l.settle(l.claimNames(8, "a2/0 a3/0 a4/0 a5/0 a6! b5"), "")
 	l.append(l.pool, "a7 b6")
 	l.settle(l.claimNames(3, "a6/0 a7 b6"), "")
 	if n := l.left() + count(t, l.pool, "SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {

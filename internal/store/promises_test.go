@@ -41,6 +41,7 @@ func TestOutboxKeepsItsPromises(t *testing.T) {
 	l := newLetters(t, 4)
 	rapid.Check(t, func(t *rapid.T) {
 		execute(l.t, l.pool, "DELETE FROM video_catalog.outbox_pending")
+		execute(l.t, l.pool, "DELETE FROM video_catalog.outbox_deferred")
 		execute(l.t, l.pool, "DELETE FROM video_catalog.outbox_blocked")
 		l.endLeases()
 		w := &world{
@@ -50,7 +51,7 @@ func TestOutboxKeepsItsPromises(t *testing.T) {
 		defer w.rollbackAll()
 		t.Repeat(map[string]func(*rapid.T){
 			"append": w.appendSome, "end": w.end, "claim": w.claimSome, "settle": w.settleOne, "crash": w.crash,
-			"lease ends": func(*rapid.T) { w.endLeases() }, "due": w.becomeDue, "requeue": w.requeue, "skip": w.skip,
+			"lease ends": func(*rapid.T) { w.endLeases() }, "due": w.becomeDue, "requeue": w.requeue, "skip": w.skip, "floor": w.raiseFloors,
 		})
 		w.finish(t)
 		w.check(t)
@@ -172,6 +173,12 @@ func (w *world) blocked(t *rapid.T) admin.Blocked {
 }
 
 func (w *world) becomeDue(t *rapid.T) { w.due(w.blocked(t).ID) }
+
+func (w *world) raiseFloors(t *rapid.T) {
+	if err := w.RaiseFloors(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func (w *world) requeue(t *rapid.T) {
 	if _, err := admin.Requeue(t.Context(), w.Outbox, operator(w.blocked(t).Aggregate)); err != nil {

@@ -277,8 +277,9 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"video_catalog_rw video_catalog.inbox":                      "DELETE INSERT SELECT",
 		"video_catalog_rw video_catalog.timers":                     "DELETE INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.outbox":                     "INSERT SELECT",
-		"video_catalog_rw video_catalog.outbox_pending":             "DELETE INSERT SELECT", // and UPDATE of the lane
-		"video_catalog_rw video_catalog.outbox_aside":               "SELECT",
+		"video_catalog_rw video_catalog.outbox_pending":             "DELETE INSERT SELECT",
+		"video_catalog_rw video_catalog.outbox_deferred":            "DELETE INSERT SELECT",
+		"video_catalog_rw video_catalog.outbox_skipped":             "INSERT SELECT",
 		"video_catalog_rw video_catalog.outbox_blocked":             "DELETE INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.outbox_lanes":               "SELECT UPDATE",
 		"video_catalog_rw video_catalog.known_database":             "SELECT", // and UPDATE of what is known
@@ -297,6 +298,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"support_ro video_catalog.inbox":                 "SELECT",
 		"support_ro video_catalog.timers":                "SELECT",
 		"support_ro video_catalog.outbox_blocked":        "SELECT",
+		"support_ro video_catalog.outbox_skipped":        "SELECT",
 		"support_ro video_catalog.outbox_lanes":          "SELECT",
 		"support_ro video_catalog.audit":                 "SELECT",
 		"support_ro video_catalog.known_database":        "SELECT",
@@ -341,7 +343,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(append(wantColumns,
-		"UPDATE video_catalog.known_database.identity", "UPDATE video_catalog.known_database.updated_at", "UPDATE video_catalog.outbox_pending.lane",
+		"UPDATE video_catalog.known_database.identity", "UPDATE video_catalog.known_database.updated_at",
 		"UPDATE video_catalog_read.known_database.identity", "UPDATE video_catalog_read.known_database.updated_at",
 	), columns); diff != "" {
 		t.Errorf("privileges of the service on columns (-want +got):\n%s", diff)

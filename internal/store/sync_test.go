@@ -200,7 +200,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			}
 			first, last := claim.Events[0], claim.Events[len(claim.Events)-1]
 			_, err = events.SettleClaim(ctx, outbox.Settlement{
-				Lane: claim.Lane, Token: claim.Token, Head: first.Seq, Tail: last.Seq, Aside: []int64{first.Seq},
+				Lane: claim.Lane, Token: claim.Token, Head: first.Seq, Tail: last.Seq, Defer: []int64{first.Seq},
 				Failed: []outbox.Failure{{Aggregate: first.Aggregate(), Seq: first.Seq, Attempts: 1, Park: true, Error: "refused"}},
 			})
 			return err
@@ -209,6 +209,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, _, err := events.Maintain(ctx, 1, 24*time.Hour)
 			return err
 		},
+		"Outbox.RaiseFloors": events.RaiseFloors,
 		"Outbox.Measure": func(ctx context.Context) error {
 			_, err := events.Measure(ctx, 10)
 			return err

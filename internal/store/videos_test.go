@@ -291,22 +291,6 @@ func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
 	}
 }
 
-// A lane that has no partition is a mistake of a migration: no clock is blamed.
-func TestLaneWithoutPartitionBlamesNoClock(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	for lane := range 8 {
-		if _, err := pool.Exec(t.Context(), fmt.Sprintf("DROP TABLE video_catalog.outbox_lane_%d", lane)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err := store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran"))
-	var refusal *problem.Error
-	if err == nil || errors.As(err, &refusal) {
-		t.Errorf("CreateVideo() = %v, want an error of no kind", err)
-	}
-}
-
 // A text that PostgreSQL cannot hold is the caller's mistake.
 func TestNulByteIsInvalid(t *testing.T) {
 	t.Parallel()

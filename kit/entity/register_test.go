@@ -10,7 +10,7 @@ func TestWithCall(t *testing.T) {
 	t.Parallel()
 	const head, tail = "package main\n\nfunc registrations() []app.Registration {\n", "\t}\n}\n"
 	for before, want := range map[string]string{
-		"\treturn []app.Registration{}\n}\n":                                 "\treturn []app.Registration{\n\t\torders(),\n" + tail,
+		"\treturn []app.Registration{}\n}\n":                          "\treturn []app.Registration{\n\t\torders(),\n" + tail,
 		"\treturn []app.Registration{\n\t\tcarts(), // mine\n" + tail: "\treturn []app.Registration{\n\t\tcarts(), // mine\n\t\torders(),\n" + tail,
 		"\treturn []app.Registration{\n\t\torders(),\n" + tail:        "\treturn []app.Registration{\n\t\torders(),\n" + tail,
 		"\treturn []app.Registration{carts()}\n}\n":                   "\treturn []app.Registration{carts(),\n\t\torders(),\n" + tail,

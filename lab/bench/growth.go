@@ -190,7 +190,7 @@ func (p *place) park(ctx context.Context, retained, events int) error {
 	if err := p.peer.exec(ctx, `
 		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 		SELECT DISTINCT aggregate_type, aggregate_id, lane, 10, 'refused', now() FROM video_catalog.outbox_pending;
-		UPDATE video_catalog.outbox_pending SET lane = -1`); err != nil {
+		WITH gone AS (DELETE FROM video_catalog.outbox_pending RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone`); err != nil {
 		return err
 	}
 	return p.kept(ctx)
@@ -201,7 +201,7 @@ func (p *place) kept(ctx context.Context) error {
 	if err := p.peer.db().QueryRow(ctx, "SELECT id FROM video_catalog.outbox ORDER BY id DESC LIMIT 1").Scan(&p.newest); err != nil {
 		return fmt.Errorf("newest event: %w", err)
 	}
-	return p.peer.exec(ctx, "VACUUM (ANALYZE) video_catalog.outbox_pending, video_catalog.outbox")
+	return p.peer.exec(ctx, "VACUUM (ANALYZE) video_catalog.outbox_pending, video_catalog.outbox_deferred, video_catalog.outbox")
 }
 
 // clear deletes all events that are newer than the event that kept recorded.
@@ -209,15 +209,8 @@ func (p *place) clear(ctx context.Context) error {
 	if _, err := p.peer.db().Exec(ctx, "DELETE FROM video_catalog.outbox WHERE id > $1", p.newest); err != nil {
 		return fmt.Errorf("clear the outbox: %w", err)
 	}
-	return errors.Join(p.peer.exec(ctx, "DELETE FROM video_catalog.outbox_pending WHERE lane >= 0"),
+	return errors.Join(p.peer.exec(ctx, "DELETE FROM video_catalog.outbox_pending"),
 		p.peer.exec(ctx, "VACUUM video_catalog.outbox_pending, video_catalog.outbox"))
-}
-
-// beside is ours for a database with parked events: its method left does not count them.
-type beside struct{ *ours }
-
-func (b beside) left(ctx context.Context) (int, error) {
-	return b.count(ctx, "SELECT count(*) FROM video_catalog.outbox_pending WHERE lane >= 0")
 }
 
 // others returns events of aggregates that are not parked.
@@ -242,7 +235,7 @@ func (p *place) drain(ctx context.Context, m *machine, s *sinks, events int) (fl
 	if err := p.peer.backlog(ctx, w); err != nil {
 		return 0, err
 	}
-	t, err := m.empty(ctx, s, beside{p.peer}, sinkNone, 1, w)
+	t, err := m.empty(ctx, s, p.peer, sinkNone, 1, w)
 	if err != nil {
 		return 0, err
 	}

@@ -86,11 +86,29 @@ func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
 		pool.Close()
 		return instance{}, err
 	}
-	publisher, err := outbox.New(store.NewOutbox(pool), broker, outbox.Config{}, discard, nil)
+	events := store.NewOutbox(pool)
+	publisher, err := outbox.New(events, broker, outbox.Config{}, discard, nil)
 	if err != nil {
 		pool.Close()
 		return instance{}, errors.Join(err, closeBroker())
 	}
 	p.wake = publisher.Wake
-	return instance{run: publisher.Run, close: func() error { pool.Close(); return closeBroker() }}, nil
+	run := func(ctx context.Context) error {
+		go raiseFloors(ctx, events)
+		return publisher.Run(ctx)
+	}
+	return instance{run: run, close: func() error { pool.Close(); return closeBroker() }}, nil
+}
+
+// raiseFloors is a part of the maintenance of the service.
+func raiseFloors(ctx context.Context, events *store.Outbox) {
+	for tick := time.NewTicker(4 * time.Second); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+			_ = events.RaiseFloors(ctx) // the next one comes soon
+		}
+	}
 }

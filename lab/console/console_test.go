@@ -158,8 +158,8 @@ func (s *stack) exec(t *testing.T, sql string) {
 
 // trouble parks aggregates for two causes, and quarantines messages.
 const trouble = `
-	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT -1, gen_random_uuid(), 'video', md5(n::text)::uuid::text, 'VideoUpdated', 3, 1, '', now() - interval '2 hours' FROM generate_series(1, 30) n;
+	INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT 0, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'video', md5(n::text)::uuid::text, 'VideoUpdated', 3, 1, '', now() - interval '2 hours' FROM generate_series(1, 30) n;
 	INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 		SELECT 'video', md5(n::text)::uuid::text, n % 8, 10,
 			CASE WHEN n < 25 THEN 'rpc error: code = InvalidArgument desc = the message has ' || 10485760 + n || ' bytes, at most 10485760 are allowed'

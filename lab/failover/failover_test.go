@@ -31,7 +31,7 @@ func TestFailoverOfBothSides(t *testing.T) {
 		p.create(t, "projected on the lost primary")
 	}
 	eventually(t, time.Minute, "all events are published", func() bool {
-		return ask[int](t, c.primaryURL, "SELECT count(*)::int FROM video_catalog.outbox_pending")[0] == 0
+		return ask[int](t, c.primaryURL, "SELECT (SELECT count(*)::int FROM video_catalog.outbox_pending) + (SELECT count(*)::int FROM video_catalog.outbox_deferred)")[0] == 0
 	})
 	c.cut(t)
 	s.start(t, "ROLES=projector")

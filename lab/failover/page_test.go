@@ -179,7 +179,7 @@ func (s *stack) useAll(t *testing.T, p *process, target string) {
 	if got := ask[int](t, target, "SELECT count(*)::int FROM video_catalog_read.quarantine")[0]; got != 2 {
 		t.Errorf("messages in the quarantine = %d, want 2", got)
 	}
-	if got := ask[int](t, target, "SELECT count(*)::int FROM video_catalog.outbox_pending")[0]; got != 0 {
+	if got := ask[int](t, target, "SELECT (SELECT count(*)::int FROM video_catalog.outbox_pending) + (SELECT count(*)::int FROM video_catalog.outbox_deferred)")[0]; got != 0 {
 		t.Errorf("pending events = %d, want 0", got)
 	}
 	if got := len(p.published(t)); got < 7 {

@@ -363,6 +363,7 @@ func (c *reactorChaos) waiting(t *testing.T) []string {
 	t.Helper()
 	return ask[string](t, c.database.DSN("postgres"), `
 		SELECT 'event ' || id || ' is not published' FROM video_catalog.outbox_pending
+		UNION ALL SELECT 'event ' || id || ' is not published' FROM video_catalog.outbox_deferred
 		UNION ALL SELECT 'aggregate ' || aggregate_id || ' is blocked' FROM video_catalog.outbox_blocked
 		UNION ALL SELECT 'timer of ' || aggregate_id FROM video_catalog.timers
 		UNION ALL SELECT 'event ' || id || ' was not reacted to' FROM video_catalog.outbox o

@@ -185,10 +185,10 @@ func parked(t testing.TB, pool *pgxpool.Pool) int {
 func park(t testing.TB, pool *pgxpool.Pool, n int, cause string) {
 	t.Helper()
 	for _, sql := range []string{
-		`INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-			SELECT -1, gen_random_uuid(), 'thing', md5($2::text || n)::uuid::text, 'ThingChanged', 3, 1, '', now() - interval '2 hours' FROM generate_series(1, $1::int) n`,
-		`INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-			SELECT 'thing', md5($2::text || n)::uuid::text, 0, 10, $2::text || n, now() FROM generate_series(1, $1::int) n`,
+		`INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT 0, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'thing', md5($2::text || n)::uuid::text, 'ThingChanged', 3, 1, '', now() - interval '2 hours' FROM generate_series(1, $1::int) n`,
+		`INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at, oldest_at)
+			SELECT 'thing', md5($2::text || n)::uuid::text, 0, 10, $2::text || n, now(), now() - interval '2 hours' FROM generate_series(1, $1::int) n`,
 	} {
 		exec(t, pool, sql, n, cause)
 	}
@@ -498,7 +498,7 @@ func TestActsWithTheRolesOfTheService(t *testing.T) {
 	refused := m
 	refused.ID, refused.Version = uuid.Must(uuid.NewV7()), 2
 	storetest.Append(t, pool, refused)
-	exec(t, pool, "UPDATE video_catalog.outbox_pending SET lane = -1 WHERE id = $1", refused.ID)
+	exec(t, pool, "WITH gone AS (DELETE FROM video_catalog.outbox_pending WHERE id = $1 RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone", refused.ID)
 	exec(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('thing', $1, 0, 10, 'too large', now())", m.AggregateID)
 	c := start(t, user(t, pool, "video_catalog_rw, video_catalog_read_rw"))
 	t.Cleanup(func() { _ = c.stop() })

@@ -23,7 +23,6 @@ const (
 	aggregateEvents = 200     // that the page of an aggregate shows
 	readEvents      = 200_000 // that are read to find them
 	readPending     = 5_000   // pending events that are read per lane
-	readSkips       = 1_000   // entries of the audit that are read
 	readTitles      = 20_000  // rows that are searched per table
 	foundTitles     = 25      // that a search shows per table
 	// rateWindow is the time in which events are counted. It ends settleTime ago: so long a command
@@ -209,7 +208,11 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 		if h.Events, err = withCauses(ctx, q, rows); err != nil {
 			return err
 		}
-		skips, err = q.ListSkipped(ctx, sqlcgen.ListSkippedParams{Action: admin.ActionSkip, MaxRead: readSkips, AggregateType: of.Type, AggregateID: of.ID})
+		ids := make([]uuid.UUID, len(rows))
+		for i, row := range rows {
+			ids[i] = row.ID
+		}
+		skips, err = q.ListSkipped(ctx, ids)
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ type item struct {
 	Side               side
 	Title              string
 	Message            int64     // number of a message; 0: it is an aggregate
-	EventID            uuid.UUID // the first event of an aggregate; uuid.Nil: nothing is set aside any more
+	EventID            uuid.UUID // the first event of an aggregate; uuid.Nil: nothing is deferred any more
 	Event              string
 	Since              time.Time // when it began to wait for a person; zero: it does not
 	NextRetry          time.Time // of an aggregate that is tried again by itself

@@ -171,7 +171,7 @@ func (b backfill) waitForRoom(ctx context.Context, atMost, done int64) error {
 	}
 }
 
-// pending counts the events in lanes, up to maxCounted. It does not count those that are set aside,
+// pending counts the events in lanes, up to maxCounted. It does not count deferred ones,
 // because they delay no other aggregate.
 func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err error) {
 	err = store.InTx(ctx, b.pool, "replay.CountPending", func(ctx context.Context, tx store.Tx) (err error) {

@@ -160,7 +160,7 @@ func (s *service) count(sql string, args ...any) (n int) {
 }
 
 const (
-	pendingEvents = "SELECT count(*) FROM video_catalog.outbox_pending"
+	pendingEvents = "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)"
 	audited       = "SELECT (SELECT count(*) FROM video_catalog.audit) + (SELECT count(*) FROM video_catalog_read.audit)"
 )
 

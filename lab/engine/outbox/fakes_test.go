@@ -136,7 +136,9 @@ func (s *memory) SettleClaim(_ context.Context, settlement outbox.Settlement) (b
 	lane.token++
 	lane.until = time.Now()
 	lane.mark = max(lane.mark, settlement.Tail)
-	lane.pending = slices.DeleteFunc(lane.pending, func(e outbox.Claimed) bool { return slices.Contains(settlement.Done, e.Seq) })
+	lane.pending = slices.DeleteFunc(lane.pending, func(e outbox.Claimed) bool {
+		return slices.Contains(settlement.Done, e.Seq) || slices.Contains(settlement.Resumed, outbox.Resumed{Aggregate: e.Aggregate(), Published: e.Seq})
+	})
 	s.settled = append(s.settled, settlement)
 	return true, nil
 }

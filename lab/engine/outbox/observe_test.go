@@ -163,7 +163,7 @@ func TestEventsAreCounted(t *testing.T) {
 		"e1": context.DeadlineExceeded,
 	}
 	events := claimed("a1 b1 c1 d1 d2 e1 b2")
-	events[0].Retry, events[0].Attempts, events[0].OccurredAt = true, 2, time.Now().Add(-time.Hour)
+	events[0].Deferred, events[0].Attempts, events[0].OccurredAt = true, 2, time.Now().Add(-time.Hour)
 	events[6].Blocked = true // never an attempt
 	reader := metric.NewManualReader()
 	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 1, Events: events}}, broker(func(m envelope.Message) outbox.Receipt {
@@ -249,7 +249,7 @@ func (s hangingStore) ClaimEvents(context.Context, int16, int, int64, time.Durat
 // publisher without work, without a database or without a broker is not stuck.
 func TestHangingWorkerIsStuck(t *testing.T) {
 	t.Parallel()
-	const interval = 30 * time.Second // the lease
+	const interval = 15 * time.Second // the lease
 	t.Run("hangs", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {

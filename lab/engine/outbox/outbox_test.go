@@ -106,8 +106,8 @@ func TestConfigValidate(t *testing.T) {
 		},
 		// A pass ends well before its lease ends.
 		{name: "timeout of half the lease", cfg: outbox.Config{Lease: 10 * time.Second, PublishTimeout: 5 * time.Second}, want: []string{"PublishTimeout (5s)"}},
-		{name: "lease against the default timeout", cfg: outbox.Config{Lease: 20 * time.Second}, want: []string{"PublishTimeout (12s) must be less than half of Lease (20s)"}},
-		{name: "requests", cfg: outbox.Config{RequestTimeout: 7 * time.Second}, want: []string{"RequestTimeout (7s) must be at most half of PublishTimeout (12s)"}},
+		{name: "lease against the default timeout", cfg: outbox.Config{Lease: 10 * time.Second}, want: []string{"PublishTimeout (6s) must be less than half of Lease (10s)"}},
+		{name: "requests", cfg: outbox.Config{RequestTimeout: 7 * time.Second}, want: []string{"RequestTimeout (7s) must be at most half of PublishTimeout (6s)"}},
 		{name: "retries", cfg: outbox.Config{RetryMin: time.Hour}, want: []string{"RetryMin (1h0m0s) must not exceed RetryMax (10m0s)"}},
 		{
 			name: "three mistakes", cfg: outbox.Config{Workers: -1, Lease: time.Second, RetryMin: time.Hour},

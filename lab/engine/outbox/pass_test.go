@@ -89,7 +89,7 @@ func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
 func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Failure {
 	t.Helper()
 	events := claimed("a1")
-	events[0].Retry, events[0].Attempts = attempts > 0, attempts
+	events[0].Deferred, events[0].Attempts = attempts > 0, attempts
 	store := &oneClaim{claim: outbox.Claim{Token: 1, Events: events}}
 	publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(errRefused) }), cfg)
 	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
@@ -348,7 +348,7 @@ func TestClaimHasADeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		publisher := mustNew(t, silentStore{}, nil, outbox.Config{PublishTimeout: 12 * time.Second})
+		publisher := mustNew(t, silentStore{}, nil, outbox.Config{Lease: 30 * time.Second, PublishTimeout: 12 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if _, err := publisher.RunOnce(ctx, 10); !errors.Is(err, context.DeadlineExceeded) {

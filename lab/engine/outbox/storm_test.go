@@ -171,7 +171,7 @@ func (s *storm) settled() {
 	s.t.Helper()
 	eventually(s.t, "nothing is pending", func() bool {
 		var pending bool
-		err := s.pool.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT 1 FROM video_catalog.outbox_pending)").Scan(&pending)
+		err := s.pool.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT 1 FROM video_catalog.outbox_pending) OR EXISTS (SELECT 1 FROM video_catalog.outbox_deferred)").Scan(&pending)
 		return err == nil && !pending
 	})
 }
@@ -181,7 +181,7 @@ func (s *storm) settled() {
 func (s *storm) check() (events, duplicates int) {
 	s.t.Helper()
 	checkInvariants(s.t, s.pool)
-	for _, sql := range []string{"SELECT count(*) FROM video_catalog.outbox_pending", "SELECT count(*) FROM video_catalog.outbox_blocked"} {
+	for _, sql := range []string{"SELECT count(*) FROM video_catalog.outbox_pending", "SELECT count(*) FROM video_catalog.outbox_deferred", "SELECT count(*) FROM video_catalog.outbox_blocked"} {
 		if n := count(s.t, s.pool, sql); n != 0 {
 			s.t.Errorf("%s = %d, want 0", sql, n)
 		}
@@ -289,7 +289,7 @@ func (h *hazards) claims(lane int16) (n int, last int64) {
 // expire ends the lease of the last claim of a lane.
 func (h *hazards) expire(lane int16) {
 	_, token := h.claims(lane)
-	if _, err := h.pool.Exec(context.Background(), "UPDATE video_catalog.outbox_lanes SET leased_until = now() WHERE lane = $1 AND lease_token = $2", lane, token); err != nil {
+	if _, err := h.pool.Exec(context.Background(), "UPDATE video_catalog.outbox_lanes SET leased_until = now() WHERE lane = $1 AND token = $2", lane, token); err != nil {
 		h.t.Errorf("expire the lease of lane %d: %v", lane, err)
 	}
 }

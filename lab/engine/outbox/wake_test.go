@@ -286,16 +286,16 @@ func TestPassThatLeavesSomething(t *testing.T) {
 	}
 }
 
-// recovering is a store that returns, in one claim, that an aggregate has recovered.
+// recovering is a store whose first claim has an event of an aggregate that was blocked.
 type recovering struct {
 	*memory
-	recovered bool
+	recovered bool // the next claim is that one
 }
 
 func (s *recovering) ClaimEvents(ctx context.Context, lane int16, batch int, maxBytes int64, lease time.Duration) (outbox.Claim, error) {
 	claim, err := s.memory.ClaimEvents(ctx, lane, batch, maxBytes, lease)
 	if claim.Token != 0 && s.recovered {
-		claim.Recovered, s.recovered = []envelope.Aggregate{letter("r")}, false
+		claim.Events[0].Deferred, s.recovered = true, false
 	}
 	return claim, err
 }

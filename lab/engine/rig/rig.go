@@ -94,11 +94,12 @@ func CheckInvariants(t testing.TB, pool *pgxpool.Pool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a limit against hanging: machines may be busy
 	defer cancel()
 	for what, sql := range map[string]string{
-		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video_catalog.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
-			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
-		"out of the order of versions":             `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <= before`,
-		"aside below the floor of their aggregate": `SELECT count(*) FROM video_catalog.outbox_aside a JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE a.seq <= b.floor_seq`,
-		"below the floor of their lane":            `SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+		"deferred, and their aggregate not blocked":  `SELECT count(*) FROM video_catalog.outbox_deferred d LEFT JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE b.lane IS NULL`,
+		"out of the order of versions":               `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM (TABLE video_catalog.outbox_pending UNION ALL TABLE video_catalog.outbox_deferred) a) p WHERE version <= before`,
+		"deferred behind a pending event":            `SELECT count(*) FROM (SELECT aggregate_type, aggregate_id, max(seq) AS last FROM video_catalog.outbox_deferred GROUP BY 1, 2) d JOIN (SELECT aggregate_type, aggregate_id, min(seq) AS first FROM video_catalog.outbox_pending GROUP BY 1, 2) p USING (aggregate_type, aggregate_id) WHERE d.last >= p.first`,
+		"deferred below the head of their aggregate": `SELECT count(*) FROM video_catalog.outbox_deferred d JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE d.seq < b.head_seq`,
+		"below the floor of their lane":              `SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+		"of the skipped events":                      `SELECT count(*) FROM (TABLE video_catalog.outbox_pending UNION ALL TABLE video_catalog.outbox_deferred) p JOIN video_catalog.outbox_skipped s ON s.event_id = p.id`,
 	} {
 		var n int
 		if err := pool.QueryRow(ctx, sql).Scan(&n); err != nil || n != 0 {
@@ -109,7 +110,7 @@ func CheckInvariants(t testing.TB, pool *pgxpool.Pool) {
 		Lane int16
 		envelope.Aggregate
 	}
-	rows, _ := pool.Query(ctx, `SELECT DISTINCT lane, aggregate_type AS type, aggregate_id AS id FROM video_catalog.outbox_pending WHERE lane >= 0`)
+	rows, _ := pool.Query(ctx, `SELECT DISTINCT lane, aggregate_type AS type, aggregate_id AS id FROM video_catalog.outbox_pending`)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[row])
 	if err != nil {
 		t.Error(err)

@@ -168,13 +168,13 @@ func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	return claim
 }
 
-// namesOf is what a claim answered; an event for a retry has the attempts behind
+// namesOf is what a claim answered; a deferred event has the attempts behind
 // it, a blocked one an exclamation mark.
 func (l *letters) namesOf(claim outbox.Claim) string {
 	var names []string
 	for _, e := range claim.Events {
 		name := l.nameOf(e)
-		if e.Retry {
+		if e.Deferred {
 			name += "/" + strconv.Itoa(e.Attempts)
 		}
 		if e.Blocked {
@@ -201,35 +201,32 @@ func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settleme
 }
 
 func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
-	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
+	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token}
 	stopped := make(map[envelope.Aggregate]bool)
-	recovered := func(e outbox.Claimed) bool { return slices.Contains(s.Recovered, e.Aggregate()) }
 	for _, e := range claim.Events {
-		if !e.Retry {
+		if !e.Deferred {
 			if s.Head == 0 {
 				s.Head = e.Seq
 			}
 			s.Tail = e.Seq
 		}
+		resumed := slices.IndexFunc(s.Resumed, func(r outbox.Resumed) bool { return r.Aggregate == e.Aggregate() })
+		isRefused := !e.Blocked && !stopped[e.Aggregate()] && refuse(e)
 		switch {
-		case stopped[e.Aggregate()] && e.Retry:
-		case e.Blocked, stopped[e.Aggregate()]:
-			s.Aside = append(s.Aside, e.Seq)
-		case refuse(e):
-			stopped[e.Aggregate()] = true
-			if !recovered(e) {
+		case e.Blocked, stopped[e.Aggregate()], isRefused:
+			if !e.Deferred {
+				s.Defer = append(s.Defer, e.Seq)
+			}
+			if isRefused && resumed < 0 {
 				s.Failed = append(s.Failed, outbox.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			}
-			if !e.Retry {
-				s.Aside = append(s.Aside, e.Seq)
-			}
-		case e.Retry:
-			s.Retried = append(s.Retried, e.Seq)
-			if !recovered(e) {
-				s.Recovered = append(s.Recovered, e.Aggregate())
-			}
-		default:
+			stopped[e.Aggregate()] = stopped[e.Aggregate()] || isRefused
+		case !e.Deferred:
 			s.Done = append(s.Done, e.Seq)
+		case resumed < 0:
+			s.Resumed = append(s.Resumed, outbox.Resumed{Aggregate: e.Aggregate(), Published: e.Seq})
+		default:
+			s.Resumed[resumed].Published = e.Seq
 		}
 	}
 	return s

@@ -27,10 +27,10 @@ func parkMany(t *testing.T, l *letters, n int) {
 		WITH parked AS (
 			INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 			SELECT 'parcel', 'p' || n, (`+lanes("parcel", "p", n)+`)[n], 8, 'refused', now() FROM generate_series(1, $1::int) n
-			RETURNING aggregate_type, aggregate_id
+			RETURNING lane, aggregate_type, aggregate_id
 		)
-		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT -1, gen_random_uuid(), aggregate_type, aggregate_id, 'Sent', 1, 1, '', now() FROM parked`, n); err != nil {
+		INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+		SELECT lane, 1, gen_random_uuid(), aggregate_type, aggregate_id, 'Sent', 1, 1, '', now(), '' FROM parked`, n); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -63,8 +63,8 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 				t.Errorf("the audit has %d items, and the results have %d, want %d", got, done.Load(), parked)
 			}
 			want := map[string]int{"requeue": parked, "skip": 0}[name]
-			if got := l.count("SELECT count(*) FROM video_catalog.outbox_aside"); got != want {
-				t.Errorf("%d events are set aside, want %d", got, want)
+			if got := l.count("SELECT count(*) FROM video_catalog.outbox_deferred"); got != want {
+				t.Errorf("%d events are deferred, want %d", got, want)
 			}
 		})
 	}
@@ -195,8 +195,8 @@ func TestSkipOfOneNamesTheEvent(t *testing.T) {
 			t.Errorf("Skip() of an aggregate without an event = %v, want Invalid", err)
 		}
 	}
-	if got := l.count("SELECT count(*) FROM video_catalog.outbox_aside"); got != 2 {
-		t.Errorf("%d events are set aside, want 2", got)
+	if got := l.count("SELECT count(*) FROM video_catalog.outbox_deferred"); got != 2 {
+		t.Errorf("%d events are deferred, want 2", got)
 	}
 }
 

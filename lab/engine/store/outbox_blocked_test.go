@@ -62,15 +62,12 @@ func TestProgressForgetsTheError(t *testing.T) {
 func TestClaimTriesAHundredAggregates(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
-	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error)
-		SELECT 'letter', 'other ' || n, 3, 0, now(), 'refused' FROM generate_series(1, 150) n`); err != nil {
-		t.Fatal(err)
-	}
+	parkMany(t, l, 150)
+	execute(t, l.pool, "UPDATE video_catalog.outbox_blocked SET parked_at = NULL, attempts = 0, next_retry_at = now(), lane = 3")
 	for _, want := range []int{100, 50} {
-		claim := l.claimNames(1000, "")
-		if len(claim.Recovered) != want {
-			t.Errorf("%d aggregates are tried, want %d", len(claim.Recovered), want)
+		claim := l.claim(1000, hour)
+		if len(claim.Events) != want {
+			t.Errorf("%d aggregates are tried, want %d", len(claim.Events), want)
 		}
 		l.settle(l.settlement(claim, ""))
 	}
@@ -184,7 +181,7 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 		l.settle(l.settlement(claim, ""))
 	}
 	l.settle(l.settlement(l.claimNames(batch, "b1"), ""))
-	if n := l.count("SELECT count(*) FROM video_catalog.outbox_pending WHERE lane >= 0"); n != 0 {
+	if n := l.count("SELECT count(*) FROM video_catalog.outbox_pending"); n != 0 {
 		t.Errorf("%d events are in their lane, want none", n)
 	}
 	if claim := l.claim(batch, hour); claim.Token != 0 {
@@ -198,12 +195,12 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	}
 	for next := int64(1); next <= behind+1; {
 		claim := l.claim(batch, hour)
-		if want := min(batch, behind+2-int(next)); len(claim.Events) != want {
+		if want := min(batch/2, behind+2-int(next)); len(claim.Events) != want {
 			t.Fatalf("the claim at version %d has %d events, want %d", next, len(claim.Events), want)
 		}
 		for _, e := range claim.Events {
-			if e.Version != next || !e.Retry {
-				t.Fatalf("claimed version %d, want %d, for a retry", e.Version, next)
+			if e.Version != next || !e.Deferred {
+				t.Fatalf("claimed version %d, want %d, deferred", e.Version, next)
 			}
 			next++
 		}
@@ -211,5 +208,43 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	}
 	if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 		t.Errorf("%d aggregates are blocked, want none", n)
+	}
+}
+
+// 100,000 deferred events of one aggregate that become due hold up no healthy one: each claim
+// reads and returns half a batch of them at most, in order, and a whole batch of the others.
+func TestManyDeferredHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	const deferred, healthy, batch = 100_000, 5000, 1000
+	l := newLetters(t, 1)
+	execute(t, l.pool, `
+		INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT 3, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, '', now() FROM generate_series(1, $2::int) n`, l.ids["a"], deferred)
+	execute(t, l.pool, `
+		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, next_retry_at) VALUES ('letter', $1, 3, 0, '', now())`, l.ids["a"])
+	execute(t, l.pool, `
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT 3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, '', now() FROM generate_series(1, $2::int) n`, l.ids["b"], healthy)
+	read := func() int {
+		execute(t, l.pool, "SELECT pg_stat_force_next_flush()")
+		return l.count("SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'video_catalog.outbox_deferred'::regclass")
+	}
+	next := map[bool]int64{true: 1, false: 1} // version, by whether it is deferred
+	for range healthy / batch {
+		before := read()
+		claim := l.claim(batch, hour)
+		if rows := read() - before; rows > batch {
+			t.Errorf("a claim read %d deferred events, want no more than half a batch and a few", rows)
+		}
+		for _, e := range claim.Events {
+			if e.Version != next[e.Deferred] || e.Blocked {
+				t.Fatalf("claimed version %d (deferred: %t, blocked: %t), want %d", e.Version, e.Deferred, e.Blocked, next[e.Deferred])
+			}
+			next[e.Deferred]++
+		}
+		l.settle(l.settlement(claim, ""))
+	}
+	if next[false] != healthy+1 || next[true] != healthy/2+1 {
+		t.Errorf("%d healthy and %d deferred events were claimed, want %d and %d", next[false]-1, next[true]-1, healthy, healthy/2)
 	}
 }

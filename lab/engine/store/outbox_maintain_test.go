@@ -303,24 +303,3 @@ func TestMaintenanceRunsEverywhere(t *testing.T) {
 		t.Errorf("partitions (-want +got):\n%s", diff)
 	}
 }
-
-// Each lane has its partition, and so has what is set aside; all of them are
-// vacuumed and planned alike.
-func TestEachLaneHasItsPartition(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 1)
-	if n := l.count(`
-		SELECT count(*) FROM (SELECT lane FROM video_catalog.outbox_lanes UNION ALL SELECT -1) l
-		FULL JOIN (
-			SELECT substring(pg_get_expr(c.relpartbound, c.oid) FROM '-?[0-9]+')::int AS lane
-			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video_catalog.outbox_pending'::regclass
-		) p USING (lane)
-		WHERE l IS NULL OR p IS NULL`); n != 0 {
-		t.Errorf("%d lanes have no partition, or partitions no lane, want none", n)
-	}
-	if n := l.count(`
-		SELECT count(DISTINCT coalesce(c.reloptions::text, ''))
-		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video_catalog.outbox_pending'::regclass`); n != 1 {
-		t.Errorf("the partitions have %d sets of storage parameters, want one", n)
-	}
-}

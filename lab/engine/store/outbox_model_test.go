@@ -2,20 +2,16 @@ package store_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
 	"example.com/videocatalog/internal/envelope"
@@ -26,7 +22,6 @@ import (
 // outboxMachine drives PostgreSQL and the model with the same steps.
 type outboxMachine struct {
 	*letters
-	loses  *atomic.Bool // answers
 	model  outboxModel
 	passes map[int]*modelPass // in hand, by publisher
 	last   int                // number of the last pass
@@ -61,14 +56,13 @@ const (
 func TestOutboxBehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, modelWriters+2)
-	loses := loseAnswers(t, l.pool)
 	// Its plans are those with statistics, as in production.
 	if _, err := l.pool.Exec(t.Context(), "ANALYZE"); err != nil {
 		t.Fatal(err)
 	}
 	tally := make(map[string]int)
 	rapid.Check(t, func(t *rapid.T) {
-		m := newOutboxMachine(t, l, loses, tally)
+		m := newOutboxMachine(t, l, tally)
 		defer m.rollbackAll()
 		steps := map[string]func(*rapid.T){
 			"append":     m.appendSome,
@@ -78,13 +72,19 @@ func TestOutboxBehavesLikeItsModel(t *testing.T) {
 			"settle":     m.settlePass,
 			"pass":       m.wholePass,
 			"crash":      m.crash,
-			"no answer":  m.loseAnswer,
 			"lease ends": m.endLease,
 			"due":        m.becomeDue,
 			"requeue":    m.requeueOne,
 			"skip":       m.skipOne,
 			"maintain":   m.maintainOnce,
-			"":           m.compare,
+			"floors":     m.raiseFloors,
+
+			"skip what is in flight":        m.skipInFlight,
+			"crash after the claim":         m.crashAfterClaim,
+			"floor between claim and end":   m.floorInPass,
+			"steady writes behind a poison": m.writeBehindPoison,
+
+			"": m.compare,
 		}
 		t.Repeat(steps)
 		t.Repeat(steps) // some defects take more than the 30 steps of one
@@ -94,51 +94,9 @@ func TestOutboxBehavesLikeItsModel(t *testing.T) {
 	t.Log(tally)
 }
 
-// loseAnswers makes the connections of a pool that is not yet used unable to read the lane of
-// a claim, as if its answer were lost, while the flag is set.
-func loseAnswers(t *testing.T, pool *pgxpool.Pool) *atomic.Bool {
-	t.Helper()
-	loses := new(atomic.Bool)
-	conns := make([]*pgxpool.Conn, pool.Config().MaxConns)
-	for i := range conns {
-		var err error
-		if conns[i], err = pool.Acquire(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		types := conns[i].Conn().TypeMap()
-		types.RegisterType(&pgtype.Type{Name: "int2", OID: pgtype.Int2OID, Codec: losingCodec{loses: loses}})
-	}
-	for _, conn := range conns {
-		conn.Release()
-	}
-	return loses
-}
-
-// losingCodec reads an int2, unless it loses answers.
-type losingCodec struct {
-	pgtype.Int2Codec
-	loses *atomic.Bool
-}
-
-func (c losingCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
-	return losingPlan{c.Int2Codec.PlanScan(m, oid, format, target), c.loses}
-}
-
-type losingPlan struct {
-	pgtype.ScanPlan
-	loses *atomic.Bool
-}
-
-func (p losingPlan) Scan(src []byte, target any) error {
-	if p.loses.Load() {
-		return errors.New("the answer is lost")
-	}
-	return p.ScanPlan.Scan(src, target)
-}
-
-func newOutboxMachine(t *rapid.T, l *letters, loses *atomic.Bool, tally map[string]int) *outboxMachine {
+func newOutboxMachine(t *rapid.T, l *letters, tally map[string]int) *outboxMachine {
 	m := &outboxMachine{
-		letters: l, loses: loses, tally: tally,
+		letters: l, tally: tally,
 		model: outboxModel{
 			blocked: make(map[string]*modelBlock),
 			lanes:   map[int16]*modelLane{laneOf("a"): {free: -2}, laneOf("A"): {free: -1}},
@@ -148,9 +106,11 @@ func newOutboxMachine(t *rapid.T, l *letters, loses *atomic.Bool, tally map[stri
 	}
 	m.exec(t, `
 		DELETE FROM video_catalog.outbox_pending;
+		DELETE FROM video_catalog.outbox_deferred;
+		DELETE FROM video_catalog.outbox_skipped;
 		DELETE FROM video_catalog.outbox_blocked;
 		DELETE FROM video_catalog.outbox;
-		UPDATE video_catalog.outbox_lanes SET leased_until = to_timestamp(lane), floor_seq = 0, mark_seq = 0, mark_xid = '0', mark_ripe = false, settled_seq = 0;
+		UPDATE video_catalog.outbox_lanes SET leased_until = to_timestamp(lane), floor_seq = 0, mark_seq = 0, mark_xid = '0', settled_seq = 0;
 		DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date + (`+fmt.Sprint(oldDay)+`); BEGIN
 			IF to_regclass(format('video_catalog.outbox_p%s', to_char(day, 'YYYYMMDD'))) IS NULL THEN
 				EXECUTE format('CREATE TABLE video_catalog.outbox_p%s PARTITION OF video_catalog.outbox FOR VALUES FROM (%L) TO (%L)',
@@ -264,11 +224,13 @@ func (m *outboxMachine) rollbackAll() {
 
 // claimSome lets a publisher that has nothing in hand claim.
 func (m *outboxMachine) claimSome(t *rapid.T) {
-	m.claimBatch(t, m.pickIdle(t), drawOf(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t))
+	m.claimBatch(t, m.pickIdle(t), drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t))
 }
 
-// drawOf draws the letter of whose lane a claim is to be; mostly of any.
-func drawOf(t *rapid.T) string { return rapid.SampledFrom([]string{"", "", "a", "A"}).Draw(t, "of") }
+// drawLane draws the lane of a claim; mostly any.
+func drawLane(t *rapid.T) int16 {
+	return rapid.SampledFrom([]int16{outbox.AnyLane, outbox.AnyLane, laneOf("a"), laneOf("A")}).Draw(t, "lane")
+}
 
 // drawBytes draws how many bytes a claim may have: mostly more than there are.
 func drawBytes(t *rapid.T) int {
@@ -279,7 +241,7 @@ func drawBytes(t *rapid.T) int {
 // who requeues or skips what is being refused.
 func (m *outboxMachine) wholePass(t *rapid.T) {
 	publisher := m.pickIdle(t)
-	if m.claimBatch(t, publisher, drawOf(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
+	if m.claimBatch(t, publisher, drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
 		p := m.passes[publisher]
 		m.publish(t, p, len(p.claim.Events))
 		for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
@@ -309,19 +271,14 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 
 // claimBatch claims, compares the answer with the model's, and tells whether
 // there was anything.
-func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, of string, batch, bytes int) bool {
-	claimable, surely := m.model.claimable(), true
-	lane := outbox.AnyLane
-	if of != "" {
-		lane = laneOf(of)
-		claimable, surely = m.model.claimableOf(lane)
-	}
+func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, lane int16, batch, bytes int) bool {
+	claimable := m.model.claimable(lane)
 	claim, err := m.ClaimEvents(t.Context(), lane, batch, int64(bytes), hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if claim.Token == 0 {
-		if claimable != 0 && surely {
+		if claimable != 0 {
 			t.Fatalf("claimed nothing, want events of lane %d", claimable)
 		}
 		return false
@@ -330,32 +287,18 @@ func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, of string, batch, 
 		t.Fatalf("claimed %q of lane %d, want lane %d (0: nothing)", m.namesOf(claim), claim.Lane, claimable)
 	}
 	m.last++
-	events, recovered := m.model.claim(claim.Lane, batch, bytes, m.last)
+	events := m.model.claim(claim.Lane, batch, bytes, m.last)
 	if got, want := m.namesOf(claim), strings.Join(events, " "); got != want {
 		t.Fatalf("claimed %q, want %q", got, want)
-	}
-	got := mapNames(claim.Recovered, m.names)
-	slices.Sort(recovered)
-	if diff := cmp.Diff(recovered, got); diff != "" {
-		t.Fatalf("recovered aggregates of a claim (-want +got):\n%s", diff)
 	}
 	if diff := m.differ(claim); diff != "" {
 		t.Fatalf("claimed events (-appended +claimed):\n%s", diff)
 	}
 	m.passes[publisher] = &modelPass{
-		number: m.last, claim: claim, recovered: recovered,
+		number: m.last, claim: claim,
 		fates: make(map[string]fate), failed: make(map[string]modelFailure), stopped: make(map[string]fate),
 	}
 	return true
-}
-
-// mapNames are the sorted letters of aggregates; nil for none.
-func mapNames(aggregates []envelope.Aggregate, names map[string]string) (letters []string) {
-	for _, aggregate := range aggregates {
-		letters = append(letters, names[aggregate.ID])
-	}
-	slices.Sort(letters)
-	return letters
 }
 
 func (m *outboxMachine) busy() []int { return slices.Sorted(maps.Keys(m.passes)) }
@@ -400,19 +343,15 @@ func (m *outboxMachine) send(t *rapid.T, p *modelPass, answer fate) {
 	if answer == acknowledged || answer == lost {
 		m.broker = append(m.broker, name)
 	}
-	switch {
-	case answer == refused:
-		if !slices.Contains(p.recovered, aggregate) {
-			p.failed[aggregate] = modelFailure{event: m.nameOf(e), seq: e.Seq, attempts: e.Attempts + 1, park: e.Attempts > 0 && rapid.Bool().Draw(t, "park")}
-		}
+	resumes := e.Deferred && (answer == acknowledged || answer != refused && e.Attempts == 0)
+	if resumes && !slices.Contains(p.resumed, aggregate) {
+		p.resumed = append(p.resumed, aggregate)
+	}
+	if answer == refused && !slices.Contains(p.resumed, aggregate) {
+		p.failed[aggregate] = modelFailure{event: name, seq: e.Seq, attempts: e.Attempts + 1, park: e.Attempts > 0 && rapid.Bool().Draw(t, "park")}
+	}
+	if answer != acknowledged {
 		p.stopped[aggregate] = answer
-	case answer != acknowledged:
-		p.stopped[aggregate] = answer
-		if e.Retry && e.Attempts == 0 && !slices.Contains(p.recovered, aggregate) {
-			p.recovered = append(p.recovered, aggregate)
-		}
-	case e.Retry && !slices.Contains(p.recovered, aggregate):
-		p.recovered = append(p.recovered, aggregate)
 	}
 }
 
@@ -448,20 +387,24 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 // settlementOf tells the store what a pass knows.
 func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 	s := outbox.Settlement{Lane: p.claim.Lane, Token: p.claim.Token}
+	published := make(map[string]int64) // the last event aside that was acknowledged
 	for _, e := range p.claim.Events {
-		if !e.Retry {
-			if s.Head == 0 {
-				s.Head = e.Seq
+		fate := p.fates[m.nameOf(e)]
+		if e.Deferred {
+			if fate == acknowledged {
+				published[m.names[e.AggregateID]] = e.Seq
 			}
-			s.Tail = e.Seq
+			continue
 		}
-		switch fate := p.fates[m.nameOf(e)]; {
-		case fate == acknowledged && e.Retry:
-			s.Retried = append(s.Retried, e.Seq)
-		case fate == acknowledged:
+		if s.Head == 0 {
+			s.Head = e.Seq
+		}
+		s.Tail = e.Seq
+		switch fate {
+		case acknowledged:
 			s.Done = append(s.Done, e.Seq)
-		case (fate == refused || fate == behindRefused || fate == wasBlocked) && !e.Retry:
-			s.Aside = append(s.Aside, e.Seq)
+		case refused, behindRefused, wasBlocked:
+			s.Defer = append(s.Defer, e.Seq)
 		}
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
@@ -469,8 +412,8 @@ func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 			Aggregate: m.letter(aggregate), Seq: p.failed[aggregate].seq, Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour, Park: p.failed[aggregate].park,
 		})
 	}
-	for _, aggregate := range p.recovered {
-		s.Recovered = append(s.Recovered, m.letter(aggregate))
+	for _, aggregate := range p.resumed {
+		s.Resumed = append(s.Resumed, outbox.Resumed{Aggregate: m.letter(aggregate), Published: published[aggregate]})
 	}
 	return s
 }
@@ -491,28 +434,68 @@ func (m *outboxMachine) crash(t *rapid.T) {
 	m.tally["crashes"]++
 }
 
-// loseAnswer lets a claim have no answer: its publisher does not know of it. Of
-// two lanes that such claims hold either may be the next, so there is one.
-func (m *outboxMachine) loseAnswer(t *rapid.T) {
-	for _, lane := range m.model.lanes {
-		if lane.lost {
-			t.Skip("there is one")
+// crashAfterClaim lets a publisher vanish before it has sent anything.
+func (m *outboxMachine) crashAfterClaim(t *rapid.T) {
+	publisher := m.pickIdle(t)
+	if m.claimBatch(t, publisher, drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), 1<<20) {
+		m.forget(publisher, false)
+		m.tally["crashes after a claim"]++
+	}
+}
+
+// skipInFlight skips the head of an aggregate that a publisher has in hand.
+func (m *outboxMachine) skipInFlight(t *rapid.T) {
+	var heads []string
+	for _, publisher := range m.busy() {
+		for _, e := range m.passes[publisher].claim.Events {
+			aggregate := m.names[e.AggregateID]
+			if head := m.model.head(aggregate); e.Deferred && head >= 0 && m.model.pending[head].version == e.Version {
+				heads = append(heads, aggregate)
+			}
 		}
 	}
-	lane := m.model.claimable()
-	if lane == 0 {
+	m.skipOf(t, pick(t, "aggregate", heads))
+	m.tally["skipped in flight"]++
+}
+
+// floorInPass raises the floors between a claim and its settlement, often enough that they
+// may move: the first time may only set the mark.
+func (m *outboxMachine) floorInPass(t *rapid.T) {
+	publisher := m.pickIdle(t)
+	if !m.claimBatch(t, publisher, drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), 1<<20) {
 		t.Skip("there is no work")
 	}
-	m.loses.Store(true)
-	_, err := m.ClaimEvents(t.Context(), outbox.AnyLane, 1, 1, hour)
-	m.loses.Store(false)
-	if err == nil {
-		t.Fatalf("a claim of lane %d = nil, want that its answer cannot be read", lane)
+	p := m.passes[publisher]
+	m.raiseFloors(t)
+	m.publish(t, p, len(p.claim.Events))
+	m.raiseFloors(t)
+	m.settleOf(t, publisher)
+	m.raiseFloors(t)
+}
+
+func (m *outboxMachine) raiseFloors(t *rapid.T) {
+	if err := m.RaiseFloors(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	m.last++
-	m.model.claim(lane, 1, 1, m.last)
-	m.model.lanes[lane].lost = true
-	m.tally["lost answers"]++
+}
+
+// writeBehindPoison appends an event of a blocked aggregate, and makes a pass.
+func (m *outboxMachine) writeBehindPoison(t *rapid.T) {
+	var free []string
+	for _, aggregate := range slices.Sorted(maps.Keys(m.model.blocked)) {
+		if m.owner[aggregate] == 0 {
+			free = append(free, aggregate)
+		}
+	}
+	aggregate := pick(t, "aggregate", free)
+	m.place++
+	e := modelEvent{place: m.place, aggregate: aggregate, version: m.version[aggregate] + 1}
+	storetest.Append(m.t, m.pool, envelope.Message{
+		ID: newID(m.t), AggregateType: "letter", AggregateID: m.ids[aggregate], Type: "LetterWritten", Version: e.version, Payload: e.payload(), OccurredAt: epoch,
+	})
+	m.version[aggregate] = e.version
+	m.model.commit([]modelEvent{e})
+	m.wholePass(t)
 }
 
 // endLease lets the time pass until a lease ends.
@@ -529,7 +512,7 @@ func (m *outboxMachine) endLease(t *rapid.T) {
 func (m *outboxMachine) endLeaseOf(t *rapid.T, number int16) {
 	m.exec(t, "UPDATE video_catalog.outbox_lanes SET leased_until = clock_timestamp() WHERE lane = $1", number)
 	lane := m.model.lanes[number]
-	lane.leased, lane.lost, lane.free = false, false, m.model.tick()
+	lane.leased, lane.free = false, m.model.tick()
 }
 
 // becomeDue lets the time pass until a blocked aggregate is due.
@@ -607,11 +590,14 @@ func (m *outboxMachine) compare(t *rapid.T) {
 	var pending, blocked []string
 	var below int
 	const sql = `SELECT
-		ARRAY (SELECT concat(aggregate_id, ' ', version, CASE WHEN lane = -1 THEN ' aside' END) FROM video_catalog.outbox_pending ORDER BY seq),
+		ARRAY (SELECT concat(aggregate_id, ' ', version, aside) FROM (
+			SELECT aggregate_id, version, seq, '' AS aside FROM video_catalog.outbox_pending
+			UNION ALL SELECT aggregate_id, version, seq, ' aside' FROM video_catalog.outbox_deferred
+		) p ORDER BY seq),
 		ARRAY (SELECT concat(aggregate_id, ' ', attempts, CASE WHEN parked_at IS NOT NULL THEN ' parked' END,
 			CASE WHEN next_retry_at <= now() THEN ' due' END) FROM video_catalog.outbox_blocked),
 		(SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq) +
-		(SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE p.seq <= b.floor_seq)`
+		(SELECT count(*) FROM video_catalog.outbox_deferred d JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE d.seq < b.head_seq)`
 	if err := m.pool.QueryRow(t.Context(), sql).Scan(&pending, &blocked, &below); err != nil {
 		t.Fatal(err)
 	}
@@ -662,7 +648,7 @@ func (m *outboxMachine) drain(t *rapid.T) {
 		m.requeueOf(t, aggregate)
 	}
 	const publisher, batch = 0, 5
-	for limit := m.place + 50; m.claimBatch(t, publisher, "", batch, 1<<20); limit-- {
+	for limit := m.place + 50; m.claimBatch(t, publisher, outbox.AnyLane, batch, 1<<20); limit-- {
 		if limit == 0 {
 			t.Fatalf("the outbox is not empty after %d claims:\n%v", m.place+50, m.model.pending)
 		}

@@ -2,10 +2,8 @@ package store_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -27,7 +25,7 @@ func (l *letters) read() (whole map[string]int, blocks int) {
 	result, err := l.pool.Query(l.t.Context(), `
 		SELECT relname, seq_scan, heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read
 		FROM pg_stat_user_tables JOIN pg_statio_user_tables USING (relid, relname)
-		WHERE relname IN ('outbox_aside', 'outbox_blocked') OR relname ~ '^outbox_lane_[0-9]+$' OR relname LIKE 'outbox\_p2%'`)
+		WHERE relname IN ('outbox_pending', 'outbox_deferred', 'outbox_blocked') OR relname LIKE 'outbox\_p2%'`)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -53,10 +51,10 @@ func (l *letters) read() (whole map[string]int, blocks int) {
 func TestClaimAndSettleUseIndexes(t *testing.T) {
 	t.Parallel()
 	const passes, batch = 20, 500
-	const tables = "video_catalog.outbox, video_catalog.outbox_pending, video_catalog.outbox_blocked"
+	const tables = "video_catalog.outbox, video_catalog.outbox_pending, video_catalog.outbox_deferred, video_catalog.outbox_blocked"
 	// Not empty: the last row keeps the pages.
-	empty := func(which string) string {
-		return fmt.Sprintf("DELETE FROM video_catalog.outbox_pending WHERE %[1]s AND seq < (SELECT max(seq) FROM video_catalog.outbox_pending WHERE %[1]s)", which)
+	empty := func(table string) string {
+		return fmt.Sprintf("DELETE FROM video_catalog.%[1]s WHERE seq < (SELECT max(seq) FROM video_catalog.%[1]s)", table)
 	}
 	tests := []struct {
 		name          string
@@ -65,11 +63,11 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 		{"no statistics", nil, nil},
 		{"statistics of an empty outbox", []string{"VACUUM (ANALYZE) " + tables}, nil},
 		{"statistics of a full outbox", nil, []string{"VACUUM (ANALYZE) " + tables}},
-		// The state that autovacuum leaves most of the time: many pages, few rows.
-		{"statistics of an outbox that was emptied", []string{fillOutbox, empty("lane >= 0"), "VACUUM (ANALYZE) " + tables}, nil},
-		{"statistics of a storm that is over", []string{fillAside, empty("lane = -1"), "VACUUM video_catalog.outbox_pending"}, nil},
+		// What autovacuum leaves most of the time: many pages, few rows.
+		{"statistics of an outbox that was emptied", []string{fillOutbox, empty("outbox_pending"), "VACUUM (ANALYZE) " + tables}, nil},
+		{"statistics of a storm that is over", []string{fillAside, empty("outbox_deferred"), "VACUUM video_catalog.outbox_pending, video_catalog.outbox_deferred"}, nil},
 		{"the same, and the session is older", nil, []string{
-			empty("lane >= 0"), empty("lane = -1"), "VACUUM video_catalog.outbox_pending", fillOutbox, fillAside,
+			empty("outbox_pending"), empty("outbox_deferred"), "VACUUM video_catalog.outbox_pending, video_catalog.outbox_deferred", fillOutbox, fillAside,
 		}},
 	}
 	for _, test := range tests {
@@ -118,39 +116,19 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 	}
 }
 
-// A claim of one lane that finds nothing opens the indexes of that lane only.
-func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 1)
-	for claim, want := range map[string]int{"10, 1000, '1 hour', 3::smallint": 1, "10, 1000, '1 hour'": 8} {
-		execute(t, l.pool, "SELECT FROM video_catalog.outbox_claim("+claim+")") // the first one makes the plan, for which all are opened
-		tx, err := l.pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var opened int
-		if _, err = tx.Exec(t.Context(), "SELECT FROM video_catalog.outbox_claim("+claim+")"); err == nil {
-			err = tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks JOIN pg_class c ON c.oid = relation WHERE pid = pg_backend_pid() AND relname ~ '^outbox_lane_[0-9]+_pkey$'").Scan(&opened)
-		}
-		if err = errors.Join(err, tx.Rollback(t.Context())); err != nil || opened != want {
-			t.Errorf("outbox_claim(%s) opens %d indexes, %v, want %d", claim, opened, err, want)
-		}
-	}
-}
-
-// Later passes do not read events again that were published from aside, although a
-// long transaction keeps their dead rows.
+// What was published from aside is not read again by later passes, although a
+// long transaction keeps its dead rows.
 func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Parallel()
 	const events, batch = 10_000, 500
 	l := newLetters(t, 1)
 	// Autovacuum could remove nothing, but what it reads would count.
-	if _, err := l.pool.Exec(t.Context(), `ALTER TABLE video_catalog.outbox_aside SET (autovacuum_enabled = off)`); err != nil {
+	if _, err := l.pool.Exec(t.Context(), `ALTER TABLE video_catalog.outbox_deferred SET (autovacuum_enabled = off)`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT -1, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
+		INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+		SELECT 3, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now(), '' FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.pool.Exec(t.Context(), `
@@ -160,7 +138,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	l.hold("BEGIN; SELECT pg_current_xact_id()")
 	pass := func() (blocks int) {
 		_, before := l.read()
-		claim := l.claim(batch, hour)
+		claim := l.claim(2*batch, hour)
 		if len(claim.Events) != batch {
 			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
 		}
@@ -197,7 +175,7 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 	const events, batch = 20_000, 2000
 	l := newLetters(t, 1)
 	// It could remove nothing, but what it reads would count.
-	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_lane_3 SET (autovacuum_enabled = off)")
+	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_pending SET (autovacuum_enabled = off)")
 	if _, err := l.pool.Exec(t.Context(), `
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		SELECT 3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
@@ -211,7 +189,7 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 		}
 		l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 	}
-	l.hold("BEGIN; SELECT FROM video_catalog.outbox_claim(1, 1000, '1 hour', 3::smallint)")
+	l.hold("BEGIN; SELECT FROM video_catalog.outbox_lanes WHERE lane = 3 FOR UPDATE")
 	_, before := l.read()
 	if claim := l.claim(batch, hour); claim.Token != 0 {
 		t.Errorf("lane %d was claimed, want none", claim.Lane)
@@ -241,65 +219,11 @@ func (l *letters) hold(sql string) (release func()) {
 	return func() { do("ROLLBACK") }
 }
 
-// Beside an old snapshot, such as a dump's, every version of the lease rows stays.
-// Claims, settlements and measurements still read no more of them than before. They
-// read no more beside a second snapshot either, whose row versions fill the pages
-// that the first one left. Only the index grows: by an entry in 12 passes, and so
-// once by a level.
-func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 1)
-	// It could remove nothing, but what it reads would count.
-	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_lanes SET (autovacuum_enabled = off)")
-	l.append(l.pool, "a1 A1") // they stay, so every claim finds one
-	read := func() (rows, index int) {
-		execute(t, l.pool, "SELECT pg_stat_force_next_flush()")
-		return l.count("SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass"),
-			l.count("SELECT idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass")
-	}
-	passes := func(n int) (rows, index int) { // every other one is about a lane, as when a commit wakes a worker
-		rowsBefore, indexBefore := read()
-		for i := range n {
-			claim := l.claimOf([]int16{outbox.AnyLane, laneOf("a"), outbox.AnyLane, laneOf("A")}[i%4], 1, hour)
-			l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token})
-			if _, err := l.Measure(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
-		}
-		rows, index = read()
-		return rows - rowsBefore, index - indexBefore
-	}
-	var rows, index []int // blocks, of each 200 passes
-	for range 2 {
-		release := l.hold("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM video_catalog.outbox_lanes")
-		for range 20 {
-			r, i := passes(200)
-			rows, index = append(rows, r), append(index, i)
-		}
-		release()
-		for range 100 { // somebody else's snapshot may hold the versions for a moment
-			execute(t, l.pool, "VACUUM video_catalog.outbox_lanes")
-			if l.count("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass") == 0 {
-				break
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-	}
-	if least, most := slices.Min(rows), slices.Max(rows); most > least*9/8 {
-		t.Errorf("200 passes read %d to %d blocks of the leases, want about as many each time", least, most)
-	}
-	// One page has some 290 entries. With more, a lookup reads two blocks.
-	if least, most := slices.Min(index), slices.Max(index); most > 2*least*9/8 {
-		t.Errorf("200 passes read %d to %d blocks of the index of the leases, want one level more at most", least, most)
-	}
-	t.Logf("rows: %d to %d blocks, index: %d to %d", slices.Min(rows), slices.Max(rows), slices.Min(index), slices.Max(index))
-}
-
 // fillAside sets a hundred thousand events of 300 bytes aside, of two thousand
 // aggregates.
 const fillAside = `
-	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-	SELECT -1, gen_random_uuid(), 'word', (n % 2000 + 1)::text, 'WordSaid', (SELECT coalesce(max(seq), 0) FROM video_catalog.outbox_pending) + n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, 100000) n`
+	INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+	SELECT 3, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'word', (n % 2000 + 1)::text, 'WordSaid', n, 1, decode(repeat('ab', 300), 'hex'), now(), '' FROM generate_series(1, 100000) n`
 
 // fillOutbox appends a hundred thousand events of 300 bytes, of five thousand
 // aggregates.
@@ -341,12 +265,12 @@ func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {
 		seen := 0
 		s := settlement(claim, func(e outbox.Claimed) bool {
 			seen++
-			return i < n/2 && !e.Retry && seen%refuse == 0
+			return i < n/2 && !e.Deferred && seen%refuse == 0
 		})
 		for j := range s.Failed {
 			s.Failed[j].RetryIn = time.Millisecond
 		}
-		aside += len(s.Aside)
+		aside += len(s.Defer)
 		l.settle(s)
 	}
 	return claimed, aside

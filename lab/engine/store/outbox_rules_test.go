@@ -34,10 +34,7 @@ type modelBlock struct {
 type modelLane struct {
 	owner  int // the pass that may settle; 0: nobody
 	leased bool
-	lost   bool // the answer to the claim that leased it
-	free   int  // since when
-	tail   int  // place of the last event of its last claim
-	mark   int  // the last of those tails that were settled
+	free   int // since when
 }
 
 func (e modelEvent) String() string { return fmt.Sprintf("%s%d", e.aggregate, e.version) }
@@ -54,37 +51,19 @@ func (m *outboxModel) commit(events []modelEvent) {
 	slices.SortFunc(m.pending, func(a, b modelEvent) int { return a.place - b.place })
 }
 
-// claimable is the lane that a claim takes: of those that have work and no
-// lease, the one that has been free for longest, and before them one whose claim
-// had no answer; 0 when there is none.
-func (m *outboxModel) claimable() (best int16) {
+// claimable is the lane that a claim takes: of those that have work and no lease, the one
+// that has been free for longest; 0 if there is none. With a lane, it is that one or none.
+func (m *outboxModel) claimable(only int16) (best int16) {
 	for number, lane := range m.lanes {
 		waits := slices.ContainsFunc(m.pending, func(e modelEvent) bool { return !e.aside && laneOf(e.aggregate) == number })
-		if lane.leased && !lane.lost || !waits && len(m.due(number)) == 0 {
+		if lane.leased || only >= 0 && only != number || !waits && len(m.due(number)) == 0 {
 			continue
-		}
-		if lane.lost {
-			return number
 		}
 		if best == 0 || lane.free < m.lanes[best].free {
 			best = number
 		}
 	}
 	return best
-}
-
-// claimableOf is a lane when a claim of that lane alone may take it, else 0.
-// It surely does when something was committed behind what was settled last.
-func (m *outboxModel) claimableOf(number int16) (lane int16, surely bool) {
-	if m.lanes[number].leased && !m.lanes[number].lost {
-		return 0, false
-	}
-	for _, e := range m.pending {
-		if !e.aside && laneOf(e.aggregate) == number {
-			lane, surely = number, surely || e.place > m.lanes[number].mark
-		}
-	}
-	return lane, surely
 }
 
 // due are the blocked aggregates of a lane that may be tried, longest due first.
@@ -98,22 +77,22 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 	return aggregates
 }
 
-// claim leases a lane to a pass. It returns the oldest events of the lane, and marks
-// the events whose aggregate stays blocked. It also returns the events aside of
-// blocked aggregates that are due. If an aggregate that is due has none, it has
-// recovered. Each kind ends with the event that uses up bytes.
-func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recovered []string) {
+// claim leases a lane to a pass, and ends the blocks that are due and have nothing aside. It
+// returns the oldest events of the lane, and what is aside of blocked aggregates that are due,
+// half as many; and marks the events of the lane that are blocked all the same. What is behind
+// the bytes of either it leaves out.
+func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []string) {
+	for _, aggregate := range m.due(number) {
+		if m.head(aggregate) < 0 {
+			delete(m.blocked, aggregate)
+		}
+	}
 	lane, due := m.lanes[number], m.due(number)
-	lane.owner, lane.leased, lane.lost, lane.tail = pass, true, false, 0
-	rows, left := batch, bytes
+	lane.owner, lane.leased = pass, true
+	rows, left := (batch+1)/2, bytes
 	retried := make(map[string]string) // attempts, by event
 	tried := make(map[string]bool)     // by aggregate
-	for _, aggregate := range due[:min(batch, len(due))] {
-		if m.head(aggregate) < 0 && rows > 0 {
-			recovered = append(recovered, aggregate)
-			tried[aggregate] = true
-			rows--
-		}
+	for _, aggregate := range due[:min(rows, len(due))] {
 		for _, e := range m.pending {
 			if !e.aside || e.aggregate != aggregate || rows == 0 {
 				continue
@@ -142,12 +121,11 @@ func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recov
 				mark = "!"
 			}
 			events = append(events, e.String()+mark)
-			lane.tail = e.place
 			batch--
 			bytes -= len(e.payload())
 		}
 	}
-	return events, recovered
+	return events
 }
 
 // head is the index of the first event of an aggregate that is aside, or -1.
@@ -163,7 +141,7 @@ func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
 	if lane.owner != p.number {
 		return false, 0
 	}
-	lane.owner, lane.leased, lane.free, lane.mark = 0, false, m.tick(), max(lane.mark, lane.tail)
+	lane.owner, lane.leased, lane.free = 0, false, m.tick()
 	m.pending = slices.DeleteFunc(m.pending, func(e modelEvent) bool { return p.fates[e.String()] == acknowledged })
 	for i, e := range m.pending {
 		if fate := p.fates[e.String()]; fate == refused || fate == behindRefused || fate == wasBlocked {
@@ -182,7 +160,7 @@ func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
 			block.attempts, block.parked, block.due = failure.attempts, failure.park, 0
 		}
 	}
-	for _, aggregate := range p.recovered {
+	for _, aggregate := range p.resumed {
 		if m.head(aggregate) < 0 {
 			delete(m.blocked, aggregate)
 		} else {
@@ -233,11 +211,11 @@ type modelFailure struct {
 
 // modelPass is what a publisher has in hand between claim and settlement.
 type modelPass struct {
-	number    int
-	claim     outbox.Claim
-	sent      int                     // how many of the claimed events have a fate
-	fates     map[string]fate         // by event
-	failed    map[string]modelFailure // aggregates with a refused event
-	recovered []string
-	stopped   map[string]fate // aggregates of which nothing more is sent, and why
+	number  int
+	claim   outbox.Claim
+	sent    int                     // how many of the claimed events have a fate
+	fates   map[string]fate         // by event
+	failed  map[string]modelFailure // aggregates with a refused event
+	resumed []string                // aggregates whose first events aside have an answer, or none and no attempts
+	stopped map[string]fate         // aggregates of which nothing more is sent, and why
 }

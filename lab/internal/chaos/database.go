@@ -186,9 +186,9 @@ func readIDs(ctx context.Context, tx pgx.Tx, db *Database) error {
 
 func readRest(ctx context.Context, tx pgx.Tx, db *Database) error {
 	err := tx.QueryRow(ctx, `
-		SELECT (SELECT count(*) FROM video_catalog.outbox_pending), (SELECT count(*) FROM video_catalog_read.quarantine),
+		SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred), (SELECT count(*) FROM video_catalog_read.quarantine),
 			(SELECT coalesce(array_agg(format('%s %s, %s attempts: %s', aggregate_type, aggregate_id, attempts, last_error)), '{}') FROM video_catalog.outbox_blocked),
-			(SELECT coalesce(array_agg(format('lane %s until %s', lane, leased_until)), '{}') FROM video_catalog.outbox_lanes WHERE leased_until > clock_timestamp() AND lease_token <> 0)`,
+			(SELECT coalesce(array_agg(format('lane %s until %s', lane, leased_until)), '{}') FROM video_catalog.outbox_lanes WHERE leased_until > clock_timestamp() AND token <> 0)`,
 	).Scan(&db.Pending, &db.Quarantined, &db.Blocked, &db.Leased)
 	if err != nil {
 		return fmt.Errorf("read what is stuck: %w", err)

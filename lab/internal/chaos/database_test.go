@@ -85,7 +85,7 @@ func TestReadDatabase(t *testing.T) {
 		{"never in the inbox", `DELETE FROM chaos.consumed`, []Rule{EventNotConsumed}},
 		{"pending", `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM video_catalog.outbox`, []Rule{StuckPending}},
 		{"blocked", `INSERT INTO video_catalog.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
-		{"leased", `UPDATE video_catalog.outbox_lanes SET lease_token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
+		{"leased", `UPDATE video_catalog.outbox_lanes SET token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
 		{"quarantined", `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
 		{"change that no watch sees", `UPDATE video_catalog_read.video_projection SET change_xid = '18446744073709551615'`, []Rule{LeftOver}},
 		{"erasure", `INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES ('video', 'x')`, []Rule{LeftOver}},
@@ -138,7 +138,7 @@ func TestMarksAreKept(t *testing.T) {
 		SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, $1 FROM video_catalog.outbox ORDER BY version`
 	execute(t, pool, pend, "")
 	execute(t, pool, pend, repeatSnapshot)
-	execute(t, pool, `UPDATE video_catalog.outbox_pending SET lane = -1`)
+	execute(t, pool, `WITH gone AS (DELETE FROM video_catalog.outbox_pending RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone`)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func (l *lab) quiet(ctx context.Context) {
 		quiet, now := false, state
 		err := l.look(ctx, func(ctx context.Context, c conn) error {
 			var pending, blocked int
-			err := c.QueryRow(ctx, `SELECT (SELECT count(*) FROM video_catalog.outbox_pending), (SELECT count(*) FROM video_catalog.outbox_blocked)`).Scan(&pending, &blocked)
+			err := c.QueryRow(ctx, `SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred), (SELECT count(*) FROM video_catalog.outbox_blocked)`).Scan(&pending, &blocked)
 			taken, heard := l.broker.published()
 			acked := l.broker.acknowledged()
 			quiet = pending+blocked == 0 && acked == taken && taken == heard

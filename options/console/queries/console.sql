@@ -4,25 +4,18 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 	set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: SampleOutbox :one
--- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, and blocked
--- aggregates up to that. Lane -1 has the events of blocked aggregates. oldest_age is in seconds; 0 if nothing is pending. Run
--- UseIndexes first.
-WITH lanes AS (
-	SELECT l.lane, l.floor_seq FROM generate_series(0, 7) AS n (lane)
-	CROSS JOIN LATERAL (
-		SELECT * FROM video_catalog.outbox_lanes l WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
-	) l
-	UNION ALL
-	SELECT -1::smallint, 0
-)
-SELECT coalesce(sum((SELECT count(*) FROM (
+-- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred ones and
+-- blocked aggregates up to that. oldest_age is in seconds; 0 if nothing is pending or blocked. Run UseIndexes first.
+SELECT (coalesce(sum((SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
-	) counted)), 0)::bigint AS pending,
-	greatest(coalesce(max(extract(epoch FROM now() - head.occurred_at)), 0), 0)::float8 AS oldest_age,
+	) counted)), 0) + (SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted
+	) counted))::bigint AS pending,
+	greatest(extract(epoch FROM now() - least(min(head.occurred_at), (SELECT min(b.oldest_at) FROM video_catalog.outbox_blocked b))), 0)::float8 AS oldest_age,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT @max_counted) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT @max_counted) counted)::bigint AS parked,
 	now()::timestamptz AS at
-FROM lanes l
+FROM video_catalog.outbox_lanes l
 LEFT JOIN LATERAL (
 	SELECT p.occurred_at FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT 1
 ) head ON true;
@@ -89,31 +82,24 @@ LIMIT @max_rows;
 SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY (@ids::uuid[]);
 
 -- name: ListPending :many
--- Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of those that are
--- set aside. Run UseIndexes first.
+-- Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of the deferred ones.
+-- Run UseIndexes first.
 SELECT p.id
-FROM generate_series(0, 7) AS n (lane)
-CROSS JOIN LATERAL (
-	SELECT l.floor_seq FROM video_catalog.outbox_lanes l WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
-) l
+FROM video_catalog.outbox_lanes l
 CROSS JOIN LATERAL (
 	SELECT p.id, p.aggregate_type, p.aggregate_id FROM video_catalog.outbox_pending p
-	WHERE p.lane = n.lane AND p.seq > l.floor_seq
+	WHERE p.lane = l.lane AND p.seq > l.floor_seq
 	ORDER BY p.seq LIMIT @max_read
 ) p
 WHERE p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
 UNION ALL
-SELECT a.id
-FROM video_catalog.outbox_aside a
-WHERE a.lane + 0 = -1 AND a.aggregate_type = @aggregate_type AND a.aggregate_id = @aggregate_id;
+SELECT d.id
+FROM video_catalog.outbox_deferred d
+WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id;
 
 -- name: ListSkipped :many
--- Returns the events of one aggregate that people have skipped, by the newest max_read entries of the audit for that action.
-SELECT skipped.event_id::uuid AS event_id FROM (
-	SELECT a.before FROM video_catalog.audit a WHERE a.action = @action ORDER BY a.id DESC LIMIT @max_read
-) newest
-CROSS JOIN LATERAL jsonb_to_recordset(newest.before) AS skipped (aggregate_type text, aggregate_id text, event_id uuid)
-WHERE skipped.aggregate_type = @aggregate_type::text AND skipped.aggregate_id = @aggregate_id::text AND skipped.event_id IS NOT NULL;
+-- Returns those of some events that people have skipped.
+SELECT event_id FROM video_catalog.outbox_skipped WHERE event_id = ANY (@event_ids::uuid[]);
 
 -- name: HasReactions :one
 -- Reports whether the command side has an inbox, which is a table of the option reactions.

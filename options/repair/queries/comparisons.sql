@@ -36,10 +36,14 @@ FROM video_catalog_read.comparisons
 ORDER BY aggregate_type;
 
 -- name: ListPendingAggregates :many
--- Returns which of the given aggregates have an event that is not known to be in Pub/Sub. It reads all pending events once.
-SELECT DISTINCT p.aggregate_id
+-- Returns those of some aggregates that have an event which is not known to be in Pub/Sub. It reads all pending events once.
+SELECT p.aggregate_id
 FROM video_catalog.outbox_pending p
-WHERE p.aggregate_type = @aggregate_type AND p.aggregate_id = ANY(@aggregate_ids::text[]);
+WHERE p.aggregate_type = @aggregate_type AND p.aggregate_id = ANY(@aggregate_ids::text[])
+UNION
+SELECT d.aggregate_id
+FROM video_catalog.outbox_deferred d
+WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = ANY(@aggregate_ids::text[]);
 
 -- name: InsertQueryAudit :exec
 -- Appends what an operator did to the query side.

@@ -7,14 +7,10 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 	set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: CountPending :one
--- Counts the events in lanes, up to max_counted. Those that are set aside do not count: they delay no other aggregate.
+-- Counts the events in lanes, up to max_counted. Deferred ones do not count: they delay no other aggregate.
 SELECT count(*)::bigint
 FROM (
-	SELECT 1 FROM generate_series(0, 7) AS n (lane)
-	CROSS JOIN LATERAL (
-		SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l
-		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
-	) l
+	SELECT 1 FROM video_catalog.outbox_lanes l
 	CROSS JOIN LATERAL (
 		SELECT 1 FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane AND p.seq > l.floor_seq
@@ -31,9 +27,9 @@ SELECT pg_current_xact_id();
 -- Makes snapshots of aggregates of one type pending. Each array has one value per snapshot. The caller has locked the
 -- aggregates, as for AppendOutbox.
 WITH new AS (
-	SELECT unnest(@ids::uuid[]) AS id,
+	SELECT unnest(@lanes::smallint[]) AS lane,
+		unnest(@ids::uuid[]) AS id,
 		unnest(@aggregate_ids::text[]) AS aggregate_id,
-		unnest(@lanes::smallint[]) AS lane,
 		unnest(@versions::bigint[]) AS version,
 		unnest(@payloads::bytea[]) AS payload,
 		unnest(@times::timestamptz[]) AS occurred_at

@@ -97,9 +97,9 @@ SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_err
 	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.id, p.version, p.event_type, p.occurred_at FROM video_catalog.outbox_aside p
-	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
-	ORDER BY p.seq LIMIT 1
+	SELECT d.id, d.version, d.event_type, d.occurred_at FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
+	ORDER BY d.seq LIMIT 1
 ) h ON true
 WHERE (b.aggregate_type, b.aggregate_id) > ($1::text, $2::text)
 	AND ($3::text = '' OR b.aggregate_type = $3)
@@ -225,8 +225,7 @@ type RequeueBlockedRow struct {
 }
 
 // Makes blocked aggregates behind the given one due immediately, at most max_rows, and returns them in the order of their
-// keys. The rows stay: only a settlement under the fence may delete them. Otherwise the settlement of a claim that saw a row
-// could set events aside that no claim would return again. The settlement of the last attempt may be running: it finds other
+// keys. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds other
 // attempts, and so does not park the event again.
 func (q *Queries) RequeueBlocked(ctx context.Context, arg RequeueBlockedParams) ([]RequeueBlockedRow, error) {
 	rows, err := q.db.Query(ctx, RequeueBlocked,
@@ -264,12 +263,12 @@ func (q *Queries) RequeueBlocked(ctx context.Context, arg RequeueBlockedParams) 
 
 const SkipBlocked = `-- name: SkipBlocked :many
 WITH due AS (
-	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq, h.event_id, h.event_type, h.version
+	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq
 	FROM video_catalog.outbox_blocked b
 	CROSS JOIN LATERAL (
-		SELECT p.seq, p.id AS event_id, p.event_type, p.version FROM video_catalog.outbox_aside p
-		WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
-		ORDER BY p.seq LIMIT 1
+		SELECT d.seq, d.id FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
+		ORDER BY d.seq LIMIT 1
 	) h
 	WHERE (b.aggregate_type, b.aggregate_id) > ($1::text, $2::text)
 		AND ($3::text = '' OR b.aggregate_type = $3)
@@ -277,23 +276,30 @@ WITH due AS (
 		AND ($5::text = '' OR b.cause = $5)
 		AND (b.parked_at IS NOT NULL OR $4 <> '')
 		AND ($6::interval = '0' OR b.parked_at < now() - $6)
-		AND ($7::uuid IS NULL OR h.event_id = $7)
+		AND ($7::uuid IS NULL OR h.id = $7)
 	ORDER BY b.aggregate_type, b.aggregate_id
 	LIMIT $8
 	FOR UPDATE OF b
 ), gone AS (
-	DELETE FROM video_catalog.outbox_pending head
-	WHERE head.lane = -1 AND head.seq IN (SELECT due.seq FROM due)
-	RETURNING head.seq
+	DELETE FROM video_catalog.outbox_deferred d USING due
+	WHERE d.aggregate_type = due.aggregate_type AND d.aggregate_id = due.aggregate_id AND d.seq = due.seq
+	RETURNING d.aggregate_type, d.aggregate_id, d.seq, d.id AS event_id, d.event_type, d.version
+), noted AS (
+	INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason)
+	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, $9, $10 FROM gone
 ), skipped AS (
 	UPDATE video_catalog.outbox_blocked b
-	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), floor_seq = due.seq
+	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1, oldest_at = (
+		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq > gone.seq
+		ORDER BY d.seq LIMIT 1
+	)
 	FROM due JOIN gone ON gone.seq = due.seq
 	WHERE b.aggregate_type = due.aggregate_type AND b.aggregate_id = due.aggregate_id
-	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, due.event_id, due.event_type, due.version
+	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, gone.event_id, gone.event_type, gone.version
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT $9, $10, $11, $12, $13, $14, count(*), jsonb_agg(to_jsonb(s) ORDER BY s.aggregate_type, s.aggregate_id)
+	SELECT $11, $9, $12, $13, $14, $10, count(*), jsonb_agg(to_jsonb(s) ORDER BY s.aggregate_type, s.aggregate_id)
 	FROM skipped s HAVING count(*) > 0
 )
 SELECT s.aggregate_type, s.aggregate_id FROM skipped s ORDER BY s.aggregate_type, s.aggregate_id
@@ -308,12 +314,12 @@ type SkipBlockedParams struct {
 	Age           time.Duration
 	EventID       *uuid.UUID
 	MaxRows       int32
-	ActionID      uuid.UUID
 	Actor         string
+	Reason        string
+	ActionID      uuid.UUID
 	Via           string
 	Action        string
 	Filter        []byte
-	Reason        string
 }
 
 type SkipBlockedRow struct {
@@ -321,9 +327,9 @@ type SkipBlockedRow struct {
 	AggregateID   string
 }
 
-// Gives up the first event of blocked aggregates behind the given one, at most max_rows, and makes their next event due. With
-// an event_id it gives up no other event. If the settlement of a failed attempt comes later, it is about the skipped event,
-// and BlockAggregate ignores it: floor_seq is higher. An event that is published meanwhile is not skipped.
+// Gives up the head of blocked aggregates behind the given one, at most max_rows, and makes their next event due. With an
+// event_id it gives up no other event. If the settlement of a failed attempt comes later, BlockAggregate does not find the event.
+// An event that is published meanwhile is not skipped.
 func (q *Queries) SkipBlocked(ctx context.Context, arg SkipBlockedParams) ([]SkipBlockedRow, error) {
 	rows, err := q.db.Query(ctx, SkipBlocked,
 		arg.AfterType,
@@ -334,12 +340,12 @@ func (q *Queries) SkipBlocked(ctx context.Context, arg SkipBlockedParams) ([]Ski
 		arg.Age,
 		arg.EventID,
 		arg.MaxRows,
-		arg.ActionID,
 		arg.Actor,
+		arg.Reason,
+		arg.ActionID,
 		arg.Via,
 		arg.Action,
 		arg.Filter,
-		arg.Reason,
 	)
 	if err != nil {
 		return nil, err

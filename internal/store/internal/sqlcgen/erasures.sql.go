@@ -34,37 +34,30 @@ func (q *Queries) EraseOutbox(ctx context.Context, erasureIds []int64, afterID u
 }
 
 const ErasePending = `-- name: ErasePending :exec
-WITH aside AS (
-	DELETE FROM video_catalog.outbox_pending p
-	WHERE p.lane = -1 AND p.lane + 0 = -1 AND p.aggregate_type = $1 AND p.aggregate_id = $2
-	RETURNING p.seq
-), waiting AS (
-	DELETE FROM video_catalog.outbox_pending p
-	WHERE p.lane = $3 AND p.seq > $4 AND p.aggregate_type = $1 AND p.aggregate_id = $2
-	RETURNING p.seq
+WITH unblocked AS (
+	DELETE FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = $3 AND b.aggregate_id = $4
+), deferred AS (
+	DELETE FROM video_catalog.outbox_deferred d WHERE d.aggregate_type = $3 AND d.aggregate_id = $4
 )
-UPDATE video_catalog.outbox_blocked b
-SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(),
-	floor_seq = greatest(b.floor_seq, (SELECT max(gone.seq) FROM (SELECT seq FROM aside UNION ALL SELECT seq FROM waiting) gone))
-WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
+DELETE FROM video_catalog.outbox_pending p
+WHERE p.lane = $1 AND p.seq > $2 AND p.aggregate_type = $3 AND p.aggregate_id = $4
 `
 
 type ErasePendingParams struct {
-	AggregateType string
-	AggregateID   string
 	Lane          int16
 	FloorSeq      int64
+	AggregateType string
+	AggregateID   string
 }
 
-// Deletes the pending events of an aggregate, also those that were set aside. If it is blocked, it becomes due immediately.
-// The row stays: see RequeueBlocked. If the settlement of a failed attempt comes later, floor_seq is higher by then, and
-// BlockAggregate ignores it. The caller must hold the lock of LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
+// Deletes the pending and deferred events of an aggregate, and ends its block. The caller must hold the lock of
+// LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
 func (q *Queries) ErasePending(ctx context.Context, arg ErasePendingParams) error {
 	_, err := q.db.Exec(ctx, ErasePending,
-		arg.AggregateType,
-		arg.AggregateID,
 		arg.Lane,
 		arg.FloorSeq,
+		arg.AggregateType,
+		arg.AggregateID,
 	)
 	return err
 }
@@ -128,13 +121,11 @@ func (q *Queries) ListErasures(ctx context.Context, maxRows int32) ([]int64, err
 }
 
 const LockOutboxLane = `-- name: LockOutboxLane :one
-SELECT floor_seq FROM video_catalog.outbox_lanes
-WHERE lane = $1
-FOR UPDATE
+SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = $1 FOR UPDATE
 `
 
-// Locks the lane until the end of the transaction, as every claim and settlement does. So no event
-// leaves it meanwhile.
+// Locks a lane until the end of the transaction, as every claim and settlement does. So no event of it leaves the lane
+// meanwhile.
 func (q *Queries) LockOutboxLane(ctx context.Context, lane int16) (int64, error) {
 	row := q.db.QueryRow(ctx, LockOutboxLane, lane)
 	var floor_seq int64

@@ -14,15 +14,16 @@ import (
 
 const AppendOutbox = `-- name: AppendOutbox :exec
 WITH event AS (
-	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, caller, causation_id, correlation_id)
-	VALUES ($2, $3, $4, $5, $6, $7, $8, $9, $10,
-		$11, $12, $13)
-	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
+		traceparent, caller, causation_id, correlation_id)
+	VALUES ($2, $3, $4, $5, $6, $7, $8, $9,
+		$10, $11, $12, $13)
+	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, caller, causation_id, correlation_id
 )
-INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
-	causation_id, correlation_id)
-SELECT $1::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
-	causation_id, correlation_id
+INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
+	traceparent, causation_id, correlation_id)
+SELECT $1::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
+	traceparent, causation_id, correlation_id
 FROM event
 `
 
@@ -43,9 +44,9 @@ type AppendOutboxParams struct {
 }
 
 // Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row has no caller, so
-// nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted. Two floors
-// depend on the order of these steps. The floor of a blocked aggregate requires that its events are committed in the order
-// of seq. The floor of a lane requires that a transaction has its id before it draws a seq; the first insert ensures that.
+// nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
+// an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its id before it draws a
+// seq; the first insert ensures that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, AppendOutbox,
 		arg.Lane,
@@ -66,146 +67,83 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 }
 
 const BlockAggregate = `-- name: BlockAggregate :exec
-INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
-VALUES ($1, $2, $3, $4,
-	CASE WHEN $5::bool THEN NULL ELSE clock_timestamp() + $6::interval END, $7,
-	CASE WHEN $5 THEN clock_timestamp() END, $8)
+INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, oldest_at)
+SELECT d.aggregate_type, d.aggregate_id, d.lane, d.seq, $1::int,
+	CASE WHEN $2::bool THEN NULL ELSE clock_timestamp() + $3::interval END,
+	CASE WHEN $2 THEN clock_timestamp() END, $4::text, CASE d.repeat WHEN '' THEN d.occurred_at END
+FROM video_catalog.outbox_deferred d
+WHERE d.aggregate_type = $5 AND d.aggregate_id = $6 AND d.seq = $7
 ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
-SET attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at
-WHERE b.attempts = excluded.attempts - 1 AND b.floor_seq <= excluded.floor_seq
+SET head_seq = excluded.head_seq, attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, parked_at = excluded.parked_at,
+	last_error = excluded.last_error, oldest_at = excluded.oldest_at
+WHERE b.attempts = excluded.attempts - 1
 `
 
 type BlockAggregateParams struct {
-	AggregateType string
-	AggregateID   string
-	Lane          int16
 	Attempts      int32
 	Park          bool
 	RetryIn       time.Duration
 	LastError     string
-	FloorSeq      int64
+	AggregateType string
+	AggregateID   string
+	Seq           int64
 }
 
-// Blocks an aggregate until retry_in from now, or with park until a person acts. Its first event behind floor_seq was
-// refused.
-// Otherwise a person has requeued or skipped the event meanwhile.
+// Blocks an aggregate until retry_in from now, or with park until a person acts. The deferred event was refused as its head.
+// If it is no longer there, or the attempts have changed, a person was quicker.
 func (q *Queries) BlockAggregate(ctx context.Context, arg BlockAggregateParams) error {
 	_, err := q.db.Exec(ctx, BlockAggregate,
-		arg.AggregateType,
-		arg.AggregateID,
-		arg.Lane,
 		arg.Attempts,
 		arg.Park,
 		arg.RetryIn,
 		arg.LastError,
-		arg.FloorSeq,
+		arg.AggregateType,
+		arg.AggregateID,
+		arg.Seq,
 	)
 	return err
-}
-
-const ClaimOutbox = `-- name: ClaimOutbox :many
-SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bigint AS seq,
-	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
-	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
-	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
-	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat,
-	c.causation_id::uuid AS causation_id, c.correlation_id::uuid AS correlation_id
-FROM video_catalog.outbox_claim($1::int, $2::bigint, $3::interval,
-	$4::smallint,
-	$5::bigint, $6::bigint[]) AS c
-`
-
-type ClaimOutboxParams struct {
-	MaxEvents  int32
-	MaxBytes   int64
-	LeaseFor   time.Duration
-	OnlyLane   *int16
-	Token      int64
-	LostTokens []int64
-}
-
-type ClaimOutboxRow struct {
-	Lane          int16
-	LeaseToken    int64
-	Seq           int64
-	Retry         bool
-	Blocked       bool
-	Attempts      int32
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
-	Version       int64
-	EventType     string
-	SchemaVersion int32
-	Payload       []byte
-	OccurredAt    time.Time
-	Traceparent   string
-	Repeat        string
-	CausationID   uuid.UUID
-	CorrelationID uuid.UUID
-}
-
-// Claims a lane: see video_catalog.outbox_claim.
-func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]ClaimOutboxRow, error) {
-	rows, err := q.db.Query(ctx, ClaimOutbox,
-		arg.MaxEvents,
-		arg.MaxBytes,
-		arg.LeaseFor,
-		arg.OnlyLane,
-		arg.Token,
-		arg.LostTokens,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ClaimOutboxRow
-	for rows.Next() {
-		var i ClaimOutboxRow
-		if err := rows.Scan(
-			&i.Lane,
-			&i.LeaseToken,
-			&i.Seq,
-			&i.Retry,
-			&i.Blocked,
-			&i.Attempts,
-			&i.ID,
-			&i.AggregateType,
-			&i.AggregateID,
-			&i.Version,
-			&i.EventType,
-			&i.SchemaVersion,
-			&i.Payload,
-			&i.OccurredAt,
-			&i.Traceparent,
-			&i.Repeat,
-			&i.CausationID,
-			&i.CorrelationID,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const CommitOutboxAsync = `-- name: CommitOutboxAsync :exec
 SELECT set_config('synchronous_commit', 'off', true)
 `
 
-// Losing a settlement in a crash means publishing twice, never losing an event.
+// Losing a claim or a settlement in a crash means publishing twice, never losing an event.
 func (q *Queries) CommitOutboxAsync(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, CommitOutboxAsync)
 	return err
 }
 
+const DeferEvents = `-- name: DeferEvents :exec
+WITH gone AS (
+	DELETE FROM video_catalog.outbox_pending p
+	WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3 AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
+	RETURNING p.lane, p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at, p.traceparent, p.repeat, p.causation_id, p.correlation_id
+)
+INSERT INTO video_catalog.outbox_deferred SELECT gone.lane, gone.seq, gone.id, gone.aggregate_type, gone.aggregate_id, gone.event_type, gone.version, gone.schema_version, gone.payload, gone.occurred_at, gone.traceparent, gone.repeat, gone.causation_id, gone.correlation_id FROM gone
+`
+
+type DeferEventsParams struct {
+	Lane    int16
+	HeadSeq int64
+	TailSeq int64
+	Seqs    []int64
+}
+
+// Moves events of blocked aggregates to outbox_deferred, which has the same columns.
+func (q *Queries) DeferEvents(ctx context.Context, arg DeferEventsParams) error {
+	_, err := q.db.Exec(ctx, DeferEvents,
+		arg.Lane,
+		arg.HeadSeq,
+		arg.TailSeq,
+		arg.Seqs,
+	)
+	return err
+}
+
 const DeletePublished = `-- name: DeletePublished :exec
 DELETE FROM video_catalog.outbox_pending p
-WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3
-	AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
+WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3 AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
 `
 
 type DeletePublishedParams struct {
@@ -215,8 +153,8 @@ type DeletePublishedParams struct {
 	Seqs    []int64
 }
 
-// Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the
-// whole range, because events that were committed late and never sent may be in between.
+// Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the whole
+// range, because events that were committed late and never sent may be in between.
 func (q *Queries) DeletePublished(ctx context.Context, arg DeletePublishedParams) error {
 	_, err := q.db.Exec(ctx, DeletePublished,
 		arg.Lane,
@@ -227,13 +165,65 @@ func (q *Queries) DeletePublished(ctx context.Context, arg DeletePublishedParams
 	return err
 }
 
-const DeleteRetried = `-- name: DeleteRetried :exec
-DELETE FROM video_catalog.outbox_pending WHERE lane = -1 AND seq = $1
+const EndBlocks = `-- name: EndBlocks :exec
+DELETE FROM video_catalog.outbox_blocked b
+WHERE b.lane = $1 AND b.next_retry_at <= now() AND (
+	SELECT true FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
+	ORDER BY d.seq LIMIT 1
+) IS NULL
 `
 
-func (q *Queries) DeleteRetried(ctx context.Context, seq int64) error {
-	_, err := q.db.Exec(ctx, DeleteRetried, seq)
+// Ends the block of aggregates that are due and have nothing deferred. The caller has the lease of the lane.
+func (q *Queries) EndBlocks(ctx context.Context, lane int16) error {
+	_, err := q.db.Exec(ctx, EndBlocks, lane)
 	return err
+}
+
+const LeaseLane = `-- name: LeaseLane :one
+UPDATE video_catalog.outbox_lanes
+SET token = $1, leased_until = clock_timestamp() + $2::interval
+WHERE lane = (
+	SELECT l.lane FROM video_catalog.outbox_lanes l
+	WHERE l.lane BETWEEN $3 AND $4
+		AND l.leased_until NOT BETWEEN now() AND now() + 2 * $2::interval
+		AND coalesce(
+			(SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.settled_seq ORDER BY p.seq LIMIT 1),
+			(SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1),
+			(SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.seq <= l.settled_seq ORDER BY p.seq LIMIT 1)
+		) = 1
+	ORDER BY l.leased_until > now() DESC, l.leased_until
+	LIMIT 1
+	FOR UPDATE SKIP LOCKED
+)
+RETURNING lane, floor_seq
+`
+
+type LeaseLaneParams struct {
+	Token     int64
+	LeaseFor  time.Duration
+	FirstLane int16
+	LastLane  int16
+}
+
+type LeaseLaneRow struct {
+	Lane     int16
+	FloorSeq int64
+}
+
+// Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
+// of the database. Work is a pending event or an aggregate that is due. A lease that ends later than in twice its duration was
+// taken before the clock was set back. It reads behind settled_seq first: before it are the dead rows of the last claims.
+func (q *Queries) LeaseLane(ctx context.Context, arg LeaseLaneParams) (LeaseLaneRow, error) {
+	row := q.db.QueryRow(ctx, LeaseLane,
+		arg.Token,
+		arg.LeaseFor,
+		arg.FirstLane,
+		arg.LastLane,
+	)
+	var i LeaseLaneRow
+	err := row.Scan(&i.Lane, &i.FloorSeq)
+	return i, err
 }
 
 const MaintainOutbox = `-- name: MaintainOutbox :one
@@ -256,43 +246,31 @@ func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time
 
 const MeasureOutbox = `-- name: MeasureOutbox :one
 WITH lanes AS (
-	SELECT l.lane, l.floor_seq FROM generate_series(0, 7) AS n (lane)
-	CROSS JOIN LATERAL (
-		SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l
-		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
-	) l
-	UNION ALL
-	SELECT -1::smallint, 0
-), heads AS (
-	SELECT l.lane, head.occurred_at
-	FROM lanes l
-	CROSS JOIN LATERAL (
-		SELECT p.occurred_at FROM video_catalog.outbox_pending p
-		WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = ''
-		ORDER BY p.seq LIMIT 1
-	) head
+	SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
 )
 SELECT
-	coalesce((SELECT min(h.occurred_at) FROM heads h WHERE h.lane >= 0), 'epoch')::timestamptz AS oldest,
-	coalesce((SELECT h.occurred_at FROM heads h WHERE h.lane = -1), 'epoch')::timestamptz AS oldest_blocked,
+	coalesce((
+		SELECT min(head.occurred_at) FROM lanes l CROSS JOIN LATERAL (
+			SELECT p.occurred_at FROM video_catalog.outbox_pending p
+			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
+		) head
+	), 'epoch')::timestamptz AS oldest,
+	coalesce((SELECT b.oldest_at FROM video_catalog.outbox_blocked b WHERE b.oldest_at IS NOT NULL ORDER BY b.oldest_at LIMIT 1), 'epoch')::timestamptz AS oldest_blocked,
 	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (
-			SELECT 1 FROM video_catalog.outbox_pending p
-			WHERE p.lane = l.lane AND p.seq > l.floor_seq
-			ORDER BY p.seq LIMIT $1
-		) p
+		(SELECT 1 FROM lanes l CROSS JOIN LATERAL (
+			SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
+		) p)
+		UNION ALL
+		(SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1)
 		LIMIT $1
 	) counted)::bigint AS pending,
 	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT $1) b
-		LIMIT $1
+		SELECT 1 FROM video_catalog.outbox_blocked b ORDER BY b.lane, b.next_retry_at LIMIT $1
 	) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT $1) b
-		LIMIT $1
+		SELECT 1 FROM lanes l CROSS JOIN LATERAL (
+			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT $1
+		) b LIMIT $1
 	) counted)::bigint AS parked
 `
 
@@ -304,10 +282,9 @@ type MeasureOutboxRow struct {
 	Parked        int64
 }
 
-// Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest event set
-// aside happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
-// are not late. It counts pending events, blocked aggregates and parked aggregates, each up to
-// max_counted.
+// Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest head of a blocked
+// aggregate happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
+// are not late. It counts pending events, blocked aggregates and parked aggregates, each up to max_counted.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
 	var i MeasureOutboxRow
@@ -335,103 +312,216 @@ func (q *Queries) MeasurePartitions(ctx context.Context) (int32, error) {
 	return days_ahead, err
 }
 
-const SetAside = `-- name: SetAside :exec
-UPDATE video_catalog.outbox_pending p SET lane = -1
-WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3
-	AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
+const RaiseFloors = `-- name: RaiseFloors :exec
+WITH seen AS MATERIALIZED (
+	SELECT l.lane, l.settled_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
+), free AS (
+	SELECT l.lane FROM video_catalog.outbox_lanes l
+	WHERE l.floor_seq < l.settled_seq AND l.mark_xid <= pg_snapshot_xmin(pg_current_snapshot())
+	ORDER BY l.lane FOR UPDATE SKIP LOCKED
+)
+UPDATE video_catalog.outbox_lanes l
+SET mark_seq = seen.settled_seq,
+	mark_xid = pg_current_xact_id(),
+	floor_seq = greatest(l.floor_seq, least(l.mark_seq, (
+		SELECT p.seq - 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT 1
+	)))
+FROM seen JOIN free USING (lane)
+WHERE l.lane = seen.lane
 `
 
-type SetAsideParams struct {
-	Lane    int16
-	HeadSeq int64
-	TailSeq int64
-	Seqs    []int64
-}
-
-func (q *Queries) SetAside(ctx context.Context, arg SetAsideParams) error {
-	_, err := q.db.Exec(ctx, SetAside,
-		arg.Lane,
-		arg.HeadSeq,
-		arg.TailSeq,
-		arg.Seqs,
-	)
+// Raises the floor of each lane to its lowest pending seq, not above the mark. A transaction has its id before it draws a seq,
+// so when all transactions before mark_xid have ended, no more events appear at or below mark_seq. The next mark is the
+// settled_seq of our snapshot, which is older than our own id; the row itself may be newer.
+func (q *Queries) RaiseFloors(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, RaiseFloors)
 	return err
 }
 
-const SettleOutbox = `-- name: SettleOutbox :one
-UPDATE video_catalog.outbox_lanes n
-SET lease_token = 0,
-	settlements = settlements + 1,
-	era = (settlements + 1) / 50,
-	leased_until = clock_timestamp(),
-	floor_seq = CASE WHEN mark_ripe AND $1::bigint > 0 THEN greatest(floor_seq, least(mark_seq + 1, $1) - 1) ELSE floor_seq END,
-	mark_seq = CASE WHEN mark_ripe AND $1 > 0 THEN $2::bigint ELSE mark_seq END,
-	-- Our own id: a transaction that has drawn a seq up to tail_seq had its id before that, hence a lower one.
-	mark_xid = CASE WHEN mark_ripe AND $1 > 0 THEN pg_current_xact_id() ELSE mark_xid END,
-	settled_seq = greatest(settled_seq, $2)
-WHERE n.ctid = (SELECT l.ctid FROM video_catalog.outbox_lanes l WHERE l.lane = $3 ORDER BY l.era DESC LIMIT 1)
-	AND n.lease_token = $4
+const ReadClaim = `-- name: ReadClaim :many
+SELECT c.seq::bigint AS seq,
+	c.deferred::bool AS deferred,
+	c.blocked::bool AS blocked,
+	c.attempts::int AS attempts,
+	c.id::uuid AS id,
+	c.aggregate_type::text AS aggregate_type,
+	c.aggregate_id::text AS aggregate_id,
+	c.event_type::text AS event_type,
+	c.version::bigint AS version,
+	c.schema_version::int AS schema_version,
+	c.payload::bytea AS payload,
+	c.occurred_at::timestamptz AS occurred_at,
+	coalesce(c.traceparent, '')::text AS traceparent,
+	c.repeat::text AS repeat,
+	c.causation_id,
+	c.correlation_id
+FROM (
+	SELECT d.lane, d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at, d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, d.next_retry_at, sum(octet_length(d.payload)) OVER (
+			ORDER BY d.next_retry_at, d.aggregate_type, d.aggregate_id, d.seq ROWS UNBOUNDED PRECEDING
+		) - octet_length(d.payload) AS bytes_before, true AS deferred, false AS blocked
+	FROM (
+		SELECT d.lane, d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at, d.traceparent, d.repeat, d.causation_id, d.correlation_id, due.attempts, due.next_retry_at
+		FROM (
+			SELECT aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, cause, oldest_at FROM video_catalog.outbox_blocked b
+			WHERE b.lane = $1 AND b.next_retry_at <= now()
+			ORDER BY b.next_retry_at LIMIT least(100, $2::int)
+		) due
+		CROSS JOIN LATERAL (
+			SELECT lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, repeat, causation_id, correlation_id FROM video_catalog.outbox_deferred d
+			WHERE d.aggregate_type = due.aggregate_type AND d.aggregate_id = due.aggregate_id AND d.seq >= due.head_seq
+			ORDER BY d.seq LIMIT CASE due.attempts WHEN 0 THEN $2 ELSE 1 END
+		) d
+		LIMIT $2 -- read no more rows than that
+	) d
+	UNION ALL
+	SELECT p.lane, p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at, p.traceparent, p.repeat, p.causation_id, p.correlation_id, p.attempts, p.next_retry_at, p.bytes_before, false, (
+			SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
+		) IS NOT NULL
+	FROM (
+		SELECT p.lane, p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at, p.traceparent, p.repeat, p.causation_id, p.correlation_id, 0 AS attempts, NULL::timestamptz AS next_retry_at,
+			sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
+		FROM video_catalog.outbox_pending p
+		WHERE p.lane = $1 AND p.seq > $3
+		ORDER BY p.seq LIMIT $4::int
+	) p
+) c
+WHERE c.bytes_before < $5::bigint
+`
+
+type ReadClaimParams struct {
+	Lane        int16
+	MaxDeferred int32
+	FloorSeq    int64
+	MaxEvents   int32
+	MaxBytes    int64
+}
+
+type ReadClaimRow struct {
+	Seq           int64
+	Deferred      bool
+	Blocked       bool
+	Attempts      int32
+	ID            uuid.UUID
+	AggregateType string
+	AggregateID   string
+	EventType     string
+	Version       int64
+	SchemaVersion int32
+	Payload       []byte
+	OccurredAt    time.Time
+	Traceparent   string
+	Repeat        string
+	CausationID   *uuid.UUID
+	CorrelationID *uuid.UUID
+}
+
+// Returns the oldest events of a lane, in any order: at most max_events pending ones above the floor, and at most max_deferred
+// deferred ones of up to 100 aggregates that are due, the longest first. Of an aggregate with attempts it returns only the
+// head, because the broker refuses a whole request that has one bad message. Either kind ends with the event with which its
+// payloads reach max_bytes. blocked says that the aggregate of a pending event is blocked. It is a statement of its own: its
+// snapshot must be newer than the lock of the lane.
+func (q *Queries) ReadClaim(ctx context.Context, arg ReadClaimParams) ([]ReadClaimRow, error) {
+	rows, err := q.db.Query(ctx, ReadClaim,
+		arg.Lane,
+		arg.MaxDeferred,
+		arg.FloorSeq,
+		arg.MaxEvents,
+		arg.MaxBytes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReadClaimRow
+	for rows.Next() {
+		var i ReadClaimRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.Deferred,
+			&i.Blocked,
+			&i.Attempts,
+			&i.ID,
+			&i.AggregateType,
+			&i.AggregateID,
+			&i.EventType,
+			&i.Version,
+			&i.SchemaVersion,
+			&i.Payload,
+			&i.OccurredAt,
+			&i.Traceparent,
+			&i.Repeat,
+			&i.CausationID,
+			&i.CorrelationID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ReleaseLane = `-- name: ReleaseLane :one
+UPDATE video_catalog.outbox_lanes
+SET token = 0, leased_until = clock_timestamp(), settled_seq = greatest(settled_seq, $1::bigint)
+WHERE lane = $2 AND token = $3
 RETURNING true AS held
 `
 
-type SettleOutboxParams struct {
-	HeadSeq    int64
-	TailSeq    int64
-	Lane       int16
-	LeaseToken int64
-}
-
-// Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the
-// fence: the row of the lane is locked, so no other process claims or settles it before the transaction ends. head_seq
-// and tail_seq are the first and last seq of the claim's rows that are not for a retry, whatever their result; 0 if there
-// were none. Every event that is published or set aside is between them.
-func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (bool, error) {
-	row := q.db.QueryRow(ctx, SettleOutbox,
-		arg.HeadSeq,
-		arg.TailSeq,
-		arg.Lane,
-		arg.LeaseToken,
-	)
+// Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the fence: the
+// row of the lane is locked, so no other process claims or settles it before the transaction ends.
+func (q *Queries) ReleaseLane(ctx context.Context, tailSeq int64, lane int16, token int64) (bool, error) {
+	row := q.db.QueryRow(ctx, ReleaseLane, tailSeq, lane, token)
 	var held bool
 	err := row.Scan(&held)
 	return held, err
 }
 
-const UnblockAggregate = `-- name: UnblockAggregate :exec
-WITH next AS (
-	SELECT a.seq
-	FROM video_catalog.outbox_blocked b
-	CROSS JOIN LATERAL (
-		SELECT a.seq FROM video_catalog.outbox_aside a
-		WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
-			AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
-		ORDER BY a.aggregate_type, a.aggregate_id, a.seq LIMIT 1
-	) a
+const ResumeAggregate = `-- name: ResumeAggregate :exec
+WITH head AS (
+	SELECT b.head_seq, $3::bigint AS published_seq FROM video_catalog.outbox_blocked b
 	WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
+), published AS (
+	DELETE FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = $1 AND d.aggregate_id = $2
+		AND d.seq >= (SELECT head.head_seq FROM head) AND d.seq <= (SELECT head.published_seq FROM head)
+), next AS (
+	SELECT d.seq, d.oldest_at FROM head CROSS JOIN LATERAL (
+		SELECT d.seq, CASE d.repeat WHEN '' THEN d.occurred_at END AS oldest_at FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = $1 AND d.aggregate_id = $2 AND d.seq >= head.head_seq AND d.seq > head.published_seq
+		ORDER BY d.seq LIMIT 1
+	) d
 ), ended AS (
 	DELETE FROM video_catalog.outbox_blocked b
 	WHERE b.aggregate_type = $1 AND b.aggregate_id = $2 AND NOT EXISTS (SELECT FROM next)
 )
 UPDATE video_catalog.outbox_blocked b
-SET attempts = 0, next_retry_at = clock_timestamp(), last_error = '', parked_at = NULL, floor_seq = next.seq - 1
+SET head_seq = next.seq, attempts = 0, next_retry_at = clock_timestamp(), last_error = '', oldest_at = next.oldest_at
 FROM next
 WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
 `
 
-// Ends the block of an aggregate that has nothing set aside. Otherwise the aggregate becomes due immediately, behind
-// those that are already due, with no attempts.
-func (q *Queries) UnblockAggregate(ctx context.Context, aggregateType string, aggregateID string) error {
-	_, err := q.db.Exec(ctx, UnblockAggregate, aggregateType, aggregateID)
+// Deletes the deferred events of an aggregate up to published_seq. The next one becomes due, behind the aggregates that are
+// due, with no attempts. Without one, the block ends.
+func (q *Queries) ResumeAggregate(ctx context.Context, aggregateType string, aggregateID string, publishedSeq int64) error {
+	_, err := q.db.Exec(ctx, ResumeAggregate, aggregateType, aggregateID, publishedSeq)
 	return err
 }
 
 const UseOutboxIndexes = `-- name: UseOutboxIndexes :exec
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
+SELECT set_config('enable_seqscan', 'off', true),
+	set_config('enable_bitmapscan', 'off', true),
+	set_config('enable_hashjoin', 'off', true),
+	set_config('enable_mergejoin', 'off', true),
+	set_config('jit', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true)
 `
 
-// Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so the plans of the
-// statements below must not depend on them. Each statement leaves the planner one index to use. See video_catalog.outbox_claim.
+// Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so no plan may depend on them:
+// each statement below has one index to use, and scalar subqueries in place of joins and EXISTS, which may read a whole queue.
+// Without sequential scans a plan costs so much that JIT would compile it.
 func (q *Queries) UseOutboxIndexes(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, UseOutboxIndexes)
 	return err

@@ -265,24 +265,21 @@ func (q *Queries) ListNewest(ctx context.Context, maxRows int32) ([]ListNewestRo
 
 const listPending = `-- name: ListPending :many
 SELECT p.id
-FROM generate_series(0, 7) AS n (lane)
-CROSS JOIN LATERAL (
-	SELECT l.floor_seq FROM video_catalog.outbox_lanes l WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
-) l
+FROM video_catalog.outbox_lanes l
 CROSS JOIN LATERAL (
 	SELECT p.id, p.aggregate_type, p.aggregate_id FROM video_catalog.outbox_pending p
-	WHERE p.lane = n.lane AND p.seq > l.floor_seq
+	WHERE p.lane = l.lane AND p.seq > l.floor_seq
 	ORDER BY p.seq LIMIT $1
 ) p
 WHERE p.aggregate_type = $2 AND p.aggregate_id = $3
 UNION ALL
-SELECT a.id
-FROM video_catalog.outbox_aside a
-WHERE a.lane + 0 = -1 AND a.aggregate_type = $2 AND a.aggregate_id = $3
+SELECT d.id
+FROM video_catalog.outbox_deferred d
+WHERE d.aggregate_type = $2 AND d.aggregate_id = $3
 `
 
-// Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of those that are
-// set aside. Run UseIndexes first.
+// Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of the deferred ones.
+// Run UseIndexes first.
 func (q *Queries) ListPending(ctx context.Context, maxRead int32, aggregateType string, aggregateID string) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, listPending, maxRead, aggregateType, aggregateID)
 	if err != nil {
@@ -336,28 +333,12 @@ func (q *Queries) ListQuarantined(ctx context.Context, eventIds []string) ([]Lis
 }
 
 const listSkipped = `-- name: ListSkipped :many
-SELECT skipped.event_id::uuid AS event_id FROM (
-	SELECT a.before FROM video_catalog.audit a WHERE a.action = $1 ORDER BY a.id DESC LIMIT $2
-) newest
-CROSS JOIN LATERAL jsonb_to_recordset(newest.before) AS skipped (aggregate_type text, aggregate_id text, event_id uuid)
-WHERE skipped.aggregate_type = $3::text AND skipped.aggregate_id = $4::text AND skipped.event_id IS NOT NULL
+SELECT event_id FROM video_catalog.outbox_skipped WHERE event_id = ANY ($1::uuid[])
 `
 
-type ListSkippedParams struct {
-	Action        string
-	MaxRead       int32
-	AggregateType string
-	AggregateID   string
-}
-
-// Returns the events of one aggregate that people have skipped, by the newest max_read entries of the audit for that action.
-func (q *Queries) ListSkipped(ctx context.Context, arg ListSkippedParams) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, listSkipped,
-		arg.Action,
-		arg.MaxRead,
-		arg.AggregateType,
-		arg.AggregateID,
-	)
+// Returns those of some events that people have skipped.
+func (q *Queries) ListSkipped(ctx context.Context, eventIds []uuid.UUID) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, listSkipped, eventIds)
 	if err != nil {
 		return nil, err
 	}
@@ -481,22 +462,16 @@ func (q *Queries) SampleInbox(ctx context.Context, consumers []string, maxRead i
 }
 
 const sampleOutbox = `-- name: SampleOutbox :one
-WITH lanes AS (
-	SELECT l.lane, l.floor_seq FROM generate_series(0, 7) AS n (lane)
-	CROSS JOIN LATERAL (
-		SELECT lane, era, lease_token, leased_until, leased_for, floor_seq, mark_seq, mark_xid, mark_ripe, settled_seq, settlements FROM video_catalog.outbox_lanes l WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
-	) l
-	UNION ALL
-	SELECT -1::smallint, 0
-)
-SELECT coalesce(sum((SELECT count(*) FROM (
+SELECT (coalesce(sum((SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
-	) counted)), 0)::bigint AS pending,
-	greatest(coalesce(max(extract(epoch FROM now() - head.occurred_at)), 0), 0)::float8 AS oldest_age,
+	) counted)), 0) + (SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
+	) counted))::bigint AS pending,
+	greatest(extract(epoch FROM now() - least(min(head.occurred_at), (SELECT min(b.oldest_at) FROM video_catalog.outbox_blocked b))), 0)::float8 AS oldest_age,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT $1) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT $1) counted)::bigint AS parked,
 	now()::timestamptz AS at
-FROM lanes l
+FROM video_catalog.outbox_lanes l
 LEFT JOIN LATERAL (
 	SELECT p.occurred_at FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT 1
 ) head ON true
@@ -510,9 +485,8 @@ type SampleOutboxRow struct {
 	At        time.Time
 }
 
-// Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, and blocked
-// aggregates up to that. Lane -1 has the events of blocked aggregates. oldest_age is in seconds; 0 if nothing is pending. Run
-// UseIndexes first.
+// Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred ones and
+// blocked aggregates up to that. oldest_age is in seconds; 0 if nothing is pending or blocked. Run UseIndexes first.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
 	var i SampleOutboxRow

@@ -84,9 +84,13 @@ func (q *Queries) InsertQueryAudit(ctx context.Context, arg InsertQueryAuditPara
 }
 
 const listPendingAggregates = `-- name: ListPendingAggregates :many
-SELECT DISTINCT p.aggregate_id
+SELECT p.aggregate_id
 FROM video_catalog.outbox_pending p
 WHERE p.aggregate_type = $1 AND p.aggregate_id = ANY($2::text[])
+UNION
+SELECT d.aggregate_id
+FROM video_catalog.outbox_deferred d
+WHERE d.aggregate_type = $1 AND d.aggregate_id = ANY($2::text[])
 `
 
 // Returns which of the given aggregates have an event that is not known to be in Pub/Sub. It reads all pending events once.

@@ -14,9 +14,9 @@ import (
 
 const appendSnapshots = `-- name: AppendSnapshots :exec
 WITH new AS (
-	SELECT unnest($8::uuid[]) AS id,
-		unnest($9::text[]) AS aggregate_id,
-		unnest($10::smallint[]) AS lane,
+	SELECT unnest($8::smallint[]) AS lane,
+		unnest($9::uuid[]) AS id,
+		unnest($10::text[]) AS aggregate_id,
 		unnest($11::bigint[]) AS version,
 		unnest($12::bytea[]) AS payload,
 		unnest($13::timestamptz[]) AS occurred_at
@@ -39,9 +39,9 @@ type AppendSnapshotsParams struct {
 	Filter        []byte
 	Reason        string
 	Before        []byte
+	Lanes         []int16
 	Ids           []uuid.UUID
 	AggregateIds  []string
-	Lanes         []int16
 	Versions      []int64
 	Payloads      [][]byte
 	Times         []time.Time
@@ -61,9 +61,9 @@ func (q *Queries) AppendSnapshots(ctx context.Context, arg AppendSnapshotsParams
 		arg.Filter,
 		arg.Reason,
 		arg.Before,
+		arg.Lanes,
 		arg.Ids,
 		arg.AggregateIds,
-		arg.Lanes,
 		arg.Versions,
 		arg.Payloads,
 		arg.Times,
@@ -87,11 +87,7 @@ func (q *Queries) BeginBackfill(ctx context.Context) error {
 const countPending = `-- name: CountPending :one
 SELECT count(*)::bigint
 FROM (
-	SELECT 1 FROM generate_series(0, 7) AS n (lane)
-	CROSS JOIN LATERAL (
-		SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l
-		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
-	) l
+	SELECT 1 FROM video_catalog.outbox_lanes l
 	CROSS JOIN LATERAL (
 		SELECT 1 FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane AND p.seq > l.floor_seq
@@ -101,7 +97,7 @@ FROM (
 ) counted
 `
 
-// Counts the events in lanes, up to max_counted. Those that are set aside do not count: they delay no other aggregate.
+// Counts the events in lanes, up to max_counted. Deferred ones do not count: they delay no other aggregate.
 func (q *Queries) CountPending(ctx context.Context, maxCounted int32) (int64, error) {
 	row := q.db.QueryRow(ctx, countPending, maxCounted)
 	var column_1 int64

@@ -405,6 +405,7 @@ func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 			s.Done = append(s.Done, e.Seq)
 		case refused, behindRefused, wasBlocked:
 			s.Defer = append(s.Defer, e.Seq)
+		case notSent, lost: // it stays
 		}
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {

@@ -7,7 +7,6 @@ LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 API_LINT := go tool -modfile=tools/apilint/go.mod api-linter
 SQLC_FILES = sqlc.yaml $(wildcard options/*/sqlc.yaml)
 SQLC_OUT   = internal/store/internal/sqlcgen $(patsubst %/sqlc.yaml,%/internal/sqlcgen,$(wildcard options/*/sqlc.yaml))
-NPM  := $(shell command -v npm 2>/dev/null)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 IMAGE   ?= server
@@ -29,7 +28,7 @@ test-race: ## Run the tests with the race detector, in random order.
 	go test -race -shuffle=on ./...
 
 .PHONY: check
-check: drift lint breaking openapi verify build secrets test-race ## Run exactly what CI runs. Changes no file.
+check: drift lint breaking verify build secrets test-race ## Run exactly what CI runs. Changes no file.
 	@echo 'make check: OK'
 
 .PHONY: generate
@@ -76,16 +75,6 @@ breaking: ## Check that clients of the released contract still work.
 .PHONY: release-contract
 release-contract: breaking ## Make api/proto the released contract. Part of a release, and only of that.
 	$(BUF) build api/proto --exclude-source-info -o api/baseline.binpb
-
-.PHONY: openapi
-openapi: $(if $(NPM),tools/openapi/node_modules/.package-lock.json) ## Check that four validators accept api/openapi.json. Needs npm, and the network once.
-	$(if $(NPM),REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true $(NPM) --prefix tools/openapi run --silent check,@echo 'npm is not installed: only the tests check api/openapi.json.')
-
-# npm writes this file last: it is there when all packages are.
-tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
-	$(NPM) --prefix tools/openapi ci --ignore-scripts --no-audit --no-fund || \
-	{ echo 'The validators of OpenAPI are not installed. make openapi needs the network once, and then no more.' >&2; exit 1; }
-	touch $@
 
 .PHONY: verify
 verify: ## Check the downloaded modules against go.sum.

@@ -1,11 +1,23 @@
 # Targets of the template itself for the Makefile, which includes this file: its kit, its lab and its examples.
 
-check: lab-check test-pooler
+check: openapi lab-check test-pooler
 lint: lab-lint
 fmt: kit-fmt
 build: lab-build
 test: kit-test
 verify: kit-verify
+
+NPM := $(shell command -v npm 2>/dev/null)
+
+.PHONY: openapi
+openapi: $(if $(NPM),lab/openapi/node_modules/.package-lock.json) ## Check that four validators accept api/openapi.json. Needs npm, and the network once.
+	$(if $(NPM),REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true $(NPM) --prefix lab/openapi run --silent check,@echo 'npm is not installed: only the tests check api/openapi.json.')
+
+# npm writes this file last: it is there when all packages are.
+lab/openapi/node_modules/.package-lock.json: lab/openapi/package-lock.json
+	$(NPM) --prefix lab/openapi ci --ignore-scripts --no-audit --no-fund || \
+	{ echo 'The validators of OpenAPI are not installed. make openapi needs the network once, and then no more.' >&2; exit 1; }
+	touch $@
 
 .PHONY: kit-test kit-fmt kit-verify
 kit-test:

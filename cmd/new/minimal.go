@@ -13,7 +13,7 @@ import (
 // such files use. A star stands for any part of a name.
 var exampleFiles = []string{
 	"api/proto/catalog", "api/proto/video",
-	"cmd/server/videos.go",
+	"cmd/server/bench_test.go", "cmd/server/videos.go",
 	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00009_erasures.sql",
 	"db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/video*.sql",
 	"deploy/smoke/video.go",

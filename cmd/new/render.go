@@ -16,7 +16,7 @@ import (
 )
 
 // notCopied are what only the template needs.
-var notCopied = []string{"CHANGELOG.md", "cmd/new", "examples/saga", "lab"}
+var notCopied = []string{"CHANGELOG.md", "SECURITY.md", "cmd/new", "examples/saga", "lab"}
 
 // wordTest is the test that the machinery has no word of the example. The words of an entity may be
 // words of the machinery, too.

@@ -38,7 +38,7 @@ func lint(t *testing.T, names []string) {
 // on the way runs on the schema before and after each step, as a roll-out and a roll-back need it.
 func TestExpandContractExample(t *testing.T) {
 	t.Parallel()
-	steps, err := filepath.Glob("../../db/testdata/expand_contract/*.sql")
+	steps, err := filepath.Glob("testdata/expand_contract/*.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestExpandContractExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sqlDB.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, os.DirFS("../../db/testdata/expand_contract"), goose.WithSlog(slog.New(slog.DiscardHandler)),
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, os.DirFS("testdata/expand_contract"), goose.WithSlog(slog.New(slog.DiscardHandler)),
 		goose.WithDisableGlobalRegistry(true), goose.WithAllowOutofOrder(true), goose.WithTableName("example_version"))
 	if err != nil {
 		t.Fatal(err)

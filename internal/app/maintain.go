@@ -25,9 +25,9 @@ const (
 	maintainRetry    = time.Minute
 	floorInterval    = 4 * time.Second // the average pause of raiseFloors
 	wakePause        = 5 * time.Second
-	// maintainTimeout ends a statement on a database that has become unreachable. The database
-	// itself ends a statement after 8 s (docs/database.md).
-	maintainTimeout = time.Minute
+	// maintainTimeout ends a statement whose connection has become silent. The database itself
+	// ends a statement after 8 s (docs/database.md).
+	maintainTimeout = 10 * time.Second
 )
 
 // Step runs one statement of a maintenance. It reports whether to call it again

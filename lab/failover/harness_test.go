@@ -372,7 +372,7 @@ func (c *cluster) failOver(t *testing.T) {
 func (s *stack) settled(t *testing.T, owner string) {
 	t.Helper()
 	eventually(t, time.Minute, "all events are published and acknowledged", func() bool {
-		if ask[int](t, owner, "SELECT count(*)::int FROM video_catalog.outbox_pending")[0] > 0 {
+		if ask[int](t, owner, "SELECT (SELECT count(*)::int FROM video_catalog.outbox_pending) + (SELECT count(*)::int FROM video_catalog.outbox_deferred)")[0] > 0 {
 			return false
 		}
 		for _, m := range s.pubsub.Published() {

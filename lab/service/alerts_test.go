@@ -166,7 +166,7 @@ func poisonSkipped(s *system) {
 	}
 	s.fire("AggregateBlocked", "AggregateParked")
 	remove()
-	event := value[string](s, `SELECT id::text FROM video_catalog.outbox_pending ORDER BY seq LIMIT 1`)
+	event := value[string](s, `SELECT id::text FROM video_catalog.outbox_deferred ORDER BY seq LIMIT 1`)
 	if list := s.command("stuck"); !strings.Contains(list, event) {
 		s.Errorf("server stuck = %s, want event %s in it", list, event)
 	}

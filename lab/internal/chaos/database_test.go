@@ -84,7 +84,7 @@ func TestReadDatabase(t *testing.T) {
 		{"inbox gone, as after a seek", `DELETE FROM video_catalog_read.inbox`, nil},
 		{"never in the inbox", `DELETE FROM chaos.consumed`, []Rule{EventNotConsumed}},
 		{"pending", `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM video_catalog.outbox`, []Rule{StuckPending}},
-		{"blocked", `INSERT INTO video_catalog.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
+		{"blocked", `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, parked_at, last_error) VALUES ('video', 'x', 0, 3, now(), 'refused')`, []Rule{StuckBlocked}},
 		{"leased", `UPDATE video_catalog.outbox_lanes SET token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
 		{"quarantined", `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
 		{"change that no watch sees", `UPDATE video_catalog_read.video_projection SET change_xid = '18446744073709551615'`, []Rule{LeftOver}},

@@ -69,7 +69,7 @@ func kinds() (all, long []fault) {
 		{"database out of reach", groupDatabase, NoRecovery, stallDatabase},
 		{"long transaction", groupDatabase, NoRecovery, longTransaction},
 		{"disk full for events", groupDatabase, NoRecovery, diskFull("video_catalog.outbox", "INSERT", 0)},
-		{"disk full for settlements", groupDatabase, NoRecovery, diskFull("video_catalog.outbox_pending", "DELETE", lanes*batch*2)},
+		{"disk full for settlements", groupDatabase, NoRecovery, diskFull("video_catalog.outbox_pending", "DELETE", lanes*(batch+batch/2))},
 		{"disk full for the projection", groupDatabase, NoRecovery, diskFull("video_catalog_read.video_projection", "INSERT OR UPDATE", 0)},
 	}
 	for _, point := range []string{failpoint.OutboxClaimed, failpoint.OutboxHanded, failpoint.OutboxPublished} {
@@ -97,8 +97,8 @@ func Kinds() []string {
 }
 
 // inHand is the maximum number of events that a publisher may leave unsettled. Each worker may
-// have a batch of its lane, and a batch of events that were set aside.
-const inHand = workers * 2 * batch
+// have a batch of its lane, and half a batch of deferred events.
+const inHand = workers * (batch + batch/2)
 
 func apis(l *lab) []*process       { return l.apis }
 func publishers(l *lab) []*process { return l.publishers }
@@ -119,7 +119,7 @@ func (l *lab) mayRepeat(p *process) int {
 }
 
 // unsettled returns how many events the victims can have published but not settled. These are at
-// most a batch of the pending events and a batch of those set aside, per lane that they hold. It
+// most a batch of pending events and half a batch of deferred ones, per lane that they hold. It
 // waits until PostgreSQL has executed the last statements of the victims, and must be called
 // before others can take their lanes. If the fault is not alone or the database is unreachable,
 // it returns atMost.

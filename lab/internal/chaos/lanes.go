@@ -29,8 +29,8 @@ const (
 // the fence that compares them may be what is broken.
 //
 // If a lease ends too late to be valid, the clock was set back after its claim. Such a lane
-// may be claimed. A process may claim its own lane again, because the result of its claim may
-// have been lost.
+// may be claimed. A process may not claim its own lane again: a claim whose answer was lost
+// waits for its lease.
 //
 // Processes are identified by application_name, so all workers of a process are one holder.
 // The SQL text distinguishes a claim from a settlement. Times are the now() of the transaction,
@@ -50,12 +50,12 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 			held bool := false;
 		BEGIN
 			SELECT h.who, h.held INTO holder, held FROM chaos.holders h WHERE h.lane = OLD.lane;
-			IF current_query() LIKE '%%outbox_claim%%' THEN
-				IF held AND holder <> me AND OLD.leased_until > now() + interval '%[2]d ms' AND OLD.leased_until < now() + 1.5 * interval '%[1]d ms' THEN
+			IF current_query() LIKE '%%name: LeaseLane %%' THEN
+				IF held AND OLD.leased_until > now() + interval '%[2]d ms' AND OLD.leased_until < now() + 1.5 * interval '%[1]d ms' THEN
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, holder, '%[3]s');
 				END IF;
 				INSERT INTO chaos.holders AS h VALUES (OLD.lane, me, true) ON CONFLICT (lane) DO UPDATE SET who = excluded.who, held = true;
-			ELSIF current_query() LIKE '%%name: SettleOutbox %%' THEN
+			ELSIF current_query() LIKE '%%name: ReleaseLane %%' THEN
 				IF held IS NOT TRUE OR holder <> me THEN
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, coalesce(holder, ''), '%[4]s');
 				END IF;
@@ -73,12 +73,13 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 }
 
 // heldBy returns how many events these processes may have claimed. These are the events
-// pending or set aside in the lanes that they hold, at most a batch of each per lane.
+// pending or deferred in the lanes that they hold: per lane at most a batch, and half a batch
+// of deferred ones.
 func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int, err error) {
 	err = c.QueryRow(ctx, `
 		SELECT coalesce(sum(
 			least($2::bigint, (SELECT count(*) FROM video_catalog.outbox_pending p WHERE p.lane = h.lane)) +
-			least($2::bigint, (SELECT count(*) FROM video_catalog.outbox_aside a JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE b.lane = h.lane))
+			least(($2::bigint + 1) / 2, (SELECT count(*) FROM video_catalog.outbox_deferred d WHERE d.lane = h.lane))
 		), 0)::int
 		FROM chaos.holders h WHERE h.held AND h.who = ANY($1)`, names, batch).Scan(&n)
 	if err != nil {
@@ -144,8 +145,8 @@ func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // so that later checks happen even if one hangs
 	defer cancel()
 	rows, err := c.Query(ctx, `
-		SELECT lane::int, lease_token FROM video_catalog.outbox_lanes
-		WHERE leased_until >= clock_timestamp() AND leased_until <= clock_timestamp() + 2 * leased_for`)
+		SELECT lane::int, token FROM video_catalog.outbox_lanes
+		WHERE token <> 0 AND leased_until BETWEEN clock_timestamp() AND clock_timestamp() + 2 * $1::interval`, lease)
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}

@@ -130,7 +130,8 @@ func repairProjection(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 const stillDamaged = `
 	SELECT coalesce(array_agg(p.video_id::text), '{}') FROM video_catalog_read.video_projection p
 	WHERE p.video_id::text = ANY ($1) AND p.title = 'damaged'
-		AND NOT EXISTS (SELECT FROM video_catalog.outbox_pending o WHERE o.aggregate_id = p.video_id::text)`
+		AND NOT EXISTS (SELECT FROM video_catalog.outbox_pending o WHERE o.aggregate_id = p.video_id::text)
+		AND NOT EXISTS (SELECT FROM video_catalog.outbox_deferred o WHERE o.aggregate_id = p.video_id::text)`
 
 // misjudged returns what is wrong about the differences that a comparison found: ids are the
 // entries that were damaged before it, and damaged those that still are.

@@ -11,8 +11,7 @@ import (
 //
 //	chaos.events    every event of the outbox, in the order in which they were written
 //	chaos.consumed  the events that were ever in the inbox
-//	chaos.marks     the pending events that operators published again, and snapshots. A row that is
-//	                set aside is inserted once more, with the same seq
+//	chaos.marks     the pending events that operators published again, and snapshots
 func watchEvents(ctx context.Context, c conn) error {
 	_, err := c.Exec(ctx, `
 		CREATE SCHEMA IF NOT EXISTS chaos;

@@ -49,7 +49,7 @@ func TestUpgrade(t *testing.T) {
 		"README.md":                       "Our own section",
 		"api/proto/video/v1/video.pb.go":  "GetDirector",
 		"api/openapi.json":                "STATE_ARCHIVED",
-		"internal/app/config.go":          "Workers: 2",
+		"internal/app/config.go":          "20*time.Second",
 		"db/migrations/00004_videos.sql":  "A clearer comment.",
 		"db/migrations/00098_later.sql":   "later",
 		"db/migrations/01000_invoice.sql": "invoice",
@@ -184,7 +184,7 @@ func editTemplate(t *testing.T, dir string) {
 	t.Helper()
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	edit(t, path("api/proto/video/v1/video.proto"), "    STATE_PUBLISHED = 2;\n", "    STATE_PUBLISHED = 2;\n    // The video is kept, and not shown.\n    STATE_ARCHIVED = 3;\n")
-	edit(t, path("internal/port/port.go"), "// It knows no service:", "// This is a later version of example.com/videocatalog.\n//\n// It knows no service:")
+	edit(t, path("internal/port/port.go"), "// A gRPC request goes from", "// This is a later version of example.com/videocatalog.\n//\n// A gRPC request goes from")
 	edit(t, path("kit/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
 	edit(t, path("kit/entity/templates/domain.go.tmpl"), "Alarm is what", "Alarm, in a later version, is what")
 	edit(t, path("kit/entity/templates/reaction.go.tmpl"), "Reaction is how", "Reaction, in a later version, is how")

@@ -565,7 +565,8 @@ func (p *process) logs(words ...string) bool {
 	return false
 }
 
-// eventuallyReady waits until the server has found the new primary.
+// eventuallyReady waits until the server has found the new primary. A server with one side is ready, too, so it looks at
+// each side.
 func (p *process) eventuallyReady(t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, "the server is ready after the failover", func() bool {
@@ -574,7 +575,16 @@ func (p *process) eventuallyReady(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer response.Body.Close()
-		return response.StatusCode == http.StatusOK
+		var sides map[string]string
+		if err := json.NewDecoder(response.Body).Decode(&sides); err != nil {
+			t.Fatal(err)
+		}
+		for _, state := range sides {
+			if state != "ready" {
+				return false
+			}
+		}
+		return true
 	})
 }
 

@@ -34,11 +34,11 @@ const (
 	lockTable       = "video_catalog_migration_lock"
 )
 
-// Migrate brings the schema up to date and returns how many migrations it ran: the heart's,
-// and those of options, each with a folder migrations. Several processes may call it at once,
-// through any pooler: a lease in the table video_catalog_migration_lock lets one work while
-// the others wait. If a process dies, its lease ends after 30 s. The error is ErrUnfit for a
-// database that this build cannot use.
+// Migrate runs the migrations of the heart and of options, each with a folder migrations, and
+// returns how many ran. Several processes may call it at once, through any pooler: a lease in
+// the table video_catalog_migration_lock lets one work while the others wait. If a process
+// dies, its lease ends after 30 s. The error is ErrUnfit for a database that this build cannot
+// use.
 func Migrate(ctx context.Context, url string, log *slog.Logger, options ...fs.FS) (int, error) {
 	return migrate(ctx, url, buildOf(options), log)
 }

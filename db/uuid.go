@@ -8,8 +8,8 @@ import (
 )
 
 // registerUUID makes a connection send and read uuid.UUID in binary. Without it, pgx
-// converts through text and database/sql. That is a tenth of the client's cost of a write,
-// and a twentieth of that of a claim.
+// converts through text and database/sql. That takes a tenth of the client's CPU time of a
+// write, and a twentieth of a claim.
 func registerUUID(m *pgtype.Map) {
 	m.RegisterType(&pgtype.Type{Name: "uuid", OID: pgtype.UUIDOID, Codec: uuidCodec{}})
 }

@@ -13,10 +13,10 @@ import (
 // The descriptions of the entities that a service has made with cmd/entity.
 const entities = "internal/entities/*.yaml"
 
-// adopt puts the entities that the service has made since its last upgrade on the branch
-// template: as its own cmd/entity made them, without what their owner has edited. A merge of
-// that commit, which changes nothing in the current branch, makes it the base for the merge
-// of the new version. So the edits stay, as those of all other files do.
+// adopt commits, on top of the branch template, the entities that the service has made since
+// its last upgrade. They are as its own cmd/entity made them, without the edits of their owner.
+// A merge of this commit, which changes no file, makes it the base for the merge of the new
+// version. So the owner's edits stay, as edits of all other files stay.
 //
 // The commits are on no branch yet: a failure later leaves the service as it was.
 func (s *service) adopt(ctx context.Context, stdout io.Writer) error {
@@ -37,8 +37,8 @@ func (s *service) adopt(ctx context.Context, stdout io.Writer) error {
 	}}})
 }
 
-// adoptIn does so in a worktree that has the commit of the branch template which the current
-// branch has merged.
+// adoptIn makes the commits of adopt in a worktree of merged, which is the commit of the branch
+// template that the current branch has merged.
 func (s *service) adoptIn(ctx context.Context, tree, merged string) error {
 	if err := s.keep(ctx, tree); err != nil {
 		return err

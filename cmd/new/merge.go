@@ -172,8 +172,8 @@ func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 	return m, nil
 }
 
-// takeOwnMigrations stages the migrations of the service as it has them: the template has
-// those of entities only, as they were made.
+// takeOwnMigrations stages the migrations of the service as it has them. The branch template
+// has only the migrations of entities, without later edits.
 func takeOwnMigrations(ctx context.Context, tree string) error {
 	list, err := output(ctx, tree, "git", "ls-tree", "--name-only", "-z", "HEAD", "--", "db/migrations/")
 	if err != nil {
@@ -188,8 +188,8 @@ func takeOwnMigrations(ctx context.Context, tree string) error {
 	return errors.Join(errs...)
 }
 
-// takeDescriptions stages the descriptions of entities as the template has them. They say the
-// same as those of the service, and have the hashes of the files as they are made now.
+// takeDescriptions stages the descriptions of entities from the branch template. They describe
+// the same entities as the service's own, and have the hashes of the new version's files.
 func takeDescriptions(ctx context.Context, tree string) error {
 	list, err := output(ctx, tree, "git", "ls-tree", "--name-only", "-z", "HEAD", "--", path.Dir(entities)+"/")
 	if err != nil {

@@ -27,9 +27,9 @@ func number(name string) int {
 }
 
 // checkMigrations returns an error if a new version of the template, a tree or a commit,
-// changes or removes a migration, or adds one whose number the service uses: databases have
-// run those of the service, and will not run them again. A rename removes and adds. What is
-// new in a template comes as a new migration.
+// changes or removes a migration, or adds one whose number the service uses. A database never
+// runs a migration again, so a template changes the schema only by a new migration. A rename
+// removes and adds.
 func (s *service) checkMigrations(ctx context.Context, next string) error {
 	base, err := output(ctx, s.root, "git", "merge-base", s.head, s.base)
 	if err != nil {

@@ -65,7 +65,7 @@ func TestMarks(t *testing.T) {
 }
 
 // A line of a page that names the folder of an option can be removed: it is a row or a point.
-// What is above the first heading of a README is replaced in every service.
+// The text above the first heading of a README is replaced in every service.
 func TestLinesOfOptions(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")

@@ -25,7 +25,7 @@ type options struct {
 	Full bool     `json:"full,omitempty"`
 	With []string `json:"with,omitempty"`
 
-	// What a lean service has instead of videos and the catalog.
+	// The entity that a lean service has instead of videos and the catalog.
 	Entity string `json:"entity,omitempty"`
 	Plural string `json:"plural,omitempty"`
 	// The fields, transitions and timers of the entity, in the form of cmd/entity.

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// parts are what a lean service does without, by name: files and folders. A star stands for
-// any part of a name. What other files say
-// of a part is marked there by a comment, "only PART" at the end of a line, or "only PART:
-// begin" and "only PART: end" on lines around it. A new service has no marks.
+// parts are the files and folders that a lean service does without, by the name of the part. A
+// star stands for any part of a name. In other files, comments mark the lines about a part:
+// "only PART" at the end of a line, or "only PART: begin" and "only PART: end" on lines around
+// them. A new service has no marks.
 var parts = map[string][]string{
 	"chinese":   {"README.zh-CN.md"},
 	"decisions": {"docs/decisions", "docs/style.md", "docs/supabase.md"},

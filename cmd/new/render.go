@@ -199,8 +199,8 @@ func isBelow(name string, paths []string) bool {
 // The names of the template, the longer ones first.
 const given = `example\.com/videocatalog|videocatalog\.example\.com|com\.example\.videocatalog|VideoCatalog|VIDEOCATALOG|video_catalog|videocatalog`
 
-// What is replaced, or left as it is: the untouched words in the first group, then the
-// names, then the words of the example.
+// replaced matches the untouched words in the first group, which stay, then the names and the
+// words of the example, which are replaced.
 var replaced = regexp.MustCompile(`(` + untouched + `)|(` + regexp.QuoteMeta(exampleSubscription) + `|` + regexp.QuoteMeta(exampleTopic) + `|` + given + `)|` + example)
 
 // rename replaces the names of the template in a text, and the words of the example unless the

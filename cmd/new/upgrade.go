@@ -45,10 +45,10 @@ var errInterrupted = errors.New("interrupted: the service is as it was")
 // the recorded options, commits that to the branch template, and merges the branch into
 // the current one. The service then also has the parts of with.
 //
-// It refuses a service with uncommitted changes, and a template whose migrations contradict
-// those of the service. It renders and merges in temporary worktrees, so a failure or a crash
-// before the last step leaves the service as it was. If the merge has conflicts, or generating
-// after it fails, the service is left in the middle of a merge, as after git merge.
+// It refuses a service with uncommitted changes, and a template that checkMigrations refuses.
+// It renders and merges in temporary worktrees, so a failure or a crash before the last step
+// leaves the service as it was. If the merge has conflicts, or generating after it fails, the
+// service is left in the middle of a merge, as after git merge.
 func upgrade(ctx context.Context, from template, dir string, with []string, stdout io.Writer) (err error) {
 	s, err := openService(ctx, dir)
 	if err != nil {

@@ -245,8 +245,8 @@ func TestOtherWorktreesAreLeft(t *testing.T) {
 	}
 }
 
-// What a service has of its entities survives a rendering: descriptions, which the new
-// version renders again, their migrations, and the samples of their events.
+// A rendering keeps the descriptions of a service's entities, their migrations, and the samples
+// of their events. The new version renders the descriptions again.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	dir := newService(t)
@@ -303,8 +303,8 @@ func main() {
 	}
 }
 
-// The migrations of a service stay as they are in a merge, whatever the template has of them:
-// it has those of entities only, as they were made.
+// A merge leaves the migrations of a service as they are. The branch template has only the
+// migrations of entities, without later edits.
 func TestMergeKeepsOwnMigrations(t *testing.T) {
 	t.Parallel()
 	dir := newService(t)

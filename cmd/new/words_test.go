@@ -71,7 +71,7 @@ func TestWordsOfOthersStay(t *testing.T) {
 	}
 }
 
-// Plurals and articles are those of English.
+// Plurals and articles follow the rules of English.
 func TestEnglish(t *testing.T) {
 	t.Parallel()
 	for word, want := range map[string]string{

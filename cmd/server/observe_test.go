@@ -250,8 +250,8 @@ func get(t *testing.T, url string) (code int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// labelsOf are the labels that the service gives its metrics, over all series, by
-// their names in a scrape. What is about the target is left out.
+// labelsOf returns the labels that the service gives its metrics, over all series, by the
+// metric's name in a scrape. It leaves out the labels of the target.
 func labelsOf(scrape string) map[string][]string {
 	label := regexp.MustCompile(`([a-zA-Z_]\w*)="(?:[^"\\]|\\.)*"`)
 	labels := make(map[string][]string)

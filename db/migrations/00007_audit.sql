@@ -1,6 +1,6 @@
 -- +goose Up
--- What operators did. Each side has its own table, so that an action and its row here are one transaction, and the sides
--- can be in two databases.
+-- The actions of operators. Each side has its own table, so that an action and its row are one transaction, and the
+-- sides can be in two databases.
 CREATE TABLE video_catalog.audit (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	action_id uuid NOT NULL,

@@ -12,10 +12,10 @@ CREATE TABLE video_catalog.erasures (
 COMMENT ON TABLE video_catalog.erasures IS 'The purged aggregates of which outbox and requests may still have rows. The maintenance erases those rows, then the entry.';
 COMMENT ON COLUMN video_catalog.erasures.create_time IS 'When the aggregate was purged.';
 
--- Reads up to max_rows events behind after_id, in the order of their ids. Deletes those of the given erasures, and returns the
--- last id that it read, or NULL if there was none. The event of the purge stays. SECURITY DEFINER, because the service itself
--- may only append. So it checks that the aggregate is purged. It does not read by aggregate: an index for that would slow
--- down every append.
+-- Reads up to max_rows events behind after_id, in the order of their ids. Deletes the events of the given erasures, except
+-- the event of the purge. Returns the last id that it read, or NULL if there was none. SECURITY DEFINER, because the
+-- service itself may only append. So it checks that the aggregate is purged. It does not read by aggregate: an index for
+-- that would slow down every append.
 -- +goose StatementBegin
 CREATE FUNCTION video_catalog.outbox_erase(erasure_ids bigint[], after_id uuid, max_rows int) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET enable_seqscan = off AS $$

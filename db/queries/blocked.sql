@@ -1,5 +1,5 @@
--- What operators see and do with aggregates whose event the broker refused. Each action and its audit row are one
--- statement. An empty text in a filter matches all.
+-- Queries and actions of operators, for aggregates whose event the broker refused. Each action and its audit row are
+-- one statement. An empty text in a filter matches all.
 
 -- name: GroupBlocked :many
 -- Returns the blocked aggregates by cause, the largest group first.

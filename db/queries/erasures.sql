@@ -26,8 +26,8 @@ SELECT id FROM video_catalog.erasures ORDER BY id LIMIT @max_rows;
 SELECT coalesce(video_catalog.outbox_erase(@erasure_ids::bigint[], @after_id::uuid, @max_rows::int), '00000000-0000-0000-0000-000000000000')::uuid AS last_id;
 
 -- name: EraseRequests :one
--- Reads about max_rows requests that were made after after_time, and deletes those of the given erasures. Returns the time
--- of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished: with any
+-- Reads about max_rows requests that were made after after_time. Deletes the requests of the given erasures. Returns the
+-- time of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished: with any
 -- statistics it compares with a hash.
 WITH last AS MATERIALIZED (
 	SELECT max(batch.create_time) AS last_time

@@ -129,8 +129,8 @@ var groups = []struct{ prefix, title, text string }{
 	{"go", "The Go runtime", ""},
 }
 
-// attributesOf are the attributes that an instrument has, by its name, or those of all that begin with a word, by this word.
-// Who is in no line has none.
+// attributesOf has the attributes of an instrument by its name, and by the first word of its name the attributes that all such
+// instruments have. An instrument that is not listed has none.
 var attributesOf = map[string][]string{
 	"outbox.events":        {"outcome"},
 	"consumer.events":      {"aggregate_type", "outcome"},

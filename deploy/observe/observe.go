@@ -149,7 +149,7 @@ func Source(path string) (string, error) {
 		"${SUBSCRIPTIONS}", strings.Join(subscriptions, "|"), "${DEAD_LETTERS}", strings.Join(dead, "|")).Replace(string(content)), nil
 }
 
-// severities maps our severities to those of Cloud Monitoring.
+// severities maps our severities to the values of Cloud Monitoring.
 var severities = map[string]string{"page": "CRITICAL", "ticket": "WARNING"}
 
 // policy makes a policy of Cloud Monitoring from a rule. Cloud Monitoring cannot expand templates of Prometheus, so the

@@ -110,8 +110,8 @@ func (s *shop) cancelLater(ctx context.Context, after time.Duration) error {
 // bank responds to the payments that are requested: it is what a payment provider would be. Most are
 // captured soon, some are declined, some are captured when the order is canceled already, and of
 // some it never says anything. It acknowledges a message after its response is stored, so a crash
-// loses none. If a message comes twice, so does the response, and the state of the payment makes
-// the second harmless.
+// loses none. If a message comes twice, its response comes twice, and the state of the payment
+// makes the second harmless.
 func (s *shop) bank(ctx context.Context) error {
 	client, err := s.broker.Client(ctx, project)
 	if err != nil {

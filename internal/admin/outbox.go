@@ -37,8 +37,8 @@ func Requeue(ctx context.Context, outbox Outbox, r Request) (Result, error) {
 }
 
 // Skip gives up the first event of aggregates: see Outbox.SkipBlocked. For a named aggregate
-// it must be named too, so that a repeated skip does not give up the next one. Its errors are
-// those of Requeue.
+// it must be named too, so that a repeated skip does not give up the next one. It returns the
+// same errors as Requeue.
 func Skip(ctx context.Context, outbox Outbox, r Request) (Result, error) {
 	if r.Filter.ID != "" && r.EventID == uuid.Nil {
 		return Result{}, problem.InvalidField("event_id", "must name the first event of the aggregate, as the list shows it")

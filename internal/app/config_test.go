@@ -111,7 +111,7 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 	}
 }
 
-// What the manifests set is a configuration, for what they run.
+// The settings of each manifest are a valid configuration for its command.
 func TestManifestsAreConfigurations(t *testing.T) {
 	t.Parallel()
 	manifests, err := filepath.Glob("../../deploy/run/*.yaml")

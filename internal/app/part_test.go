@@ -63,7 +63,7 @@ func TestParts(t *testing.T) {
 }
 
 // A role of an option is in ROLES, by default too. Its process needs Pub/Sub, both sides, and a
-// connection for each worker. What an aggregate type has for an option that is missing is an error.
+// connection for each worker. An aggregate type with a part for a missing option is an error.
 func TestRoleOfAPart(t *testing.T) {
 	t.Parallel()
 	worker := Part{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return make([]Subscription, 4) }}

@@ -57,7 +57,7 @@ func (s *Service) newPublisher(ctx context.Context, events *store.Outbox) (*outb
 	}
 	limits := s.cfg.limits.Outbox
 	limits.Tracing = s.tel.Tracing
-	inFlight := 2 * limits.Workers * limits.Batch // ordering keys: each pass has those of a batch, and of half as many deferred events
+	inFlight := 2 * limits.Workers * limits.Batch // ordering keys: a pass has a batch of events, and half as many deferred events
 	topics := make(outbox.Topics)
 	for _, t := range names.Topics() {
 		if t.Foreign {

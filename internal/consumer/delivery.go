@@ -94,8 +94,8 @@ func (r *run) submit(d *delivery) verdict {
 	}
 }
 
-// with returns the attributes of a log line: those of every line about a message, followed
-// by attrs.
+// with returns the attributes of a log line about the message: the attributes that every such
+// line has, followed by attrs.
 func (m Message) with(attrs ...any) []any {
 	return append([]any{"event_id", m.Attributes[envelope.AttrEventID], "message_id", m.ID, "ordering_key", m.Key}, attrs...)
 }

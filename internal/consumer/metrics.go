@@ -30,7 +30,7 @@ const (
 // choose it.
 const otherType = "other"
 
-// What failed, as the attribute error.type of OpenTelemetry.
+// The values of the attribute error.type of OpenTelemetry.
 const (
 	failedReceive     = "receive"
 	failedUnavailable = "unavailable"

@@ -15,9 +15,9 @@ const ReasonPurgeNeedsDeletion problem.Reason = "PURGE_NEEDS_DELETION"
 // Purged reports whether the video is purged. It is deleted then, too, and has no details.
 func (v Video) Purged() bool { return !v.PurgeTime.IsZero() }
 
-// PurgeVideo removes the content of a deleted video for good. What is left is a tombstone:
-// the id, the version and times. For a video that is not deleted it returns Precondition,
-// so one mistaken call cannot destroy what is in use. It causes no event if the video is
+// PurgeVideo removes the content of a deleted video for good. It leaves a tombstone: the id,
+// the version and times. For a video that is not deleted it returns Precondition, so one
+// mistaken call cannot destroy a video that is in use. It causes no event if the video is
 // purged, whatever version is expected.
 func PurgeVideo(expected int64, stamp Stamp) VideoDecision {
 	return func(v Video) (*VideoEvent, error) {

@@ -2,9 +2,9 @@ package domain
 
 import "github.com/google/uuid"
 
-// Snapshot is the type of an event that says what is, and not what happened. Its state and
-// its version are those of the last event. It is published for consumers that lack events,
-// and is not recorded. A consumer that has its version already ignores it.
+// Snapshot is the type of an event that has the state and the version of the last event, and
+// says nothing about what happened. It is published for consumers that lack events, and is
+// not recorded. A consumer that has its version already ignores it.
 const Snapshot EventType = "Snapshot"
 
 // snapshotVersion is the version of the UUIDs of snapshots. Other events have UUIDv7.

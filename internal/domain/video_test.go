@@ -63,7 +63,7 @@ func with(v domain.Video, change func(*domain.Video)) domain.Video {
 	return v
 }
 
-// otherDetails differ from those of draft in every field.
+// otherDetails returns details that differ from draft in every field.
 func otherDetails() domain.VideoDetails {
 	return domain.VideoDetails{
 		Title: "Kagemusha", Description: "A thief and a lord.", ReleaseYear: 1980, Duration: 180 * time.Minute,

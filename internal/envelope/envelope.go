@@ -62,7 +62,7 @@ const (
 )
 
 // RepeatSnapshot is the value of Message.Repeat of a message that has the current state of its
-// aggregate, for consumers that lack events. Its version is that of the last event, and its
+// aggregate, for consumers that lack events. It has the version of the last event, and its
 // payload says nothing about what happened.
 const RepeatSnapshot = "snapshot"
 

@@ -20,7 +20,7 @@ var note = envelope.Message{
 	OccurredAt: time.Date(2026, 1, 2, 3, 4, 5, 678_900_001, time.UTC), Traceparent: sampledParent,
 }
 
-// What Attributes writes, Parse reads, whatever else is with it.
+// Parse reads the attributes that Attributes writes, and ignores others.
 func TestParseReadsWhatAttributesWrites(t *testing.T) {
 	attributes := note.Attributes()
 	attributes["googclient_schemaencoding"] = "BINARY"

@@ -65,7 +65,7 @@ func around(t testing.TB, payload []byte) envelope.Message {
 	return m
 }
 
-// The parts of a message besides its payload are those of the event.
+// Every part of a message besides its payload has the value of the event.
 func TestEncodeFillsTheMessage(t *testing.T) {
 	got, err := event.EncodeVideo(published())
 	if err != nil {
@@ -196,7 +196,7 @@ func randomEvent(random *rand.Rand) *domain.VideoEvent {
 	return e
 }
 
-// What is encoded is what is decoded, and the same event has the same bytes.
+// Decoding returns the event that was encoded, and the same event has the same bytes.
 func TestEventsRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
@@ -218,7 +218,7 @@ func TestEventsRoundTrip(t *testing.T) {
 	}
 }
 
-// What cannot be read, or would be misread, is a DecodeError.
+// A message that cannot be read, or would be misread, is a DecodeError.
 func TestDecodeRefuses(t *testing.T) {
 	valid := encoded(t, func(*videov1.VideoEvent) {})
 	if _, err := event.DecodeVideo(around(t, valid)); err != nil {
@@ -294,7 +294,7 @@ func TestDecodeChecksTheEnvelope(t *testing.T) {
 	}
 }
 
-// What no consumer reads is not recorded.
+// An event whose version no consumer reads is not recorded.
 func TestEncodeRefusesVersionsBeyondTheLast(t *testing.T) {
 	for version, isGood := range map[int64]bool{envelope.MaxVersion: true, envelope.MaxVersion + 1: false} {
 		e := &domain.VideoEvent{

@@ -76,7 +76,7 @@ func samples() []sample {
 			ID: id(8), Type: domain.VideoPurged, OccurredAt: at(6),
 			Video: domain.Video{ID: videoID, State: domain.VideoStateDraft, Version: 7, CreateTime: at(0), UpdateTime: at(6), DeleteTime: at(5), PurgeTime: at(6)},
 		}},
-		// What is not known is not on the wire.
+		// Fields without a value are not on the wire.
 		{file: "video_created_title_only.1", event: domain.VideoEvent{
 			ID: id(7), Type: domain.VideoCreated, OccurredAt: at(0),
 			Video: domain.Video{ID: videoID, VideoDetails: domain.VideoDetails{Title: "Ran"}, State: domain.VideoStateDraft, Version: 1, CreateTime: at(0), UpdateTime: at(0)},

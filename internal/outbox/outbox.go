@@ -71,9 +71,9 @@ type Broker interface {
 // Receipt gives the broker's answer to a published message.
 type Receipt interface {
 	// Wait waits for the answer. It returns nil if the broker has the message, and a
-	// *RefusedError if the broker will never take it. After any other error, also that of
-	// ctx, nobody knows. An answer that has already come counts even if ctx is done. Wait
-	// is called once per message.
+	// *RefusedError if the broker will never take it. After any other error, also the error
+	// of ctx, the result is unknown. An answer that has already come counts even if ctx is
+	// done. Wait is called once per message.
 	Wait(ctx context.Context) error
 }
 

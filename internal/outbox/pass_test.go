@@ -81,8 +81,8 @@ func nameOf(m envelope.Message) string { return m.AggregateID + strconv.FormatIn
 func letter(id string) envelope.Aggregate { return envelope.Aggregate{Type: "letter", ID: id} }
 
 // The answers of the broker decide about each event of a claim. Events of an aggregate before
-// the first one that is not acknowledged are done. The others of that aggregate follow its fate,
-// and those of no other.
+// the first one that is not acknowledged are done. The later events of that aggregate follow
+// its fate, and events of other aggregates do not.
 func TestPassSettles(t *testing.T) {
 	t.Parallel()
 	retry := func(events []outbox.Claimed, attempts int, seqs ...int64) []outbox.Claimed {

@@ -204,8 +204,8 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// crashing is a store whose process crashes again and again, and is started again. What it
-// had claimed is free at once: no test waits for a lease.
+// crashing is a store whose process crashes and restarts again and again. A crash frees the
+// claimed lanes at once, so that no test waits for a lease.
 type crashing struct {
 	outbox.Store
 	storm *storm

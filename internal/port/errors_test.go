@@ -64,8 +64,8 @@ func TestToStatusMapsKinds(t *testing.T) {
 	}
 }
 
-// The table of reasons in docs/errors.md has those of this package, with their
-// codes, and no other.
+// The table in docs/errors.md has exactly the reasons of this package, with their
+// codes.
 func TestReasonsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/errors.md")

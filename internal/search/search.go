@@ -1,7 +1,7 @@
 // Package search converts texts and queries to the formats of PostgreSQL's text search, for any language.
 //
 // It splits and compares text itself, so PostgreSQL needs no extension, no dictionary and no locale. Document returns
-// the text form of a tsvector, and Query that of a tsquery. Both match in the same way on every server.
+// a tsvector as text, and Query a tsquery as text. They match in the same way on every server.
 //
 // These differences are ignored:
 //   - case, width and composition: ﾊﾟﾘ equals パリ;

@@ -57,7 +57,7 @@ func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 		if took := time.Since(began); took > 3*time.Second+awaitPollMax {
 			t.Errorf("the calls waited for %v, want to the change after 3 s", took)
 		}
-		// One when it comes, for each; and those of one reader.
+		// One read per call when the version comes, and the reads of one reader.
 		if got := store.readCount() - calls; got > 60 {
 			t.Errorf("%d reads for %d calls that wait together, want as for one", got, calls)
 		}

@@ -35,7 +35,7 @@ type CatalogStore interface {
 	// first, and whether more follow.
 	SearchEntries(ctx context.Context, query domain.SearchQuery) (matches []domain.Match, more bool, err error)
 	// ListChanges returns the changes after a position, in order, including
-	// those of hidden entries. Of several changes of one entry it returns only
+	// changes of hidden entries. Of several changes of one entry it returns only
 	// the last. For a position of another database it returns the first page,
 	// marked Restarted.
 	ListChanges(ctx context.Context, after domain.Position, limit int) (domain.ChangePage, error)

@@ -102,8 +102,8 @@ func createOverREST(c *http.Client, addr string) error {
 	return err
 }
 
-// hang makes calls of the store wait until the test lets them go on, but for
-// those of watches: they come by themselves, now and then.
+// hang makes calls of the store wait until the test releases them. Calls of
+// watches do not wait: they also come when no request is made.
 func hang(r *running) (entered <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 100), make(chan struct{})
 	r.store.mu.Lock()

@@ -50,7 +50,7 @@ func TestFiltersRestrictQueries(t *testing.T) {
 	}
 }
 
-// What is not promised is refused, never taken for something else.
+// A filter that is not supported is refused, and never read as another one.
 func TestFiltersRefuseWhatTheyDoNotSupport(t *testing.T) {
 	t.Parallel()
 	for _, filter := range []string{

@@ -27,8 +27,8 @@ type described struct {
 // have tests of their own.
 var ofVideos = regexp.MustCompile(`^(VideoService_|CatalogService_|/v1/videos\b|/v1/catalogEntries\b)`)
 
-// What the description allows the server takes, what it refuses the server
-// refuses, and every response looks as it says.
+// The server accepts exactly the requests that the description allows, and every
+// response has the form that it describes.
 func TestServerDoesWhatOpenAPISays(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})

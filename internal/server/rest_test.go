@@ -307,7 +307,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 	}
 }
 
-// What may succeed soon says when, in the header too.
+// An error that is worth a retry says when to call again, also in the header.
 func TestUnavailableSaysWhenToCallAgain(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})

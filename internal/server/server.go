@@ -1,5 +1,5 @@
 // Package server has the handlers of the API. Package port serves them. For each aggregate
-// type, one function returns the service of its commands, and one that of its queries.
+// type, one function returns the command service, and one the query service.
 //
 // A handler converts a request, adds the time and new ids, calls package domain
 // and a store, and converts the result. It makes no decisions, and no layer

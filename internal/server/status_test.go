@@ -14,8 +14,8 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// What is none of the client's business goes to the log, once, and not to the
-// client; a panic too, after which the server lives on.
+// An internal error goes to the log, once, and not to the client. A panic is
+// logged in the same way, and the server goes on.
 func TestServerKeepsInternalErrorsToItself(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

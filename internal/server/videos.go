@@ -18,8 +18,7 @@ import (
 // videoCollection is the prefix of resource names.
 const videoCollection = "videos/"
 
-// VideoStore stores videos. It is safe for concurrent use. Its methods are those of
-// store.Videos.
+// VideoStore stores videos: see store.Videos. It is safe for concurrent use.
 type VideoStore interface {
 	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.VideoEvent) (domain.Video, error)
 	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error)

@@ -77,8 +77,8 @@ type watch struct {
 	expired bool
 }
 
-// ResumeTokenAge is how long a resume token is valid. What was removed longer ago than that
-// need not be told to anybody, so tombstones can go.
+// ResumeTokenAge is how long a resume token is valid. No watch needs to know of an entry that
+// was removed longer ago, so its tombstone may be deleted.
 const ResumeTokenAge = 30 * 24 * time.Hour
 
 // resumeToken is what a resume token has. One of an earlier build has no time.

@@ -247,7 +247,7 @@ func TestDataAPISeesNothing(t *testing.T) {
 		}
 	}
 
-	// What comes later is closed as well, partitions too.
+	// Tables, views and functions that come later are closed as well, partitions too.
 	for _, sql := range []string{
 		"CREATE TABLE video_catalog.later (id bigint GENERATED ALWAYS AS IDENTITY)", "CREATE TABLE video_catalog_read.later ()",
 		"CREATE VIEW video_catalog.later_view AS SELECT 1 AS one", "CREATE MATERIALIZED VIEW video_catalog_read.later_view AS SELECT 1 AS one",

@@ -36,7 +36,7 @@ func (b *Inbox) ListAudit(ctx context.Context, before int64, maxRows int) ([]adm
 	}), nil
 }
 
-// PruneAudit is the same as that of Outbox, for the query side.
+// PruneAudit deletes old entries of the query side. See [Outbox.PruneAudit].
 func (b *Inbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := b.queries.PruneQueryAudit(ctx, olderThan, limit(maxRows))
 	return n, wrap(err, "prune audit")

@@ -111,9 +111,9 @@ func (c *Catalog) eraseQuarantined(ctx context.Context, events []domain.VideoEve
 }
 
 // PruneTombstones deletes the empty tombstones that were written longer ago than olderThan,
-// and at least 30 days ago, by the clock of the database: those of purged videos, and of
-// videos that a repair did not find. It deletes at most maxRows and returns how
-// many. An event of such a video would be applied as the first one.
+// and at least 30 days ago, by the clock of the database. Purged videos, and videos that a
+// repair did not find, have one. It deletes at most maxRows and returns how many. An event
+// of such a video would be applied as the first one.
 func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := c.queries.PruneProjectedTombstones(ctx, olderThan, limit(maxRows))
 	return n, wrap(err, "prune tombstones of the catalog")

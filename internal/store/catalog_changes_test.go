@@ -108,7 +108,7 @@ func TestChangesComeInOrder(t *testing.T) {
 	checkChanges(t, start, next(t, catalog, start, 3, 2), append([]domain.VideoEvent{deletion}, both...)...)
 }
 
-// What changes nothing has no place among the changes.
+// An event that changes nothing is not among the changes.
 func TestOnlyChangesAreListed(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
@@ -135,7 +135,7 @@ func TestChangesAreNotPassedOver(t *testing.T) {
 	project(t, catalog, "catalog", early[0], late[0])
 	start := next(t, catalog, domain.Position{}, 2, 10)[1].Position
 
-	// What a projector does that is slow to commit.
+	// slow is the transaction of a projector that commits late.
 	slow, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -88,10 +88,10 @@ type catalogMachine struct {
 
 const modelProjectors = 3
 
-// Whatever is delivered, how often, in which order and batches, to however
-// many projectors at once, and wherever one of them crashes: every event means
-// what the model says, and every row is that of the newest version delivered.
-// The flags are those of TestOutboxBehavesLikeItsModel.
+// Events are delivered repeatedly, in any order and batches, to several projectors
+// at once, which crash anywhere. Every event has the outcome of the model, and
+// every row has the newest version delivered. TestOutboxBehavesLikeItsModel
+// documents the flags.
 func TestCatalogBehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	m := newCatalogMachine(t)

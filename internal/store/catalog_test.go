@@ -534,9 +534,9 @@ func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args
 	return e
 }
 
-// The inbox forgets what is old by both clocks, the producer's and its own, of
-// one consumer, a bounded number at a time, the oldest first. What it forgot is
-// found out by its version.
+// PruneInbox deletes ids of one consumer that are old by both clocks, the
+// producer's and its own: a bounded number at a time, the oldest first. A duplicate
+// of such an event is recognized by its version.
 func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

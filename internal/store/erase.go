@@ -49,9 +49,9 @@ func NewEraser(events *Outbox) *Eraser { return &Eraser{queries: events.queries}
 // erasuresAtOnce is how many aggregates an Eraser erases at once.
 const erasuresAtOnce = 1000
 
-// Erase reads the next maxRows events and requests, and erases those of purged aggregates.
-// It reports whether more is left to do: call it again then. After an error it continues
-// where it was.
+// Erase reads the next maxRows events and requests. It erases the events and requests of purged
+// aggregates. It reports whether more is left to do: call it again then. After an error it
+// continues where it was.
 func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) {
 	if len(e.queued) == 0 {
 		// Those that are queued later have events that were read before, so they wait for

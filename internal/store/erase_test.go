@@ -296,8 +296,8 @@ func TestPurgeAmongPublishers(t *testing.T) {
 	}
 }
 
-// An eraser that dies after any of its statements leaves work that the next one does. What is
-// purged meanwhile waits for the next round, and is erased too.
+// An eraser that dies after any of its statements leaves work that the next one does. A video
+// that is purged meanwhile waits for the next round, and is erased too.
 func TestEraserCanDieAnywhere(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -400,9 +400,9 @@ func TestEraserNeedsAPurge(t *testing.T) {
 	}
 }
 
-// Tombstones of purged videos go when they are old, on both sides, a few at a time: not those of
-// deleted videos, not lately purged ones, and not before their events are erased. A
-// comparison of the two sides finds no difference, whichever was first.
+// Old tombstones of purged videos are deleted on both sides, a few at a time. The tombstone of a
+// video stays if it was only deleted, was purged lately, or still has events to erase. A
+// comparison of the two sides finds no difference, whichever side was first.
 func TestTombstonesArePruned(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 3)

@@ -161,14 +161,6 @@ func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Set
 	return s
 }
 
-// park settles a claim like settle, and the refused event was tried for the last time.
-func (l *letters) park(claim outbox.Claim, refused string) {
-	l.t.Helper()
-	s := l.settlement(claim, refused)
-	s.Failed[0].Park, s.Failed[0].RetryIn = true, 0
-	l.record(s)
-}
-
 // due makes a blocked aggregate due now.
 func (l *letters) due(name string) {
 	l.t.Helper()

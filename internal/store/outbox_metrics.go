@@ -10,9 +10,9 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Observe lets a meter show the outbox. Every process reports the same values, those of the
-// database: take their maximum, not their sum. If a sample fails, it shows nothing, and the
-// error goes to the handler of OpenTelemetry.
+// Observe lets a meter show the outbox. Every process reports the same values, because it reads
+// them from the database: take their maximum, not their sum. If a sample fails, it shows
+// nothing, and the error goes to the handler of OpenTelemetry.
 func (o *Outbox) Observe(meter metric.Meter) error {
 	var errs [6]error
 	gauge := func(i int, name, unit, description string) metric.Int64ObservableGauge {
@@ -20,7 +20,7 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 		g, errs[i] = meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 		return g
 	}
-	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events that are not known to be in Pub/Sub, including those of blocked aggregates. Counted up to %d.", countLimit))
+	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events that are not known to be in Pub/Sub, including events of blocked aggregates. Counted up to %d.", countLimit))
 	blocked := gauge(1, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates with an event that the broker refused, until their events are published; including parked ones. Counted up to %d.", countLimit))
 	parked := gauge(2, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person. Counted up to %d.", countLimit))
 	days := gauge(3, "outbox.partitions.ahead", "d", "Future days that already have their partition. Maintenance keeps 7; without a partition for today, no event can be appended.")

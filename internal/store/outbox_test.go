@@ -6,11 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/problem"
 )
 
 // A claim takes one lane and its oldest events, in the order of their appends. No other claim
@@ -141,53 +138,5 @@ func TestBlockedAggregateWaitsAside(t *testing.T) {
 	l.settle(l.claimNames(3, "a6/0 a7 b6"), "")
 	if n := l.left() + count(t, l.pool, "SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 		t.Errorf("%d rows are left, want none", n)
-	}
-}
-
-// A requeue of a parked event publishes it and all events behind it, in order. A skip drops
-// that one event and no other.
-func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		act  func(l *letters, parked uuid.UUID) error
-		next string
-	}{
-		"requeue": {func(l *letters, _ uuid.UUID) error {
-			_, err := admin.Requeue(l.t.Context(), l.Outbox, operator(l.letter("a")))
-			return err
-		}, "a1/0 a2/0 a3/0 a4"},
-		"skip": {func(l *letters, parked uuid.UUID) error {
-			_, err := admin.Skip(l.t.Context(), l.Outbox, skipping(l.letter("a"), parked))
-			return err
-		}, "a2/0 a3/0 a4"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newLetters(t, 2)
-			parked, other := l.append(l.pool, "a1"), l.append(l.pool, "a2")
-			l.append(l.pool, "b1")
-			l.park(l.claimNames(10, "a1 a2 b1"), "a1")
-			l.append(l.pool, "a3 b2")
-			l.settle(l.claimNames(10, "a3! b2"), "")
-			l.claimNames(10, "") // a is parked
-			before := l.dump()
-			if _, err := admin.Skip(t.Context(), l.Outbox, skipping(l.letter("a"), other)); kindOf(err) != problem.NotFound {
-				t.Errorf("Skip() of another event = %v, want NotFound", err)
-			}
-			if _, err := admin.Requeue(t.Context(), l.Outbox, operator(l.letter("b"))); kindOf(err) != problem.NotFound {
-				t.Errorf("Requeue() of an aggregate that is not blocked = %v, want NotFound", err)
-			}
-			if diff := cmp.Diff(before, l.dump()); diff != "" {
-				t.Errorf("changed (-before +after):\n%s", diff)
-			}
-			if err := test.act(l, parked); err != nil {
-				t.Fatal(err)
-			}
-			l.append(l.pool, "a4")
-			l.settle(l.claimNames(10, test.next), "")
-			if n := count(t, l.pool, "SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
-				t.Errorf("%d aggregates are blocked, want none", n)
-			}
-		})
 	}
 }

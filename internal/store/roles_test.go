@@ -124,8 +124,8 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	}
 }
 
-// checkAudit checks that a side has so many entries, and that its role can neither change
-// them, nor hide who wrote them, nor delete those of the last days.
+// checkAudit checks that a side has want entries, and that its role can neither change them,
+// nor hide who wrote them, nor delete entries of the last days.
 func checkAudit(t *testing.T, side interface {
 	ListAudit(ctx context.Context, before int64, maxRows int) ([]admin.Entry, error)
 	PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
@@ -188,7 +188,7 @@ func TestRolesAreSeparate(t *testing.T) {
 					t.Errorf("%s: "+sql+" = %v, want permission denied", role, table, err)
 				}
 			}
-			// The schema is closed already; so is every table, and every column of it.
+			// The schema is closed already. Every table is closed, too, and each of its columns.
 			var may bool
 			if err := owner.QueryRow(t.Context(), `
 				SELECT has_table_privilege($1, $2, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
@@ -217,8 +217,8 @@ func TestRolesAreSeparate(t *testing.T) {
 	}
 }
 
-// fitsRole reports whether a role may have privileges on a table that the test does not list:
-// those of its side to read and write rows, and to delete them where they have no version.
+// fitsRole reports whether a role may have privileges on a table that the test does not list.
+// It may read and write rows of its side, and delete rows that have no version.
 func fitsRole(who, what string, versioned []string) bool {
 	role, table, _ := strings.Cut(who, " ")
 	schema, _, _ := strings.Cut(table, ".")

@@ -40,8 +40,8 @@ REINDEX INDEX video_catalog_read.video_projection_search;
 ANALYZE`
 
 // BenchmarkSearch measures a page of 50 of 100,000 titles in several scripts, beside the search that PostgreSQL has
-// without internal/search; the two take turns. Per kind of words it reports the median and the 99th percentile, and how
-// many times those of the other that is; the same of all kinds together; and the sizes of the indexes.
+// without internal/search; the two take turns. It reports the median and the 99th percentile, and their ratios to the
+// other search: per kind of words, and for all kinds together. It also reports the sizes of the indexes.
 func BenchmarkSearch(b *testing.B) {
 	const rows, rounds, warmUp, page = 100_000, 200, 20, 50
 	pool := storetest.Pool(b, 2)

@@ -73,7 +73,7 @@ func TestSearchPrefersWholeWords(t *testing.T) {
 	}
 }
 
-// What has no letter or digit finds nothing, and is no mistake.
+// A query without a letter or digit finds nothing, and is no error.
 func TestSearchForNoLetters(t *testing.T) {
 	t.Parallel()
 	catalog := catalogOf(t, entry(t, "🎬 Ran", "!"))

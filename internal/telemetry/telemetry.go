@@ -32,7 +32,7 @@ type Config struct {
 	Prometheus       bool   // makes Telemetry.Scrape
 }
 
-// Telemetry has the providers of a process. What is off is nil.
+// Telemetry has the providers of a process. A provider that is off is nil.
 type Telemetry struct {
 	Tracing trace.TracerProvider
 	Metrics metric.MeterProvider

@@ -417,7 +417,7 @@ func TestStack(t *testing.T) {
 	})
 }
 
-// What cannot start is one sentence with its remedy, and exit code 1.
+// A service that cannot start prints one sentence with its remedy, and exits with code 1.
 func TestStartError(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", ":0")

@@ -36,8 +36,8 @@ type entity struct {
 	ReplicaOf string `yaml:"replica_of,omitempty"`
 	// OwnerProject is the Google Cloud project of that topic. Empty: it is in ours.
 	OwnerProject string `yaml:"owner_project,omitempty"`
-	// Reader is the name of the consumer of a replica. It differs from those of all services
-	// that read the topic.
+	// Reader is the name of the consumer of a replica. No other service that reads the topic
+	// has a consumer of this name.
 	Reader string `yaml:"reader,omitempty"`
 	// Migration is the number of the migration that makes the tables.
 	Migration int `yaml:"migration"`
@@ -166,8 +166,8 @@ func (e *entity) setEntity() {
 	}
 }
 
-// firstNumber is that of the first field of an owner. The smaller ones are those of the
-// fields that every entity has.
+// firstNumber is the number in proto of an owner's first field. The fields that every entity
+// has use the smaller numbers.
 const firstNumber = 10
 
 // check returns all mistakes in a description.
@@ -376,7 +376,7 @@ func splitOutside(text string) []string {
 }
 
 // parseTransitions reads transitions as they are on the command line, such as
-// draft→placed:place placed->canceled:cancel. The first state is that of a new entity.
+// draft→placed:place placed->canceled:cancel. A new entity has the first state.
 func parseTransitions(text string) ([]transition, error) {
 	var all []transition
 	var errs []error
@@ -408,7 +408,7 @@ func parseTimers(text string) ([]stateTimer, error) {
 }
 
 // grow returns the entity with the fields, values, states and transitions that a new description
-// adds. What was there must still be the same: databases and events have it.
+// adds. The existing ones must not change, because databases and events have them.
 func (e entity) grow(next entity, migration int) (entity, error) {
 	exists := e.Migration != 0
 	if !exists {
@@ -483,7 +483,7 @@ func (e *entity) growStates(next []transition, exists bool) error {
 			errs = append(errs, fmt.Errorf("transition %s→%s:%s is gone, and cannot be removed by this command", t.From, t.To, t.Command))
 		}
 	}
-	// What is new comes last: the numbers of states and events follow from the order.
+	// New transitions come last: the numbers of states and events follow from the order.
 	before, transitions := e.stateNames(), slices.Clone(e.Transitions)
 	for _, t := range next {
 		if !slices.Contains(e.Transitions, t) {

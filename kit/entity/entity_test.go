@@ -216,7 +216,7 @@ func TestPathThatExistsIsRefused(t *testing.T) {
 	}
 }
 
-// Names that only look like those of the tools or the machinery are accepted.
+// Names that only look like names of the tools or the machinery are accepted.
 func TestNamesAreAccepted(t *testing.T) {
 	t.Chdir(root)
 	for _, name := range []string{"linux", "test", "syntax", "rpc", "vendor_turnip", "outbox_turnip", "turnip_confirmation_abc"} {

@@ -48,7 +48,7 @@ var (
 	lists   = []string{"strings", "bools", "int32s", "int64s", "doubles", "uuids"}
 )
 
-// kind returns the type, or that of the items of a list.
+// kind returns the type, or the type of the items of a list.
 func (f field) kind() string {
 	if f.isList() {
 		return strings.TrimSuffix(f.Type, "s")

@@ -197,9 +197,9 @@ func (e entity) checkProto() error {
 	return errors.Join(err, e.checkIn("api/proto/*/*/*_service.proto", own, string(service), collection, func(found []string) string { return found[1] }))
 }
 
-// declarations returns the identifiers that a Go file declares for its package. Files of
-// tests outside of the package get other names, so that they cannot be mistaken. Those of a file that
-// exists are also the packages that it imports: no file of its package may declare their names.
+// declarations returns the identifiers that a Go file declares for its package. The package name
+// is in front of each, because an external test is another package. If content is nil, the file
+// exists, and the names of its imports are returned, too: no file of its package may declare them.
 func declarations(name string, content []byte) (declared []string, err error) {
 	var source any
 	if content != nil {

@@ -51,8 +51,8 @@ func readProto(ctx context.Context, path, name string) ([]field, error) {
 	return fields, errors.Join(errs...)
 }
 
-// checkGiven returns an error if a field only has the name of one that every entity has. name
-// is the resource name (AIP-122), and not that of a person or a thing.
+// checkGiven returns an error if a field has the name, but not the meaning, of a field that
+// every entity has. For example, name is the resource name (AIP-122), and not a person's.
 func checkGiven(d protoreflect.FieldDescriptor) error {
 	standard := map[string]bool{
 		"name": d.Kind() == protoreflect.StringKind && hasOption(d, "field_behavior]:IDENTIFIER"), "etag": d.Kind() == protoreflect.StringKind,

@@ -140,8 +140,8 @@ func existing(name string) (entity, error) {
 	return e, err
 }
 
-// reactionConsumer returns the name of the consumer of a reaction. It differs from those of
-// all services that read the topic.
+// reactionConsumer returns the name of the consumer of a reaction. No other service that reads
+// the topic has a consumer of this name.
 func reactionConsumer(e, of entity) string {
 	consumer := strings.ReplaceAll(e.Name+"-"+of.Name, "_", "-")
 	if of.Replica() {
@@ -443,7 +443,7 @@ func (r rule) Copied() (all []field) {
 	return all
 }
 
-// Others are the copied fields without that of the rule.
+// Others are the copied fields without the field of the rule.
 func (r rule) Others() []field {
 	return slices.DeleteFunc(r.Copied(), func(f field) bool { return f.Name == r.Field })
 }

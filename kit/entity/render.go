@@ -274,8 +274,8 @@ func (c columns) Before() columns {
 	return c
 }
 
-// Readable are the columns that people may read: all but those of bytes, which may have
-// anything. Empty: there are no bytes.
+// Readable is the list of columns that people may read: all except columns of bytes, whose
+// content may be anything. It is empty if people may read all columns.
 func (c columns) Readable(keys ...string) string {
 	until := c.entity
 	until.Fields = c.where(func(f field) bool { return f.Migration <= c.Number })

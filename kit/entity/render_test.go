@@ -98,7 +98,7 @@ func TestDescriptionGrowsAtItsEnd(t *testing.T) {
 	}
 }
 
-// What databases and events have cannot be taken back.
+// A description keeps the parts that databases and events have.
 func TestDescriptionsOnlyGrow(t *testing.T) {
 	service(t)
 	const fields, transitions = "--fields=title:string color:enum(red,green)", "--transitions=draft→placed:place"

@@ -18,8 +18,8 @@ import (
 var projectRule = regexp.MustCompile(`^[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
 
 // replica returns an entity of another service, whose root is dir, as one that this service
-// keeps a copy of. It copies the contract and the samples of its events. The project is that of
-// the other service's topic; empty: it stays what it was, or is ours.
+// keeps a copy of. It copies the contract and the samples of its events. project has the other
+// service's topic. If it is empty, the replica keeps its project, and a new replica uses ours.
 func replica(name, dir, project string) (entity, error) {
 	if project != "" && !projectRule.MatchString(project) {
 		return entity{}, fmt.Errorf("--project %q must be the id of a Google Cloud project: 6 to 30 lower-case letters, digits and hyphens", project)

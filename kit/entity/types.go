@@ -324,7 +324,7 @@ func (f field) Clone(x string) string {
 	return "slices.Clone(" + x + ")"
 }
 
-// isTruncated reports whether the precision is limited to that of events.
+// isTruncated reports whether values are truncated to the precision of events.
 func (f field) isTruncated() bool { return f.Type == typeTime || f.Type == typeDuration }
 
 // Sample is the n-th of three different valid values, as Go outside of package domain.

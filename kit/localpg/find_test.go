@@ -149,7 +149,7 @@ test $line = library && echo "postgres (PostgreSQL) 17.10"' >$native/bin/postgre
 	}
 }
 
-// What npm says when it fails reaches the person, and the next start tries again.
+// The error of npm reaches the person, and the next start tries again.
 func TestFindFetchFails(t *testing.T) {
 	root := isolate(t)
 	for _, reason := range []string{"network is down", "disk is full"} {

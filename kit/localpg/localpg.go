@@ -212,7 +212,7 @@ func (s *Server) shutdown() error {
 	return os.RemoveAll(s.run)
 }
 
-// settings returns our settings, overridden by those of cfg.
+// settings returns our settings, overridden by the settings of cfg.
 func settings(cfg Config) map[string]string {
 	all := map[string]string{
 		"listen_addresses": "",

@@ -23,8 +23,8 @@ import (
 )
 
 // Google's emulator passes all cases except the known differences. So the cases
-// do not only describe this server. The emulator is that at
-// PUBSUB_EMULATOR_HOST, or that of an installed Cloud SDK. Without either, the
+// do not only describe this server. The emulator listens at PUBSUB_EMULATOR_HOST,
+// or the test starts the emulator of an installed Cloud SDK. Without either, the
 // test passes: this server has its own test.
 func TestConformanceOfEmulator(t *testing.T) {
 	if testing.Short() {

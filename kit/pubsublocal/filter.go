@@ -211,7 +211,7 @@ func (p *filterParser) key() (string, error) {
 	return key, nil
 }
 
-// literal parses a string in double quotes. Its escapes are those of a Go string
+// literal parses a string in double quotes, with the escapes of a Go string
 // (E14).
 func (p *filterParser) literal() (string, error) {
 	if !p.take(`"`) {

@@ -428,7 +428,7 @@ func TestJournalNumbersGoOn(t *testing.T) {
 		old, lastLease = received, sub.lastLease
 		k.cfg.Clock = nil
 		k = k.again()
-		// New ids are higher than those of messages that were delivered but not
+		// New ids are higher than the ids of messages that were delivered but not
 		// written before a crash.
 		if got := k.lastID.Load(); got < lastID+idReserve {
 			t.Errorf("ids go on after %d, want at least %d", got, lastID+idReserve)
@@ -470,7 +470,7 @@ func TestJournalCutAnywhere(t *testing.T) {
 		}
 		torn := size > committed && size < int64(len(whole))
 		got := contentsOf(k.Server)
-		for name, topic := range got.Topics { // the last time is that of the last message
+		for name, topic := range got.Topics { // LastTime is the time of the last message
 			topic.LastTime = want.Topics[name].LastTime
 			got.Topics[name] = topic
 		}

@@ -82,8 +82,8 @@ func validID(id string) bool {
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
 
-// invalidName returns the error for an invalid resource name in a field. Its
-// text is that of the service.
+// invalidName returns the error for an invalid resource name in a field. The
+// service returns the same text.
 func invalidName(field, value string) error {
 	return status.Errorf(codes.InvalidArgument,
 		"Invalid resource name given (%s=%s). Refer to https://cloud.google.com/pubsub/docs/admin#resource_names for more information.",

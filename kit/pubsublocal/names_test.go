@@ -91,7 +91,7 @@ func TestParseProject(t *testing.T) {
 	}
 }
 
-// The text is that of the service. A detail has the kind (A4, A5).
+// The service returns the same text. A detail has the kind (A4, A5).
 func TestResourceErrors(t *testing.T) {
 	const name = "projects/p/topics/abc"
 	for _, test := range []struct {

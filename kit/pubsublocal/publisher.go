@@ -229,8 +229,8 @@ func (s *subscription) deadLetterTopic() *topic {
 }
 
 // forward publishes a delivery to the dead-letter topic, and acknowledges it.
-// It is called without a lock, because the lock of a topic comes before that of
-// a subscription.
+// It is called without a lock, because a topic is locked before its
+// subscriptions.
 func (s *subscription) forward(d *delivery) {
 	s.mu.Lock()
 	to, attempts, open := s.deadLetterTopic(), d.attempts, s.closed == nil

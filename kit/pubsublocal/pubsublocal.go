@@ -7,9 +7,9 @@
 // It does what Google's documentation says about ordering keys, leases, flow control, retry policies, dead letters,
 // exactly-once delivery, retention, seek, snapshots, filters, protobuf schemas, limits and error codes. This is a list
 // of numbered sentences with a test case for each. The cases run against this server, Google's emulator and the service
-// itself. A number in a comment, such as [H5], is that of a sentence.
+// itself. A number in a comment, such as [H5], refers to a sentence.
 //
-// The service may do things such as deliver a message twice. This server does so only because of a [Fault].
+// The service may, for example, deliver a message twice. In this server, only a [Fault] causes such behavior.
 //
 // The server does not poll: it sends a message to a subscriber within microseconds after it was published. Its time is
 // a [Clock], which tests can move. Close leaves no goroutine and no memory.
@@ -261,7 +261,7 @@ func (s *Server) CutStreams() {
 }
 
 // Duplicate delivers the next count acknowledged messages of a subscription again. Without exactly-once delivery the
-// service may do so at any time.
+// service may deliver any message again.
 func (s *Server) Duplicate(subscription string, count int) error {
 	sub, err := s.subscription(subscription)
 	if err != nil {

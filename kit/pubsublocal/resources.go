@@ -102,9 +102,9 @@ func normalizeSubscription(s *pubsubpb.Subscription) error {
 	return completeSubscription(s, "")
 }
 
-// completeSubscription does what create and update have in common.
-// deadLetterTopic is that of the subscription before an update. It may be
-// deleted by now.
+// completeSubscription checks a subscription and sets its defaults, for create
+// and update. deadLetterTopic is its dead-letter topic before an update, which
+// may be deleted by now.
 func completeSubscription(s *pubsubpb.Subscription, deadLetterTopic string) error {
 	for _, step := range []func(*pubsubpb.Subscription) error{completeDelivery, completeAckDeadline, completeLifetimes, completeRetryPolicy} {
 		if err := step(s); err != nil {
@@ -272,7 +272,7 @@ type updateRequest interface {
 
 // patch returns a copy of current with the fields of the mask taken from body
 // (A16). A field that body does not have becomes unset. complete checks the
-// result and sets defaults. The texts of errors are those of the service.
+// result and sets defaults. The errors have the same texts as in the service.
 func patch[M proto.Message](current, body M, r updateRequest, mutable []protoreflect.Name, complete func(M) error) (M, error) {
 	var none M
 	request, resource := r.ProtoReflect().Descriptor().Name(), current.ProtoReflect().Descriptor()

@@ -326,7 +326,7 @@ func TestNormalizeSubscriptionChecks(t *testing.T) {
 
 func paths(paths ...string) *fieldmaskpb.FieldMask { return &fieldmaskpb.FieldMask{Paths: paths} }
 
-// What a mask changes, resets and keeps (A16, A18, A21).
+// A mask changes and resets its fields, and keeps the others (A16, A18, A21).
 func TestPatchSubscription(t *testing.T) {
 	type subscription = pubsubpb.Subscription
 	deadLetters := func(topic string) *pubsubpb.DeadLetterPolicy {

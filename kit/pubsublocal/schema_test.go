@@ -216,7 +216,7 @@ func TestSchemaValidate(t *testing.T) {
 	}
 }
 
-// What may differ between two revisions, in both directions (M7).
+// The allowed differences between two revisions, in both directions (M7).
 func TestSchemaCompatible(t *testing.T) {
 	const optional = `syntax = "proto2"; message M { optional int32 a = 1; }`
 	with := func(body string) string { return `syntax = "proto3"; message M { ` + body + ` }` }

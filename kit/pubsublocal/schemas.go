@@ -148,7 +148,7 @@ func (r *schemaRegistry) CreateSchema(_ context.Context, req *pubsubpb.CreateSch
 	if _, _, err := parseName(schemas, name); err != nil {
 		return nil, err
 	}
-	if r.exists(name) { // this error comes before those of the definition
+	if r.exists(name) { // this error comes before errors of the definition
 		return nil, alreadyExists("schema", name)
 	}
 	compiled, err := compileBody(req.GetSchema())
@@ -348,7 +348,7 @@ func (r *schemaRegistry) ValidateSchema(
 }
 
 // ValidateMessage implements pubsubpb.SchemaServiceServer. Its error says what is
-// wrong with the message, unlike that of Publish.
+// wrong with the message, unlike an error of Publish.
 func (r *schemaRegistry) ValidateMessage(
 	_ context.Context, req *pubsubpb.ValidateMessageRequest,
 ) (*pubsubpb.ValidateMessageResponse, error) {

@@ -23,7 +23,7 @@ type subscription struct {
 	server *Server
 	name   string
 	topic  *topic
-	mark   uint32 // part of its ack ids, to distinguish them from those of other subscriptions
+	mark   uint32 // part of its ack ids, which no other subscription has
 
 	mu            sync.Mutex
 	cfg           *pubsubpb.Subscription // the value is never changed, only replaced

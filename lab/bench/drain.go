@@ -157,7 +157,7 @@ func (m *machine) empty(ctx context.Context, s *sinks, p peer, kind string, inst
 	}
 	for _, table := range p.tables() {
 		var size int64
-		// The size of a partitioned table is that of its partitions.
+		// The size of a partitioned table is the sum of its partitions.
 		if err := p.db().QueryRow(ctx, `
 			SELECT coalesce(sum(pg_total_relation_size(relid)), 0) FROM pg_partition_tree($1::text::regclass) WHERE isleaf`, table).Scan(&size); err != nil {
 			return turn{}, fmt.Errorf("size of %s: %w", table, err)

@@ -204,7 +204,7 @@ func (p *place) kept(ctx context.Context) error {
 	return p.peer.exec(ctx, "VACUUM (ANALYZE) video_catalog.outbox_pending, video_catalog.outbox_deferred, video_catalog.outbox")
 }
 
-// clear deletes all events that are newer than those of kept.
+// clear deletes all events that are newer than the event that kept recorded.
 func (p *place) clear(ctx context.Context) error {
 	if _, err := p.peer.db().Exec(ctx, "DELETE FROM video_catalog.outbox WHERE id > $1", p.newest); err != nil {
 		return fmt.Errorf("clear the outbox: %w", err)

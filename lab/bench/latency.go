@@ -27,8 +27,8 @@ const (
 	steadyRate = 1000 // events per second
 )
 
-// arrivals returns the times of a steady load, the same in every run. The gaps are exponential, as those of independent
-// clients. With equal gaps, a polling loop could be in step with the load.
+// arrivals returns the times of a steady load, the same in every run. The gaps are exponential, as between calls of
+// independent clients. With equal gaps, a polling loop could be in step with the load.
 func arrivals(n, perSecond int) []time.Duration {
 	lots := rand.New(rand.NewPCG(5, 6))
 	at := make([]time.Duration, n)

@@ -114,7 +114,7 @@ func (l *ledger) see(payload []byte) {
 	}
 	for last := l.last[aggregate].Load(); ; last = l.last[aggregate].Load() {
 		if version < last {
-			l.disorder.Add(1) // the first delivery came after that of a newer event
+			l.disorder.Add(1) // a newer event was delivered first
 			break
 		}
 		if l.last[aggregate].CompareAndSwap(last, version) {

@@ -76,7 +76,7 @@ func newPeer(name string, base base) (peer, error) {
 // base has the fields that all peers need.
 type base struct {
 	url  string
-	pool *pgxpool.Pool // for all queries except those of instances
+	pool *pgxpool.Pool // for all queries except queries of instances
 }
 
 // makePeers creates the database and the tables of each peer.
@@ -122,7 +122,7 @@ func (b base) count(ctx context.Context, sql string) (n int, err error) {
 	return n, nil
 }
 
-// insert runs a statement over all events, some thousands per call, with ids like those of the service. The statement
+// insert runs a statement over all events, some thousands per call, with ids as the service makes them. The statement
 // may contain eventsSQL, the events as rows of e(id, aggregate, version, n), and payloadSQL, the payload of such a
 // row.
 func (b base) insert(ctx context.Context, w workload, sql string) error {

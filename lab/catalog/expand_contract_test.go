@@ -51,7 +51,7 @@ func TestExpandContractExample(t *testing.T) {
 	}
 	lint(t, append(migrations, steps...))
 
-	// What each build writes and reads, as far as it differs.
+	// The columns that each build writes and reads, as far as they differ.
 	const others = `id, title, description, duration_ms, language_code, tags, state, version, create_time, update_time`
 	const values = `gen_random_uuid(), 't', 'd', 1, 'en', '{}', 'draft', 1, now(), now()`
 	builds := []struct{ name, write, reads string }{

@@ -89,9 +89,9 @@ func ends(message pgproto3.FrontendMessage) bool {
 	return false
 }
 
-// What a server or a pooler says while a connection is made, and what ends a
-// connection, is Unavailable under any code, and no event is blamed for it. So is
-// what may succeed later, or in another session.
+// An error of a server or a pooler is Unavailable, under any code, if it comes while a
+// connection is made, or ends a connection. An error after which a retry may succeed,
+// later or in another session, is Unavailable, too. No event is blamed for them.
 func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

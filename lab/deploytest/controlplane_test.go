@@ -286,8 +286,8 @@ func (c *controlPlane) policy(path, method string, body object) (object, int) {
 	return policy, http.StatusOK
 }
 
-// resource implements the standard methods. The path of a collection has an odd number of parts, and that of a resource
-// an even one.
+// resource implements the standard methods. The path of a collection has an odd number of parts. The path of a resource
+// has an even number.
 func (c *controlPlane) resource(r *http.Request, path string, body object) (object, int) {
 	parts := strings.Split(path, "/")
 	collection := parts[len(parts)-1]

@@ -200,7 +200,7 @@ func (s *stand) checkPubSub(t *testing.T) {
 		t.Errorf("dead-letter topic (-want +got):\n%s", diff)
 	}
 
-	// The resources of the tests are those of production, except for retention, which costs money.
+	// Tests use the same resources as production, except for retention, which costs money.
 	local, err := localbroker.Start()
 	if err != nil {
 		t.Fatalf("start Pub/Sub: %v", err)

@@ -25,7 +25,7 @@ var (
 	imageLater = region + "-docker.pkg.dev/" + project + "/" + service + "/server@sha256:0000000000000000000000000000000000000000000000000000000000000002"
 )
 
-// Path prefixes of Cloud Run's resources: those of its two APIs, and the one under which the control plane stores them.
+// Path prefixes of Cloud Run's resources: two for its two APIs, and one under which the control plane stores them.
 const (
 	knative   = "/apis/serving.knative.dev/v1/namespaces/" + project
 	run       = "/apis/run.googleapis.com/v1/namespaces/" + project

@@ -3,5 +3,5 @@
 // service that has them, lets one grow, and breaks each layer to see its generated test fail.
 //
 // Another test renders the description of the example, testdata/video.txt, and compares the
-// result with the files of videos. What differs is in testdata/differences.txt, with its reason.
+// result with the files of videos. Differences are in testdata/differences.txt, with a reason.
 package entity

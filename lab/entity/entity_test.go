@@ -399,9 +399,9 @@ func breakLayers(t *testing.T, dir string) {
 		{"internal/domain/order.go", `(OrderPlaced, expected, stamp), OrderStateDraft`, "$1", "./internal/domain"},
 		{"internal/domain/order_purchase_order.go", `CancelOrder\(`, "PlaceOrder(", "./internal/domain"},
 		{"internal/event/order.go", `(?m)^\s+Currency:\s+snapshot\.GetCurrency\(\),\n`, "", "./internal/event"},
-		{"internal/store/orders.go", `(InsertOrderParams\{(?s:.*?)\n)\s+Currency:\s+o\.Currency,\n`, "$1", "./internal/store"},
-		{"internal/store/internal/sqlcgen/orders.sql.go", `\n\tWHERE \(p\.version, p\.event_id\) < \(excluded\.version, excluded\.event_id\)`, "", "./internal/store"},
-		{"internal/server/orders.go", `(?m)^\s+Currency:\s+o\.GetCurrency\(\),\n`, "", "./cmd/server"},
+		{"internal/store/orders.go", `(InsertOrderParams\{(?s:.*?)\n)\s+Currency:\s+v\.Currency,\n`, "$1", "./internal/store"},
+		{"internal/store/orders.go", `, version: row\.Version`, "", "./internal/store"},
+		{"internal/server/orders.go", `(?m)^\s+Currency:\s+v\.GetCurrency\(\),\n`, "", "./cmd/server"},
 	} {
 		path := filepath.Join(dir, m.path)
 		was := content(t, path)

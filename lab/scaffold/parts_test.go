@@ -50,7 +50,7 @@ func checkParts(t *testing.T, service string, with ...string) {
 	}
 	left := regexp.MustCompile(strings.Join(words, "|"))
 	eachFile(t, service, func(name, content string) {
-		// What only deletes a part, or checks it if it is there, stays.
+		// Lines that only delete a part, or check it if it is there, stay.
 		if strings.HasPrefix(name, "third_party/kit/") || slices.Contains([]string{"Makefile", ".gitattributes", ".golangci.yml", "template.json"}, name) {
 			return
 		}

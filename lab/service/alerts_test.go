@@ -55,7 +55,7 @@ func TestRulesWithPromtool(t *testing.T) {
 
 // Each fault is made in a running service that a Prometheus scrapes. Its alert fires, and no other alert does, except
 // those that a busy machine causes at this pace. The alert resolves after the remedy of its runbook. The rules are
-// those of alerts.yaml, up to 300 times faster: see speedUp.
+// in alerts.yaml; the test makes them up to 300 times faster: see speedUp.
 func TestAlertsFireAndResolve(t *testing.T) {
 	t.Parallel()
 	prometheus, err := exec.LookPath("prometheus")

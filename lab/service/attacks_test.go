@@ -176,7 +176,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 		var attackers sync.WaitGroup
 		for _, method := range []string{get, watch, reflect} {
 			attackers.Go(func() {
-				// What is answered has nowhere to go, so that what is asked is not worked off.
+				// Responses cannot be sent, so requests wait in the server.
 				c := v.rawHTTP2(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 				id, err := c.open(grpcHeader(method))
 				if err != nil {

@@ -42,8 +42,8 @@ const root = "../.."
 // long makes the attacks use ten times as many connections. It needs as many open files, twice.
 var long = flag.Bool("long", false, "ten times as many connections in the attacks")
 
-// patience is how long an attacked server may take to answer others, or to end
-// what it is to end, on a machine that does much else. What it takes is logged.
+// patience is how long an attacked server may take to respond to others, or to end a
+// call or a connection, on a busy machine. The time that it took is logged.
 const patience = 10 * time.Second
 
 // programs has a folder for what the tests build.

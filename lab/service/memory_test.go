@@ -83,7 +83,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// unread sends a request, and reads no response. What the system keeps is not the server's.
+// unread sends a request, and reads no response. The operating system's buffers do not count.
 func (p *process) unread(t *testing.T, request string) {
 	t.Helper()
 	conn := p.dial(t)

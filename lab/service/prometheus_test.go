@@ -326,13 +326,6 @@ func start(t *testing.T, environ []string, binary string, args ...string) *progr
 	return p
 }
 
-func (p *program) signal(t *testing.T, signal syscall.Signal) {
-	t.Helper()
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (p *program) kill() {
 	if p.cmd.ProcessState == nil {
 		_ = p.cmd.Process.Kill() // it may have ended by itself

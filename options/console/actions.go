@@ -31,7 +31,7 @@ type action struct {
 // Items returns what the action changes.
 func (a action) Items() string { return a.Side.Items() }
 
-// What some actions say in the same words.
+// The sentences that several actions share.
 const (
 	gone      = "Another person may have done it already."
 	notParked = gone + " Or only aggregates match that are not parked: those are tried again by themselves."

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// functions are those of the templates.
+// functions has the functions that templates call.
 var functions = template.FuncMap{
 	"count":     exact,
 	"capped":    capped,

@@ -13,10 +13,10 @@ const (
 	eventStream = "text/event-stream"
 )
 
-// withEvents makes a watch Server-Sent Events if the Accept header requests them, as that of
-// EventSource does (https://html.spec.whatwg.org/multipage/server-sent-events.html). The resume
-// token of a message is the id of its event. Other responses, such as an error before the first
-// message, stay as they are.
+// withEvents converts a watch to Server-Sent Events if the Accept header requests them, as
+// EventSource sends it (https://html.spec.whatwg.org/multipage/server-sent-events.html). The
+// resume token of a message is the id of its event. Other responses, such as an error before
+// the first message, stay as they are.
 func withEvents(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept") != eventStream || !strings.HasSuffix(r.URL.Path, ":watch") { // AIP-136

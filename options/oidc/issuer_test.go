@@ -31,7 +31,7 @@ type issuer struct {
 	requests int
 	busy     int // requests under way
 	mostBusy int
-	// answer, if set, answers instead; the path is that of the request.
+	// answer, if set, responds instead; path is the path of the request.
 	answer func(w http.ResponseWriter, path string) bool
 }
 
@@ -125,7 +125,7 @@ func newKey(t testing.TB, id string, algorithm jose.SignatureAlgorithm) jose.JSO
 	return jose.JSONWebKey{Key: private, KeyID: id, Algorithm: string(algorithm), Use: "sig"}
 }
 
-// goodClaims are those of a token that is as it should be.
+// goodClaims returns the claims of a valid token.
 func (i *issuer) goodClaims() map[string]any {
 	now := time.Now().Unix()
 	return map[string]any{

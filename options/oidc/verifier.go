@@ -37,8 +37,8 @@ type verifierConfig struct {
 	// Issuer is the URL of the issuer, exactly as in its tokens. Its keys are
 	// found by OpenID Connect discovery. Required.
 	Issuer string
-	// Audiences are the accepted audiences of tokens. They must include that of
-	// this service, which on Cloud Run is its URL. Required.
+	// Audiences are the accepted audiences of tokens. They must include this
+	// service, which on Cloud Run is its URL. Required.
 	Audiences []string
 	// Leeway is the largest accepted difference between the issuer's clock and
 	// ours. Default: 30 s.

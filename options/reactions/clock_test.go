@@ -209,7 +209,7 @@ func TestClockIsStuck(t *testing.T) {
 	})
 }
 
-// What fires and what fails is counted by aggregate type. A timer that failed is in the log.
+// Fired and failed timers are counted by aggregate type. A timer that failed is in the log.
 func TestClockIsObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
@@ -247,8 +247,8 @@ func TestClockIsObserved(t *testing.T) {
 	})
 }
 
-// measured returns values by the name of their metric and those of their attributes; of a
-// histogram the sum.
+// measured returns the values of metrics, by the name of the metric and the values of its
+// attributes. For a histogram it returns the sum.
 func measured(t *testing.T, reader metric.Reader) map[string]float64 {
 	t.Helper()
 	var data metricdata.ResourceMetrics

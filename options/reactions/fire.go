@@ -54,7 +54,7 @@ const pages = 20
 // Fire implements Timers.
 //
 // One transaction locks the aggregates, lets them decide, writes their rows and events, and deletes the timers. A crash before
-// the commit leaves the timers, which fire again. The order of locks is that of commands and reactions: the aggregate, then its
+// the commit leaves the timers, which fire again. It locks in the same order as commands and reactions: the aggregate, then its
 // timers. An aggregate that is locked is left out, and nothing waits for it. If the database refuses the transaction, or it takes
 // half of the time of ctx, each timer gets one of its own, and the one that fails is postponed. After one that took too long, the
 // others wait for the next call.

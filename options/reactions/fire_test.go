@@ -112,9 +112,9 @@ func TestTimerContinuesTheChain(t *testing.T) {
 	}
 }
 
-// The clock of the database decides, not that of the process. If it jumps ahead, timers fire
-// once, and not again after it was set back; if it jumps back, they wait until it is there. A
-// jump is a shift of all timers.
+// The clock of the database decides, and not the clock of the process. If it jumps ahead, timers
+// fire once, and not again after it was set back. If it jumps back, they wait until it is there.
+// The test shifts all timers to make a jump.
 func TestTimersAndClocks(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

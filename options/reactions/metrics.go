@@ -54,7 +54,7 @@ func (m *metrics) unavailable(ctx context.Context, aggregateType string) {
 	m.failures.Add(ctx, 1, metric.WithAttributes(attribute.String("aggregate_type", aggregateType), attribute.String("error.type", "unavailable")))
 }
 
-// maxTimers is up to how many timers of a type are counted.
+// maxTimers is the largest count of timers of a type that is measured.
 const maxTimers = 100_000
 
 // waitingTimers are the timers of one aggregate type that wait.

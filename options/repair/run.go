@@ -52,9 +52,9 @@ type run struct {
 	progress   func(ctx context.Context, done int64)
 }
 
-// repair gives the entries of a projection that differ the state of their owner: those of ids, or
-// all. Without ids it goes through all entries once, page by page, and repairs each page before it
-// reads the next: its memory does not grow with the projection, and matched grows with done.
+// repair gives entries of a projection the state of their owner if they differ: the entries of ids,
+// or all. Without ids it goes through all entries once, page by page, and repairs each page before
+// it reads the next: its memory does not grow with the projection, and matched grows with done.
 //
 // The projector may run meanwhile. A repair waits for no event: an event that comes later finds its
 // version in the entry. A crash leaves the transactions before it, with their rows in the audit, and
@@ -108,7 +108,7 @@ func (r *run) repairAll(ctx context.Context) error {
 	return nil
 }
 
-// repairEntries repairs those of some entries that differ.
+// repairEntries repairs the entries of ids that differ.
 func (r *run) repairEntries(ctx context.Context, ids []uuid.UUID) error {
 	for some := range slices.Chunk(ids, repairRows) {
 		some, err := r.look(ctx, some)
@@ -132,7 +132,7 @@ func (r *run) repairEntries(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// look returns those of some entries that differ, and counts them.
+// look returns the entries of ids that differ, and counts them.
 func (r *run) look(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, err := r.whole.look(ctx, ids)
 	for _, s := range found {

@@ -235,7 +235,7 @@ func (v videos) moveFuture(ctx context.Context) (more bool, err error) {
 	return n == futureRows, store.Wrap(err, "move changes of the future")
 }
 
-// pendingOf returns what finds those of some aggregates that have an event in the outbox.
+// pendingOf returns a function that finds which of the given aggregates have a pending event.
 func pendingOf(commands *pgxpool.Pool, aggregateType string) func(context.Context, []uuid.UUID) (map[uuid.UUID]bool, error) {
 	return func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
 		texts := make([]string, len(ids))

@@ -323,7 +323,7 @@ func TestRepairYieldsToTheProjector(t *testing.T) {
 		answered <- answer{repaired, changed, err}
 	}()
 	s.untilBlocked()
-	// What the projector does with another event of the same version.
+	// The projector applies another event of the same version in this way.
 	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET title = 'Kagemusha', change_xid = pg_current_xact_id() WHERE video_id = $1", id); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func TestQueriesOfCloudMonitoringAreTheirSources(t *testing.T) {
 	}
 }
 
-// The labels by which two metrics are matched are theirs, and not those of the scope: this is what the test above relies on.
+// matchedByScope finds operations that also match the labels of the scope, and no others. The test above relies on it.
 func TestMatchedByScope(t *testing.T) {
 	for query, want := range map[string]int{
 		`{"a.b"} / {"a.c"}`:                            0,
@@ -116,7 +116,7 @@ func scopes(node parser.Node) []string {
 	return found
 }
 
-// names are those of Prometheus, by those that are sent.
+// names maps the names of metrics and labels as they are sent to their names in Prometheus.
 type names struct{ metrics, labels map[string]string }
 
 func readNames(t *testing.T) names {
@@ -146,8 +146,8 @@ func readNames(t *testing.T) names {
 	return n
 }
 
-// restore gives metrics and labels of a query their names in Prometheus, and returns those that have none. What Google measures
-// itself has one name.
+// restore gives metrics and labels of a query their names in Prometheus, and returns those that have none. Google's own metrics
+// have the same name in both.
 func (n names) restore(expr parser.Expr) (unknown []string) {
 	rename := func(name *string, known map[string]string) {
 		if known[*name] == "" {
@@ -227,7 +227,7 @@ func sources(t *testing.T) map[string]string {
 	return found
 }
 
-// queries are those of Cloud Monitoring, by the same names.
+// queries returns the queries of Cloud Monitoring, by the same names.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -178,10 +178,10 @@ func (n *Network) Forget() {
 	n.way = new(way)
 }
 
-// Freeze makes all present connections behave like those of a stopped database.
-// Statements wait until thaw is called, and then all arrive, even those of
-// clients that have disconnected. Responses are lost. New connections work. thaw
-// must be called, and may be called several times.
+// Freeze makes all present connections behave as if the database was stopped.
+// Statements wait until thaw is called, and then all arrive, even if the client has
+// disconnected. Responses are lost. New connections work. thaw must be called, and
+// may be called several times.
 func (n *Network) Freeze() (thaw func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// The attributes that the dead-letter copy has in addition to those of the
-// message.
+// The attributes that a dead-letter copy has in addition to the attributes of
+// the message.
 const (
 	deadLetterCount       = "CloudPubSubDeadLetterSourceDeliveryCount"
 	deadLetterSource      = "CloudPubSubDeadLetterSourceSubscription"

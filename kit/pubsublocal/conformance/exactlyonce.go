@@ -411,7 +411,7 @@ func wantFailures(t *testing.T, err error, reason string, messages ...*pubsubpb.
 	t.Errorf("got %v, want an error with an ErrorInfo", err)
 }
 
-// wantIDs compares ack ids with those of messages, in any order.
+// wantIDs compares ack ids with the ack ids of messages, in any order.
 func wantIDs(t *testing.T, field string, got []string, messages ...*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	want := AckIDs(messages)

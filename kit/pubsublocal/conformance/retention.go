@@ -82,7 +82,7 @@ func topicRetentionLimits(t *testing.T, e *Env) {
 
 func topicKeeps(t *testing.T, e *Env) {
 	topic := e.Topic(t, keeping(time.Hour))
-	// The retention of these subscriptions ends before that of the topic.
+	// These subscriptions retain messages for less time than the topic.
 	first, second := e.Subscription(t, topic, retaining(10*time.Minute)), e.Subscription(t, topic, retaining(10*time.Minute))
 	e.Publish(t, topic, "", "1", "2")
 	e.Ack(t, first, wantTexts(t, e, first, "1", "2")...)

@@ -332,7 +332,7 @@ func (s *rawStream) stop() {
 }
 
 // takeFrom waits for n messages from several streams together, and returns
-// those of each.
+// the messages of each stream.
 func takeFrom(t *testing.T, n int, streams ...*rawStream) [][]*pubsubpb.ReceivedMessage {
 	t.Helper()
 	got := make([][]*pubsubpb.ReceivedMessage, len(streams))

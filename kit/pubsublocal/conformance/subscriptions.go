@@ -220,7 +220,7 @@ func shortestLife(t *testing.T, e *Env) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) {
-				s.MessageRetentionDuration = durationpb.New(10 * time.Minute) // shorter than all values but those of the last rows
+				s.MessageRetentionDuration = durationpb.New(10 * time.Minute) // shorter than all values except in the last rows
 				s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(test.ttl)}
 			}, test.want, func(t *testing.T, s *pubsubpb.Subscription) {
 				if got := s.GetExpirationPolicy().GetTtl().AsDuration(); got != test.ttl {

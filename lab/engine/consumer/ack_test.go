@@ -23,8 +23,8 @@ import (
 )
 
 // Messages come soon after an outage, however often the client tried in vain to
-// open a stream. Its own pauses grow to a minute: eight of them are over before
-// waitForAcks gives up once in thousands of times, those of a second always.
+// open a stream. Eight pauses of a second are over before waitForAcks gives up. Eight
+// of the client's own pauses, which grow to a minute, almost never are.
 func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, localbroker.Resources{Schemaless: true})

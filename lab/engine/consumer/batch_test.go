@@ -139,7 +139,7 @@ func TestProjectorTakesASlowBatchApart(t *testing.T) {
 	}
 }
 
-// What was refused is tried again alone, whatever else has come meanwhile.
+// A refused message is tried again alone, also if others have come meanwhile.
 func TestProjectorRetriesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := slowSource{fakeSource: messages(200), pause: 800 * time.Microsecond}

@@ -63,17 +63,6 @@ func (b *broker) publish(messages ...consumer.Message) []string {
 	return ids
 }
 
-// find returns a message as the server has it.
-func (b *broker) find(id string) localbroker.Message {
-	for _, m := range b.server.Published() {
-		if m.ID == id {
-			return m
-		}
-	}
-	b.t.Fatalf("no message %s", id)
-	return localbroker.Message{}
-}
-
 // waitForAcks waits until every message that was published is acknowledged.
 func (b *broker) waitForAcks() {
 	b.t.Helper()

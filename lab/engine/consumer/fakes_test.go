@@ -37,7 +37,7 @@ type memStore struct {
 	transactions int
 }
 
-// handlers are those of notes.
+// handlers returns the handlers of notes.
 func (s *memStore) handlers() consumer.Handlers {
 	return consumer.Handlers{"note": consumer.Handle(decodeNote, s.project)}
 }
@@ -102,7 +102,7 @@ func (s *memStore) Quarantine(ctx context.Context, _ string, m envelope.Quaranti
 	return nil
 }
 
-// versions are those of the entries, by note.
+// versions returns the versions of the entries, by note.
 func (s *memStore) versions() map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +230,7 @@ func noteEvent(id string, version int64, typ string) note {
 	}, typ == deleted}
 }
 
-// messages are those of one first event for each of n notes.
+// messages returns n messages: the first event of each of n notes.
 func messages(n int) fakeSource {
 	var all fakeSource
 	for range n {

@@ -33,8 +33,8 @@ func TestProjectorStopsWhileDatabaseIsAway(t *testing.T) {
 	})
 }
 
-// What is too late is given back wherever it is: with a worker, in a batch that
-// no worker is free for, or not collected yet.
+// A message that is too late is given back wherever it is: with a worker, in a
+// batch that no worker is free for, or not collected yet.
 func TestProjectorGivesBackEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memStore{onProject: func(ctx context.Context, _ []note) error {

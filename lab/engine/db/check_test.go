@@ -12,8 +12,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// What can be known of a URL without a connection is wrong at once, and no part of
-// the URL is told.
+// A mistake in a URL is reported at once if it can be found without a connection.
+// The error has no part of the URL.
 func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{

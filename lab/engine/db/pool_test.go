@@ -59,8 +59,9 @@ func TestPoolReplacesASilentConnection(t *testing.T) {
 	}
 }
 
-// When one connection is lost, the others of its pool that are lost too are found out at once,
-// whether they broke or went silent, and fail nobody's statement.
+// When one connection is lost, its pool finds the others that are lost at once. It
+// finds connections that broke and connections that went silent, and no statement
+// fails because of them.
 func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	const conns = 12
 	try := func(t *testing.T, pool *pgxpool.Pool, within time.Duration) error {
@@ -247,7 +248,7 @@ func openThrough(t *testing.T, network *storetest.Network, conns int32, settings
 	return pool
 }
 
-// What the URL says of connecting counts.
+// The connect_timeout of the URL is used.
 func TestPoolConnectTimeoutOfTheURL(t *testing.T) {
 	t.Parallel()
 	pool, err := db.Open(t.Context(), "postgres://nobody@127.0.0.1:1/nothing?connect_timeout=7", 1, nil)

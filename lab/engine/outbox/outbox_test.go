@@ -104,7 +104,7 @@ func TestConfigValidate(t *testing.T) {
 			cfg:  outbox.Config{Workers: -1, Batch: -1, Lease: -1, PublishTimeout: -1, RequestTimeout: -1, PollInterval: -1, MaxAttempts: -1, RetryMin: -1, RetryMax: -1, ProbeInterval: -1, StopTimeout: -1, SettleTimeout: -1},
 			want: []string{"Workers", "Batch", "Lease", "PublishTimeout", "RequestTimeout", "PollInterval", "MaxAttempts", "RetryMin", "RetryMax", "ProbeInterval", "StopTimeout", "SettleTimeout"},
 		},
-		// A pass has an end, well before that of its lease.
+		// A pass ends well before its lease ends.
 		{name: "timeout of half the lease", cfg: outbox.Config{Lease: 10 * time.Second, PublishTimeout: 5 * time.Second}, want: []string{"PublishTimeout (5s)"}},
 		{name: "lease against the default timeout", cfg: outbox.Config{Lease: 10 * time.Second}, want: []string{"PublishTimeout (6s) must be less than half of Lease (10s)"}},
 		{name: "requests", cfg: outbox.Config{RequestTimeout: 7 * time.Second}, want: []string{"RequestTimeout (7s) must be at most half of PublishTimeout (6s)"}},

@@ -230,8 +230,8 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 	}
 }
 
-// What the broker has is settled under a live context when the process
-// is told to stop; where the database is unavailable just then, once and no more.
+// When the process stops, events that the broker has are settled under a live
+// context. If the database is unavailable, it is tried only once.
 func TestSettlementAtShutdown(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -168,7 +168,7 @@ func TestSlowAggregateIsNoOutage(t *testing.T) {
 }
 
 // A publisher that is stopped waits for the broker no longer than StopTimeout.
-// What is not answered by then stays pending, and is no outage.
+// An event without an answer stays pending then, and does not count as an outage.
 func TestStopDoesNotWaitForASlowBroker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

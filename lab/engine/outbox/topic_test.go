@@ -55,7 +55,7 @@ func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 	return client, server
 }
 
-// message is the message that has a name like those of claimed.
+// message returns the message with a name, in the form that claimed uses.
 func message(name string) envelope.Message {
 	m := claimed(name)[0].Message
 	m.ID, m.Payload = uuid.Must(uuid.NewV7()), []byte(name)
@@ -98,8 +98,8 @@ func stored(server *localbroker.Server, keys ...string) (names []string) {
 	return names
 }
 
-// What a pass hands over is sent when its first answer is read, however long the
-// client is told to wait for more.
+// Messages that a pass hands over are sent when the first answer is read, even if
+// the client is configured to wait longer for more messages.
 func TestTopicWaitsForNoMoreThanThePass(t *testing.T) {
 	t.Parallel()
 	client, _ := newClient(t)
@@ -236,8 +236,8 @@ func TestTopicDoesNotOpenAKeyInTheMiddleOfAPass(t *testing.T) {
 	}
 }
 
-// What the broker has acknowledged counts, also when the pass is at its end:
-// else one slow message makes duplicates of all that were faster.
+// A message that the broker has acknowledged counts, also when the pass is at its
+// end. Otherwise one slow message would cause duplicates of all faster ones.
 func TestTopicCountsAnswersThatAreThere(t *testing.T) {
 	t.Parallel()
 	topic, _ := newTopic(t, 5*time.Second, 10)

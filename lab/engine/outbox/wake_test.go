@@ -255,8 +255,8 @@ func TestStopLooksAtAllLanes(t *testing.T) {
 	})
 }
 
-// What a pass after a wake-up leaves is tried again after the first pause of the
-// clock: what the broker did not answer, and an aggregate that has recovered.
+// A pass after a wake-up may leave an event without an answer of the broker, or an
+// aggregate that has recovered. It is tried again after the timer's first pause.
 func TestPassThatLeavesSomething(t *testing.T) {
 	t.Parallel()
 	for _, left := range []string{"unanswered", "recovered"} {
@@ -321,8 +321,8 @@ func TestFullOfBytes(t *testing.T) {
 	})
 }
 
-// What other processes write is found by the clock: the first event within
-// PollInterval, and one that follows it closely much sooner.
+// The timer finds events of other processes: the first event within PollInterval,
+// and one that follows it closely much sooner.
 func TestPollingIsFastAfterWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

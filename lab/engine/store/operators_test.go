@@ -70,7 +70,7 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 	}
 }
 
-// What an interrupted action has done is done, is in its result, and is in the audit.
+// The changes of an interrupted action stay. They are in its result and in the audit.
 func TestInterruptedActionSaysWhatIsDone(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)

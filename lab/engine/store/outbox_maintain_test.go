@@ -114,8 +114,8 @@ func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
 	}
 }
 
-// Maintenance drops what is older than it should keep. What is still pending of
-// those days, set aside or not, is published all the same.
+// Maintenance drops partitions that are older than it should keep. Their pending
+// events, set aside or not, are published all the same.
 func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -224,8 +224,8 @@ func TestMaintenanceGivesWay(t *testing.T) {
 			if left := l.count("SELECT count(*) FROM pg_class WHERE relname = 'outbox_p' || $1", oldest); left != 1 {
 				t.Error("the partition in use was dropped")
 			}
-			// Three times lock_timeout, 200 ms, and as long as it takes on a busy machine. Who waited for the holder
-			// would do so until the end of the test.
+			// The limit is three times lock_timeout, 200 ms, and much more for a busy machine. Without lock_timeout,
+			// maintenance would wait for the holder until the end of the test.
 			if took > 3*time.Second {
 				t.Errorf("maintenance took %s, want it to give up soon", took)
 			}

@@ -45,13 +45,14 @@ const (
 	oldDay          = -3 // has a partition of its own, until maintenance drops it
 )
 
-// Whatever writers, publishers and operators do, in whatever order, and
-// whenever publishers crash, or lose leases and returns: the outbox does what the
-// model does. In the end every event has been published at least once, those
-// of an aggregate first in order, none twice without one of these reasons, and
-// nothing is left. A longer run: -rapid.checks=10000; longer ones in it:
-// -rapid.steps=200. A failure prints its steps, as few as it takes, and the
-// flag that repeats it.
+// Writers, publishers and operators act in any order, and publishers crash, or lose
+// leases and results. The outbox always does what the model does. In the end no event
+// is left, and every event has been published at least once. The first publications
+// of an aggregate's events are in order. No event is published twice without one of
+// these reasons.
+//
+// -rapid.checks=10000 makes a longer run, and -rapid.steps=200 longer sequences. A
+// failure prints its steps, as few as possible, and the flag that repeats it.
 func TestOutboxBehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, modelWriters+2)
@@ -322,8 +323,8 @@ func (m *outboxMachine) publish(t *rapid.T, p *modelPass, events int) {
 	}
 }
 
-// send decides on the next event of a pass. What is behind an event that was
-// not acknowledged is not sent.
+// send decides on the next event of a pass. An event behind one that was not
+// acknowledged is not sent.
 func (m *outboxMachine) send(t *rapid.T, p *modelPass, answer fate) {
 	e := p.claim.Events[p.sent]
 	p.sent++
@@ -404,6 +405,7 @@ func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 			s.Done = append(s.Done, e.Seq)
 		case refused, behindRefused, wasBlocked:
 			s.Defer = append(s.Defer, e.Seq)
+		case notSent, lost: // it stays
 		}
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {

@@ -63,7 +63,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 		{"no statistics", nil, nil},
 		{"statistics of an empty outbox", []string{"VACUUM (ANALYZE) " + tables}, nil},
 		{"statistics of a full outbox", nil, []string{"VACUUM (ANALYZE) " + tables}},
-		// What autovacuum leaves most of the time: many pages, few rows.
+		// The state that autovacuum leaves most of the time: many pages, few rows.
 		{"statistics of an outbox that was emptied", []string{fillOutbox, empty("outbox_pending"), "VACUUM (ANALYZE) " + tables}, nil},
 		{"statistics of a storm that is over", []string{fillAside, empty("outbox_deferred"), "VACUUM video_catalog.outbox_pending, video_catalog.outbox_deferred"}, nil},
 		{"the same, and the session is older", nil, []string{
@@ -116,8 +116,8 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 	}
 }
 
-// What was published from aside is not read again by later passes, although a
-// long transaction keeps its dead rows.
+// Later passes do not read events again that were published from aside, although a
+// long transaction keeps their dead rows.
 func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Parallel()
 	const events, batch = 10_000, 500
@@ -242,7 +242,7 @@ var fillOutbox = `
 func (l *letters) passesOf(n, batch int) (claimed int) {
 	l.t.Helper()
 	for i := range n {
-		claim := l.claimOf(int16(i%outbox.Lanes), batch, hour) //nolint:gosec // below Lanes
+		claim := l.claimOf(int16(i%outbox.Lanes), batch, hour)
 		if claim.Token != 0 {
 			l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 		}

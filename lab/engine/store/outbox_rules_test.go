@@ -78,9 +78,9 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 }
 
 // claim leases a lane to a pass, and ends the blocks that are due and have nothing aside. It
-// returns the oldest events of the lane, and what is aside of blocked aggregates that are due,
-// half as many; and marks the events of the lane that are blocked all the same. What is behind
-// the bytes of either it leaves out.
+// returns the oldest events of the lane, and marks the events whose aggregate stays blocked.
+// It also returns half as many events aside of blocked aggregates that are due. Each of the
+// two lists ends with the event that uses up bytes.
 func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []string) {
 	for _, aggregate := range m.due(number) {
 		if m.head(aggregate) < 0 {

@@ -35,9 +35,8 @@ func TestRefusalOfAnyTextIsSettled(t *testing.T) {
 }
 
 // A crash of the server, or a failover, may forget a claim, which is committed
-// asynchronously. Its token is not given again: the settlement of the claim
-// that was forgotten must not pass for that of the next one, whose rows may be
-// others by now.
+// asynchronously. Its token is not given again. Otherwise the settlement of the
+// forgotten claim could settle the next claim, which may have other rows.
 func TestForgottenClaimIsFenced(t *testing.T) {
 	t.Parallel()
 	for name, token := range map[string]int64{

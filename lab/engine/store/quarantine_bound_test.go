@@ -175,8 +175,8 @@ func TestQuarantineIsFullAtItsBound(t *testing.T) {
 	}
 }
 
-// What is old is deleted, of every consumer, the oldest first and no more at a
-// time than asked for; what is younger stays.
+// Old messages of every consumer are deleted, the oldest first, and at most maxRows
+// at a time. Younger messages stay.
 func TestQuarantineIsPruned(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)

@@ -110,7 +110,7 @@ func TestQuarantineKeepsAnyMessage(t *testing.T) {
 	}
 }
 
-// What is missing in a message does not keep it out.
+// A message without id, attributes or payload is quarantined, too.
 func TestQuarantineKeepsAnEmptyMessage(t *testing.T) {
 	t.Parallel()
 	inbox := store.NewInbox(storetest.Pool(t, 2))

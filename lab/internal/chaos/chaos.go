@@ -65,7 +65,7 @@ type Config struct {
 	Progress func(line string)
 }
 
-// The settings of the service. They are those of production with shorter times and smaller sizes.
+// The settings of the service. Times and sizes are smaller than in production.
 const (
 	lease          = 3 * time.Second
 	publishTimeout = 1400 * time.Millisecond

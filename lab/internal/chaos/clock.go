@@ -129,7 +129,7 @@ func (p *postgres) clockObeys(ctx context.Context) (bool, error) {
 	return ahead > 59*time.Minute && ahead < 61*time.Minute, p.setClock(0)
 }
 
-// launch starts the server, with the normal clock or with that of the scripts.
+// launch starts the server, with the normal clock or the clock of the scripts.
 func (p *postgres) launch(ctx context.Context, cfg localpg.Config) (*localpg.Server, error) {
 	const choice = "POSTGRES_BIN_DIR" // localpg finds the programs only by this variable
 	if before, set := os.LookupEnv(choice); p.programs != "" {

@@ -128,8 +128,8 @@ func TestReadDatabase(t *testing.T) {
 	}
 }
 
-// What is published again is kept with its order and the version of their
-// video, once each, also those that are set aside.
+// Each event that is published again has one mark, with its place in the order and
+// the version of its video, also if the event is set aside.
 func TestMarksAreKept(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -12,7 +12,7 @@ import (
 // defect is a mistake in a service.
 type defect string
 
-// The defects. Their names are those of typical mistakes.
+// The defects, each named after a typical mistake.
 const (
 	none                defect = "none"
 	noFence             defect = "goes on after its lease, and settles without the fence"

@@ -21,7 +21,7 @@ const baseBackup = "pg_basebackup"
 const noFailover = "the database does not fail over: that needs " + baseBackup
 
 // failoverKind promotes a standby that has everything that was acknowledged.
-// What a failover may lose is in options/repair/failover.md, and TestFailover tests it.
+// options/repair/failover.md says what a failover may lose, and TestFailover tests it.
 var failoverKind = fault{"database failed over", groupDatabase, Outage, failOver}
 
 func (p *postgres) canFailOver() bool {

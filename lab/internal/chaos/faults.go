@@ -439,8 +439,8 @@ func forgetBroker(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord
 }
 
 // forgotten returns how many settled events a crash of PostgreSQL may undo. Settlements are
-// committed asynchronously, so a crash may lose those of the last three rounds of the WAL writer
-// (https://www.postgresql.org/docs/current/wal-async-commit.html).
+// committed asynchronously, so a crash may lose the settlements of the last three rounds of the
+// WAL writer (https://www.postgresql.org/docs/current/wal-async-commit.html).
 func (l *lab) forgotten() int {
 	return len(l.publishers)*inHand + int(l.cfg.Rate)
 }
@@ -515,9 +515,9 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 }
 
 // forgetDatabase silences all connections to PostgreSQL, as a firewall does that restarts.
-// Neither side gets an error, and new connections work. It may do so twice. After a lease
-// PostgreSQL ends its side of the connections, which releases the locks of their transactions,
-// as idle_in_transaction_session_timeout does.
+// Neither side gets an error, and new connections work. It may silence them twice. After a
+// lease PostgreSQL ends its side of the connections, which releases the locks of their
+// transactions, as idle_in_transaction_session_timeout does.
 func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	forget := func() {
 		record.MayRepeat += 2 * len(l.publishers) * inHand

@@ -33,8 +33,8 @@ const (
 // waits for its lease.
 //
 // Processes are identified by application_name, so all workers of a process are one holder.
-// The SQL text distinguishes a claim from a settlement. Times are those of the transaction, so
-// a change of the clock has no effect.
+// The SQL text distinguishes a claim from a settlement. Times are the now() of the transaction,
+// so a change of the clock has no effect.
 func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 	// The margin is for a claim that reads the clock a little later.
 	margin := min(lease/10, 100*time.Millisecond)

@@ -23,7 +23,7 @@ type Mark struct {
 	At     time.Time // when the command began, or earlier
 }
 
-// marks are those of one video, in the order of their seqs.
+// marks has the marks of one video, in the order of their seqs.
 type marks struct {
 	all    []Mark
 	next   int                     // the first that was not published yet
@@ -72,7 +72,7 @@ func (c *checker) checkMarked(m *marks, s Sighting, at time.Time, newest int64, 
 	return nil
 }
 
-// take reports whether the next mark is that of the event, and then goes on to the one
+// take reports whether the next mark belongs to the event, and then goes on to the mark
 // behind it. It passes over marks that a purge has erased.
 func (m *marks) take(event uuid.UUID, at time.Time, newest int64, purge *EventRow) bool {
 	for i := m.next; i < len(m.all); i++ {
@@ -88,7 +88,7 @@ func (m *marks) take(event uuid.UUID, at time.Time, newest int64, purge *EventRo
 	return false
 }
 
-// checkMarks finds marks without a message, and those of one transaction that are not in the
+// checkMarks finds marks without a message, and marks of one transaction that are not in the
 // order of versions. Marks of a purged video may be erased.
 func (c *checker) checkMarks(marked map[uuid.UUID]*marks) {
 	for video, m := range marked {

@@ -137,9 +137,9 @@ func (l *lab) compareAtTheEnd(ctx context.Context) {
 	}
 }
 
-// collectMarks reads what operators have published again since the last call, and which
-// therefore is not older than that call. It is called before and after each command that does
-// so, and at the end.
+// collectMarks reads the marks of events that operators have published again since the last
+// call. So no mark is older than that call. It is called before and after each command that
+// publishes again, and at the end.
 func (l *lab) collectMarks(ctx context.Context) error {
 	now := time.Now()
 	return l.reach(ctx, func(ctx context.Context, c conn) error {

@@ -117,7 +117,7 @@ func TestComparisonIsJudged(t *testing.T) {
 	}
 }
 
-// What operators do is part of every run.
+// Actions of operators are part of every run.
 func TestOperatorKindsAreScheduled(t *testing.T) {
 	t.Parallel()
 	all, _ := kinds()

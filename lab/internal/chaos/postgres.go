@@ -34,7 +34,7 @@ type postgres struct {
 }
 
 // startPostgres starts a server with an empty database. fsync is off, because only
-// processes crash in the lab. What PostgreSQL has written survives that.
+// processes crash in the lab. Data that PostgreSQL has written survives such a crash.
 func startPostgres(ctx context.Context, progress func(string)) (*postgres, error) {
 	dir, err := os.MkdirTemp("", "chaos-postgres-")
 	if err != nil {

@@ -1,7 +1,7 @@
 package chaos
 
 // checkPurges compares the outbox with what was committed: it has every event, except
-// those of purged videos, which must be gone. The event of a purge is the last of its
+// events of purged videos, which must be gone. The event of a purge is the last of its
 // video, and has no content. So the row and the entry have none either, because they are
 // compared with that event.
 func (c *checker) checkPurges() {

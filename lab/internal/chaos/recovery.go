@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// measure sets the recovery times of all faults. It compares those of faults that
-// were alone with their targets. The times of others depend on other faults, too,
-// so they do not count.
+// measure sets the recovery times of all faults. If a fault was alone, it compares
+// the time with the fault's target. The times of other faults do not count, because
+// they depend on each other.
 func (c *checker) measure() {
 	taken := make([]time.Time, 0, len(c.h.Publications))
 	for _, at := range c.h.Publications {

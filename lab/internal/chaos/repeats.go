@@ -76,7 +76,7 @@ func (c *checker) checkRepeats(repeats []repeat) {
 
 // checkAlone counts the duplicates of a fault that was alone: events published
 // before it, and again because of it. When it began, everything of earlier faults
-// was published. Events published first after it are not those of its victims.
+// was published. Events first published after it are no duplicates of this fault.
 func (c *checker) checkAlone(f *FaultRecord, until time.Time, repeats []repeat) {
 	for _, other := range c.h.Faults {
 		if other.Struck.After(f.Struck) && other.Struck.Before(until) {

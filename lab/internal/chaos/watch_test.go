@@ -10,7 +10,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 )
 
-// A watcher's copy follows from its changes, one by one. Its token is that of
+// A watcher's copy follows from its changes, one by one. It keeps the token of
 // the last change.
 func TestWatcherKeepsACopy(t *testing.T) {
 	t.Parallel()

@@ -17,13 +17,14 @@ import (
 )
 
 // Main is the function main of a service whose variables set fields of its Config. For example,
-// LAB_OUTBOX_PUBLISH_TIMEOUT sets outbox.Config.PublishTimeout.
-func Main(p app.Program) {
+// LAB_OUTBOX_PUBLISH_TIMEOUT sets outbox.Config.PublishTimeout. Main returns only if a variable is
+// wrong.
+func Main(p app.Program) error {
 	if err := read(&p.Config, env.ToMap(os.Environ())); err != nil {
-		fmt.Fprintln(os.Stderr, "server:", err)
-		os.Exit(app.ExitUsage)
+		return err
 	}
 	p.Main()
+	return nil
 }
 
 func read(c *app.Config, variables map[string]string) error {

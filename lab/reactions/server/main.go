@@ -2,8 +2,14 @@
 package main
 
 import (
+	"fmt"
+	"os"
+
 	"example.com/videocatalog/lab/internal/tuned"
 	"example.com/videocatalog/lab/reactions"
 )
 
-func main() { tuned.Main(reactions.Program()) }
+func main() {
+	fmt.Fprintln(os.Stderr, "server:", tuned.Main(reactions.Program()))
+	os.Exit(2)
+}

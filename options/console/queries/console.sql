@@ -98,7 +98,7 @@ FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id;
 
 -- name: ListSkipped :many
--- Returns those of some events that people have skipped.
+-- Returns which of the given events people have skipped.
 SELECT event_id FROM video_catalog.outbox_skipped WHERE event_id = ANY (@event_ids::uuid[]);
 
 -- name: HasReactions :one

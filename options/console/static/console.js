@@ -12,7 +12,7 @@ const kept = {
 	set(name, value) { try { localStorage.setItem(name, value); } catch { /* forgotten with the page */ } },
 };
 
-// morph makes the children of one element those of another one.
+// morph makes the children of one element equal to the children of another.
 function morph(now, next) {
 	const have = [...now.childNodes], want = [...next.childNodes];
 	want.forEach((node, i) => {

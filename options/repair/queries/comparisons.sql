@@ -1,4 +1,4 @@
--- What the comparison of a projection with its owner needs, whatever it is about.
+-- Queries for the comparison of a projection, of any aggregate type, with its owner.
 
 -- name: ClaimComparison :many
 -- Claims the next slice of a comparison if it is due, for the time pause. Returns no row if it is not due.
@@ -36,7 +36,7 @@ FROM video_catalog_read.comparisons
 ORDER BY aggregate_type;
 
 -- name: ListPendingAggregates :many
--- Returns those of some aggregates that have an event which is not known to be in Pub/Sub. It reads all pending events once.
+-- Returns which of the given aggregates have an event that is not known to be in Pub/Sub. It reads all pending events once.
 SELECT p.aggregate_id
 FROM video_catalog.outbox_pending p
 WHERE p.aggregate_type = @aggregate_type AND p.aggregate_id = ANY(@aggregate_ids::text[])

@@ -100,8 +100,8 @@ type VideoEvent struct {
 	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// When it happened, in milliseconds since 1970-01-01 UTC.
 	OccurredAtMs int64 `protobuf:"varint,5,opt,name=occurred_at_ms,json=occurredAtMs,proto3" json:"occurred_at_ms,omitempty"`
-	// What happened. A snapshot has none of these. If a consumer knows none of
-	// these in another event, the event is of a newer type.
+	// The type of the event. A snapshot has none. An event of a newer type has
+	// none that the consumer knows.
 	//
 	// Types that are valid to be assigned to Type:
 	//

@@ -61,8 +61,8 @@ type GroupBlockedRow struct {
 	LastTime  time.Time
 }
 
-// What operators see and do with aggregates whose event the broker refused. Each action and its audit row are one
-// statement. An empty text in a filter matches all.
+// Queries and actions of operators, for aggregates whose event the broker refused. Each action and its audit row are
+// one statement. An empty text in a filter matches all.
 // Returns the blocked aggregates by cause, the largest group first.
 func (q *Queries) GroupBlocked(ctx context.Context, maxRows int32) ([]GroupBlockedRow, error) {
 	rows, err := q.db.Query(ctx, GroupBlocked, maxRows)

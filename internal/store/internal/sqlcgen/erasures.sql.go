@@ -76,8 +76,8 @@ WITH last AS MATERIALIZED (
 SELECT coalesce(l.last_time, 'epoch')::timestamptz AS last_time FROM last l
 `
 
-// Reads about max_rows requests that were made after after_time, and deletes those of the given erasures. Returns the time
-// of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished: with any
+// Reads about max_rows requests that were made after after_time. Deletes the requests of the given erasures. Returns the
+// time of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished: with any
 // statistics it compares with a hash.
 func (q *Queries) EraseRequests(ctx context.Context, afterTime time.Time, maxRows int32, erasureIds []int64) (time.Time, error) {
 	row := q.db.QueryRow(ctx, EraseRequests, afterTime, maxRows, erasureIds)

@@ -336,7 +336,7 @@ const listSkipped = `-- name: ListSkipped :many
 SELECT event_id FROM video_catalog.outbox_skipped WHERE event_id = ANY ($1::uuid[])
 `
 
-// Returns those of some events that people have skipped.
+// Returns which of the given events people have skipped.
 func (q *Queries) ListSkipped(ctx context.Context, eventIds []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, listSkipped, eventIds)
 	if err != nil {

@@ -28,7 +28,7 @@ type ClaimComparisonRow struct {
 	AfterID uuid.UUID
 }
 
-// What the comparison of a projection with its owner needs, whatever it is about.
+// Queries for the comparison of a projection, of any aggregate type, with its owner.
 // Claims the next slice of a comparison if it is due, for the time pause. Returns no row if it is not due.
 func (q *Queries) ClaimComparison(ctx context.Context, aggregateType string, pause time.Duration) ([]ClaimComparisonRow, error) {
 	rows, err := q.db.Query(ctx, claimComparison, aggregateType, pause)
@@ -93,7 +93,7 @@ FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = $1 AND d.aggregate_id = ANY($2::text[])
 `
 
-// Returns those of some aggregates that have an event which is not known to be in Pub/Sub. It reads all pending events once.
+// Returns which of the given aggregates have an event that is not known to be in Pub/Sub. It reads all pending events once.
 func (q *Queries) ListPendingAggregates(ctx context.Context, aggregateType string, aggregateIds []string) ([]string, error) {
 	rows, err := q.db.Query(ctx, listPendingAggregates, aggregateType, aggregateIds)
 	if err != nil {

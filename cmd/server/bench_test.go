@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,4 +69,15 @@ func residentMB(b *testing.B, pid int) float64 {
 		b.Fatal(err)
 	}
 	return kB / 1024
+}
+
+// stop sends SIGTERM and returns how long the server took to end, and how it did.
+func (p *process) stop(t testing.TB) (time.Duration, error) {
+	t.Helper()
+	start := time.Now()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err := p.wait()
+	return time.Since(start), err
 }

@@ -169,17 +169,6 @@ func (p *process) wait() error {
 	return p.cmd.Wait()
 }
 
-// stop sends SIGTERM and returns how long the server took to end, and how it did.
-func (p *process) stop(t testing.TB) (time.Duration, error) {
-	t.Helper()
-	start := time.Now()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	err := p.wait()
-	return time.Since(start), err
-}
-
 // eventually polls until something holds.
 func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
 	t.Helper()

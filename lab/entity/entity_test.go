@@ -145,11 +145,11 @@ func useOrders(t *testing.T, api, console string) string {
 	created := call(t, http.StatusOK, "POST", api+"orders", fmt.Sprintf(`{"customerId": %q, "currency": "EUR", "totalCents": "1200", "tags": ["a", "b"]}`, customer))
 	name, _ := created["name"].(string)
 	for field, body := range map[string]string{
-		"order.customerId":   `{"customerId": "nobody"}`,
-		"order.customerId: ": `{}`, // required
-		"order.currency":     fmt.Sprintf(`{"customerId": %q, "currency": %q}`, customer, strings.Repeat("x", 201)),
-		"order.placedAt":     fmt.Sprintf(`{"customerId": %q, "placedAt": "1970-01-01T00:00:00Z"}`, customer), // its milliseconds are 0
-		"color":              fmt.Sprintf(`{"customerId": %q, "color": "red"}`, customer),
+		"order.customer_id":   `{"customerId": "nobody"}`,
+		"order.customer_id: ": `{}`, // required
+		"order.currency":      fmt.Sprintf(`{"customerId": %q, "currency": %q}`, customer, strings.Repeat("x", 201)),
+		"order.placed_at":     fmt.Sprintf(`{"customerId": %q, "placedAt": "1970-01-01T00:00:00Z"}`, customer), // its milliseconds are 0
+		"color":               fmt.Sprintf(`{"customerId": %q, "color": "red"}`, customer),
 	} {
 		if refused := call(t, http.StatusBadRequest, "POST", api+"orders", body); !strings.Contains(fmt.Sprint(refused), field) {
 			t.Errorf("%s is refused without the name of the field %s: %v", body, field, refused)
@@ -297,17 +297,17 @@ func useParts(t *testing.T, api string) {
 		}
 	}
 	for query, rule := range map[string]string{
-		"?updateMask=place.street.x": `updateMask: "place.street.x" goes into "place.street", which can only be changed as a whole`,
-		"?updateMask=place.shade":    `updateMask: "place.shade" is no field: "place" has no "shade"`,
+		"?updateMask=place.street.x": `update_mask: "place.street.x" goes into "place.street", which can only be changed as a whole`,
+		"?updateMask=place.shade":    `update_mask: "place.shade" is no field: "place" has no "shade"`,
 	} {
 		if refused := call(t, http.StatusBadRequest, "PATCH", api+name+query, "{}"); !strings.Contains(fmt.Sprint(refused), rule) {
 			t.Errorf("PATCH %s = %v, want it refused: %s", query, refused, rule)
 		}
 	}
 	for body, rule := range map[string]string{
-		`{"place": {"floor": "high"}}`: "status.place.floor: must be a whole number from -2147483648 to 2147483647",
-		`{"place": {"shade": 1}}`:      "status.place.shade: unknown field",
-		`{"color": "COLOR_PINK"}`:      "status.color: must be one of COLOR_UNSPECIFIED, COLOR_RED, COLOR_GREEN",
+		`{"place": {"floor": "high"}}`: `body: (line 1:21): invalid value for int32 field floor: "high"`,
+		`{"place": {"shade": 1}}`:      `body: (line 1:12): unknown field "shade"`,
+		`{"color": "COLOR_PINK"}`:      `body: (line 1:11): invalid value for enum field color: "COLOR_PINK"`,
 	} {
 		if refused := call(t, http.StatusBadRequest, "PATCH", api+name, body); !strings.Contains(fmt.Sprint(refused), rule) {
 			t.Errorf("PATCH %s = %v, want it refused: %s", body, refused, rule)

@@ -132,7 +132,7 @@ BEGIN
 		FROM (
 			SELECT c.relname, to_date(substr(c.relname, 9), 'YYYYMMDD') AS day
 			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-			WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.relname ~ '^outbox_p[0-9]{8}$' -- only these are ours
+			WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.relname ~ '^outbox_p[0-9]{8}$' -- the other partitions are not ours
 			OFFSET 0 -- else the plan may parse the names of other relations as dates
 		) p
 		WHERE p.day + 1 <= now() - keep

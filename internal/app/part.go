@@ -98,7 +98,7 @@ func (s *Service) close() {
 	}
 }
 
-// Go runs a loop until the last request of the process is answered. An error ends the process.
+// Go runs a loop until the last response of the process is sent. An error ends the process.
 // While stuck returns an error, the platform restarts the process. It may be nil.
 func (s *Service) Go(name string, run func(context.Context) error, stuck func() error) {
 	if stuck != nil {

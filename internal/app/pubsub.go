@@ -48,7 +48,7 @@ func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 }
 
 // newPublisher makes a publisher for the topics that this service owns. When all its passes are
-// settled, the last answers of the broker are awaited: a message without an answer is still
+// settled, the process waits for the last responses of the broker: a message without one is still
 // pending and is published again.
 func (s *Service) newPublisher(ctx context.Context, events *store.Outbox) (*outbox.Publisher, error) {
 	client, err := s.PubSub(ctx)

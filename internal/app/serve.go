@@ -88,7 +88,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		return err
 	}
 	group.Go(func() error {
-		defer stopLoops() // not before the last request is answered
+		defer stopLoops() // not before the last response is sent
 		return srv.Run(stopping)
 	})
 	return group.Wait()

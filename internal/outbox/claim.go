@@ -47,7 +47,7 @@ type Settlement struct {
 	// Failed are aggregates whose first event was refused, after Defer has taken effect.
 	Failed []Failure
 	// Resumed are blocked aggregates whose first deferred events were acknowledged, or got
-	// no answer and have no attempts.
+	// no response and have no attempts.
 	Resumed []Resumed
 	// Head and Tail are the first and last Seq of the pending events of the claim, whatever
 	// their result. So the events of Done and Defer are between them. Both are 0 if there

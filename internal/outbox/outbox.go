@@ -26,7 +26,7 @@
 //
 // There is no order between aggregates, and no exactly-once transport. An event comes twice
 // after a crash between publish and settle, and when the client repeats a request whose
-// answer was lost. A publisher that hangs longer than its lease may even send an old event
+// response was lost. A publisher that hangs longer than its lease may even send an old event
 // after a newer one. Consumers must deduplicate by event id and compare versions.
 package outbox
 
@@ -61,18 +61,18 @@ type Store interface {
 // Broker is where events are published. Its methods are called concurrently, but never for
 // the same ordering key.
 type Broker interface {
-	// Publish hands over a message and does not wait for the answer. Messages of one
+	// Publish hands over a message and does not wait for the response. Messages of one
 	// ordering key reach the broker in the order of the calls. After one of them fails, no
-	// later message of the key is sent until all answers of the key have been waited for. A
+	// later message of the key is sent until all responses of the key have been waited for. A
 	// pass hands over all its messages of a key before it waits for one.
 	Publish(m envelope.Message) Receipt
 }
 
-// Receipt gives the broker's answer to a published message.
+// Receipt gives the broker's response to a published message.
 type Receipt interface {
-	// Wait waits for the answer. It returns nil if the broker has the message, and a
+	// Wait waits for the response. It returns nil if the broker has the message, and a
 	// *RefusedError if the broker will never take it. After any other error, also the error
-	// of ctx, the result is unknown. An answer that has already come counts even if ctx is
+	// of ctx, the result is unknown. A response that has already come counts even if ctx is
 	// done. Wait is called once per message.
 	Wait(ctx context.Context) error
 }
@@ -99,11 +99,11 @@ type Config struct {
 	// Each worker holds that much, and the client of the broker holds it once more.
 	BatchBytes int64
 	// Lease is how long a claim holds a lane; default 15 s. After a crash, or a claim whose
-	// answer was lost, the events of the lane wait that long. It must be longer than
+	// response was lost, the events of the lane wait that long. It must be longer than
 	// 2 × PublishTimeout, and the same in all processes.
 	Lease time.Duration
 	// PublishTimeout is how long a pass waits for the broker; default 6 s. Events without
-	// an answer by then are published again.
+	// a response by then are published again.
 	PublishTimeout time.Duration
 	// RequestTimeout is how long NewTopic tries one publish request; default a third of
 	// PublishTimeout, at most half of it.

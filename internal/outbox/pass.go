@@ -22,12 +22,12 @@ type Result struct {
 	// them.
 	Unknown int
 
-	err  error // of the first event that the broker left unanswered
+	err  error // of the first event that the broker left without a response
 	left bool  // some events were not published, the claim was full, or an aggregate goes on: there may be more work now
 }
 
 // outage reports whether the broker seems to be unavailable: it was sent events and
-// answered none.
+// responded to none.
 func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
 
 // passes makes passes: it claims, publishes and settles. The plan decides when.
@@ -42,7 +42,7 @@ type passes struct {
 
 // run makes one pass over a lane, or [AnyLane]: over at most batch pending events, and half
 // as many deferred ones. When ctx ends, it hands nothing more to the broker and stops
-// waiting for answers. Events that were acknowledged by then are still settled.
+// waiting for responses. Events that were acknowledged by then are still settled.
 func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error) {
 	// Read before the claim, so that we stop before the lease ends by the clock of the
 	// database.
@@ -98,7 +98,7 @@ func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, s
 
 var errLeftOut = errors.New("not sent: the time of the pass was over")
 
-// collect waits for the answers in the order of the claim, and returns the result and the
+// collect waits for the responses in the order of the claim, and returns the result and the
 // settlement. An aggregate stops at its first event that is not acknowledged: see tally.
 func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, deadline time.Time, spans *passTrace) (Result, Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -113,7 +113,7 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, d
 		if receipt := receipts[i]; receipt != nil {
 			err = receipt.Wait(ctx)
 		}
-		traced := spans.answered(ctx, i, err)
+		traced := spans.responded(ctx, i, err)
 		var refusal *RefusedError
 		switch {
 		case t.behind(e):
@@ -171,7 +171,7 @@ func (p *passes) settle(ctx context.Context, settlement Settlement, deadline tim
 			if !held {
 				// Either another publisher has the lane, because we were too slow, and may
 				// publish our events again. Or an earlier attempt took effect and its
-				// answer was lost.
+				// response was lost.
 				p.log.WarnContext(ctx, "outbox: lease lost before the settlement", "lane", settlement.Lane)
 			}
 			return held, nil

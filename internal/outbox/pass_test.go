@@ -44,12 +44,12 @@ type receipt func(ctx context.Context) error
 
 func (r receipt) Wait(ctx context.Context) error { return r(ctx) }
 
-// answered is the receipt of a broker that has answered.
-func answered(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
+// responded is the receipt of a broker that has responded.
+func responded(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
 
 var (
-	errAway    = errors.New("broker is unavailable")
-	errRefused = &outbox.RefusedError{Err: errors.New("not a letter")}
+	errUnavailable = errors.New("broker is unavailable")
+	errRefused     = &outbox.RefusedError{Err: errors.New("not a letter")}
 )
 
 func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.Config) *outbox.Publisher {
@@ -80,7 +80,7 @@ func nameOf(m envelope.Message) string { return m.AggregateID + strconv.FormatIn
 
 func letter(id string) envelope.Aggregate { return envelope.Aggregate{Type: "letter", ID: id} }
 
-// The answers of the broker decide about each event of a claim. Events of an aggregate before
+// The responses of the broker decide about each event of a claim. Events of an aggregate before
 // the first one that is not acknowledged are done. The later events of that aggregate follow
 // its fate, and events of other aggregates do not.
 func TestPassSettles(t *testing.T) {
@@ -106,12 +106,12 @@ func TestPassSettles(t *testing.T) {
 		return []outbox.Resumed{{Aggregate: letter(id), Published: published}}
 	}
 	tests := []struct {
-		name     string
-		events   []outbox.Claimed
-		answers  map[string]error // of the broker, by name; nil: it has the event
-		wantSent string
-		want     outbox.Settlement
-		result   outbox.Result
+		name      string
+		events    []outbox.Claimed
+		responses map[string]error // of the broker, by name; nil: it has the event
+		wantSent  string
+		want      outbox.Settlement
+		result    outbox.Result
 	}{
 		{
 			name: "all acknowledged", events: claimed("a1 b1 a2"), wantSent: "a1 b1 a2",
@@ -120,31 +120,31 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "first refused, later ones wait with it", events: claimed("a1 b1 a2 b2 a3"),
-			answers: map[string]error{"a1": errRefused, "a2": errAway, "a3": errAway}, wantSent: "a1 b1 a2 b2 a3",
+			responses: map[string]error{"a1": errRefused, "a2": errUnavailable, "a3": errUnavailable}, wantSent: "a1 b1 a2 b2 a3",
 			want:   outbox.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1, 1), Defer: []int64{1, 3, 5}, Head: 1, Tail: 5},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "refused in the middle", events: claimed("a1 a2 a3 b1"),
-			answers: map[string]error{"a2": errRefused, "a3": errAway}, wantSent: "a1 a2 a3 b1",
+			responses: map[string]error{"a2": errRefused, "a3": errUnavailable}, wantSent: "a1 a2 a3 b1",
 			want:   outbox.Settlement{Done: []int64{1, 4}, Failed: failed("a", 2, 1), Defer: []int64{2, 3}, Head: 1, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "refused, then acknowledged all the same", events: claimed("a1 a2"),
-			answers: map[string]error{"a1": errRefused}, wantSent: "a1 a2",
+			responses: map[string]error{"a1": errRefused}, wantSent: "a1 a2",
 			want:   outbox.Settlement{Failed: failed("a", 1, 1), Defer: []int64{1, 2}, Head: 1, Tail: 2},
 			result: outbox.Result{Refused: 1},
 		},
 		{
 			name: "unknown in the middle: the rest stays", events: claimed("a1 a2 a3 b1"),
-			answers: map[string]error{"a2": errAway}, wantSent: "a1 a2 a3 b1",
+			responses: map[string]error{"a2": errUnavailable}, wantSent: "a1 a2 a3 b1",
 			want:   outbox.Settlement{Done: []int64{1, 4}, Head: 1, Tail: 4},
 			result: outbox.Result{Published: 2, Unknown: 2},
 		},
 		{
 			name: "unknown before refused: no failure", events: claimed("a1 a2"),
-			answers: map[string]error{"a1": errAway, "a2": errRefused}, wantSent: "a1 a2",
+			responses: map[string]error{"a1": errUnavailable, "a2": errRefused}, wantSent: "a1 a2",
 			want:   outbox.Settlement{Head: 1, Tail: 2},
 			result: outbox.Result{Unknown: 2},
 		},
@@ -154,12 +154,12 @@ func TestPassSettles(t *testing.T) {
 			result: outbox.Result{Published: 2},
 		},
 		{
-			name: "retried head refused", events: retry(claimed("a4 b1"), 3, 1), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
+			name: "retried head refused", events: retry(claimed("a4 b1"), 3, 1), responses: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
 			want:   outbox.Settlement{Done: []int64{2}, Failed: failed("a", 1, 4), Head: 2, Tail: 2},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
-			name: "retried head unknown", events: retry(claimed("a4 b1"), 3, 1), answers: map[string]error{"a4": errAway}, wantSent: "a4 b1",
+			name: "retried head unknown", events: retry(claimed("a4 b1"), 3, 1), responses: map[string]error{"a4": errUnavailable}, wantSent: "a4 b1",
 			want:   outbox.Settlement{Done: []int64{2}, Head: 2, Tail: 2},
 			result: outbox.Result{Published: 1, Unknown: 1},
 		},
@@ -169,27 +169,27 @@ func TestPassSettles(t *testing.T) {
 			result: outbox.Result{Published: 4},
 		},
 		{
-			name: "several retried, the first refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 a5 b1 a6",
+			name: "several retried, the first refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), responses: map[string]error{"a4": errRefused}, wantSent: "a4 a5 b1 a6",
 			want:   outbox.Settlement{Done: []int64{3}, Failed: failed("a", 1, 1), Defer: []int64{4}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
-			name: "several retried, the second refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
+			name: "several retried, the second refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), responses: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
 			want:   outbox.Settlement{Done: []int64{3}, Defer: []int64{4}, Resumed: resumed("a", 1), Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
-			name: "several retried, the second unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errAway}, wantSent: "a4 a5 b1 a6",
+			name: "several retried, the second unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), responses: map[string]error{"a5": errUnavailable}, wantSent: "a4 a5 b1 a6",
 			want:   outbox.Settlement{Done: []int64{3}, Resumed: resumed("a", 1), Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Unknown: 2},
 		},
 		{
-			name: "several retried, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 a5 b1 a6",
+			name: "several retried, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), responses: map[string]error{"a4": errUnavailable}, wantSent: "a4 a5 b1 a6",
 			want:   outbox.Settlement{Done: []int64{3}, Resumed: resumed("a", 0), Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Unknown: 3},
 		},
 		{
-			name: "refused behind what was retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
+			name: "refused behind what was retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1), responses: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
 			want:   outbox.Settlement{Done: []int64{3}, Defer: []int64{2, 4}, Resumed: resumed("a", 1), Head: 2, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
@@ -204,12 +204,12 @@ func TestPassSettles(t *testing.T) {
 			result: outbox.Result{Published: 2},
 		},
 		{
-			name: "blocked, and its head unknown", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 b1",
+			name: "blocked, and its head unknown", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), responses: map[string]error{"a4": errUnavailable}, wantSent: "a4 b1",
 			want:   outbox.Settlement{Done: []int64{3}, Defer: []int64{2}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 1, Unknown: 1},
 		},
 		{
-			name: "blocked, and its head refused", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
+			name: "blocked, and its head refused", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), responses: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
 			want:   outbox.Settlement{Done: []int64{3}, Failed: failed("a", 1, 4), Defer: []int64{2}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
@@ -226,7 +226,7 @@ func TestPassSettles(t *testing.T) {
 			var sent []string
 			publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 				sent = append(sent, nameOf(m))
-				return answered(test.answers[nameOf(m)])
+				return responded(test.responses[nameOf(m)])
 			}), outbox.Config{})
 
 			result, err := publisher.RunOnce(t.Context(), 10)

@@ -44,7 +44,7 @@ type plan struct {
 	pause  time.Duration // the last pause before it
 
 	failures int       // passes in a row that failed, or found the broker unavailable
-	open     bool      // the breaker: the broker was unavailable, and has not answered since
+	open     bool      // the breaker: the broker was unavailable, and has not responded since
 	resumeAt time.Time // no pass starts before
 	stopAt   time.Time // no pass starts then or later; zero before stop
 }
@@ -127,7 +127,7 @@ func (p *plan) pollBy(at time.Time) {
 }
 
 // stop lets passes start until a poll finds nothing or a pass fails, for at most half of
-// Config.StopTimeout. The other half is for the answers of the broker.
+// Config.StopTimeout. The other half is for the responses of the broker.
 func (p *plan) stop(now time.Time) {
 	p.stopAt = now.Add(p.cfg.StopTimeout / 2)
 	p.pollBy(now)

@@ -213,7 +213,7 @@ func TestPlan(t *testing.T) {
 				s.Errorf("a pause after many probes is %s, want 0.5 to 1 s", pause)
 			}
 		},
-		"only an answer of the broker ends an outage": func(s *stepper) {
+		"only a response of the broker ends an outage": func(s *stepper) {
 			s.wakes(3)
 			s.starts(3)
 			s.ends(3, silence, nil)
@@ -222,7 +222,7 @@ func TestPlan(t *testing.T) {
 				s.starts(AnyLane)
 				s.ends(AnyLane, e.Result, e.failure)
 				if !s.open {
-					s.Fatal("the breaker is closed without an answer")
+					s.Fatal("the breaker is closed without a response")
 				}
 			}
 			s.pass(time.Second)

@@ -122,7 +122,7 @@ func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
 	if e.failure != nil && !errors.Is(e.failure, context.Canceled) { // StopTimeout ended during a claim
 		p.log.ErrorContext(ctx, "outbox: pass failed", "err", e.failure)
 	}
-	if wasOpen == open || ctx.Err() != nil { // at shutdown we do not wait for all answers
+	if wasOpen == open || ctx.Err() != nil { // at shutdown we do not wait for all responses
 		return
 	}
 	if open {
@@ -135,7 +135,7 @@ func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
 
 // RunOnce makes one pass over at most batch pending events, and half as many deferred ones: claim,
 // publish, settle. When ctx ends, it hands nothing more to the broker and stops waiting for
-// answers. Events that were acknowledged by then are still settled.
+// responses. Events that were acknowledged by then are still settled.
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	return p.passes.run(ctx, batch, AnyLane)
 }

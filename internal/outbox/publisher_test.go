@@ -55,9 +55,9 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 			return s.take(m)
 		case m.Version == 2:
 			refusals.Add(1)
-			return answered(errRefused)
+			return responded(errRefused)
 		default:
-			return answered(errAway) // its key is paused
+			return responded(errUnavailable) // its key is paused
 		}
 	}))
 	for range 5 {
@@ -107,7 +107,7 @@ func TestOutageParksNothing(t *testing.T) {
 			return s.take(m)
 		}
 		tries.Add(1)
-		return answered(errAway)
+		return responded(errUnavailable)
 	}))
 	s.write(5, 10)
 	eventually(t, "more tries than an event may have", func() bool { return tries.Load() > 100 })
@@ -144,7 +144,7 @@ func newTopic(t testing.TB) (*outbox.Topic, *localbroker.Server) {
 	return topic, server
 }
 
-// pass hands messages over and waits for the answers, as a pass does. It returns how many were
+// pass hands messages over and waits for the responses, as a pass does. It returns how many were
 // acknowledged.
 func pass(t testing.TB, topic *outbox.Topic, names string) (acknowledged int) {
 	t.Helper()

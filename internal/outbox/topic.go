@@ -20,9 +20,9 @@ import (
 //
 // The client pauses an ordering key after one of its messages failed. The messages of the
 // key that the client still holds fail too, until the key is resumed. Resuming it earlier
-// could send old messages behind newer ones. So Topic resumes a key only after the answers
+// could send old messages behind newer ones. So Topic resumes a key only after the responses
 // to all its messages have been read. A pass hands over all its messages before it reads an
-// answer. So a message that comes after the resume belongs to a later pass, which has read
+// response. So a message that comes after the resume belongs to a later pass, which has read
 // the events of the key again.
 type Topic struct {
 	publisher *pubsub.Publisher
@@ -30,14 +30,14 @@ type Topic struct {
 	handed    atomic.Bool    // something was handed over since the last flush
 
 	mu   sync.Mutex
-	keys map[string]*key // guarded by mu; keys with unread answers
+	keys map[string]*key // guarded by mu; keys with unread responses
 }
 
 // key is the state of an ordering key; guarded by Topic.mu.
 type key struct {
-	outstanding int  // messages whose answer was not read yet
+	outstanding int  // messages whose response was not read yet
 	abandoned   int  // of these, messages that no pass waits for any longer
-	paused      bool // a message failed: nothing is sent until all answers are read
+	paused      bool // a message failed: nothing is sent until all responses are read
 }
 
 // NewTopic makes a Topic from a publisher of the client, and sets the publisher's settings.
@@ -87,11 +87,11 @@ func (t *Topic) Publish(m envelope.Message) Receipt {
 	return r
 }
 
-// flush makes the client send what it holds. The reader of an answer has handed over its
+// flush makes the client send what it holds. The reader of a response has handed over its
 // whole pass, so the client would wait for more in vain.
 func (t *Topic) flush() {
 	if t.handed.CompareAndSwap(true, false) {
-		t.waiters.Go(t.publisher.Flush) // Flush waits for all answers
+		t.waiters.Go(t.publisher.Flush) // Flush waits for all responses
 	}
 }
 
@@ -108,7 +108,7 @@ func size(m *pubsub.Message) int {
 	return size
 }
 
-var errNotSent = errors.New("not sent: the ordering key waits for the answer to an earlier message")
+var errNotSent = errors.New("not sent: the ordering key waits for the response to an earlier message")
 
 // begin counts one more message of a key, or returns why the message is not sent. A message
 // that is not sent counts as failed. Otherwise the key could be resumed in the middle of a
@@ -131,8 +131,8 @@ func (t *Topic) begin(name string, size int) (err error) {
 	return err
 }
 
-// answered records that the answer to a message of a key was read.
-func (t *Topic) answered(name string, abandoned bool, err error) {
+// responded records that the response to a message of a key was read.
+func (t *Topic) responded(name string, abandoned bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := t.keys[name]
@@ -152,7 +152,7 @@ func (t *Topic) answered(name string, abandoned bool, err error) {
 	delete(t.keys, name) // so that the map does not grow with every key
 }
 
-// abandon stops waiting for a message whose answer did not come in time. The client may
+// abandon stops waiting for a message whose response did not come in time. The client may
 // still send it.
 func (t *Topic) abandon(name string, result *pubsub.PublishResult) {
 	t.mu.Lock()
@@ -160,7 +160,7 @@ func (t *Topic) abandon(name string, result *pubsub.PublishResult) {
 	t.mu.Unlock()
 	t.waiters.Go(func() {
 		_, err := result.Get(context.Background()) // the client's timeout ends it
-		t.answered(name, true, err)
+		t.responded(name, true, err)
 	})
 }
 
@@ -179,7 +179,7 @@ func (r *receipt) Wait(ctx context.Context) error {
 		case <-r.result.Ready():
 		case <-ctx.Done():
 			select {
-			case <-r.result.Ready(): // an answer that has come counts
+			case <-r.result.Ready(): // a response that has come counts
 			default:
 				r.topic.abandon(r.key, r.result)
 				return ctx.Err()
@@ -187,7 +187,7 @@ func (r *receipt) Wait(ctx context.Context) error {
 		}
 		_, err = r.result.Get(context.Background()) // does not wait
 	}
-	r.topic.answered(r.key, false, err)
+	r.topic.responded(r.key, false, err)
 	if errors.Is(err, pubsub.ErrOversizedMessage) || status.Code(err) == codes.InvalidArgument {
 		return &RefusedError{err}
 	}

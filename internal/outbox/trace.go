@@ -12,7 +12,7 @@ import (
 )
 
 // passTrace holds the spans of a pass: one per event whose trace is sampled. A span lasts
-// from handing the event to the broker until the answer, and belongs to the trace of its
+// from handing the event to the broker until the response, and belongs to the trace of its
 // event. The zero value has no spans, as in nearly every pass.
 type passTrace struct {
 	tracer trace.Tracer // nil if nothing is traced
@@ -48,7 +48,7 @@ func (t *passTrace) publish(ctx context.Context, i, n int, e Claimed) envelope.M
 	if t.spans == nil {
 		t.spans = make([]trace.Span, n)
 	}
-	ctx, t.spans[i] = t.tracer.Start(ctx, "outbox.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes( //nolint:spancheck // answered ends it
+	ctx, t.spans[i] = t.tracer.Start(ctx, "outbox.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes( //nolint:spancheck // responded ends it
 		attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
 		attribute.String("messaging.gcp_pubsub.message.ordering_key", e.AggregateID),
 		attribute.String("event.id", e.ID.String()), attribute.String("event.type", e.Type), attribute.Int64("event.version", e.Version),
@@ -58,9 +58,9 @@ func (t *passTrace) publish(ctx context.Context, i, n int, e Claimed) envelope.M
 	return e.Message
 }
 
-// answered ends the span of the i-th event. It returns ctx with that span, so that the
+// responded ends the span of the i-th event. It returns ctx with that span, so that the
 // metrics of the event refer to it.
-func (t *passTrace) answered(ctx context.Context, i int, err error) context.Context {
+func (t *passTrace) responded(ctx context.Context, i int, err error) context.Context {
 	if t.spans == nil || t.spans[i] == nil {
 		return ctx
 	}

@@ -7,7 +7,7 @@
 // its handler. A REST request becomes a gRPC call of the same process (rest.go), so
 // that every call passes that interceptor once. errors.go has all errors.
 //
-// The server answers every request that it accepted, even while it stops, within
+// The server responds to every request that it accepted, even while it stops, within
 // Config.DrainTimeout. Streams are the exception: they end with UNAVAILABLE when
 // the server begins to stop. The tests of package server test this package too.
 package port

@@ -119,7 +119,7 @@ func isTemporary(code string) bool {
 	case "25006", // read-only: a failover is under way
 		"25P03", "25P04", "57P05", // timeouts: in a transaction that is idle, of a transaction, of an idle session
 		codeLockTimeout,
-		codeCanceled,              // by statement_timeout: if we cancel ourselves, no caller waits for the answer
+		codeCanceled,              // by statement_timeout: if we cancel ourselves, no caller waits for the response
 		"57P01", "57P02", "57P03": // shutting down, crashed, starting up
 		return true
 	}

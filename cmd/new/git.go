@@ -81,7 +81,7 @@ func (r *renderer) generate() error {
 	if !slices.Contains(r.options.without(), "observe") {
 		steps = append(steps, []string{"go", "run", "./deploy/observe/generate"})
 	}
-	if !r.options.Full { // the words of the entity may be of something else there
+	if !r.options.Full { // a collision of words of the entity ends here
 		steps = append(steps, []string{"go", "vet", "./..."})
 	}
 	for _, args := range steps {

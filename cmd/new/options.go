@@ -119,7 +119,9 @@ func (a *options) check() error {
 	if a.Module != "" || a.Service != "" && a.Service != "." {
 		a.checkNames(wrong)
 	}
-	a.checkWords(wrong)
+	if a.Entity != "" {
+		a.checkWords(wrong)
+	}
 	switch {
 	case !a.Full && a.Entity == "":
 		wrong("--entity is required: what the service stores, such as order; --full keeps the example instead")
@@ -178,9 +180,6 @@ func (a *options) checkNames(wrong func(string, ...any)) {
 
 // checkWords checks the words of the entity.
 func (a *options) checkWords(wrong func(string, ...any)) {
-	if a.Entity == "" || a.Full {
-		return
-	}
 	switch {
 	case !a.checkWord(wrong, "entity", a.Entity), !a.checkWord(wrong, "plural", a.Plural):
 	case a.Plural == a.Entity:

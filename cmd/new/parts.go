@@ -20,7 +20,7 @@ var parts = map[string][]string{
 	"chinese":   {"README.zh-CN.md"},
 	"decisions": {"docs/decisions", "docs/style.md", "docs/supabase.md"},
 	"examples":  {"examples"},
-	"lab":       {"lab"},
+	"lab":       nil, // no service has it
 	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md", "tools/promql"},
 	"terraform": {"deploy/terraform"},
 }

@@ -223,7 +223,7 @@ func (a options) rename(text string, spans []span) string {
 			if a.Full {
 				continue
 			}
-			word, ok := words{a.Entity, a.Plural, view}.replace(text, at, spans[0].kind)
+			word, ok := words{a.Entity, a.Plural}.replace(text, at, spans[0].kind)
 			if !ok {
 				continue
 			}
@@ -297,15 +297,12 @@ func (r *renderer) introduce(text, heading, introduction string) string {
 // section matches the section of CONTRIBUTING.md about this command.
 var section = regexp.MustCompile(`(?s)## A service of your own\n.*?\n(## )`)
 
-// ours matches the tests of the template itself in a list of packages.
-var ours = regexp.MustCompile(` \./(scaffold|entity)(/\.\.\.)?`)
-
-// forget removes what only the template needs: the section about this command, the folder
-// of its tests, and the lines with the path of a file that is not copied.
+// forget removes what only the template needs: the section about this command, and the lines with
+// the path of a file that is not copied.
 func forget(text, path string) string {
 	text = section.ReplaceAllString(text, "$1")
 	var kept strings.Builder
-	for line := range strings.Lines(ours.ReplaceAllString(text, "")) {
+	for line := range strings.Lines(text) {
 		if !strings.Contains(line, path) {
 			kept.WriteString(line)
 		}

@@ -17,7 +17,7 @@ const (
 
 // words are what the new service says for the words of the example. They must not be empty.
 type words struct {
-	entity, plural, view string
+	entity, plural string
 }
 
 // kind says in which form a word of several words is written.
@@ -33,10 +33,10 @@ const (
 // untouched are words of PostgreSQL and of others, which only look like the example's.
 const untouched = `pg_catalog|catalog_xmin|current_catalog|information_schema_catalog_name|` +
 	`\b(?:catalog|table|schema|constraint|domain|udt|trigger|specific|routine|view|sequence|character_set|collation|event_object)_catalog\b|` +
-	`\bcatalog_name\b|(?i:system\s+catalogs?|PostgreSQL's\s+catalogs?)|目录树`
+	`\bcatalog_name\b|(?i:system\s+catalogs?|PostgreSQL's\s+catalogs?)`
 
 // example matches the words of the example.
-const example = `[Vv]ideos?|VIDEOS?|[Ff]ilms?|FILMS?|[Cc]atalogs?|CATALOGS?|视频|影片|目录`
+const example = `[Vv]ideos?|VIDEOS?|[Ff]ilms?|FILMS?|[Cc]atalogs?|CATALOGS?`
 
 // replace returns what the new service says for the word of the example that is at
 // source[at[0]:at[1]], and false if that is part of a longer word.
@@ -48,9 +48,6 @@ func (w words) replace(source string, at []int, k kind) (string, bool) {
 	}
 	before, _ := utf8.DecodeLastRuneInString(left)
 	after, _ := utf8.DecodeRuneInString(right)
-	if old[0] >= utf8.RuneSelf {
-		return w.chinese(old, before, after, right), true
-	}
 	squashed := k != prose && version.MatchString(right)
 	isCapital := old[0] < 'a'
 	switch {
@@ -62,9 +59,9 @@ func (w words) replace(source string, at []int, k kind) (string, bool) {
 	name := w.entity
 	switch {
 	case strings.HasPrefix(lower, "catalog") && isPlural:
-		name = naming.Plural(w.view)
+		name = naming.Plural(view)
 	case strings.HasPrefix(lower, "catalog"):
-		name = w.view
+		name = view
 	case isPlural:
 		name = w.plural
 	}
@@ -180,21 +177,6 @@ func startsSentence(before, after string) bool {
 }
 
 var sentence = regexp.MustCompile(`(?:\n|[.:|>*-] |# )$`)
-
-// chinese returns a word of English between the characters of Chinese.
-func (w words) chinese(old string, before, after rune, rest string) string {
-	name := write(w.entity, plain)
-	if old == "目录" {
-		name = w.view
-	}
-	if unicode.Is(unicode.Han, before) {
-		name = " " + name
-	}
-	if unicode.Is(unicode.Han, after) && !strings.HasPrefix(rest, "目录") { // which begins with a space
-		name += " "
-	}
-	return name
-}
 
 // article matches the indefinite article before a word, also at the end of a line of a
 // comment.

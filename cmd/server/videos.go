@@ -23,7 +23,7 @@ func videos() app.Registration {
 		AggregateType: event.AggregateVideo,
 		Services: func(b app.Backend) ([]port.Service, error) {
 			// Calls that wait leave room for others, and end in half of the time of a stop.
-			waits := server.CatalogConfig{MaxWaiting: b.Port.MaxCalls / 2, DrainWait: b.Port.DrainTimeout / 2}.WithDefaults()
+			waits := server.CatalogConfig{MaxWaiting: b.Port.MaxCalls / 2, DrainWait: b.Port.DrainTimeout / 2}
 			reads, err := server.Catalog(waits, catalog.Over(b.Queries), catalog)
 			commands := store.NewVideos(b.Commands, b.Wake)
 			commands.OnPurge = b.Purged

@@ -35,8 +35,7 @@ func main() {
 	}
 }
 
-// patience is the default time for all steps. A drain job starts once a minute. Then it has to get an instance and
-// publish the event, and the projector has to receive it.
+// patience is the default time for all steps.
 const patience = 3 * time.Minute
 
 // A check calls the service, and returns what is wrong.

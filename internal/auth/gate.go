@@ -10,10 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
-	"sync"
-	"time"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 )
@@ -31,11 +28,6 @@ const (
 // maxToken is the largest size in bytes of a token. Tokens of Google have about
 // 1 KB.
 const maxToken = 8 << 10
-
-// logEvery is the shortest time between two log lines about rejected calls,
-// after the first few. It keeps callers without credentials from filling the
-// log.
-const logEvery = time.Second
 
 // GateConfig has the settings of a Gate.
 type GateConfig struct {
@@ -63,10 +55,6 @@ type GateConfig struct {
 type Gate struct {
 	cfg     GateConfig
 	limiter *limiter // nil: no rate limit
-
-	mu         sync.Mutex
-	logging    rate.Sometimes // guarded by mu
-	suppressed int            // rejected calls since the last log line; guarded by mu
 }
 
 // NewGate returns a Gate.
@@ -74,7 +62,7 @@ func NewGate(cfg GateConfig) *Gate {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	g := &Gate{cfg: cfg, logging: rate.Sometimes{First: 10, Interval: logEvery}}
+	g := &Gate{cfg: cfg}
 	if cfg.CallerRate > 0 {
 		g.limiter = newLimiter(cfg.CallerRate, cmp.Or(cfg.CallerBurst, 2*cfg.CallerRate), cmp.Or(cfg.Callers, 10_000))
 	}
@@ -213,15 +201,8 @@ func (g *Gate) Address(ctx context.Context) string {
 	return ip.String()
 }
 
-// refuse logs the reason, at most once per logEvery, and returns the status for
-// the caller.
-func (g *Gate) refuse(ctx context.Context, answer error, method, caller, reason string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.suppressed++
-	g.logging.Do(func() {
-		g.cfg.Log.WarnContext(ctx, "auth: call refused", "method", method, "caller", caller, "reason", reason, "not_logged", g.suppressed-1)
-		g.suppressed = 0
-	})
-	return answer
+// refuse logs the reason, and returns the status for the caller.
+func (g *Gate) refuse(ctx context.Context, refusal error, method, caller, reason string) error {
+	g.cfg.Log.WarnContext(ctx, "auth: call refused", "method", method, "caller", caller, "reason", reason)
+	return refusal
 }

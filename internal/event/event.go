@@ -2,9 +2,9 @@
 // the transaction that records the event, and a consumer reads it. The outbox row and the
 // Pub/Sub message carry the same bytes.
 //
-// [Encode] makes an [envelope.Message] from a domain event. It refuses an event that the
-// broker would refuse, so that such an event is never committed. [Decode] reads the bytes,
-// of this version of the contract and of older ones. If they cannot be read, it returns a
+// The Encode functions make an [envelope.Message] from a domain event. They refuse an event that the
+// broker would refuse, so that such an event is never committed. The Decode functions read the bytes,
+// of this version of the contract and of older ones. If they cannot be read, they return a
 // [*envelope.DecodeError].
 package event
 

@@ -53,8 +53,8 @@ func (s *Server) makeHTTP() {
 	}
 }
 
-// route passes a request to gRPC by its content type, to an operator's endpoint by
-// its path, or else to REST.
+// route passes a request to gRPC by its content type, to health checks and the
+// description by its path, or else to REST.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
 		// It may have a length, too, which net/http drops: an attempt to smuggle a

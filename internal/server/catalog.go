@@ -56,7 +56,7 @@ type CatalogConfig struct {
 	MaxWait time.Duration
 	// MaxWaiting is how many calls may wait for a version at the same time, and
 	// a quarter of it how many of one caller; more are rejected with
-	// RESOURCE_EXHAUSTED. Default: 500.
+	// RESOURCE_EXHAUSTED. Default: 250.
 	MaxWaiting int
 	// DrainWait is how long calls still wait for a version when the server
 	// begins to stop. It must be less than port.Config.DrainTimeout. Default:
@@ -64,10 +64,10 @@ type CatalogConfig struct {
 	DrainWait time.Duration
 }
 
-// WithDefaults returns the config with each zero value replaced by its default.
-func (c CatalogConfig) WithDefaults() CatalogConfig {
+// withDefaults returns the config with each zero value replaced by its default.
+func (c CatalogConfig) withDefaults() CatalogConfig {
 	c.MaxWait = cmp.Or(c.MaxWait, 10*time.Second)
-	c.MaxWaiting = cmp.Or(c.MaxWaiting, 500)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 250)
 	c.DrainWait = cmp.Or(c.DrainWait, 2250*time.Millisecond)
 	return c
 }
@@ -95,7 +95,7 @@ func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes) (
 	if err := fields.NotNegative(cfg); err != nil {
 		return nil, err
 	}
-	cfg = cfg.WithDefaults()
+	cfg = cfg.withDefaults()
 	return &catalogService{
 		cfg: cfg, store: store, changes: changes, waits: newWaits(cfg.MaxWaiting),
 		callerOf: port.Caller, draining: port.Draining,

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 // checkWords looks for words of the example in all files, and in their paths.
 func checkWords(t *testing.T, dir string) {
 	t.Helper()
-	example := regexp.MustCompile(`(?i)video|catalog|film|视频|影片|目录`)
-	others := regexp.MustCompile(`pg_catalog|catalog_xmin|current_catalog|目录树`) // the words of PostgreSQL, and a tree of folders
+	example := regexp.MustCompile(`(?i)video|catalog|film`)
+	others := regexp.MustCompile(`pg_catalog|catalog_xmin|current_catalog`) // the words of PostgreSQL
 	kept := 0
 	for name := range strings.SplitSeq(strings.TrimSuffix(clone.Run(t, dir, "git", "ls-files", "-z"), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(dir, name))

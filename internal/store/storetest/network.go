@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"net/url"
@@ -20,22 +19,16 @@ type Network struct {
 	URL string
 
 	listener net.Listener
-	ready    atomic.Int64
-	sent     atomic.Int64
 
 	mu    sync.Mutex
 	dial  func(context.Context) (net.Conn, error) // guarded by mu
 	links []net.Conn                              // guarded by mu: both sides of each connection
-	way   *way                                    // guarded by mu: of the connections since the last Forget or Freeze
-	stuck bool                                    // guarded by mu
+	way   *way                                    // guarded by mu: of the connections since the last Forget
 }
 
 // way is the state that connections share that break together.
 type way struct {
-	silent atomic.Bool  // nothing passes
-	deaf   atomic.Bool  // no response passes
-	frozen sync.RWMutex // locked while statements must wait
-	sticks bool
+	silent atomic.Bool // nothing passes
 }
 
 // NewNetwork creates a network to the database of a URL, for the time of the
@@ -105,21 +98,14 @@ func (n *Network) accept() {
 		}
 		n.mu.Lock()
 		n.links = append(n.links, from, to)
-		shared := n.way
-		if n.stuck {
-			shared = &way{sticks: true}
-		}
-		go pass(to, from, func(statement []byte) bool {
-			n.sent.Add(int64(len(statement)))
-			return shared.statement()
-		})
-		go pass(from, to, func(answer []byte) bool { return n.answer(shared, answer) })
+		go n.way.pass(to, from)
+		go n.way.pass(from, to)
 		n.mu.Unlock()
 	}
 }
 
-// pass copies what mayPass allows, until one side closes the connection.
-func pass(to, from net.Conn, mayPass func([]byte) bool) {
+// pass copies from one side to the other while the way is not silent, until one side closes the connection.
+func (w *way) pass(to, from net.Conn) {
 	defer to.Close()
 	defer from.Close()
 	buffer := make([]byte, 32<<10)
@@ -128,36 +114,13 @@ func pass(to, from net.Conn, mayPass func([]byte) bool) {
 		if err != nil {
 			return
 		}
-		if !mayPass(buffer[:size]) {
+		if w.silent.Load() {
 			continue
 		}
 		if _, err := to.Write(buffer[:size]); err != nil {
 			return
 		}
 	}
-}
-
-// statement waits while the way is frozen. It reports whether a statement may
-// pass.
-func (w *way) statement() bool {
-	w.frozen.RLock()
-	defer w.frozen.RUnlock()
-	return !w.silent.Load()
-}
-
-// readyForQuery is the message of PostgreSQL that it waits for a statement
-// (https://www.postgresql.org/docs/current/protocol-message-formats.html).
-var readyForQuery = []byte("Z\x00\x00\x00\x05I")
-
-func (n *Network) answer(w *way, answer []byte) bool {
-	if w.silent.Load() || w.deaf.Load() {
-		return false
-	}
-	if w.sticks && bytes.Contains(answer, readyForQuery) {
-		n.ready.Add(1)
-		w.silent.Store(true)
-	}
-	return true
 }
 
 // Cut closes all present connections.
@@ -178,38 +141,9 @@ func (n *Network) Forget() {
 	n.way = new(way)
 }
 
-// Freeze makes all present connections behave as if the database was stopped.
-// Statements wait until thaw is called, and then all arrive, even if the client has
-// disconnected. Responses are lost. New connections work. thaw must be called, and
-// may be called several times.
-func (n *Network) Freeze() (thaw func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	frozen := n.way
-	frozen.frozen.Lock()
-	frozen.deaf.Store(true)
-	n.way = new(way)
-	return sync.OnceFunc(frozen.frozen.Unlock)
-}
-
 // Mute makes all connections silent, including new ones.
 func (n *Network) Mute() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.way.silent.Store(true)
 }
-
-// Stick makes every new connection silent as soon as the server is ready for a
-// statement.
-func (n *Network) Stick() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.stuck = true
-}
-
-// Sent returns how many bytes clients have sent, including those that did not
-// pass.
-func (n *Network) Sent() int64 { return n.sent.Load() }
-
-// Stuck returns how many connections became silent because of Stick.
-func (n *Network) Stuck() int64 { return n.ready.Load() }

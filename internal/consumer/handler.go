@@ -33,12 +33,6 @@ func Handle[E any](decode func(envelope.Message) (E, error), apply func(ctx cont
 // Handlers maps each aggregate type of a subscription to its handler.
 type Handlers map[string]Handler
 
-// Decode decodes a message, as a Projector would.
-func (h Handlers) Decode(attributes map[string]string, data []byte) (any, error) {
-	_, event, err := h.decode(attributes, data)
-	return event, err
-}
-
 // Replay decodes and applies a message of the quarantine, as a Projector would.
 func (h Handlers) Replay(ctx context.Context, consumer string, attributes map[string]string, data []byte) error {
 	m, event, err := h.decode(attributes, data)

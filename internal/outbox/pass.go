@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/googleapis/gax-go/v2"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -180,7 +181,7 @@ func (p *passes) settle(ctx context.Context, settlement Settlement, deadline tim
 		if ctx.Err() != nil || time.Now().Add(pause).After(leaseEnd) {
 			return false, fmt.Errorf("settle published events: %w", err)
 		}
-		sleep(ctx, pause)
+		_ = gax.Sleep(ctx, pause) // if ctx ends, the next attempt is the last
 	}
 }
 

@@ -171,10 +171,3 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 	}
 	return published, ctx.Err()
 }
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}

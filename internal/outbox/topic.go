@@ -21,7 +21,7 @@ import (
 // The client pauses an ordering key after one of its messages failed. The messages of the
 // key that the client still holds fail too, until the key is resumed. Resuming it earlier
 // could send old messages behind newer ones. So Topic resumes a key only after the responses
-// to all its messages have been read. A pass hands over all its messages before it reads an
+// to all its messages have been read. A pass hands over all its messages before it reads a
 // response. So a message that comes after the resume belongs to a later pass, which has read
 // the events of the key again.
 type Topic struct {

@@ -11,7 +11,7 @@
 //
 // A new command cannot forget the outbox. A command is a decision. It does not
 // return a new state: it returns an event, which carries the state. Only the function
-// record writes a video. It takes the event, writes the row from it, and appends it to the
+// recordVideo writes a video. It takes the event, writes the row from it, and appends it to the
 // outbox, in one transaction. internal/archtest fails if a second
 // function calls a query that writes a video, or if that function does not call
 // appendEvent.

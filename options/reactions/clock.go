@@ -2,13 +2,15 @@ package reactions
 
 import (
 	"context"
-	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/googleapis/gax-go/v2"
 	"go.opentelemetry.io/otel/metric"
-	"golang.org/x/sync/errgroup"
 
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
@@ -44,23 +46,17 @@ func newClock(types map[string]Timers, log *slog.Logger, meter metric.Meter) (*c
 
 // stuck returns an error if a transaction takes three times as long as it may.
 func (c *clock) stuck() error {
-	var errs []error
-	for _, loop := range c.loops {
-		errs = append(errs, loop.Check())
-	}
-	return errors.Join(errs...)
+	return heartbeat.Check(slices.Collect(maps.Values(c.loops))...)
 }
 
 // run fires timers until ctx ends. It then returns nil. The types do not wait for each other.
 func (c *clock) run(ctx context.Context) error {
-	var g errgroup.Group
+	var types sync.WaitGroup
 	for aggregateType := range c.types {
-		g.Go(func() error {
-			c.runType(ctx, aggregateType)
-			return nil
-		})
+		types.Go(func() { c.runType(ctx, aggregateType) })
 	}
-	return g.Wait()
+	types.Wait()
+	return nil
 }
 
 // runType fires the timers of one type until ctx ends.
@@ -82,7 +78,7 @@ func (c *clock) runType(ctx context.Context, aggregateType string) {
 		default:
 			pause = interval
 		}
-		sleep(ctx, pause/2+rand.N(pause))
+		_ = gax.Sleep(ctx, pause/2+rand.N(pause)) // the loop looks whether ctx has ended
 	}
 }
 
@@ -96,12 +92,4 @@ func (c *clock) fire(ctx context.Context, aggregateType string) (Fired, error) {
 		c.log.ErrorContext(ctx, "timer: failed, trying again later", "aggregate_type", aggregateType, "err", err)
 	}
 	return fired, err
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

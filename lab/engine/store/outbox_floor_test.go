@@ -22,7 +22,7 @@ func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 }
 
 // The floor of a lane follows its events, so that a claim does not walk over
-// what was deleted; it stays where it is when old events were set aside, and are
+// what was deleted; it stays where it is when old events were deferred, and are
 // published after all.
 func TestFloorFollowsAndStays(t *testing.T) {
 	t.Parallel()

@@ -115,13 +115,13 @@ func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
 }
 
 // Maintenance drops partitions that are older than it should keep. Their pending
-// events, set aside or not, are published all the same.
+// events, deferred or not, are published all the same.
 func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
 	l.addPartition(-12, "a1")
 	l.addPartition(-11, "b1")
-	l.settle(l.settlement(l.claimNames(10, "a1 b1"), "b1")) // b1 is set aside
+	l.settle(l.settlement(l.claimNames(10, "a1 b1"), "b1")) // b1 is deferred
 	l.addPartition(-10, "c1")
 	l.addPartition(-9, "d1")
 	l.settle(l.settlement(l.claimNames(1, "c1"), "")) // d1 waits

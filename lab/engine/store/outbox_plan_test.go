@@ -45,7 +45,7 @@ func (l *letters) read() (whole map[string]int, blocks int) {
 }
 
 // Claims, settlements and measurements of all kinds use the index that is meant
-// for them, with a hundred thousand events pending, as many set aside and
+// for them, with a hundred thousand events pending, as many deferred and
 // whatever statistics, and read few blocks per event. Sessions keep the plans
 // that they made when the tables were small.
 func TestClaimAndSettleUseIndexes(t *testing.T) {
@@ -105,7 +105,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 				t.Errorf("tables read as a whole (-want +got):\n%s", diff)
 			}
 			if aside == 0 || claimed < passes*batch/2 || ofOne < passes*batch/2 {
-				t.Errorf("%d and %d events were claimed and %d set aside: the test does not test much", claimed, ofOne, aside)
+				t.Errorf("%d and %d events were claimed and %d deferred: the test does not test much", claimed, ofOne, aside)
 			}
 			claimed += ofOne
 			t.Logf("%.1f blocks per event", float64(blocksAfter-blocksBefore)/float64(claimed))
@@ -253,7 +253,7 @@ func (l *letters) passesOf(n, batch int) (claimed int) {
 
 // passes makes passes of a publisher whose broker refuses, in the first half of
 // them, one event in so many, and returns how many were claimed and how many of
-// them set aside.
+// them deferred.
 func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {
 	l.t.Helper()
 	for i := range n {

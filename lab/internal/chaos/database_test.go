@@ -129,7 +129,7 @@ func TestReadDatabase(t *testing.T) {
 }
 
 // Each event that is published again has one mark, with its place in the order and
-// the version of its video, also if the event is set aside.
+// the version of its video, also if the event is deferred.
 func TestMarksAreKept(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -473,7 +473,7 @@ SELECT (coalesce(sum((SELECT count(*) FROM (
 	now()::timestamptz AS at
 FROM video_catalog.outbox_lanes l
 LEFT JOIN LATERAL (
-	SELECT p.occurred_at FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT 1
+	SELECT p.occurred_at FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
 ) head ON true
 `
 
@@ -486,7 +486,8 @@ type SampleOutboxRow struct {
 }
 
 // Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred ones and
-// blocked aggregates up to that. oldest_age is in seconds; 0 if nothing is pending or blocked. Run UseIndexes first.
+// blocked aggregates up to that. oldest_age is in seconds; 0 if nothing is pending or blocked. Events
+// that are published again have no age. Run UseIndexes first.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
 	var i SampleOutboxRow

@@ -1,12 +1,15 @@
 # One command each for what people do here every day. Everything runs from this folder. The Go command downloads and builds the
 # tools on first use. The plugins of buf have their versions in go.mod, beside the libraries of what they generate.
 
-BUF         := go run github.com/bufbuild/buf/cmd/buf@v1.73.0
-SQLC        := go run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
-LINT        := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
-API_LINT    := go run github.com/googleapis/api-linter/v2/cmd/api-linter@v2.3.1
-GITLEAKS    := go run github.com/zricethezav/gitleaks/v8@v8.30.1
-GOVULNCHECK := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
+# go run asks for the newest version of a tool each time. So it first asks the module cache, and works without a network.
+RUN         := GOPROXY=file://$(shell go env GOMODCACHE)/cache/download,$(shell go env GOPROXY) go run
+BUF         := $(RUN) github.com/bufbuild/buf/cmd/buf@v1.73.0
+SQLC        := $(RUN) github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+LINT        := $(RUN) github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GITLEAKS    := $(RUN) github.com/zricethezav/gitleaks/v8@v8.30.1
+GOVULNCHECK := $(RUN) golang.org/x/vuln/cmd/govulncheck@v1.9.0
+# Downloaded first, because not every proxy lists its versions.
+API_LINT    := go mod download github.com/googleapis/api-linter/v2@v2.3.1 && $(RUN) github.com/googleapis/api-linter/v2/cmd/api-linter@v2.3.1
 SQLC_FILES = sqlc.yaml $(wildcard options/*/sqlc.yaml)
 SQLC_OUT   = internal/store/internal/sqlcgen $(patsubst %/sqlc.yaml,%/internal/sqlcgen,$(wildcard options/*/sqlc.yaml))
 

@@ -19,7 +19,6 @@ import (
 
 	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/deploy/observe"
 	"example.com/videocatalog/internal/names"
 )
 
@@ -34,19 +33,9 @@ func TestRulesWithPromtool(t *testing.T) {
 		t.Log("promtool is not installed, so the rules were not run: apt-get install prometheus")
 		return
 	}
-	dir := t.TempDir() // promtool needs the sources with their names
-	for _, name := range []string{"alerts.yaml", "alerts.cloud.yaml", "alerts_test.yaml"} {
-		text, err := observe.Source(alerts + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, args := range [][]string{{"check", "rules", "alerts.yaml", "alerts.cloud.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)
-		cmd.Dir = dir
+		cmd.Dir = alerts
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
@@ -254,7 +243,7 @@ func nothingReceived(s *system) {
 	s.serve("api,publisher,projector")
 	s.pace = slowPace
 	s.quiet()
-	s.fire("ProjectorFails")
+	s.fire("NothingApplied")
 	allow()
 	s.create()
 	s.resolve()

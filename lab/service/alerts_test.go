@@ -136,7 +136,7 @@ func brokerAwayAndNobodyThere(s *system) {
 }
 
 // The broker refuses one video because of its content, until a person skips the event. The next version then follows a
-// gap.
+// gap. Later it refuses all of them.
 func poisonSkipped(s *system) {
 	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3", "LAB_OUTBOX_RETRY_MIN=100ms", "LAB_OUTBOX_RETRY_MAX=200ms")
 	s.quiet()
@@ -161,6 +161,15 @@ func poisonSkipped(s *system) {
 	}
 	s.command("skip", "video/"+id, event, "--why", "too large")
 	s.fire("VersionGaps")
+	s.resolve()
+
+	allow := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument})
+	for range 12 {
+		s.create()
+	}
+	s.fire("DeliveryFails")
+	allow()
+	s.command("retry", "--all", "--why", "the schema is new")
 	s.resolve()
 }
 

@@ -121,22 +121,16 @@ const (
 // ErrDiffers means that a comparison has found differences.
 var ErrDiffers = errors.New("a projection differs from its owner")
 
-// usage is a mistake in the arguments or the configuration.
-type usage struct{ error }
-
-func (u usage) Unwrap() error { return u.error }
-
-// UsageError makes err a mistake in the arguments of a command.
-func UsageError(err error) error { return usage{err} }
+// UsageError makes err a mistake in the arguments of a command, or in the configuration.
+func UsageError(err error) error { return problem.Errorf(problem.Invalid, "%v", err) }
 
 // ExitCode returns the exit code for an error of [Program.Run]; 0 for none.
 func ExitCode(err error) int {
 	known, ok := errors.AsType[*problem.Error](err)
-	_, wrong := errors.AsType[usage](err)
 	switch {
 	case err == nil:
 		return 0
-	case wrong || ok && known.Kind == problem.Invalid:
+	case ok && known.Kind == problem.Invalid:
 		return ExitUsage
 	case ok && known.Kind == problem.NotFound:
 		return ExitNothing

@@ -2,12 +2,9 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -32,9 +29,8 @@ func (c config) sides() sides {
 	return sides{commands: both || c.has(rolePublisher), queries: both || c.has(roleProjector)}
 }
 
-// open connects to the sides that are used. It waits for each up to Config.DatabaseWait, and
-// returns an error for a database that this build cannot use. tracer sees every statement; it
-// may be nil.
+// open connects to the sides that are used, and checks their schema. tracer sees every statement;
+// it may be nil.
 func (s *Service) open(ctx context.Context, used sides, tracer pgx.QueryTracer) (err error) {
 	if s.pools == nil {
 		s.pools = make(map[string]*pgxpool.Pool)
@@ -50,23 +46,21 @@ func (s *Service) open(ctx context.Context, used sides, tracer pgx.QueryTracer) 
 			s.queries.writes = s.cfg.has(roleProjector) || s.cfg.hasPartRole()
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	if used.commands {
 		s.Commands = s.commands.own
-		if err := s.check(ctx, s.Commands); err != nil {
+		if err := db.Check(ctx, s.cfg.program.migrations(), s.Commands); err != nil {
 			return fmt.Errorf("DATABASE_URL: %w", err)
 		}
 	}
 	if used.queries {
 		s.Queries = s.queries.own
-		if err := s.check(ctx, s.Queries); err != nil {
+		if err := db.Check(ctx, s.cfg.program.migrations(), s.Queries); err != nil {
 			return fmt.Errorf("READ_DATABASE_URL: %w", err)
 		}
 	}
 	return nil
-}
-
-func (s *Service) check(ctx context.Context, pool *pgxpool.Pool) error {
-	return s.cfg.untilItWorks(ctx, func(ctx context.Context) error { return db.Check(ctx, s.cfg.program.migrations(), pool) })
 }
 
 func (s *Service) openSide(ctx context.Context, name, url string, tracer pgx.QueryTracer) (d side, err error) {
@@ -96,24 +90,6 @@ func (s *Service) readiness() map[string]func(context.Context) error {
 		checks[server.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, s.queries.writes) }
 	}
 	return checks
-}
-
-// untilItWorks calls do, which needs the database, until it succeeds, or for
-// Config.DatabaseWait. It returns the last error. It stops at db.ErrUnfit, because waiting does
-// not help then.
-func (c config) untilItWorks(ctx context.Context, do func(context.Context) error) (last error) {
-	ctx, cancel := context.WithTimeout(ctx, c.limits.DatabaseWait)
-	defer cancel()
-	_, err := backoff.Retry(ctx, func() (none struct{}, _ error) {
-		if last = do(ctx); errors.Is(last, db.ErrUnfit) {
-			return none, backoff.Permanent(last)
-		}
-		return none, last
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(200*time.Millisecond)))
-	if err == nil {
-		return nil
-	}
-	return last
 }
 
 // closePools closes the connections, and waits at most closeTimeout. If the database is

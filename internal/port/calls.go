@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -15,12 +14,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"example.com/videocatalog/internal/aip"
+	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -98,7 +97,7 @@ func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
 	if c.caller, err = c.server.deps.Admit(ctx, c.method); err != nil {
 		return ctx, err
 	}
-	return c.server.deps.WithCaller(ctx, c.caller), nil
+	return auth.WithCaller(ctx, c.caller), nil
 }
 
 // validate checks a request against the rules in api/proto.
@@ -163,7 +162,7 @@ func Caller(ctx context.Context) string {
 	if !ok {
 		return ""
 	}
-	return cmp.Or(c.caller, c.server.deps.Address(ctx))
+	return cmp.Or(c.caller, auth.Address(ctx, c.server.deps.Proxies))
 }
 
 // Draining returns a channel that is closed when the server of a call in flight
@@ -174,15 +173,4 @@ func Draining(ctx context.Context) <-chan struct{} {
 		return c.server.draining.Done()
 	}
 	return nil
-}
-
-// connectionAddress returns the address of the caller's connection. For a REST
-// call it is the last entry of x-forwarded-for, which the gateway appends.
-func connectionAddress(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "bufconn" {
-		host, _, _ := net.SplitHostPort(p.Addr.String())
-		return host
-	}
-	forwarded := header(ctx, "x-forwarded-for")
-	return strings.TrimSpace(forwarded[strings.LastIndex(forwarded, ",")+1:])
 }

@@ -63,7 +63,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case isGRPC(r):
-		s.limited(w, r, s.streaming[r.URL.Path], s.serveGRPC)
+		s.limited(w, r, s.streaming[strings.TrimPrefix(r.URL.Path, "/")], s.serveGRPC)
 	case r.URL.Path == "/health/live":
 		s.handleLive(w, r)
 	case r.URL.Path == "/health/ready":

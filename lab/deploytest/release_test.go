@@ -525,7 +525,7 @@ func environment(container any) (values, secrets map[string]string) {
 func checkSettings(t *testing.T, container any) {
 	t.Helper()
 	values, secrets := environment(container)
-	env := []string{"LAB_DATABASE_WAIT=10ms", "PORT=0"}
+	env := []string{"PORT=0"}
 	for name, value := range values {
 		if value == "google" {
 			value = "none"

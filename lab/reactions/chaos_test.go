@@ -130,7 +130,7 @@ func newReactorChaos(t *testing.T, program string) *reactorChaos {
 	c.environ = []string{
 		"PATH=" + os.Getenv("PATH"), "PORT=0", "AUTH=off", "DATABASE_URL=" + c.network.URL, "PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + c.pubsub.Addr(),
 		// A dead publisher is replaced after the lease.
-		"LAB_OUTBOX_LEASE=3s", "LAB_OUTBOX_PUBLISH_TIMEOUT=1s", "LAB_OUTBOX_REQUEST_TIMEOUT=500ms", "LAB_DATABASE_WAIT=30s",
+		"LAB_OUTBOX_LEASE=3s", "LAB_OUTBOX_PUBLISH_TIMEOUT=1s", "LAB_OUTBOX_REQUEST_TIMEOUT=500ms",
 	}
 	return c
 }
@@ -255,6 +255,10 @@ func (c *reactorChaos) keep(ctx context.Context, t *testing.T, slot int, environ
 		}
 		_ = cmd.Wait() // how it ended is in its state
 		c.ended.Add(1)
+		if cmd.ProcessState.ExitCode() == 1 { // a start without the database
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
 		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
 			t.Errorf("process %d ended by itself: %s", slot, cmd.ProcessState)
 			return

@@ -35,6 +35,7 @@ import (
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
 )
 
 const project = "test-project"
@@ -84,7 +85,7 @@ type reactorChaos struct {
 	folder   string          // of the data of the database
 	logs     string          // folder of the logs of processes
 	database *localpg.Server // replaced when it crashes
-	network  *storetest.Network
+	network  *rig.Network
 	videos   videov1.VideoServiceClient
 
 	ended atomic.Int64 // processes
@@ -107,7 +108,7 @@ func newReactorChaos(t *testing.T, program string) *reactorChaos {
 	if _, err := db.Migrate(t.Context(), c.database.DSN("postgres"), slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
 		t.Fatal(err)
 	}
-	c.network = storetest.NewNetwork(t, c.database.DSN("postgres"))
+	c.network = rig.NewNetwork(t, c.database.DSN("postgres"))
 	var err error
 	if c.pubsub, err = localbroker.Start(); err != nil {
 		t.Fatal(err)

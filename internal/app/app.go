@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"syscall"
@@ -60,7 +61,7 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 	case "help", "-h", "--help":
 		return p.printHelp(stdout)
 	}
-	run := p.command(args[0])
+	run := p.commands()[args[0]]
 	if run == nil {
 		return UsageError(fmt.Errorf("unknown command %q: try `server help`", args[0]))
 	}
@@ -79,24 +80,16 @@ func (p Program) Validate(command string, environ []string) error {
 	return err
 }
 
-// command returns a command of every service or of a part, or nil.
-func (p Program) command(name string) Command {
-	switch name {
-	case "serve":
-		return alone(serve)
-	case "migrate":
-		return alone(migrate)
-	case "drain":
-		return alone(drain)
-	case "status", "stuck", "retry", "skip":
-		return operator
+// commands returns the commands of every service and of the parts.
+func (p Program) commands() map[string]Command {
+	all := map[string]Command{
+		"serve": alone(serve), "migrate": alone(migrate), "drain": alone(drain),
+		"status": operator, "stuck": operator, "retry": operator, "skip": operator,
 	}
 	for _, part := range p.Parts {
-		if run := part.Commands[name]; run != nil {
-			return run
-		}
+		maps.Copy(all, part.Commands)
 	}
-	return nil
+	return all
 }
 
 // alone makes a command of a function that takes no arguments.

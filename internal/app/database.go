@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,9 +14,8 @@ import (
 // side is one database of the service. Its pools connect when they are used, so that a side that
 // is not used need not be reachable. If both sides have the same URL, both have the same pools.
 type side struct {
-	calls  *pgxpool.Pool // for API calls, which so never take the connections that the loops need
-	own    *pgxpool.Pool // for the loops, the probes and everything else
-	writes bool          // this process writes to the database
+	calls *pgxpool.Pool // for API calls, which so never take the connections that the loops need
+	own   *pgxpool.Pool // for the loops, the probes and everything else
 }
 
 // sides says which databases a process or a command uses.
@@ -35,30 +33,28 @@ func (s *Service) open(ctx context.Context, used sides, tracer pgx.QueryTracer) 
 	if s.pools == nil {
 		s.pools = make(map[string]*pgxpool.Pool)
 		s.closers = append(s.closers, s.closePools)
-		if s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL, tracer); err != nil {
-			return fmt.Errorf("DATABASE_URL: %w", err)
-		}
-		s.commands.writes, s.queries = true, s.commands
-		if s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
-			if s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL, tracer); err != nil {
-				return fmt.Errorf("READ_DATABASE_URL: %w", err)
-			}
-			s.queries.writes = s.cfg.has(roleProjector) || s.cfg.hasPartRole()
+		s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL, tracer)
+		s.queries = s.commands
+		if err == nil && s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
+			s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL, tracer)
 		}
 	}
+	if err == nil && used.commands {
+		s.Commands = s.commands.own
+		err = s.check(ctx, "DATABASE_URL", s.Commands)
+	}
+	if err == nil && used.queries {
+		s.Queries = s.queries.own
+		err = s.check(ctx, "READ_DATABASE_URL", s.Queries)
+	}
+	return err
+}
+
+func (s *Service) check(ctx context.Context, setting string, pool *pgxpool.Pool) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if used.commands {
-		s.Commands = s.commands.own
-		if err := db.Check(ctx, s.cfg.program.migrations(), s.Commands); err != nil {
-			return fmt.Errorf("DATABASE_URL: %w", err)
-		}
-	}
-	if used.queries {
-		s.Queries = s.queries.own
-		if err := db.Check(ctx, s.cfg.program.migrations(), s.Queries); err != nil {
-			return fmt.Errorf("READ_DATABASE_URL: %w", err)
-		}
+	if err := db.Check(ctx, s.cfg.program.migrations(), pool); err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
 	}
 	return nil
 }
@@ -84,10 +80,11 @@ func (s *Service) openSide(ctx context.Context, name, url string, tracer pgx.Que
 func (s *Service) readiness() map[string]func(context.Context) error {
 	checks := make(map[string]func(context.Context) error)
 	if s.Commands != nil {
-		checks[server.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, s.Commands, s.commands.writes) }
+		checks[server.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, s.Commands, true) }
 	}
 	if s.Queries != nil {
-		checks[server.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, s.queries.writes) }
+		writes := s.queries == s.commands || s.cfg.has(roleProjector) || s.cfg.hasPartRole()
+		checks[server.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, writes) }
 	}
 	return checks
 }
@@ -96,10 +93,8 @@ func (s *Service) readiness() map[string]func(context.Context) error {
 // unreachable, the connections of abandoned statements take longer: see db.Open.
 func (s *Service) closePools() {
 	closeInTime(func() {
-		var closed sync.WaitGroup
 		for _, pool := range s.pools {
-			closed.Go(pool.Close)
+			pool.Close()
 		}
-		closed.Wait()
 	})
 }

@@ -23,7 +23,7 @@ const (
 	// succeeded, and after one that failed.
 	maintainInterval = time.Hour
 	maintainRetry    = time.Minute
-	floorInterval    = 4 * time.Second // the average pause of raiseFloors
+	floorInterval    = 4 * time.Second // the same, of the floors of the outbox
 	// maintainTimeout ends a statement whose connection has become silent. The database itself
 	// ends a statement after 8 s (docs/database.md).
 	maintainTimeout = 10 * time.Second
@@ -44,8 +44,7 @@ func (p Prune) Step(olderThan time.Duration) Step {
 	}
 }
 
-// outboxSteps returns the maintenance of the command side. Any number of processes may run it at
-// once.
+// outboxSteps returns the maintenance of the command side.
 func (s *Service) outboxSteps(events *store.Outbox) []Step {
 	steps := []Step{
 		func(ctx context.Context) (more bool, err error) { return false, s.maintainPartitions(ctx, events) },
@@ -70,25 +69,6 @@ func (s *Service) maintainPartitions(ctx context.Context, events *store.Outbox) 
 		s.Log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
 	}
 	return err
-}
-
-// raiseFloors raises the floors of the outbox every few seconds, until ctx ends. Any number of
-// processes may run it at once.
-func raiseFloors(ctx context.Context, events *store.Outbox, log *slog.Logger) error {
-	for pause := floorInterval; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause/2 + rand.N(pause)):
-		}
-		pause = floorInterval
-		limited, cancel := context.WithTimeout(ctx, maintainTimeout)
-		if err := events.RaiseFloors(limited); err != nil && ctx.Err() == nil {
-			pause = maintainRetry
-			log.ErrorContext(ctx, "outbox: floors not raised", "err", err)
-		}
-		cancel()
-	}
 }
 
 // inboxSteps returns the maintenance of the query side.
@@ -123,21 +103,20 @@ func (c config) tombstoneRetention() time.Duration {
 	return 2*c.InboxRetention + resumes
 }
 
-// maintain runs the maintenance of a side until the process ends. A loop is stuck if it does not
-// come by for the longest pause, with half an hour for the work.
-func (s *Service) maintain(side string, steps ...Step) {
-	name := "maintenance of the " + side
-	loop := heartbeat.New(name, maintainInterval*2)
-	s.Go(name, func(ctx context.Context) error { return maintain(ctx, s.Log, loop, steps...) }, loop.Check)
+// maintain runs steps until the process ends. The loop is stuck if it does not come by for twice
+// the longest pause, which leaves time for the work.
+func (s *Service) maintain(name string, interval time.Duration, steps ...Step) {
+	loop := heartbeat.New(name, 2*max(interval, maintainRetry))
+	s.Go(name, func(ctx context.Context) error { return maintain(ctx, s.Log, loop, interval, steps...) }, loop.Check)
 }
 
-// maintain runs all steps at start and then about every hour, or about a minute after a
+// maintain runs all steps at start and then about every interval, or about a minute after a
 // failure. The pauses are random, so the processes of a service do not run it at the same
-// time.
-func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, steps ...Step) error {
+// time. Any number of processes may run it at once.
+func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, interval time.Duration, steps ...Step) error {
 	defer loop.Rest()
 	for {
-		pause := maintainInterval
+		pause := interval
 		if err := maintainOnce(ctx, loop, steps); err != nil && ctx.Err() == nil {
 			pause = maintainRetry
 			log.ErrorContext(ctx, "maintenance failed", "err", err)

@@ -23,7 +23,7 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 		start := time.Now()
 		var calls []time.Duration
 		var log bytes.Buffer
-		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), heartbeat.New("test", time.Hour), func(ctx context.Context) (bool, error) {
+		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), heartbeat.New("test", time.Hour), maintainInterval, func(ctx context.Context) (bool, error) {
 			calls = append(calls, time.Since(start))
 			if len(calls) > 1 {
 				return false, nil

@@ -36,7 +36,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	}
 	s.Meter = s.tel.Meter(scope)
 	err = s.open(ctx, cfg.sides(), s.tel.QueryTracer())
-	s.closers = append(s.closers, func() { closeTelemetry(ctx, s.tel, s.Log) }) // before the database, which the last export measures
+	s.closers = append(s.closers, func() { s.closeTelemetry(ctx) }) // before the database, which the last export measures
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		if err := s.consume(ctx, cfg.limits.Consumer, cfg.program.projected()); err != nil {
 			return err
 		}
-		s.maintain("inbox", s.inboxSteps(inbox)...)
+		s.maintain("maintenance of the inbox", maintainInterval, s.inboxSteps(inbox)...)
 	}
 	for _, part := range cfg.program.Parts {
 		if err := s.startPart(ctx, part); err != nil {
@@ -77,8 +77,8 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		}
 	}
 	if cfg.sides().commands {
-		s.maintain("outbox", s.outboxSteps(events)...)
-		s.Go("floors of the outbox", func(ctx context.Context) error { return raiseFloors(ctx, events, s.Log) }, nil)
+		s.maintain("maintenance of the outbox", maintainInterval, s.outboxSteps(events)...)
+		s.maintain("floors of the outbox", floorInterval, func(ctx context.Context) (more bool, err error) { return false, events.RaiseFloors(ctx) })
 	}
 	if err := s.startPrivatePort(ctx); err != nil {
 		return err

@@ -40,8 +40,7 @@ func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open Pub/Sub: %w", err)
 	}
-	outbox.RetrySoon(client)
-	consumer.RetrySoon(client)
+	reconnect.RetrySoon(client)
 	s.client = client
 	s.closers = append(s.closers, func() { _ = client.Close() }) // everything is settled by then
 	return client, nil

@@ -3,8 +3,6 @@ package port
 import (
 	"cmp"
 	"time"
-
-	"example.com/videocatalog/internal/fields"
 )
 
 // Config has the settings of a Server. The zero value works.
@@ -53,6 +51,3 @@ func (c Config) WithDefaults() Config {
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 4500*time.Millisecond)
 	return c
 }
-
-// Validate returns an error that names every field that is negative.
-func (c Config) Validate() error { return fields.NotNegative(c) }

@@ -109,9 +109,6 @@ type Server struct {
 // New returns a Server that does not serve yet. The caller must call Run, which
 // releases the resources.
 func New(cfg Config, deps Deps) (*Server, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	s := &Server{
 		cfg: cfg.WithDefaults(), deps: deps.withDefaults(), sideOf: map[string]string{"": ""},
 		inProcess: bufconn.Listen(256 << 10),

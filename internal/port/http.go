@@ -43,7 +43,7 @@ func (s *Server) makeHTTP() {
 		IdleTimeout:       620 * time.Second,              // longer than the load balancer's: https://cloud.google.com/load-balancing/docs/https/request-distribution
 		MaxHeaderBytes:    64 << 10,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
+			MaxConcurrentStreams: 250,              // not less than containerConcurrency: Cloud Run's front end uses few connections
 			MaxReadFrameSize:     16 << 10,         // a connection keeps a buffer of the largest frame it received
 			SendPingTimeout:      30 * time.Second, // also limits the time of a header, in which a client cannot respond
 			PingTimeout:          15 * time.Second,

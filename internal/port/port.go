@@ -16,7 +16,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -24,7 +23,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"buf.build/go/protovalidate"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
@@ -88,9 +86,8 @@ func (d Deps) withDefaults() Deps {
 
 // Server serves the API on one port. Create it with New.
 type Server struct {
-	cfg       Config
-	deps      Deps
-	validator protovalidate.Validator
+	cfg  Config
+	deps Deps
 
 	http      *http.Server // serves the port
 	grpc      *grpc.Server
@@ -114,10 +111,6 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		inProcess: bufconn.Listen(256 << 10),
 	}
 	s.draining, s.drain = context.WithCancel(context.Background())
-	var err error
-	if s.validator, err = protovalidate.New(); err != nil {
-		return nil, fmt.Errorf("make validator: %w", err)
-	}
 	s.makeGRPC()
 	if err := errors.Join(s.makeRefused(), s.makeGateway()); err != nil {
 		return nil, err

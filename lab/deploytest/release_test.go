@@ -402,7 +402,7 @@ func checkService(t *testing.T, manifest object, serviceAccount string, env map[
 		{"execution environment", at(annotations, "run.googleapis.com/execution-environment"), "gen2"},
 		{"service account", at(spec, "serviceAccountName"), serviceAccount + "@" + project + ".iam.gserviceaccount.com"},
 		{"timeout", at(spec, "timeoutSeconds"), 3600.0},
-		{"concurrency, at most port.Config.MaxConcurrentStreams", at(spec, "containerConcurrency"), 250.0},
+		{"concurrency, at most the calls of one connection", at(spec, "containerConcurrency"), 250.0},
 		{"number of containers", len(list(at(spec, "containers"))), 1},
 		{"image", at(container, "image"), image},
 		{"port", at(container, "ports", 0, "name"), "h2c"},

@@ -38,41 +38,10 @@ func schemaIn(t *testing.T, e *Env, project string) string {
 	return schema.GetName()
 }
 
-func schemaRevision(t *testing.T, e *Env, name string) string {
-	t.Helper()
-	schema, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
-	if err != nil {
-		t.Fatalf("GetSchema: %v", err)
-	}
-	return schema.GetRevisionId()
-}
-
-// snapshotOf creates a snapshot of a subscription and returns its name.
-func snapshotOf(t *testing.T, e *Env, sub string, change ...func(*pubsubpb.CreateSnapshotRequest)) string {
-	t.Helper()
-	request := &pubsubpb.CreateSnapshotRequest{Name: e.Name("snapshots"), Subscription: sub}
-	for _, f := range change {
-		f(request)
-	}
-	if _, err := e.Subs.CreateSnapshot(t.Context(), request); err != nil {
-		t.Fatalf("CreateSnapshot: %v", err)
-	}
-	return request.GetName()
-}
-
 func seekToTime(t *testing.T, e *Env, sub string, at time.Time) {
 	t.Helper()
 	if _, err := e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{
 		Subscription: sub, Target: &pubsubpb.SeekRequest_Time{Time: timestamppb.New(at)},
-	}); err != nil {
-		t.Fatalf("Seek: %v", err)
-	}
-}
-
-func seekToSnapshot(t *testing.T, e *Env, sub, snapshot string) {
-	t.Helper()
-	if _, err := e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{
-		Subscription: sub, Target: &pubsubpb.SeekRequest_Snapshot{Snapshot: snapshot},
 	}); err != nil {
 		t.Fatalf("Seek: %v", err)
 	}

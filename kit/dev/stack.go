@@ -62,7 +62,7 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.screen.print(s.screen.paint(bold, s.config.Name) + " starts on this machine.")
 	steps := []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve, s.explore,
 	}
 	for _, part := range s.parts {
 		steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })

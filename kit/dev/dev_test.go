@@ -518,6 +518,23 @@ func TestAllowedHosts(t *testing.T) {
 	}
 }
 
+// Data of Pub/Sub that cannot be read is an error with its remedy, --fresh.
+func TestFreshPubSub(t *testing.T) {
+	t.Parallel()
+	state := stateDir(t)
+	file := filepath.Join(state, "pubsub.data")
+	if err := os.WriteFile(file, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, fresh := range []bool{false, true} {
+		s := &Stack{State: state, config: config, options: options{fresh: fresh}, screen: &screen{out: io.Discard}}
+		err := errors.Join(s.openPubSub(t.Context()), s.stop())
+		if opened := err == nil; opened != fresh || !fresh && !strings.Contains(err.Error(), "--fresh") {
+			t.Errorf("with --fresh=%t: %v, want an error that names --fresh only without it", fresh, err)
+		}
+	}
+}
+
 // A server that does not become ready is given up, with the reason.
 func TestAwaitReady(t *testing.T) {
 	t.Parallel()

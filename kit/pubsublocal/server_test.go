@@ -91,15 +91,6 @@ func ack(t testing.TB, client *pubsub.Client, messages ...*pubsubpb.ReceivedMess
 	}
 }
 
-func nack(t testing.TB, client *pubsub.Client, m *pubsubpb.ReceivedMessage) {
-	t.Helper()
-	if err := client.SubscriptionAdminClient.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{
-		Subscription: testSub, AckIds: []string{m.GetAckId()},
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // receive receives and acknowledges until stop is called, and sends each
 // message to a channel.
 func receive(t *testing.T, client *pubsub.Client) (received <-chan string, stop func()) {

@@ -149,10 +149,14 @@ func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string
 	return response.GetMessageIds()
 }
 
-// Pull sends one Pull for up to limit messages. It waits for two seconds, unless the target is prompt.
+// Pull sends one Pull for up to limit messages. It waits for two seconds for them, unless the target is prompt.
 func (e *Env) Pull(t *testing.T, sub string, limit int) []*pubsubpb.ReceivedMessage {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	wait := 2 * time.Second
+	if e.Prompt {
+		wait = patience // it returns at once
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
 	response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{
 		Subscription: sub, MaxMessages: int32(limit), //nolint:gosec // few

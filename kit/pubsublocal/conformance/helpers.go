@@ -11,8 +11,6 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -58,13 +56,7 @@ func collect(t *testing.T, e *Env, sub string, want int) (messages []*pubsubpb.R
 		}
 		messages = append(messages, next...)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
-	defer cancel()
-	more, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1000}, singleTry)
-	if err != nil && status.Code(err) != codes.DeadlineExceeded {
-		t.Fatalf("Pull: %v", err)
-	}
-	return append(messages, more.GetReceivedMessages()...)
+	return append(messages, e.Pull(t, sub, 1000)...)
 }
 
 // wantTexts pulls, and fails the test unless it gets exactly these texts, in any order.

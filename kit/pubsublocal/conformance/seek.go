@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/googleapis/gax-go/v2/apierror"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -367,21 +366,10 @@ func expectDelivery(t *testing.T, e *Env, sub string, texts ...string) (messages
 	return messages
 }
 
-// expectSilence fails the test if a subscription delivers anything. It waits
-// even if the target is prompt, to find late messages.
+// expectSilence fails the test if a subscription delivers anything.
 func expectSilence(t *testing.T, e *Env, sub string) {
 	t.Helper()
-	wait := time.Second
-	if e.Prompt {
-		wait = 200 * time.Millisecond
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), wait)
-	defer cancel()
-	response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1000}, singleTry)
-	if err != nil && status.Code(err) != codes.DeadlineExceeded {
-		t.Fatalf("Pull: %v", err)
-	}
-	if got := response.GetReceivedMessages(); len(got) > 0 {
+	if got := e.Pull(t, sub, 1000); len(got) > 0 {
 		t.Errorf("got %q, want no message", Texts(got))
 	}
 }

@@ -15,6 +15,7 @@ replace (
 
 require (
 	cloud.google.com/go/pubsub/v2 v2.8.1
+	connectrpc.com/vanguard v0.4.0
 	example.com/servicekit v0.0.0
 	example.com/videocatalog v0.0.0
 	github.com/ThreeDotsLabs/watermill v1.5.1
@@ -72,7 +73,6 @@ require (
 	cloud.google.com/go/compute/metadata v0.10.0 // indirect
 	cloud.google.com/go/iam v1.14.0 // indirect
 	connectrpc.com/connect v1.19.1 // indirect
-	connectrpc.com/vanguard v0.4.0 // indirect
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"google.golang.org/grpc/grpclog"
@@ -58,11 +59,15 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 		_, err := fmt.Fprintln(stdout, p.Version)
 		return err
 	case "help", "-h", "--help":
-		return p.printHelp(stdout)
+		_, err := fmt.Fprint(stdout, p.help())
+		return err
 	}
 	run := p.command(args[0])
 	if run == nil {
 		return UsageError(fmt.Errorf("unknown command %q: try `server help`", args[0]))
+	}
+	if slices.Contains(args, "-h") || slices.Contains(args, "--help") {
+		return p.printHelp(stdout, args[0])
 	}
 	cfg, err := p.readConfig(args[0], environ)
 	if err != nil {
@@ -79,24 +84,20 @@ func (p Program) Validate(command string, environ []string) error {
 	return err
 }
 
+// commands are the commands of every service.
+var commands = map[string]Command{
+	"serve": alone(serve), "migrate": alone(migrate), "drain": alone(drain),
+	"status": operator, "stuck": operator, "retry": operator, "skip": operator,
+}
+
 // command returns a command of every service or of a part, or nil.
 func (p Program) command(name string) Command {
-	switch name {
-	case "serve":
-		return alone(serve)
-	case "migrate":
-		return alone(migrate)
-	case "drain":
-		return alone(drain)
-	case "status", "stuck", "retry", "skip":
-		return operator
-	}
 	for _, part := range p.Parts {
 		if run := part.Commands[name]; run != nil {
 			return run
 		}
 	}
-	return nil
+	return commands[name]
 }
 
 // alone makes a command of a function that takes no arguments.

@@ -170,7 +170,7 @@ func poisonSkipped(s *system) {
 	if list := s.command("stuck"); !strings.Contains(list, event) {
 		s.Errorf("server stuck = %s, want event %s in it", list, event)
 	}
-	s.command("skip", "video/"+id, event, "--why", "too large")
+	s.command("skip", "--id", event, "--why", "too large")
 	s.fire("VersionGaps")
 	s.resolve()
 }

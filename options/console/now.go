@@ -47,14 +47,14 @@ func (s *server) measure(ctx context.Context) (m sample) {
 	}
 	m.Rights = s.readRights(ctx)
 	if m.CommandsErr == "" && m.QueriesErr == "" {
-		s.describe(ctx, m.Commands.Newest)
+		s.describe(ctx, m.Commands.Newest, m.Queries.Sought)
 	}
 	m.at = time.Now()
 	return m
 }
 
 // describe adds the titles of writes, and when they were applied, if that is known.
-func (s *server) describe(ctx context.Context, writes []write) {
+func (s *server) describe(ctx context.Context, writes []write, sought time.Time) {
 	ids, events := make([]string, len(writes)), make([]event, len(writes))
 	for i, w := range writes {
 		ids[i], events[i].ID = w.Aggregate.ID, w.ID
@@ -62,8 +62,8 @@ func (s *server) describe(ctx context.Context, writes []write) {
 	titles := s.titlesOf(ctx, ids)
 	_ = s.follow(ctx, events) // without it they are on their way
 	for i := range writes {
-		writes[i].Title = titles[writes[i].Aggregate.ID]
-		if len(events[i].Applied) > 0 {
+		writes[i].Title, writes[i].Before = titles[writes[i].Aggregate.ID].Title, writes[i].Time.Before(sought)
+		if len(events[i].Applied) > 0 && !writes[i].Before {
 			writes[i].Applied = events[i].Applied[0].Time
 		}
 	}

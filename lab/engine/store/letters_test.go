@@ -67,21 +67,20 @@ func (l *letters) letter(name string) envelope.Aggregate {
 
 // RequeueEvent requeues one aggregate, as an operator would.
 func (l *letters) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
-	_, err := admin.Requeue(ctx, l.Outbox, operator(aggregate))
+	_, err := l.RetryBlocked(ctx, []admin.Blocked{{Aggregate: aggregate}}, operator)
 	return err
 }
 
 // SkipEvent gives up the first event of an aggregate, as an operator would.
 func (l *letters) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
-	request := operator(aggregate)
-	request.EventID = eventID
-	_, err := admin.Skip(ctx, l.Outbox, request)
+	_, err := l.SkipBlocked(ctx, []admin.Blocked{{Aggregate: aggregate, EventID: eventID}}, operator)
 	return err
 }
 
 // blocked returns the blocked aggregates.
 func (l *letters) listBlocked(maxRows int) ([]admin.Blocked, error) {
-	return l.ListBlocked(l.t.Context(), admin.Filter{}, envelope.Aggregate{}, maxRows)
+	blocked, _, err := l.ListBlocked(l.t.Context(), admin.Filter{}, maxRows)
+	return blocked, err
 }
 
 // nameOf is the name of an event.

@@ -17,6 +17,7 @@ import (
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/lab/engine/rig"
@@ -73,7 +74,10 @@ func (l *letters) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate
 
 // SkipEvent gives up the first event of an aggregate, as an operator would.
 func (l *letters) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
-	_, err := l.SkipBlocked(ctx, []admin.Blocked{{Aggregate: aggregate, EventID: eventID}}, operator)
+	n, err := l.SkipBlocked(ctx, []admin.Blocked{{Aggregate: aggregate, EventID: eventID}}, operator)
+	if n == 0 && err == nil {
+		return problem.Errorf(problem.NotFound, "event %s is not the first one", eventID)
+	}
 	return err
 }
 

@@ -91,10 +91,10 @@ type Entry struct {
 // JSON. The error is problem.Invalid for a wrong reason or actor, which it calls by their flags.
 func NewEntry(action string, selected any, actor Actor, reason string) (e Entry, err error) {
 	e = Entry{Actor: actor, Action: action, Reason: strings.TrimSpace(reason)}
-	switch {
-	case !isText(e.Reason, MaxReason):
+	if !isText(e.Reason, MaxReason) {
 		return e, problem.InvalidField("--why", "must say why, in 1 to %d characters", MaxReason)
-	case !isText(actor.Name, maxActor):
+	}
+	if !isText(actor.Name, maxActor) {
 		return e, problem.InvalidField("--by", "must say who, in 1 to %d characters", maxActor)
 	}
 	if e.Filter, err = json.Marshal(selected); err != nil {

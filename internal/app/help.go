@@ -18,7 +18,7 @@ const helpHead = `server is the program of the service.
          --id ID                       as stuck shows it: the first event of an aggregate, or the number of a message
          --type TYPE --aggregate ID    about these aggregates
          --cause CAUSE                 as stuck shows it, or a part of the error
-         --limit N                     at most so many aggregates, and so many messages; default and most: 10000
+         --limit N                     at most so many aggregates, and so many messages; default: 10000
   server retry WHICH --why TEXT        publish these events, or apply these messages, now
   server skip WHICH --why TEXT         never publish these events, and delete these messages
          --all                         of retry and skip, in place of WHICH: all that wait for a person

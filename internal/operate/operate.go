@@ -50,31 +50,27 @@ type Found struct {
 
 // Find returns at most mostOfSide items of each side that match.
 func (s Sides) Find(ctx context.Context, f admin.Filter, mostOfSide int) (found Found, err error) {
+	var messages int64
 	if s.Outbox != nil {
-		if found.Blocked, found.Total, err = s.Outbox.ListBlocked(ctx, f, mostOfSide); err != nil {
-			return found, err
-		}
+		found.Blocked, found.Total, err = s.Outbox.ListBlocked(ctx, f, mostOfSide)
 	}
-	if s.Inbox != nil {
-		var total int64
-		found.Messages, total, err = s.Inbox.ListQuarantine(ctx, f, mostOfSide)
-		found.Total += total
+	if s.Inbox != nil && err == nil {
+		found.Messages, messages, err = s.Inbox.ListQuarantine(ctx, f, mostOfSide)
 	}
+	found.Total += messages
 	return found, err
 }
 
 // Causes returns the causes of both sides, at most mostOfSide of each, the most frequent first.
 func (s Sides) Causes(ctx context.Context, mostOfSide int) (all []admin.Group, err error) {
+	var messages []admin.Group
 	if s.Outbox != nil {
-		if all, err = s.Outbox.GroupBlocked(ctx, mostOfSide); err != nil {
-			return nil, err
-		}
+		all, err = s.Outbox.GroupBlocked(ctx, mostOfSide)
 	}
-	if s.Inbox != nil {
-		var messages []admin.Group
+	if s.Inbox != nil && err == nil {
 		messages, err = s.Inbox.GroupQuarantine(ctx, mostOfSide)
-		all = append(all, messages...)
 	}
+	all = append(all, messages...)
 	slices.SortStableFunc(all, func(a, b admin.Group) int { return cmp.Compare(b.Items, a.Items) })
 	return all, err
 }
@@ -122,7 +118,9 @@ func (s Sides) Act(ctx context.Context, action string, f admin.Filter, mostOfSid
 func (s Sides) actOnMessages(ctx context.Context, messages []admin.Quarantined, e admin.Entry, r *Result) error {
 	var ids []int64
 	for _, m := range messages {
-		if err := s.apply(ctx, m, e); err == nil {
+		if e.Action == Skip {
+			ids = append(ids, m.ID)
+		} else if err := s.apply(ctx, m); err == nil {
 			ids = append(ids, m.ID)
 		} else if ctx.Err() != nil {
 			break
@@ -140,12 +138,8 @@ func (s Sides) actOnMessages(ctx context.Context, messages []admin.Quarantined, 
 	return errors.Join(err, ctx.Err())
 }
 
-// apply applies a message, if it is to be retried.
-func (s Sides) apply(ctx context.Context, m admin.Quarantined, e admin.Entry) (err error) {
-	switch {
-	case e.Action == Skip:
-		return nil
-	case m.PayloadSHA256 != "":
+func (s Sides) apply(ctx context.Context, m admin.Quarantined) (err error) {
+	if m.PayloadSHA256 != "" {
 		return errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/operations.md#a-message-was-quarantined")
 	}
 	if m.Payload, err = s.Inbox.QuarantinedPayload(ctx, m.ID); err != nil {

@@ -4,7 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
 
 // sample is a measurement of both sides. Every page shows what is wrong in it.
@@ -55,14 +60,16 @@ func (s *server) measure(ctx context.Context) (m sample) {
 
 // describe adds the titles of writes, and when they were applied, if that is known.
 func (s *server) describe(ctx context.Context, writes []write, sought time.Time) {
-	ids, events := make([]string, len(writes)), make([]event, len(writes))
+	ids, eventIDs, events := make([]string, len(writes)), make([]uuid.UUID, len(writes)), make([]event, len(writes))
 	for i, w := range writes {
-		ids[i], events[i].ID = w.Aggregate.ID, w.ID
+		ids[i], eventIDs[i], events[i].ID = w.Aggregate.ID, w.ID, w.ID
 	}
 	titles := s.titlesOf(ctx, ids)
 	_ = s.follow(ctx, events) // without it they are on their way
+	skips, _ := sqlcgen.New(s.commands).ListSkipped(ctx, eventIDs)
 	for i := range writes {
 		writes[i].Title, writes[i].Before = titles[writes[i].Aggregate.ID].Title, writes[i].Time.Before(sought)
+		writes[i].Skipped = slices.Contains(skips, writes[i].ID)
 		if len(events[i].Applied) > 0 && !writes[i].Before {
 			writes[i].Applied = events[i].Applied[0].Time
 		}

@@ -66,6 +66,7 @@ type write struct {
 	Time    time.Time
 	Title   string    // of the aggregate; may be empty
 	Applied time.Time // zero: not known to be applied
+	Skipped bool      // a person gave it up
 	Before  bool      // it is older than the last seek, which has emptied the inbox
 }
 

@@ -106,6 +106,7 @@ func (m sample) Problems() []trouble {
 	add(c.Parked > 0, "/stuck", "%s parked: the broker refused an event, and a person must decide.", many(c.Parked, "aggregate is", "aggregates are"))
 	add(c.Blocked > c.Parked && c.Parked == 0, "/stuck", "%s blocked, and tried again by itself.", many(c.Blocked, "aggregate is", "aggregates are"))
 	add(q.Quarantined > 0, "/stuck", "%s in quarantine, and could not be applied.", many(q.Quarantined, "message is", "messages are"))
+	add(q.Differences > 0, "", "%s from their owner: `server projection compare` shows how.", many(q.Differences, "entry differs", "entries differ"))
 	return all
 }
 

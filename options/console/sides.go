@@ -97,6 +97,7 @@ func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error)
 // querySample is a measurement of the query side.
 type querySample struct {
 	Quarantined int64         // counted up to countLimit
+	Differences int64         // entries that differ from their owner, as the option repair has last found
 	Applied     int64         // events applied in the last five minutes, up to countLimit per consumer
 	P50, P99    time.Duration // from the event until it was applied, of these
 	Last        time.Time     // when an event was last applied; zero: never
@@ -117,7 +118,20 @@ func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
 	if err == nil {
 		sample.Sought, err = q.LastSeek(ctx)
 	}
+	if err == nil {
+		sample.Differences, err = s.differences(ctx)
+	}
 	return sample, store.Wrap(err, "sample the query side")
+}
+
+// differences returns how many entries differ. sqlc does not know the table, because it belongs to
+// another option.
+func (s *sides) differences(ctx context.Context) (n int64, err error) {
+	has, err := sqlcgen.New(s.queries).HasComparisons(ctx)
+	if err == nil && has {
+		err = s.queries.QueryRow(ctx, "SELECT coalesce(sum(greatest(last_differences, differences)), 0)::bigint FROM video_catalog_read.comparisons").Scan(&n)
+	}
+	return n, err
 }
 
 // rights are what the database users may do.

@@ -106,6 +106,10 @@ SELECT event_id FROM video_catalog.outbox_skipped WHERE event_id = ANY (@event_i
 -- Reports whether the command side has an inbox, which is a table of the option reactions.
 SELECT (to_regclass('video_catalog.inbox') IS NOT NULL)::bool AS has;
 
+-- name: HasComparisons :one
+-- Reports whether the query side has the results of comparisons, which is a table of the option repair.
+SELECT (to_regclass('video_catalog_read.comparisons') IS NOT NULL)::bool AS has;
+
 -- name: ListApplied :many
 -- Returns when each of some events was applied, by consumer.
 SELECT i.consumer, i.event_id, i.received_at FROM video_catalog_read.inbox i

@@ -111,6 +111,18 @@ func (q *Queries) GetQueryPrivileges(ctx context.Context) (GetQueryPrivilegesRow
 	return i, err
 }
 
+const hasComparisons = `-- name: HasComparisons :one
+SELECT (to_regclass('video_catalog_read.comparisons') IS NOT NULL)::bool AS has
+`
+
+// Reports whether the query side has the results of comparisons, which is a table of the option repair.
+func (q *Queries) HasComparisons(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, hasComparisons)
+	var has bool
+	err := row.Scan(&has)
+	return has, err
+}
+
 const hasReactions = `-- name: HasReactions :one
 SELECT (to_regclass('video_catalog.inbox') IS NOT NULL)::bool AS has
 `

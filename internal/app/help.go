@@ -37,11 +37,12 @@ Settings are environment variables: see docs/settings.md, and the README of each
 
 // help returns the help of all commands.
 func (p Program) help() string {
-	text := helpHead
+	var text strings.Builder
+	text.WriteString(helpHead)
 	for _, part := range p.Parts {
-		text += part.Help
+		text.WriteString(part.Help)
 	}
-	return text + helpTail
+	return text.String() + helpTail
 }
 
 // printHelp prints the lines of the help that begin with a command, and those below them.

@@ -1,10 +1,8 @@
 // Package operate lists and frees what is stuck: blocked aggregates, whose event the broker
-// refused, and messages in quarantine, which could not be applied. The commands status, stuck,
-// retry and skip use it, and the console.
-//
-// Both sides have the same filter and the same two actions. On each side an action and its entry in
-// the table audit are one transaction. A retry never changes the order of events: it makes an
-// aggregate due, or applies a message whose version decides. A skip of an event is noted in a row.
+// refused, and messages in quarantine. It has the commands status, stuck, retry and skip. Both sides
+// have the same filter and actions, and on each an action and its entry in the table audit are one
+// transaction. A retry never changes the order of events: it makes an aggregate due, or applies a
+// message whose version decides. A skip of an event is noted in a row.
 package operate
 
 import (
@@ -118,13 +116,13 @@ func (s Sides) Act(ctx context.Context, action string, f admin.Filter, mostOfSid
 func (s Sides) actOnMessages(ctx context.Context, messages []admin.Quarantined, e admin.Entry, r *Result) error {
 	var ids []int64
 	for _, m := range messages {
-		if e.Action == Skip {
+		err := ctx.Err()
+		if err == nil && e.Action == Retry {
+			err = s.apply(ctx, m)
+		}
+		if err == nil {
 			ids = append(ids, m.ID)
-		} else if err := s.apply(ctx, m); err == nil {
-			ids = append(ids, m.ID)
-		} else if ctx.Err() != nil {
-			break
-		} else {
+		} else if ctx.Err() == nil {
 			r.Failed = append(r.Failed, fmt.Sprintf("message %d: %v", m.ID, err))
 		}
 	}

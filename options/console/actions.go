@@ -93,7 +93,7 @@ func (s *server) act(w http.ResponseWriter, r *http.Request) {
 	s.log.InfoContext(ctx, "console: action ended", "action", p.Name, "actor", s.user, "action_id", p.Result.ActionID, "done", p.Result.Done, "matched", p.Result.Matched,
 		"failed", len(p.Result.Failed), "err", err)
 	if err == nil && len(p.Result.Failed) == 0 && p.Result.Done > 0 {
-		http.Redirect(w, r, "/audit?text="+p.Result.ActionID.String(), http.StatusSeeOther) // a reload does not act again
+		http.Redirect(w, r, "/audit?text="+p.Result.ActionID.String(), http.StatusSeeOther) //nolint:gosec // a UUID; a reload does not act again
 		return
 	}
 	if p.Ended = true; err != nil {

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -410,20 +411,18 @@ func TestIsClosedInTheMiddle(t *testing.T) {
 	}
 	form := url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"25"}, "reason": {"the limit was raised"}}
 	c := start(t, target)
-	posted := make(chan error, 1)
-	go func() {
-		response, err := http.PostForm(c.url+"/actions", form) //nolint:noctx // the console is stopped
-		if err == nil {
-			err = response.Body.Close()
+	var posting sync.WaitGroup
+	posting.Go(func() {
+		if response, err := http.PostForm(c.url+"/actions", form); err == nil { // else the console has cut it off
+			response.Body.Close()
 		}
-		posted <- err
-	}()
+	})
 	const locked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 	eventually(t, "the action waits", func() bool { return number(t, pool, locked) == 1 })
 	if err := c.stop(); err != nil {
 		t.Errorf("the console ended with %v", err)
 	}
-	<-posted
+	posting.Wait()
 	if err := hold.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -1,16 +1,12 @@
-// Package admin is what operators see and do: list what the broker or this service refused,
-// and requeue, skip, replay or delete it, one by one or all that match a filter.
-//
-// An action is counted first (Request.DryRun), has a reason, and leaves rows in the table
-// audit, in the same transactions as its effect. The commands of the server and
-// the console use this package, so that they check and do the same.
-//
-// It has no SQL: internal/store implements [Outbox] and [Quarantine]. All methods are safe for
-// concurrent use, also by several operators: each item is changed once.
+// Package admin has what the commands of operators share, also those of options: what is stuck and
+// the filter that selects it, the entry that every action leaves in the table audit, and the flags
+// and the output of a command. It has no SQL: internal/store does what it describes.
 package admin
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -21,93 +17,31 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// The actions, as the table audit names them.
-const (
-	ActionRequeue = "outbox.requeue"
-	ActionSkip    = "outbox.skip"
-	ActionReplay  = "quarantine.replay"
-	ActionDelete  = "quarantine.delete"
-)
+// ErrPartly means that an action could not change some items.
+var ErrPartly = errors.New("some items are unchanged")
 
 // Actor is who does an action.
 type Actor struct {
-	// Name is a person, or the operating-system user and host: 1 to 200 bytes.
-	Name string `json:"actor"`
-	// Via is how it came here: command or console.
-	Via string `json:"via"`
+	Name string // a person, or the operating-system user and host: 1 to 200 characters
+	Via  string // command or console
 }
 
-// Filter selects what an action changes. A zero field matches everything.
+// Filter selects what is stuck, on both sides. A zero field matches everything.
 type Filter struct {
-	// Type is an aggregate type.
-	Type string `json:"type,omitempty"`
-	// ID is the id of an aggregate. In quarantine it is the number of a message.
-	ID string `json:"id,omitempty"`
-	// Cause is the cause that a Group has.
-	Cause string `json:"cause,omitempty"`
-	// Age matches what has waited for longer than that. In JSON it is in nanoseconds.
-	Age time.Duration `json:"age,omitempty"`
+	ID        string `json:"id,omitempty"`        // of the first event of an aggregate, or the number of a message
+	Type      string `json:"type,omitempty"`      // of an aggregate
+	Aggregate string `json:"aggregate,omitempty"` // its id
+	Cause     string `json:"cause,omitempty"`     // of a Group, or a part of the error
+	Parked    bool   `json:"-"`                   // leaves out the aggregates that are tried again by themselves
 }
 
-// Request describes an action.
-type Request struct {
-	Filter Filter
-	// All allows an empty filter, which matches everything that waits for a person.
-	All bool
-	// EventID restricts a skip to that event. uuid.Nil: it does not.
-	EventID uuid.UUID
-	// DryRun counts what matches, and changes nothing.
-	DryRun bool
-	// Confirmed is the count of a dry run. If more match now, the action is refused. 0: any
-	// number may match.
-	Confirmed int64
-	// Reason says why, for those who read the audit: 1 to 500 bytes. A dry run needs none.
-	Reason string
-	Actor  Actor
-	// Progress is called after each transaction with the number of items that are done. It
-	// may be nil.
-	Progress func(done, matched int64)
-}
-
-// Result is what an action did. If an action fails in the middle, what is done stays done,
-// and the result says how much that is.
-type Result struct {
-	// ActionID is the action_id of its rows in the table audit. uuid.Nil after a dry run.
-	ActionID uuid.UUID `json:"action_id,omitzero"`
-	// Matched is how many items matched when it began. Others may have been faster for
-	// some.
-	Matched int64 `json:"matched"`
-	// Done is how many items it changed.
-	Done int64 `json:"done"`
-	// Failed are the items that it could not change, at most maxFailures, and Failures is
-	// their number.
-	Failed   []Failure `json:"failed,omitempty"`
-	Failures int64     `json:"failures"`
-}
-
-// Failure is an item that an action could not change.
-type Failure struct {
-	ID    string `json:"id"`
-	Cause string `json:"cause"`
-}
-
-// maxFailures is how many failures a result names.
-const maxFailures = 100
-
-// Group is what has failed for one cause.
+// Group is what is stuck for one cause.
 type Group struct {
-	// Cause identifies it: messages that differ only in numbers, ids and quoted words have
-	// the same cause.
-	Cause string `json:"cause"`
-	// Sample is the message of one item.
-	Sample string `json:"sample"`
-	// Items is how many items there are, and Waiting how many of them wait for a person.
-	Items   int64 `json:"items"`
-	Waiting int64 `json:"waiting"`
-	// First and Last are when the first and the last of those began to wait; zero if none
-	// waits.
-	First time.Time `json:"first_time,omitzero"`
-	Last  time.Time `json:"last_time,omitzero"`
+	Cause   string    // errors that differ only in numbers, ids and quoted words have the same one
+	Sample  string    // the error of one item
+	Items   int64     // how many there are
+	Waiting int64     // how many of them wait for a person
+	Since   time.Time // when the first of those began to wait; zero if none waits
 }
 
 // Blocked is an aggregate with an event that the broker refused, until all its events that
@@ -118,15 +52,14 @@ type Blocked struct {
 	EventType string    `json:"event_type"`
 	EventTime time.Time `json:"event_time,omitzero"` // when it happened
 	Version   int64     `json:"version"`
-	Attempts  int       `json:"attempts"`            // of that event, since a person last requeued or skipped
+	Attempts  int       `json:"attempts"`            // of that event, since a person last retried or skipped
 	LastError string    `json:"last_error"`          // of that event; empty if an earlier event was refused
 	Cause     string    `json:"cause"`               // of LastError: see Group
 	NextRetry time.Time `json:"retry_time,omitzero"` // zero if parked
 	ParkedAt  time.Time `json:"park_time,omitzero"`  // zero if not parked
 }
 
-// Quarantined is a message in quarantine. Lists leave out the payload: see
-// Quarantine.QuarantinedPayload.
+// Quarantined is a message in quarantine. Lists leave out the payload.
 type Quarantined struct {
 	ID       int64  `json:"id"`       // grows with every message
 	Consumer string `json:"consumer"` // of the subscription that it came from
@@ -139,58 +72,46 @@ type Quarantined struct {
 	PayloadSHA256 string `json:"payload_sha256,omitempty"`
 }
 
-// Entry is a row of the table audit: one transaction of an action.
+// Aggregate returns what the message says it is about.
+func (m Quarantined) Aggregate() envelope.Aggregate {
+	return envelope.Aggregate{Type: m.Attributes[envelope.AttrAggregateType], ID: m.Attributes[envelope.AttrAggregateID]}
+}
+
+// Entry is what the table audit has of an action, but for its items.
 type Entry struct {
-	ID         int64     `json:"id"` // of its side
-	ActionID   uuid.UUID `json:"action_id"`
-	CreateTime time.Time `json:"create_time"`
 	Actor
-	DatabaseUser string          `json:"database_user"` // as PostgreSQL has it; empty in an entry that is to be appended
-	Action       string          `json:"action"`
-	Filter       json.RawMessage `json:"filter"` // a Filter, and what else says what the action is about
-	Reason       string          `json:"reason"`
-	Items        int64           `json:"items"` // how many it changed
-	// Before is an array of the items as they were before; of a backfill, the
-	// first and last id. After has the items as they were after it. It is empty if action and
-	// Before say that.
-	Before json.RawMessage `json:"before"`
-	After  json.RawMessage `json:"after"`
+
+	ActionID uuid.UUID
+	Action   string
+	Filter   json.RawMessage // what the action is about
+	Reason   string
 }
 
-// check returns problem.Invalid, with the name of the field, if the request lacks what an
-// action needs.
-func (r Request) check() error {
-	switch {
-	case r.Filter == Filter{} && !r.All:
-		return problem.InvalidField("filter", "must name a type, an id, a cause or an age, unless all is set")
-	case r.Filter != Filter{} && r.All:
-		return problem.InvalidField("all", "must not be set with a filter")
-	case r.Filter.Age < 0:
-		return problem.InvalidField("filter.age", "must not be negative")
-	case r.DryRun:
-		return nil
+// NewEntry returns the entry of an action. selected says what the action is about, and becomes
+// JSON. The error is problem.Invalid for a wrong reason or actor, which it calls by their flags.
+func NewEntry(action string, selected any, actor Actor, reason string) (e Entry, err error) {
+	e = Entry{Actor: actor, Action: action, Reason: strings.TrimSpace(reason)}
+	if !isText(e.Reason, MaxReason) {
+		return e, problem.InvalidField("--why", "must say why, in 1 to %d characters", MaxReason)
 	}
-	return checkWhy(r.Reason, r.Actor)
-}
-
-// checkWhy checks what every entry of the audit must have.
-func checkWhy(reason string, actor Actor) error {
-	switch {
-	case !isText(reason, maxReason):
-		return problem.InvalidField("reason", "must say why, in 1 to %d bytes of text", maxReason)
-	case !isText(actor.Name, maxActor):
-		return problem.InvalidField("actor", "must say who, in 1 to %d bytes of text", maxActor)
+	if !isText(actor.Name, maxActor) {
+		return e, problem.InvalidField("--by", "must say who, in 1 to %d characters", maxActor)
 	}
-	return nil
+	if e.Filter, err = json.Marshal(selected); err != nil {
+		return e, fmt.Errorf("%s: %w", action, err)
+	}
+	e.ActionID, err = uuid.NewV7()
+	return e, err
 }
 
+// The limits of a text in the audit, in characters.
 const (
-	maxReason = 500 // bytes
-	maxActor  = 200 // bytes
+	MaxReason = 500
+	maxActor  = 200
 )
 
-// isText reports whether PostgreSQL can store a text, and it is neither blank nor longer
-// than maxBytes.
-func isText(text string, maxBytes int) bool {
-	return strings.TrimSpace(text) != "" && len(text) <= maxBytes && utf8.ValidString(text) && !strings.ContainsRune(text, 0)
+// isText reports whether PostgreSQL can store a text, and it is neither blank nor longer than most
+// characters.
+func isText(text string, most int) bool {
+	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= most && utf8.ValidString(text) && !strings.ContainsRune(text, 0)
 }

@@ -1,17 +1,10 @@
 package admin
 
 import (
-	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/user"
-	"time"
-
-	"example.com/videocatalog/internal/problem"
 )
 
 // Operation is what the flags and arguments of an operator's command say.
@@ -25,7 +18,7 @@ type Operation struct {
 
 // ParseOperation reads flags and arguments, in any order. more adds flags of the command; it may
 // be nil.
-func ParseOperation(command string, args []string, more func(*flag.FlagSet)) (o Operation, err error) {
+func ParseOperation(args []string, more func(*flag.FlagSet)) (o Operation, err error) {
 	o.Actor.Via = "command"
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
@@ -38,7 +31,7 @@ func ParseOperation(command string, args []string, more func(*flag.FlagSet)) (o 
 	}
 	for rest := args; ; rest = rest[1:] {
 		if err := flags.Parse(rest); err != nil {
-			return o, fmt.Errorf("%s: %w: try `server help`", command, err)
+			return o, err
 		}
 		if rest = flags.Args(); len(rest) == 0 {
 			return o, nil
@@ -47,44 +40,23 @@ func ParseOperation(command string, args []string, more func(*flag.FlagSet)) (o 
 	}
 }
 
-// Entry returns what the audit has of an action. A dry run has no entry, and needs no reason.
-// Otherwise the error is problem.Invalid for a wrong reason or name, which it calls by the flag.
+// Entry returns what the audit has of an action: see [NewEntry]. A dry run has no entry, and needs
+// no reason.
 func (o Operation) Entry(action string, selected any) (Entry, error) {
 	if o.DryRun {
 		return Entry{}, nil
 	}
-	e, err := NewEntry(action, selected, o.Actor, o.Reason)
-	if known, ok := errors.AsType[*problem.Error](err); ok {
-		return e, problem.InvalidField(map[string]string{"reason": "--why", "actor": "--by"}[known.Field], "%s", known.Message)
-	}
-	return e, err
+	return NewEntry(action, selected, o.Actor, o.Reason)
 }
 
 // OperatorName returns the user of the operating system and the host.
 func OperatorName() string {
-	name := "unknown"
+	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil { // without a user database there is no name
 		name = u.Username
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
+	if h, err := os.Hostname(); err == nil {
+		host = h
 	}
 	return name + "@" + host
-}
-
-// progressInterval is how often the progress of a command is logged.
-const progressInterval = 5 * time.Second
-
-// LogProgress returns a function that logs how many items a long command has done, but not more
-// often than every few seconds.
-func LogProgress(log *slog.Logger, command string) func(ctx context.Context, done int64) {
-	logged := time.Now()
-	return func(ctx context.Context, done int64) {
-		if time.Since(logged) < progressInterval {
-			return
-		}
-		logged = time.Now()
-		log.InfoContext(ctx, "operator: running", "command", command, "done", done)
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"google.golang.org/grpc/grpclog"
@@ -59,11 +60,15 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 		_, err := fmt.Fprintln(stdout, p.Version)
 		return err
 	case "help", "-h", "--help":
-		return p.printHelp(stdout)
+		_, err := fmt.Fprint(stdout, p.help())
+		return err
 	}
 	run := p.commands()[args[0]]
 	if run == nil {
 		return UsageError(fmt.Errorf("unknown command %q: try `server help`", args[0]))
+	}
+	if slices.Contains(args, "-h") || slices.Contains(args, "--help") {
+		return p.printHelp(stdout, args[0])
 	}
 	cfg, err := p.readConfig(args[0], environ)
 	if err != nil {

@@ -2,11 +2,10 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/operate"
@@ -56,21 +55,21 @@ func drain(ctx context.Context, s *Service, stdout io.Writer) error {
 	}
 }
 
-// operator runs one of the commands of package operate.
+// operator runs one of the commands of package operate, also while the database of one side is
+// unavailable.
 func operator(ctx context.Context, s *Service, args []string, stdout io.Writer) error {
-	var consumers []string
-	for _, subscribed := range s.cfg.program.projected() {
-		consumers = append(consumers, subscribed.Consumer)
-	}
-	return operate.Run(ctx, operate.Service{
-		Version: s.cfg.program.Version, Consumers: consumers, Replay: s.Replay,
-		Commands: func(ctx context.Context) (*pgxpool.Pool, error) {
-			err := s.Open(ctx, true, false)
-			return s.Commands, err
-		},
-		Queries: func(ctx context.Context) (*pgxpool.Pool, error) {
-			err := s.Open(ctx, false, true)
-			return s.Queries, err
-		},
-	}, s.Command, args, stdout)
+	return operate.Run(ctx, s.Command, args, stdout, func(ctx context.Context) (operate.Sides, error) {
+		sides := operate.Sides{Replay: s.Replay}
+		for _, subscribed := range s.cfg.program.projected() {
+			sides.Consumers = append(sides.Consumers, subscribed.Consumer)
+		}
+		commandsErr, queriesErr := s.Open(ctx, true, false), s.Open(ctx, false, true)
+		if commandsErr == nil {
+			sides.Outbox = store.NewOutbox(s.Commands)
+		}
+		if queriesErr == nil {
+			sides.Inbox = store.NewInbox(s.Queries)
+		}
+		return sides, errors.Join(commandsErr, queriesErr)
+	})
 }

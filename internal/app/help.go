@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"io"
+	"strings"
 )
 
 const helpHead = `server is the program of the service.
@@ -11,18 +12,22 @@ const helpHead = `server is the program of the service.
   server migrate                       bring the database schema up to date
   server drain                         publish everything pending, then exit
   server status                        show what waits, what is stuck and why
-  server stuck [ITEM]                  list the aggregates whose event the broker refused, and the messages in quarantine; with ITEM, all about it
-  server retry ITEM --why TEXT         publish that event, or apply that message, now; with --all: all that wait for a person
-  server skip ITEM --why TEXT          show that message, and delete it
-  server skip ITEM EVENT_ID --why TEXT show that event, and never publish it
-         ITEM                          as stuck shows it: TYPE/ID, or the number of a message
-         --by NAME                     who does it; default: the user and the host
-         --dry-run                     change nothing, and count what matches
          --json                        of all that list or change: print JSON, one object per line
+  server stuck [WHICH]                 list blocked aggregates, whose event the broker refused, and messages in quarantine
+         WHICH is some of:
+         --id ID                       as stuck shows it: the first event of an aggregate, or the number of a message
+         --type TYPE --aggregate ID    about these aggregates
+         --cause CAUSE                 as stuck shows it, or a part of the error
+         --limit N                     at most so many aggregates, and so many messages; default: 10000
+  server retry WHICH --why TEXT        publish these events, or apply these messages, now
+  server skip WHICH --why TEXT         never publish these events, and delete these messages
+         --all                         of retry and skip, in place of WHICH: all that wait for a person
+         --by NAME                     of all that change something: who does it; default: the user and the host
+         --dry-run                     of these: change nothing, and count what matches
 `
 
 const helpTail = `  server version                       print the version
-  server help                          print this
+  server help                          print this; COMMAND --help: what it says about a command
 
 Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and
 3 what was named does not exist: nothing is changed; 4 some items could not be changed; 5 projection compare found differences.
@@ -30,11 +35,28 @@ Exit codes: 0 done, or nothing matched; 1 failed, the output says what is change
 Settings are environment variables: see docs/settings.md, and the README of each option.
 `
 
-func (p Program) printHelp(w io.Writer) error {
-	fmt.Fprint(w, helpHead)
+// help returns the help of all commands.
+func (p Program) help() string {
+	var text strings.Builder
+	text.WriteString(helpHead)
 	for _, part := range p.Parts {
-		fmt.Fprint(w, part.Help)
+		text.WriteString(part.Help)
 	}
-	_, err := fmt.Fprint(w, helpTail)
-	return err
+	return text.String() + helpTail
+}
+
+// printHelp prints the lines of the help that begin with a command, and those below them.
+func (p Program) printHelp(w io.Writer, command string) error {
+	shown := false
+	for line := range strings.Lines(p.help()) {
+		if words := strings.Fields(strings.ReplaceAll(line, "[serve]", "serve")); !strings.HasPrefix(line, "   ") {
+			shown = len(words) > 1 && words[0] == "server" && words[1] == command
+		}
+		if shown {
+			if _, err := fmt.Fprint(w, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

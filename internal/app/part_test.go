@@ -55,10 +55,29 @@ func TestParts(t *testing.T) {
 			t.Errorf("%s %s: %q, log %q, want %q, %q", tt.args, tt.environ, stdout.String(), log.String(), tt.stdout, tt.log)
 		}
 	}
-	var help strings.Builder
+}
+
+// The help has every command, also those of parts. Each command shows its own lines, without any
+// setting.
+func TestHelp(t *testing.T) {
+	t.Parallel()
 	p := Program{Parts: []Part{greeting()}}
-	if err := p.printHelp(&help); err != nil || !strings.Contains(help.String(), "server greet NAME") {
-		t.Errorf("help = %v, %s", err, help.String())
+	for _, args := range [][]string{
+		{"help"}, {"--help"}, {"greet", "--help"}, {"serve", "-h"}, {"migrate", "--help"}, {"drain", "--help"},
+		{"status", "--help"}, {"stuck", "--help"}, {"retry", "--all", "--help"}, {"skip", "--help"},
+	} {
+		var help, log bytes.Buffer
+		err := p.Run(t.Context(), args, nil, &help, &log)
+		want := "server is the program"
+		if len(args) > 1 {
+			want = "  server " + args[0] + " "
+		}
+		if text := strings.ReplaceAll(help.String(), "[serve]", "serve"); err != nil || !strings.HasPrefix(text, want) || len(args) > 1 && strings.Count(text, "  server ") != 1 {
+			t.Errorf("server %s = %v, %q, want its own help", args, err, help.String())
+		}
+	}
+	if !strings.Contains(p.help(), "\n  server greet NAME") {
+		t.Errorf("the help lacks the command of a part:\n%s", p.help())
 	}
 }
 

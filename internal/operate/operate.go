@@ -1,205 +1,147 @@
-// Package operate has the commands by which an operator sees and frees what is stuck: status,
-// stuck, retry and skip. Each works on the events that the broker refused, and then on the
-// messages in quarantine. internal/admin says what an action does.
+// Package operate lists and frees what is stuck: blocked aggregates, whose event the broker
+// refused, and messages in quarantine. It has the commands status, stuck, retry and skip. Both sides
+// have the same filter and actions, and on each an action and its entry in the table audit are one
+// transaction. A retry never changes the order of events: it makes an aggregate due, or applies a
+// message whose version decides. A skip of an event is noted in a row.
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
-	"strconv"
-	"strings"
+	"slices"
+	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 )
 
-// Service is what the commands need of a service.
-type Service struct {
-	Version   string
-	Consumers []string    // of the query side
-	Replay    admin.Apply // applies a message of the quarantine
-	// Commands and Queries connect to a side. It is operated also while the database of the
-	// other one is unavailable.
-	Commands, Queries func(context.Context) (*pgxpool.Pool, error)
+// Sides are the two sides of a service. Outbox or Inbox is nil while its database is unavailable:
+// then all is done on the other side.
+type Sides struct {
+	Outbox    *store.Outbox
+	Inbox     *store.Inbox
+	Consumers []string // of the query side
+	// Replay applies a message that was in quarantine, as the process that received it would have.
+	Replay func(context.Context, admin.Quarantined) error
 }
 
-// word is a command.
-type word struct {
-	args               int // the largest number of arguments
-	changes            bool
-	outbox, quarantine func(context.Context, *job) error
+// The actions, as the table audit names them.
+const (
+	Retry = "retry"
+	Skip  = "skip"
+)
+
+// MostItems is how many items of each side an action changes at most.
+const MostItems = 10_000
+
+// Found is what is stuck.
+type Found struct {
+	Blocked  []admin.Blocked
+	Messages []admin.Quarantined
+	Total    int64 // also of those that are left out
 }
 
-var words = map[string]word{
-	"status": {0, false, statusOfOutbox, statusOfQuarantine},
-	"stuck":  {1, false, listBlocked, listQuarantined},
-	"retry":  {1, true, retryBlocked, retryQuarantined},
-	"skip":   {2, true, skipBlocked, skipQuarantined},
-}
-
-// job is a command that runs. Its filter is an item: the type and the id of an aggregate, or only
-// the number of a message. Without an item it matches everything.
-type job struct {
-	Service
-	admin.Operation
-	request admin.Request
-	pool    *pgxpool.Pool // of the side where it works
-	outbox  *store.Outbox
-	inbox   *store.Inbox
-	out     *admin.Printer
-	found   int // how many items it has shown
-}
-
-// Run runs a command. A mistake in its arguments is problem.Invalid, and an item that is not stuck
-// is problem.NotFound.
-func Run(ctx context.Context, s Service, command string, args []string, stdout io.Writer) error {
-	j, err := parse(command, args)
-	if err != nil {
-		return problem.Errorf(problem.Invalid, "%v", err)
+// Find returns at most mostOfSide items of each side that match.
+func (s Sides) Find(ctx context.Context, f admin.Filter, mostOfSide int) (found Found, err error) {
+	var messages int64
+	if s.Outbox != nil {
+		found.Blocked, found.Total, err = s.Outbox.ListBlocked(ctx, f, mostOfSide)
 	}
-	j.Service = s
-	j.out = admin.NewPrinter(stdout, j.JSON)
-	isAggregate := j.request.Filter.Type != ""
-	if isAggregate || j.request.Filter.ID == "" {
-		if j.pool, err = s.Commands(ctx); err == nil {
-			j.outbox = store.NewOutbox(j.pool)
-			err = words[command].outbox(ctx, j)
+	if s.Inbox != nil && err == nil {
+		found.Messages, messages, err = s.Inbox.ListQuarantine(ctx, f, mostOfSide)
+	}
+	found.Total += messages
+	return found, err
+}
+
+// Causes returns the causes of both sides, at most mostOfSide of each, the most frequent first.
+func (s Sides) Causes(ctx context.Context, mostOfSide int) (all []admin.Group, err error) {
+	var messages []admin.Group
+	if s.Outbox != nil {
+		all, err = s.Outbox.GroupBlocked(ctx, mostOfSide)
+	}
+	if s.Inbox != nil && err == nil {
+		messages, err = s.Inbox.GroupQuarantine(ctx, mostOfSide)
+	}
+	all = append(all, messages...)
+	slices.SortStableFunc(all, func(a, b admin.Group) int { return cmp.Compare(b.Items, a.Items) })
+	return all, err
+}
+
+// Result is what an action did.
+type Result struct {
+	ActionID uuid.UUID `json:"action_id,omitzero"` // of its entries in the table audit; zero if nothing was changed
+	Matched  int64     `json:"matched"`
+	Done     int64     `json:"done"`
+	Failed   []string  `json:"failed,omitempty"` // messages that could not be applied, and why: they stay
+}
+
+// Act retries or skips at most mostOfSide items of each side that match. A retry makes an aggregate
+// try its first event at once, and applies a message. A skip gives up the first event of an
+// aggregate for ever, and deletes a message. Nothing is changed that others have changed meanwhile.
+// Without an entry nothing is changed: the result has how many items match.
+//
+// Aggregates that are tried again by themselves match only by an id. A skip of an aggregate needs
+// the id of the event, so that a repeated skip does not give up the next one. If the process dies
+// in the middle of a retry, messages that it has applied stay. Another retry applies them again,
+// which the inbox and the version make harmless.
+func (s Sides) Act(ctx context.Context, action string, f admin.Filter, mostOfSide int, e admin.Entry) (r Result, err error) {
+	if action == Skip && f.Aggregate != "" && f.ID == "" {
+		return r, problem.InvalidField("id", "must name what to skip")
+	}
+	f.Parked = f.ID == "" && f.Aggregate == ""
+	found, err := s.Find(ctx, f, mostOfSide)
+	if r.Matched = found.Total; err != nil || e.Action == "" {
+		return r, err
+	}
+	if len(found.Blocked) > 0 && action == Skip {
+		r.Done, err = s.Outbox.SkipBlocked(ctx, found.Blocked, e)
+	} else if len(found.Blocked) > 0 {
+		r.Done, err = s.Outbox.RetryBlocked(ctx, found.Blocked, e)
+	}
+	err = errors.Join(err, s.actOnMessages(ctx, found.Messages, e, &r))
+	if r.Done > 0 {
+		r.ActionID = e.ActionID
+	}
+	return r, err
+}
+
+// actOnMessages deletes messages. A retry applies them first, in the order in which they were set
+// aside, and deletes those that are applied, also after an interrupt.
+func (s Sides) actOnMessages(ctx context.Context, messages []admin.Quarantined, e admin.Entry, r *Result) error {
+	var ids []int64
+	for _, m := range messages {
+		err := ctx.Err()
+		if err == nil && e.Action == Retry {
+			err = s.apply(ctx, m)
+		}
+		if err == nil {
+			ids = append(ids, m.ID)
+		} else if ctx.Err() == nil {
+			r.Failed = append(r.Failed, fmt.Sprintf("message %d: %v", m.ID, err))
 		}
 	}
-	if !isAggregate || command == "stuck" {
-		var failure error
-		if j.pool, failure = s.Queries(ctx); failure == nil {
-			j.inbox = store.NewInbox(j.pool)
-			failure = words[command].quarantine(ctx, j)
-		}
-		err = errors.Join(err, failure)
+	if len(ids) == 0 {
+		return ctx.Err()
 	}
-	if command == "stuck" && j.found == 0 && err == nil {
-		if len(j.Args) > 0 {
-			return problem.Errorf(problem.NotFound, "%s is not stuck", j.Args[0])
-		}
-		j.out.Line("nothing is stuck")
-	}
-	return errors.Join(j.out.End(), err)
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	n, err := s.Inbox.DeleteQuarantine(record, ids, e)
+	r.Done += n
+	return errors.Join(err, ctx.Err())
 }
 
-// parse reads flags and arguments, in any order.
-func parse(command string, args []string) (*job, error) {
-	j, all := new(job), false
-	var err error
-	j.Operation, err = admin.ParseOperation(command, args, func(flags *flag.FlagSet) {
-		if command == "retry" {
-			flags.BoolVar(&all, "all", false, "")
-		}
-	})
-	if err != nil {
-		return nil, err
+func (s Sides) apply(ctx context.Context, m admin.Quarantined) (err error) {
+	if m.PayloadSHA256 != "" {
+		return errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/operations.md#a-message-was-quarantined")
 	}
-	j.request = admin.Request{All: all, DryRun: j.DryRun, Reason: j.Reason, Actor: j.Actor}
-	if err := j.check(command); err != nil {
-		return nil, fmt.Errorf("%s: %w: try `server help`", command, err)
-	}
-	return j, nil
-}
-
-func (j *job) check(command string) error {
-	word, all := words[command], j.request.All
-	switch {
-	case len(j.Args) > word.args:
-		return fmt.Errorf("%d arguments, want at most %d", len(j.Args), word.args)
-	case len(j.Args) > 0 && all:
-		return errors.New("--all must not be there with ITEM")
-	case len(j.Args) == 0 && word.changes && !all:
-		return errors.New("ITEM is required, or --all for retry")
-	case len(j.Args) > 0:
-		if err := j.parseItem(command); err != nil {
-			return err
-		}
-	}
-	if !word.changes {
-		return nil
-	}
-	_, err := j.Entry(command, nil)
-	return err
-}
-
-// parseItem makes the first argument the filter, and the second one the event, which a skip must
-// name, so that a repeated skip does not give up the next one.
-func (j *job) parseItem(command string) (err error) {
-	kind, id, isAggregate := strings.Cut(j.Args[0], "/")
-	number, _ := strconv.ParseUint(j.Args[0], 10, 63) // 0 if it is no number
-	switch {
-	case kind != "" && id != "":
-		j.request.Filter = admin.Filter{Type: kind, ID: id}
-	case number > 0:
-		j.request.Filter = admin.Filter{ID: j.Args[0]}
-	default:
-		return fmt.Errorf("ITEM %q must be TYPE/ID, or the number of a message", j.Args[0])
-	}
-	eventID := append(j.Args, "")[1]
-	if command != "skip" || !isAggregate && eventID == "" {
-		return nil
-	}
-	if j.request.EventID, err = uuid.Parse(eventID); err != nil || !isAggregate {
-		return fmt.Errorf("EVENT_ID %q must be the UUID of an event, behind TYPE/ID", eventID)
-	}
-	return nil
-}
-
-func retryBlocked(ctx context.Context, j *job) error {
-	result, err := admin.Requeue(ctx, j.outbox, j.request)
-	return j.report("retried", "aggregates", result, err)
-}
-
-func retryQuarantined(ctx context.Context, j *job) error {
-	result, err := admin.Replay(ctx, j.inbox, j.Replay, j.request)
-	return j.report("retried", "messages", result, err)
-}
-
-// skipBlocked shows the event, and then gives it up.
-func skipBlocked(ctx context.Context, j *job) error {
-	if err := listBlocked(ctx, j); err != nil {
+	if m.Payload, err = s.Inbox.QuarantinedPayload(ctx, m.ID); err != nil {
 		return err
 	}
-	result, err := admin.Skip(ctx, j.outbox, j.request)
-	return j.report("skipped", "events", result, err)
-}
-
-// skipQuarantined shows the message, and then deletes it.
-func skipQuarantined(ctx context.Context, j *job) error {
-	if err := listQuarantined(ctx, j); err != nil {
-		return err
-	}
-	result, err := admin.Delete(ctx, j.inbox, j.request)
-	return j.report("skipped", "messages", result, err)
-}
-
-// report prints a result.
-func (j *job) report(verb, items string, r admin.Result, failure error) error {
-	if failure != nil && r.Done == 0 {
-		return failure
-	}
-	for _, f := range r.Failed {
-		j.out.Line("%s is unchanged: %s", f.ID, admin.OneLine(f.Cause))
-	}
-	switch {
-	case j.DryRun || r.Matched == 0:
-		j.out.Line("%d %s match; nothing was changed", r.Matched, items)
-	case r.Done == 0:
-		j.out.Line("%s 0 of %d %s", verb, r.Matched, items)
-	default:
-		j.out.Line("%s %d of %d %s; action %s", verb, r.Done, r.Matched, items, r.ActionID)
-	}
-	j.out.Row(r)
-	if r.Failures > 0 {
-		failure = errors.Join(failure, admin.ErrPartly)
-	}
-	return failure
+	return s.Replay(ctx, m)
 }

@@ -68,7 +68,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	var blocked []admin.Blocked
 	eventually(t, "the event is parked", func() bool {
 		var err error
-		blocked, err = events.ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
+		blocked, _, err = events.ListBlocked(t.Context(), admin.Filter{}, 10)
 		return err == nil && len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
 	})
 	if got := blocked[0]; got.ID != poisoned.String() || got.Version != 2 || got.Attempts != quick.MaxAttempts || got.LastError != "not a letter" {
@@ -81,9 +81,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		t.Errorf("version 2 was tried %d times, want %d", got, quick.MaxAttempts)
 	}
 	skipped.Store(true)
-	if _, err := admin.Skip(t.Context(), events, admin.Request{
-		Filter: admin.Filter{Type: blocked[0].Type, ID: blocked[0].ID}, EventID: blocked[0].EventID, Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"},
-	}); err != nil {
+	if _, err := events.SkipBlocked(t.Context(), blocked, admin.Entry{Filter: []byte("{}"), Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
@@ -23,14 +21,18 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 	if err := inbox.Quarantine(ctx, "catalog", envelope.Quarantined{MessageID: "1"}); err != nil {
 		t.Fatal(err)
 	}
+	blocked, total, err := events.ListBlocked(ctx, admin.Filter{}, 10)
+	if total != 1 || err != nil {
+		t.Fatalf("ListBlocked() = %d, %v, want one", total, err)
+	}
 	nothing := admin.Entry{} // no filter, which the table refuses
 	for name, act := range map[string]func(context.Context, admin.Entry) error{
-		"requeue": func(ctx context.Context, e admin.Entry) error {
-			_, err := events.RequeueBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10, e)
+		"retry": func(ctx context.Context, e admin.Entry) error {
+			_, err := events.RetryBlocked(ctx, blocked, e)
 			return err
 		},
 		"skip": func(ctx context.Context, e admin.Entry) error {
-			_, err := events.SkipBlocked(ctx, admin.Filter{}, uuid.Nil, envelope.Aggregate{}, 10, e)
+			_, err := events.SkipBlocked(ctx, blocked, e)
 			return err
 		},
 		"delete": func(ctx context.Context, e admin.Entry) error {

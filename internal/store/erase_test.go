@@ -231,7 +231,7 @@ func TestPurgeEndsABlock(t *testing.T) {
 			if want := []string{"VideoPurged"}; !slices.Equal(published, want) {
 				t.Errorf("published = %q, want %q", published, want)
 			}
-			blocked, err := events.ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
+			blocked, _, err := events.ListBlocked(t.Context(), admin.Filter{}, 10)
 			if err != nil || len(blocked) > 0 {
 				t.Errorf("ListBlocked() = %v, %v, want none", blocked, err)
 			}

@@ -199,14 +199,5 @@ func (l *letters) begin() pgx.Tx {
 	return tx
 }
 
-// operator returns an operator's request for one aggregate.
-func operator(aggregate envelope.Aggregate) admin.Request {
-	return admin.Request{Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}
-}
-
-// skipping is operator, for an event.
-func skipping(aggregate envelope.Aggregate, event uuid.UUID) admin.Request {
-	request := operator(aggregate)
-	request.EventID = event
-	return request
-}
+// operator is the entry of what an operator does.
+var operator = admin.Entry{Actor: admin.Actor{Name: "ann@desk", Via: "command"}, Action: "test", Filter: []byte("{}"), Reason: "test"}

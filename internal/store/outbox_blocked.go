@@ -4,88 +4,61 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/uuid"
-
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-var _ admin.Outbox = (*Outbox)(nil)
-
-// GroupBlocked implements admin.Outbox.
+// GroupBlocked returns the blocked aggregates by cause, the largest group first.
 func (o *Outbox) GroupBlocked(ctx context.Context, maxRows int) ([]admin.Group, error) {
 	rows, err := o.queries.GroupBlocked(ctx, limit(maxRows))
 	if err != nil {
 		return nil, wrap(err, "group blocked aggregates")
 	}
 	return mapSlice(rows, func(row sqlcgen.GroupBlockedRow) admin.Group {
-		return admin.Group{
-			Cause: row.Cause, Sample: unescape(row.Sample), Items: row.Items, Waiting: row.Waiting,
-			First: notEpoch(row.FirstTime), Last: notEpoch(row.LastTime),
-		}
+		return admin.Group{Cause: row.Cause, Sample: unescape(row.Sample), Items: row.Items, Waiting: row.Waiting, Since: notEpoch(row.Since)}
 	}), nil
 }
 
-// ListBlocked implements admin.Outbox.
-func (o *Outbox) ListBlocked(ctx context.Context, filter admin.Filter, after envelope.Aggregate, maxRows int) ([]admin.Blocked, error) {
+// ListBlocked returns blocked aggregates that match, in the order of type and id, and how many
+// match in all.
+func (o *Outbox) ListBlocked(ctx context.Context, f admin.Filter, maxRows int) (blocked []admin.Blocked, total int64, err error) {
 	rows, err := o.queries.ListBlocked(ctx, sqlcgen.ListBlockedParams{
-		AfterType: after.Type, AfterID: after.ID, MaxRows: limit(maxRows),
-		AggregateType: filter.Type, AggregateID: filter.ID, Cause: filter.Cause, Age: filter.Age,
+		ID: escape(f.ID), AggregateType: escape(f.Type), AggregateID: escape(f.Aggregate), Cause: escape(f.Cause), Parked: f.Parked, MaxRows: limit(maxRows),
 	})
-	if err != nil {
-		return nil, wrap(err, "list blocked aggregates")
-	}
-	return mapSlice(rows, func(row sqlcgen.ListBlockedRow) admin.Blocked {
-		return admin.Blocked{
+	for _, row := range rows {
+		total = row.Total
+		blocked = append(blocked, admin.Blocked{
 			Aggregate: envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
 			EventID:   row.EventID, EventType: row.EventType, EventTime: notEpoch(row.EventTime), Version: row.Version,
 			Attempts: int(row.Attempts), LastError: unescape(row.LastError), Cause: row.Cause,
 			NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
-		}
-	}), nil
+		})
+	}
+	return blocked, total, wrap(err, "list blocked aggregates")
 }
 
-// CountBlocked implements admin.Outbox.
-func (o *Outbox) CountBlocked(ctx context.Context, filter admin.Filter) (int64, error) {
-	n, err := o.queries.CountBlocked(ctx, sqlcgen.CountBlockedParams{
-		AggregateType: filter.Type, AggregateID: filter.ID, Cause: filter.Cause, Age: filter.Age,
-	})
-	return n, wrap(err, "count blocked aggregates")
+// RetryBlocked makes aggregates due immediately, with no attempts, and appends the entry, in one
+// transaction. It returns how many it has changed.
+func (o *Outbox) RetryBlocked(ctx context.Context, blocked []admin.Blocked, e admin.Entry) (int64, error) {
+	p := sqlcgen.RetryBlockedParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason}
+	for _, b := range blocked {
+		p.Types, p.Ids = append(p.Types, b.Type), append(p.Ids, b.ID)
+	}
+	n, err := o.queries.RetryBlocked(ctx, p)
+	return n, wrap(err, "retry blocked aggregates")
 }
 
-// RequeueBlocked implements admin.Outbox.
-func (o *Outbox) RequeueBlocked(ctx context.Context, filter admin.Filter, after envelope.Aggregate, maxRows int, e admin.Entry) ([]envelope.Aggregate, error) {
-	rows, err := o.queries.RequeueBlocked(ctx, sqlcgen.RequeueBlockedParams{
-		AfterType: after.Type, AfterID: after.ID, MaxRows: limit(maxRows),
-		AggregateType: filter.Type, AggregateID: filter.ID, Cause: filter.Cause, Age: filter.Age,
-		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
-	})
-	if err != nil {
-		return nil, wrap(err, "requeue blocked aggregates")
+// SkipBlocked gives up the first event of aggregates, in the same way. That event is never
+// published, and the events behind it are tried next. If EventID is not the first event any
+// more, the aggregate stays as it is.
+func (o *Outbox) SkipBlocked(ctx context.Context, blocked []admin.Blocked, e admin.Entry) (int64, error) {
+	p := sqlcgen.SkipBlockedParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason}
+	for _, b := range blocked {
+		p.Types, p.Ids, p.EventIds = append(p.Types, b.Type), append(p.Ids, b.ID), append(p.EventIds, b.EventID)
 	}
-	return mapSlice(rows, func(row sqlcgen.RequeueBlockedRow) envelope.Aggregate {
-		return envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID}
-	}), nil
-}
-
-// SkipBlocked implements admin.Outbox.
-func (o *Outbox) SkipBlocked(ctx context.Context, filter admin.Filter, eventID uuid.UUID, after envelope.Aggregate, maxRows int, e admin.Entry) ([]envelope.Aggregate, error) {
-	var only *uuid.UUID
-	if eventID != uuid.Nil {
-		only = &eventID
-	}
-	rows, err := o.queries.SkipBlocked(ctx, sqlcgen.SkipBlockedParams{
-		AfterType: after.Type, AfterID: after.ID, MaxRows: limit(maxRows), EventID: only,
-		AggregateType: filter.Type, AggregateID: filter.ID, Cause: filter.Cause, Age: filter.Age,
-		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
-	})
-	if err != nil {
-		return nil, wrap(err, "skip events of blocked aggregates")
-	}
-	return mapSlice(rows, func(row sqlcgen.SkipBlockedRow) envelope.Aggregate {
-		return envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID}
-	}), nil
+	n, err := o.queries.SkipBlocked(ctx, p)
+	return n, wrap(err, "skip events of blocked aggregates")
 }
 
 // notEpoch returns a time, or the zero time for the epoch, which a query returns for no

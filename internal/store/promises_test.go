@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -165,7 +164,7 @@ func (w *world) allow(sent []string) {
 
 // blocked returns a blocked aggregate.
 func (w *world) blocked(t *rapid.T) admin.Blocked {
-	blocked, err := w.ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 100)
+	blocked, _, err := w.ListBlocked(t.Context(), admin.Filter{}, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +180,7 @@ func (w *world) raiseFloors(t *rapid.T) {
 }
 
 func (w *world) requeue(t *rapid.T) {
-	if _, err := admin.Requeue(t.Context(), w.Outbox, operator(w.blocked(t).Aggregate)); err != nil {
+	if _, err := w.RetryBlocked(t.Context(), []admin.Blocked{w.blocked(t)}, operator); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -191,7 +190,7 @@ func (w *world) skip(t *rapid.T) {
 	if b.EventID == uuid.Nil {
 		t.Skip("it has no event")
 	}
-	if _, err := admin.Skip(t.Context(), w.Outbox, skipping(b.Aggregate, b.EventID)); err != nil {
+	if _, err := w.SkipBlocked(t.Context(), []admin.Blocked{b}, operator); err != nil {
 		t.Fatal(err)
 	}
 	w.skipped[fmt.Sprint(b.ID[:1], b.Version)] = true

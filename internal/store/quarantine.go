@@ -18,8 +18,6 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-var _ admin.Quarantine = (*Inbox)(nil)
-
 // QuarantineBytes is how many bytes of payloads, attributes and reasons the quarantine
 // keeps. Of a message beyond that it keeps only what identifies it. Messages that are set
 // aside at the same time may together exceed the limit.
@@ -72,39 +70,29 @@ func shorten(text string, maxBytes int) string {
 	return strings.ToValidUTF8(text[:maxBytes], "")
 }
 
-// GroupQuarantine implements admin.Quarantine.
+// GroupQuarantine returns the messages by cause, the largest group first.
 func (b *Inbox) GroupQuarantine(ctx context.Context, maxRows int) ([]admin.Group, error) {
 	rows, err := b.queries.GroupQuarantine(ctx, limit(maxRows))
 	if err != nil {
 		return nil, wrap(err, "group quarantine")
 	}
 	return mapSlice(rows, func(row sqlcgen.GroupQuarantineRow) admin.Group {
-		return admin.Group{
-			Cause: row.Cause, Sample: unescape(row.Sample), Items: row.Items, Waiting: row.Items,
-			First: row.FirstTime.UTC(), Last: row.LastTime.UTC(),
-		}
+		return admin.Group{Cause: row.Cause, Sample: unescape(row.Sample), Items: row.Items, Waiting: row.Items, Since: row.Since.UTC()}
 	}), nil
 }
 
-// ListQuarantine implements admin.Quarantine.
-func (b *Inbox) ListQuarantine(ctx context.Context, filter admin.Filter, after int64, maxRows int) ([]admin.Quarantined, error) {
-	id, err := messageID(filter)
-	if err != nil {
-		return nil, err
-	}
+// ListQuarantine returns messages that match, in the order in which they were set aside, and how
+// many match in all.
+func (b *Inbox) ListQuarantine(ctx context.Context, f admin.Filter, maxRows int) (messages []admin.Quarantined, total int64, err error) {
 	rows, err := b.queries.ListQuarantine(ctx, sqlcgen.ListQuarantineParams{
-		ID: id, AggregateType: escape(filter.Type), Cause: filter.Cause, Age: filter.Age, AfterID: after, MaxRows: limit(maxRows),
+		ID: escape(f.ID), AggregateType: escape(f.Type), AggregateID: escape(f.Aggregate), Cause: escape(f.Cause), MaxRows: limit(maxRows),
 	})
-	if err != nil {
-		return nil, wrap(err, "list quarantine")
-	}
-	messages := make([]admin.Quarantined, len(rows))
-	for i, row := range rows {
+	for _, row := range rows {
 		var attributes map[string]string
 		if err := json.Unmarshal(row.Attributes, &attributes); err != nil {
-			return nil, fmt.Errorf("read attributes of quarantined message %d: %w", row.ID, err)
+			return nil, 0, fmt.Errorf("read attributes of quarantined message %d: %w", row.ID, err)
 		}
-		messages[i] = admin.Quarantined{
+		m := admin.Quarantined{
 			ID: row.ID, Consumer: row.Consumer, Cause: row.Cause, ReceivedAt: row.ReceivedAt.UTC(),
 			Quarantined: envelope.Quarantined{
 				MessageID: unescape(row.MessageID), OrderingKey: unescape(row.OrderingKey), Attributes: make(map[string]string, len(attributes)),
@@ -113,35 +101,15 @@ func (b *Inbox) ListQuarantine(ctx context.Context, filter admin.Filter, after i
 			PayloadSize: valueOf(row.PayloadSize), PayloadSHA256: valueOf(row.PayloadSha256),
 		}
 		for name, value := range attributes {
-			messages[i].Attributes[unescape(name)] = unescape(value)
+			m.Attributes[unescape(name)] = unescape(value)
 		}
+		messages, total = append(messages, m), row.Total
 	}
-	return messages, nil
+	return messages, total, wrap(err, "list quarantine")
 }
 
-// messageID returns the number of a message in a filter; 0 if it has none.
-func messageID(filter admin.Filter) (int64, error) {
-	if filter.ID == "" {
-		return 0, nil
-	}
-	id, err := strconv.ParseInt(filter.ID, 10, 64)
-	if err != nil || id <= 0 {
-		return 0, problem.InvalidField("filter.id", "must be the number of a message")
-	}
-	return id, nil
-}
-
-// CountQuarantine implements admin.Quarantine.
-func (b *Inbox) CountQuarantine(ctx context.Context, filter admin.Filter) (int64, error) {
-	id, err := messageID(filter)
-	if err != nil {
-		return 0, err
-	}
-	n, err := b.queries.CountQuarantine(ctx, sqlcgen.CountQuarantineParams{ID: id, AggregateType: escape(filter.Type), Cause: filter.Cause, Age: filter.Age})
-	return n, wrap(err, "count quarantine")
-}
-
-// QuarantinedPayload implements admin.Quarantine.
+// QuarantinedPayload returns the payload of a message; nil if it is not kept. If the message does
+// not exist, the error is problem.NotFound.
 func (b *Inbox) QuarantinedPayload(ctx context.Context, id int64) ([]byte, error) {
 	payload, err := b.queries.GetQuarantinedPayload(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -150,12 +118,13 @@ func (b *Inbox) QuarantinedPayload(ctx context.Context, id int64) ([]byte, error
 	return payload, wrap(err, "read quarantined message %d", id)
 }
 
-// DeleteQuarantine implements admin.Quarantine.
-func (b *Inbox) DeleteQuarantine(ctx context.Context, ids []int64, e admin.Entry) (int, error) {
-	deleted, err := b.queries.DeleteQuarantine(ctx, sqlcgen.DeleteQuarantineParams{
-		Ids: ids, ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+// DeleteQuarantine deletes messages and appends the entry, in one transaction. It returns how many
+// were still there.
+func (b *Inbox) DeleteQuarantine(ctx context.Context, ids []int64, e admin.Entry) (int64, error) {
+	n, err := b.queries.DeleteQuarantine(ctx, sqlcgen.DeleteQuarantineParams{
+		Ids: ids, ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
 	})
-	return len(deleted), wrap(err, "delete %d quarantined messages", len(ids))
+	return n, wrap(err, "delete %d quarantined messages", len(ids))
 }
 
 // PruneQuarantine deletes messages of all consumers that were received longer ago than

@@ -18,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -127,20 +126,16 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 // checkAudit checks that a side has want entries, and that its role can neither change them,
 // nor hide who wrote them, nor delete entries of the last days.
 func checkAudit(t *testing.T, side interface {
-	ListAudit(ctx context.Context, before int64, maxRows int) ([]admin.Entry, error)
 	PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
 }, pool *pgxpool.Pool, table string, want int,
 ) {
 	t.Helper()
-	entries, err := side.ListAudit(t.Context(), 0, 10)
-	check(t, "ListAudit()", err)
-	if len(entries) != want {
-		t.Fatalf("audit has %d entries, want %d", len(entries), want)
+	if got := count(t, pool, "SELECT count(*) FROM "+table); got != want {
+		t.Fatalf("audit has %d entries, want %d", got, want)
 	}
-	for _, e := range entries {
-		if e.Actor.Name != "ann@desk" || e.Reason != "test" || e.Items != 1 || len(e.Before) < 10 || e.DatabaseUser == "" {
-			t.Errorf("audit has %+v, want who did what to one item, and why", e)
-		}
+	const right = " WHERE actor = 'ann@desk' AND reason = 'test' AND items = 1 AND jsonb_array_length(before) = 1 AND database_user <> ''"
+	if got := count(t, pool, "SELECT count(*) FROM "+table+right); got != want {
+		t.Errorf("%d entries of %s say who did what to one item, and why, want %d", got, table, want)
 	}
 	if n, err := side.PruneAudit(t.Context(), 0, 10); n != 0 || err != nil {
 		t.Errorf("PruneAudit() = %d, %v, want 0: nothing is 30 days old", n, err)

@@ -219,31 +219,19 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Outbox.ListBlocked": func(ctx context.Context) error {
-			_, err := events.ListBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10)
+			_, _, err := events.ListBlocked(ctx, admin.Filter{}, 10)
 			return err
 		},
-		"Outbox.CountBlocked": func(ctx context.Context) error {
-			_, err := events.CountBlocked(ctx, admin.Filter{})
-			return err
-		},
-		"Outbox.RequeueBlocked": func(ctx context.Context) error {
-			_, err := events.RequeueBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10, admin.Entry{Filter: []byte("{}")})
+		"Outbox.RetryBlocked": func(ctx context.Context) error {
+			_, err := events.RetryBlocked(ctx, []admin.Blocked{{}}, admin.Entry{Filter: []byte("{}")})
 			return err
 		},
 		"Outbox.SkipBlocked": func(ctx context.Context) error {
-			_, err := events.SkipBlocked(ctx, admin.Filter{}, newID(t), envelope.Aggregate{}, 10, admin.Entry{Filter: []byte("{}")})
-			return err
-		},
-		"Outbox.ListAudit": func(ctx context.Context) error {
-			_, err := events.ListAudit(ctx, 0, 10)
+			_, err := events.SkipBlocked(ctx, []admin.Blocked{{}}, admin.Entry{Filter: []byte("{}")})
 			return err
 		},
 		"Outbox.PruneAudit": func(ctx context.Context) error {
 			_, err := events.PruneAudit(ctx, time.Hour, 10)
-			return err
-		},
-		"Inbox.ListAudit": func(ctx context.Context) error {
-			_, err := inbox.ListAudit(ctx, 0, 10)
 			return err
 		},
 		"Inbox.PruneAudit": func(ctx context.Context) error {
@@ -295,16 +283,12 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := inbox.GroupQuarantine(ctx, 10)
 			return err
 		},
-		"Inbox.CountQuarantine": func(ctx context.Context) error {
-			_, err := inbox.CountQuarantine(ctx, admin.Filter{})
-			return err
-		},
 		"Inbox.QuarantinedPayload": func(ctx context.Context) error {
 			_, err := inbox.QuarantinedPayload(ctx, 1)
 			return err
 		},
 		"Inbox.ListQuarantine": func(ctx context.Context) error {
-			_, err := inbox.ListQuarantine(ctx, admin.Filter{}, 0, 10)
+			_, _, err := inbox.ListQuarantine(ctx, admin.Filter{}, 10)
 			return err
 		},
 		"Inbox.DeleteQuarantine": func(ctx context.Context) error {

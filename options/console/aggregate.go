@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -14,7 +15,7 @@ import (
 // findPage is the result of a search.
 type findPage struct {
 	Text  string
-	Found []found
+	Found []title
 }
 
 // find finds aggregates by their id, or by a part of their title. It shows one result at once.
@@ -52,7 +53,6 @@ func (s *server) find(w http.ResponseWriter, r *http.Request) {
 // aggregatePage is one aggregate with its way.
 type aggregatePage struct {
 	envelope.Aggregate
-	Title string
 	history
 	Acts bool
 
@@ -61,16 +61,6 @@ type aggregatePage struct {
 
 // TraceURL returns where a trace is shown; empty: nowhere.
 func (p aggregatePage) TraceURL(id string) string { return strings.ReplaceAll(p.traceURL, traceID, id) }
-
-// Stuck returns the number of a message of it in quarantine; 0: there is none.
-func (p aggregatePage) Stuck() int64 {
-	for _, e := range p.Events {
-		if e.Message > 0 {
-			return e.Message
-		}
-	}
-	return 0
-}
 
 func (s *server) aggregate(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
@@ -81,10 +71,6 @@ func (s *server) aggregate(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	p.Title, p.Acts = s.titlesOf(ctx, []string{p.ID})[p.ID], s.sample(ctx).Rights.Commands
-	title := p.Title
-	if title == "" {
-		title = p.Type + " " + p.ID
-	}
-	s.show(w, r, http.StatusOK, "aggregate", "aggregates", title, p)
+	p.Acts = s.sample(ctx).Rights.Commands
+	s.show(w, r, http.StatusOK, "aggregate", "aggregates", cmp.Or(p.Title.Title, p.Type+" "+p.ID), p)
 }

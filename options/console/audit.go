@@ -10,13 +10,35 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
 
 const (
-	auditRead = 1000 // entries that are searched
+	auditRead = 1000 // entries of each side that are searched
 	auditRows = 100  // entries that are shown
 )
+
+// entry is a row of the table audit of one side.
+type entry = sqlcgen.ListCommandAuditRow
+
+// listAudit returns what operators did, the newest first: the entries that have a text in them, in
+// any case.
+func (s *sides) listAudit(ctx context.Context, text string) ([]entry, error) {
+	entries, err := sqlcgen.New(s.commands).ListCommandAudit(ctx, auditRead)
+	queries, queryErr := sqlcgen.New(s.queries).ListQueryAudit(ctx, auditRead)
+	if err := errors.Join(err, queryErr); err != nil {
+		return nil, store.Wrap(err, "list audit")
+	}
+	for _, row := range queries {
+		entries = append(entries, entry(row))
+	}
+	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Or(b.CreateTime.Compare(a.CreateTime), cmp.Compare(b.ID, a.ID)) })
+	return slices.DeleteFunc(entries, func(e entry) bool {
+		all := strings.Join([]string{e.Action, e.Reason, e.Actor, e.DatabaseUser, string(e.Filter), e.ActionID.String(), string(e.Before), string(e.After)}, "\n")
+		return !strings.Contains(strings.ToLower(all), strings.ToLower(text))
+	}), nil
+}
 
 // auditPage has what operators did, the newest first.
 type auditPage struct {
@@ -26,34 +48,24 @@ type auditPage struct {
 }
 
 type auditEntry struct {
-	admin.Entry
+	entry
 	Filter, Before, After string
 }
 
 func (s *server) audit(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	commands, err := s.outbox.ListAudit(ctx, 0, auditRead)
-	queries, queryErr := s.inbox.ListAudit(ctx, 0, auditRead)
-	if err := errors.Join(err, queryErr); err != nil {
+	p := auditPage{Text: strings.TrimSpace(r.URL.Query().Get("text"))}
+	entries, err := s.listAudit(ctx, p.Text)
+	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	entries := append(commands, queries...)
-	slices.SortStableFunc(entries, func(a, b admin.Entry) int { return cmp.Or(b.CreateTime.Compare(a.CreateTime), cmp.Compare(b.ID, a.ID)) })
-	p := auditPage{Text: strings.TrimSpace(r.URL.Query().Get("text"))}
-	entries = slices.DeleteFunc(entries, func(e admin.Entry) bool { return !mentions(e, p.Text) })
 	p.More = len(entries) > auditRows
 	for _, e := range entries[:min(len(entries), auditRows)] {
-		p.Entries = append(p.Entries, auditEntry{Entry: e, Filter: string(e.Filter), Before: indented(e.Before), After: indented(e.After)})
+		p.Entries = append(p.Entries, auditEntry{entry: e, Filter: string(e.Filter), Before: indented(e.Before), After: indented(e.After)})
 	}
 	s.show(w, r, http.StatusOK, "audit", "audit", "Audit", p)
-}
-
-// mentions reports whether an entry has a text in it, in any case.
-func mentions(e admin.Entry, text string) bool {
-	all := strings.Join([]string{e.Action, e.Reason, e.Actor.Name, e.DatabaseUser, string(e.Filter), e.ActionID.String(), string(e.Before), string(e.After)}, "\n")
-	return text == "" || strings.Contains(strings.ToLower(all), strings.ToLower(text))
 }
 
 // indented returns JSON for people, shortened.

@@ -27,12 +27,20 @@ import (
 
 // Part returns the option.
 func Part() app.Part {
-	return app.Part{Name: "console", Commands: map[string]app.Command{"console": run}, Help: help}
+	return app.Part{Name: "console", Help: help, Commands: map[string]app.Command{
+		"console": run,
+		"find":    reader([]string{"TEXT"}, printFound),
+		"show":    reader([]string{"TYPE", "ID"}, printAggregate),
+		"audit":   reader([]string{"TEXT"}, printAudit),
+	}}
 }
 
 const help = `  server console [FLAGS]               serve the console for a browser; it may do what its database users may do
          --addr ADDRESS                where it listens; default: 127.0.0.1:8081
          --traces URL                  where a trace is shown, with {trace_id} instead of its id
+  server find TEXT                     list the aggregates that have a text in their title
+  server show TYPE ID                  show an aggregate, and where its events are
+  server audit TEXT                    list the last entries of the audit that have a text in them; '' lists all
 `
 
 // maxConns is how many connections the console opens to each database. A role for people may have
@@ -49,10 +57,10 @@ func readFlags(args []string) (addr, traces string, err error) {
 	flags.StringVar(&addr, "addr", "127.0.0.1:8081", "")
 	flags.StringVar(&traces, "traces", "", "")
 	if err := flags.Parse(args); err != nil {
-		return "", "", fmt.Errorf("console: %w: try `server help`", err)
+		return "", "", fmt.Errorf("console: %w: try `server console --help`", err)
 	}
 	if flags.NArg() > 0 {
-		return "", "", fmt.Errorf("console: unknown argument %q: try `server help`", flags.Arg(0))
+		return "", "", fmt.Errorf("console: unknown argument %q: try `server console --help`", flags.Arg(0))
 	}
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return "", "", errors.New("--addr must be a host and a port, such as 127.0.0.1:8081")
@@ -61,6 +69,19 @@ func readFlags(args []string) (addr, traces string, err error) {
 		return "", "", fmt.Errorf("--traces must be a URL with %s in it, such as https://traces.example.com/%s", traceID, traceID)
 	}
 	return addr, traces, nil
+}
+
+// sidesOf returns the sides of a service that is open.
+func sidesOf(service *app.Service) sides {
+	s := sides{commands: service.Commands, queries: service.Queries}
+	s.Outbox, s.Inbox, s.Replay = store.NewOutbox(s.commands), store.NewInbox(s.queries), service.Replay
+	for _, subscribed := range service.Replayed() {
+		s.Consumers = append(s.Consumers, subscribed.Consumer)
+	}
+	for _, registered := range service.Registered {
+		s.types = append(s.types, registered.AggregateType)
+	}
+	return s
 }
 
 // run serves the console until ctx ends.
@@ -74,17 +95,7 @@ func run(ctx context.Context, service *app.Service, args []string, stdout io.Wri
 		return err
 	}
 	s := &server{
-		service: names.Service, log: service.Log, user: admin.OperatorName(), traceURL: traces, replay: service.Replay,
-		sides: sides{
-			commands: service.Commands, queries: service.Queries,
-			outbox: store.NewOutbox(service.Commands), inbox: store.NewInbox(service.Queries),
-		},
-	}
-	for _, subscribed := range service.Replayed() {
-		s.consumers = append(s.consumers, subscribed.Consumer)
-	}
-	for _, registered := range service.Registered {
-		s.types = append(s.types, registered.AggregateType)
+		service: names.Service, log: service.Log, user: admin.OperatorName(), traceURL: traces, sides: sidesOf(service),
 	}
 	if err := s.parse(); err != nil {
 		return err

@@ -4,7 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
 
 // sample is a measurement of both sides. Every page shows what is wrong in it.
@@ -47,23 +52,25 @@ func (s *server) measure(ctx context.Context) (m sample) {
 	}
 	m.Rights = s.readRights(ctx)
 	if m.CommandsErr == "" && m.QueriesErr == "" {
-		s.describe(ctx, m.Commands.Newest)
+		s.describe(ctx, m.Commands.Newest, m.Queries.Sought)
 	}
 	m.at = time.Now()
 	return m
 }
 
 // describe adds the titles of writes, and when they were applied, if that is known.
-func (s *server) describe(ctx context.Context, writes []write) {
-	ids, events := make([]string, len(writes)), make([]event, len(writes))
+func (s *server) describe(ctx context.Context, writes []write, sought time.Time) {
+	ids, eventIDs, events := make([]string, len(writes)), make([]uuid.UUID, len(writes)), make([]event, len(writes))
 	for i, w := range writes {
-		ids[i], events[i].ID = w.Aggregate.ID, w.ID
+		ids[i], eventIDs[i], events[i].ID = w.Aggregate.ID, w.ID, w.ID
 	}
 	titles := s.titlesOf(ctx, ids)
 	_ = s.follow(ctx, events) // without it they are on their way
+	skips, _ := sqlcgen.New(s.commands).ListSkipped(ctx, eventIDs)
 	for i := range writes {
-		writes[i].Title = titles[writes[i].Aggregate.ID]
-		if len(events[i].Applied) > 0 {
+		writes[i].Title, writes[i].Before = titles[writes[i].Aggregate.ID].Title, writes[i].Time.Before(sought)
+		writes[i].Skipped = slices.Contains(skips, writes[i].ID)
+		if len(events[i].Applied) > 0 && !writes[i].Before {
 			writes[i].Applied = events[i].Applied[0].Time
 		}
 	}
@@ -99,6 +106,7 @@ func (m sample) Problems() []trouble {
 	add(c.Parked > 0, "/stuck", "%s parked: the broker refused an event, and a person must decide.", many(c.Parked, "aggregate is", "aggregates are"))
 	add(c.Blocked > c.Parked && c.Parked == 0, "/stuck", "%s blocked, and tried again by itself.", many(c.Blocked, "aggregate is", "aggregates are"))
 	add(q.Quarantined > 0, "/stuck", "%s in quarantine, and could not be applied.", many(q.Quarantined, "message is", "messages are"))
+	add(q.Differences > 0, "", "%s from their owner: `server projection compare` shows how.", many(q.Differences, "entry differs", "entries differ"))
 	return all
 }
 

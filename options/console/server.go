@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -28,11 +27,10 @@ type server struct {
 
 	service   string // its name
 	log       *slog.Logger
-	user      string      // who acts, for the audit
-	traceURL  string      // where a trace is shown, with traceID instead of its id; empty: nowhere
-	replay    admin.Apply // applies a message of the quarantine
+	user      string // who acts, for the audit
+	traceURL  string // where a trace is shown, with traceID instead of its id; empty: nowhere
 	templates map[string]*template.Template
-	jobs      jobs
+	acting    sync.WaitGroup // actions that run
 
 	sampling sync.Mutex
 	last     sample // guarded by sampling
@@ -71,7 +69,6 @@ func (s *server) routes() *http.ServeMux {
 	mux.HandleFunc("GET /aggregates/{type}/{id}", s.aggregate)
 	mux.HandleFunc("GET /audit", s.audit)
 	mux.HandleFunc("POST /actions", s.act)
-	mux.HandleFunc("GET /actions/{id}", s.showJob)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, problem.Errorf(problem.NotFound, "there is no such page"))
 	})
@@ -100,12 +97,10 @@ func protect(next http.Handler) http.Handler {
 // stopTimeout is how long requests in flight may take when the console stops.
 const stopTimeout = 500 * time.Millisecond
 
-// serve serves until ctx is done, then ends all actions, and returns nil. It closes the listener.
+// serve serves until ctx is done, then interrupts all actions, and returns nil. It closes the
+// listener.
 func (s *server) serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	acting, end := context.WithCancel(ctx)
-	defer s.jobs.wait()
-	defer end()
-	s.jobs.start(acting)
+	defer s.acting.Wait()
 	server := &http.Server{
 		Handler: protect(handler), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
@@ -134,7 +129,6 @@ type page struct {
 	Query                string // in the search field
 	Role, RoleHelp       string
 	Acts                 bool // the user may change something
-	Refresh              int  // seconds until the browser loads the page again; 0: it does not
 	Sample               sample
 	Data                 any
 }
@@ -144,11 +138,7 @@ const queryTimeout = 8 * time.Second
 
 // show writes a page.
 func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, current, title string, data any) {
-	s.write(w, r, status, name, page{Page: current, Title: title, Data: data})
-}
-
-func (s *server) write(w http.ResponseWriter, r *http.Request, status int, name string, p page) {
-	p.Service, p.Query, p.Sample = s.service, r.URL.Query().Get("q"), s.sample(r.Context())
+	p := page{Page: current, Title: title, Data: data, Service: s.service, Query: r.URL.Query().Get("q"), Sample: s.sample(r.Context())}
 	mine := p.Sample.Rights
 	p.Role, p.RoleHelp, p.Acts = mine.text(), mine.help(), mine.Commands || mine.Queries
 	var out bytes.Buffer

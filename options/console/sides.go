@@ -13,6 +13,7 @@ import (
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
@@ -31,12 +32,11 @@ const (
 	settleTime = time.Second
 )
 
-// sides reads both sides of the service.
+// sides reads both sides of the service. Consumers are the names in the inboxes of both.
 type sides struct {
+	operate.Sides
+
 	commands, queries *pgxpool.Pool
-	outbox            *store.Outbox
-	inbox             *store.Inbox
-	consumers         []string // names in the inboxes and in the quarantine
 	types             []string // of aggregates
 }
 
@@ -66,6 +66,8 @@ type write struct {
 	Time    time.Time
 	Title   string    // of the aggregate; may be empty
 	Applied time.Time // zero: not known to be applied
+	Skipped bool      // a person gave it up
+	Before  bool      // it is older than the last seek, which has emptied the inbox
 }
 
 func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error) {
@@ -95,9 +97,11 @@ func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error)
 // querySample is a measurement of the query side.
 type querySample struct {
 	Quarantined int64         // counted up to countLimit
+	Differences int64         // entries that differ from their owner, as the option repair has last found
 	Applied     int64         // events applied in the last five minutes, up to countLimit per consumer
 	P50, P99    time.Duration // from the event until it was applied, of these
 	Last        time.Time     // when an event was last applied; zero: never
+	Sought      time.Time     // when an inbox was last emptied, to have events delivered again
 }
 
 func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
@@ -106,12 +110,28 @@ func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
 	if err != nil {
 		return querySample{}, store.Wrap(err, "sample the query side")
 	}
-	row, err := q.SampleInbox(ctx, s.consumers, countLimit)
+	row, err := q.SampleInbox(ctx, s.Consumers, countLimit)
 	sample := querySample{Quarantined: quarantined, Applied: row.Applied, P50: secondsOf(row.P50), P99: secondsOf(row.P99)}
 	if row.AppliedAt.Unix() != 0 { // the query returns the epoch for never
 		sample.Last = row.AppliedAt.UTC()
 	}
+	if err == nil {
+		sample.Sought, err = q.LastSeek(ctx)
+	}
+	if err == nil {
+		sample.Differences, err = s.differences(ctx)
+	}
 	return sample, store.Wrap(err, "sample the query side")
+}
+
+// differences returns how many entries differ. sqlc does not know the table, because it belongs to
+// another option.
+func (s *sides) differences(ctx context.Context) (n int64, err error) {
+	has, err := sqlcgen.New(s.queries).HasComparisons(ctx)
+	if err == nil && has {
+		err = s.queries.QueryRow(ctx, "SELECT coalesce(sum(greatest(last_differences, differences)), 0)::bigint FROM video_catalog_read.comparisons").Scan(&n)
+	}
+	return n, err
 }
 
 // rights are what the database users may do.
@@ -145,6 +165,7 @@ const (
 	waiting   state = "waiting"
 	refused   state = "refused"
 	skipped   state = "skipped"
+	erased    state = "erased"
 	published state = "published"
 )
 
@@ -185,6 +206,10 @@ type history struct {
 	// Unsure says that not all pending events were read: one that looks published may be waiting.
 	Unsure  bool
 	Blocked *admin.Blocked // nil: the aggregate is not blocked
+	// Messages are in quarantine, also those whose events the outbox does not have any more.
+	Messages []admin.Quarantined
+	Title    title
+	Sought   time.Time // see querySample
 }
 
 // typesOf returns the types of the aggregates with an id that have events in the outbox.
@@ -223,20 +248,32 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 	if err != nil {
 		return h, store.Wrap(err, "list the events of %s %s", of.Type, of.ID)
 	}
-	blocked, err := s.outbox.ListBlocked(ctx, admin.Filter{Type: of.Type, ID: of.ID}, envelope.Aggregate{}, 1)
+	stuck, err := s.Find(ctx, admin.Filter{Type: of.Type, Aggregate: of.ID}, aggregateEvents)
 	if err != nil {
 		return h, err
 	}
-	if len(blocked) > 0 {
-		h.Blocked = &blocked[0]
+	if h.Messages = stuck.Messages; len(stuck.Blocked) > 0 {
+		h.Blocked = &stuck.Blocked[0]
 	}
-	backlog, err := s.outbox.Measure(ctx, readPending)
+	backlog, err := s.Outbox.Measure(ctx, readPending)
+	if err != nil {
+		return h, err
+	}
 	h.Unsure = backlog.Pending >= readPending
-	for i := range h.Events {
-		h.Events[i].State = stateOf(h.Events[i].ID, h.Blocked, pending, skips)
+	h.Title = s.titlesOf(ctx, []string{of.ID})[of.ID]
+	for i, e := range h.Events {
+		h.Events[i].State = stateOf(e.ID, h.Blocked, pending, skips)
+		if h.Title.Erased && i > 0 && h.Events[i].State == published { // the newest event is the purge
+			h.Events[i].State = erased
+		}
+		for _, m := range h.Messages {
+			if m.Attributes[envelope.AttrEventID] == e.ID.String() {
+				h.Events[i].Message = m.ID
+			}
+		}
 	}
-	if err != nil {
-		return h, err
+	if h.Sought, err = sqlcgen.New(s.queries).LastSeek(ctx); err != nil {
+		return h, store.Wrap(err, "read the audit")
 	}
 	return h, s.follow(ctx, h.Events)
 }
@@ -288,30 +325,20 @@ func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEven
 	return events, nil
 }
 
-// follow adds when events were applied, and which are in quarantine.
+// follow adds when events were applied.
 func (s *sides) follow(ctx context.Context, events []event) error {
-	ids, texts := make([]uuid.UUID, len(events)), make([]string, len(events))
-	at := make(map[uuid.UUID]*event, len(events))
+	ids, at := make([]uuid.UUID, len(events)), make(map[uuid.UUID]*event, len(events))
 	for i, e := range events {
-		ids[i], texts[i], at[e.ID] = e.ID, e.ID.String(), &events[i]
+		ids[i], at[e.ID] = e.ID, &events[i]
 	}
-	views, err := sqlcgen.New(s.queries).ListApplied(ctx, s.consumers, ids)
+	views, err := sqlcgen.New(s.queries).ListApplied(ctx, s.Consumers, ids)
 	if err != nil {
 		return store.Wrap(err, "read the inbox")
 	}
 	for _, row := range views {
 		at[row.EventID].Applied = append(at[row.EventID].Applied, applied{row.Consumer, row.ReceivedAt.UTC()})
 	}
-	if err := s.followReactions(ctx, ids, at); err != nil {
-		return store.Wrap(err, "read the inbox of the command side")
-	}
-	messages, err := sqlcgen.New(s.queries).ListQuarantined(ctx, texts)
-	for _, m := range messages {
-		if id, err := uuid.Parse(m.EventID); err == nil {
-			at[id].Message = m.ID
-		}
-	}
-	return store.Wrap(err, "read the quarantine")
+	return store.Wrap(s.followReactions(ctx, ids, at), "read the inbox of the command side")
 }
 
 // followReactions adds when the command side reacted. sqlc does not know the inbox of that side,
@@ -322,7 +349,7 @@ func (s *sides) followReactions(ctx context.Context, ids []uuid.UUID, at map[uui
 		return err
 	}
 	rows, _ := s.commands.Query(ctx, `SELECT consumer, event_id, received_at FROM video_catalog.inbox
-		WHERE consumer = ANY ($1) AND event_id = ANY ($2) ORDER BY received_at`, s.consumers, ids) // ForEachRow returns its error
+		WHERE consumer = ANY ($1) AND event_id = ANY ($2) ORDER BY received_at`, s.Consumers, ids) // ForEachRow returns its error
 	var consumer string
 	var id uuid.UUID
 	var received time.Time
@@ -333,44 +360,47 @@ func (s *sides) followReactions(ctx context.Context, ids []uuid.UUID, at map[uui
 	return err
 }
 
-// found is an aggregate that was found by its title.
-type found struct{ ID, Title string }
+// title is the title of an aggregate.
+type title struct {
+	ID, Title string
+	Erased    bool // its content was erased for good
+}
 
 // titles runs a query on every table of aggregates that has titles. The query has the names of
-// the table and of the column.
-func (s *sides) titles(ctx context.Context, query string, args ...any) ([]found, error) {
+// the table and of the column, and ERASED for the condition.
+func (s *sides) titles(ctx context.Context, query string, args ...any) ([]title, error) {
 	tables, err := sqlcgen.New(s.commands).ListTitled(ctx)
 	if err != nil || len(tables) == 0 {
 		return nil, store.Wrap(err, "find titles")
 	}
 	var parts []string
 	for _, t := range tables { // the database has quoted both names
-		parts = append(parts, "("+strings.NewReplacer("TABLE_NAME", t.TableName, "TITLE", t.ColumnName).Replace(query)+")")
+		parts = append(parts, "("+strings.NewReplacer("TABLE_NAME", t.TableName, "TITLE", t.ColumnName, "ERASED", t.Erased).Replace(query)+")")
 	}
 	rows, err := s.commands.Query(ctx, strings.Join(parts, " UNION ALL "), args...)
 	if err != nil {
 		return nil, store.Wrap(err, "find titles")
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[found])
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[title])
 	return all, store.Wrap(err, "find titles")
 }
 
 // findTitles returns aggregates whose title has a text in it, among the last made ones.
-func (s *sides) findTitles(ctx context.Context, text string) ([]found, error) {
-	return s.titles(ctx, fmt.Sprintf(`SELECT id::text, TITLE FROM (SELECT id, TITLE FROM TABLE_NAME ORDER BY id DESC LIMIT %d) newest
+func (s *sides) findTitles(ctx context.Context, text string) ([]title, error) {
+	return s.titles(ctx, fmt.Sprintf(`SELECT id::text, TITLE, false FROM (SELECT id, TITLE FROM TABLE_NAME ORDER BY id DESC LIMIT %d) newest
 		WHERE strpos(lower(TITLE), lower($1)) > 0 LIMIT %d`, readTitles, foundTitles), text)
 }
 
 // titlesOf returns the titles of aggregates, by id. It leaves out what it cannot find.
-func (s *sides) titlesOf(ctx context.Context, ids []string) map[string]string {
+func (s *sides) titlesOf(ctx context.Context, ids []string) map[string]title {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return uuid.Validate(id) != nil })
-	all, err := s.titles(ctx, "SELECT id::text, TITLE FROM TABLE_NAME WHERE id = ANY ($1::uuid[])", ids)
-	titles := make(map[string]string, len(all))
+	all, err := s.titles(ctx, "SELECT id::text, TITLE, ERASED FROM TABLE_NAME WHERE id = ANY ($1::uuid[])", ids)
+	titles := make(map[string]title, len(all))
 	if err != nil {
 		return titles // the ids are shown all the same
 	}
 	for _, f := range all {
-		titles[f.ID] = f.Title
+		titles[f.ID] = f
 	}
 	return titles
 }

@@ -31,7 +31,7 @@ const (
 )
 
 // usage is the mistake of a command that has no other name.
-var usage = app.UsageError(errors.New("want projection compare [TYPE [ID...]], projection repair TYPE ID... or projection repair --all: try `server help`"))
+var usage = app.UsageError(errors.New("want projection compare [TYPE [ID...]], projection repair TYPE ID... or projection repair --all: try `server projection --help`"))
 
 // runProjection compares and repairs projections.
 func runProjection(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
@@ -39,9 +39,9 @@ func runProjection(ctx context.Context, s *app.Service, args []string, stdout io
 		return usage
 	}
 	var everything bool
-	o, err := admin.ParseOperation("projection "+args[0], args[1:], func(flags *flag.FlagSet) { flags.BoolVar(&everything, "all", false, "") })
+	o, err := admin.ParseOperation(args[1:], func(flags *flag.FlagSet) { flags.BoolVar(&everything, "all", false, "") })
 	if err != nil {
-		return app.UsageError(err)
+		return app.UsageError(fmt.Errorf("projection %s: %w", args[0], err))
 	}
 	if err := s.Open(ctx, true, true); err != nil {
 		return err
@@ -56,7 +56,7 @@ func runProjection(ctx context.Context, s *app.Service, args []string, stdout io
 	case args[0] == "repair" && everything && len(o.Args) == 0:
 		return repairEverything(ctx, s, projections, o, stdout)
 	case args[0] == "repair" && !everything && len(ids) > 0:
-		return repairAndReport(ctx, s, some, ids, o, stdout)
+		return repairAndReport(ctx, some, ids, o, stdout)
 	}
 	return usage
 }
@@ -99,7 +99,8 @@ type summary struct {
 
 // compareEntries shows the differences of projections, or of some ids of one.
 func compareEntries(ctx context.Context, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
-	out := admin.NewPrinter(stdout, o.JSON, "TYPE", "ID", "KIND", "OWNER_VERSION", "VERSION", "FIELDS")
+	out := admin.NewPrinter(stdout, o.JSON)
+	out.Line("TYPE\tID\tKIND\tOWNER_VERSION\tVERSION\tFIELDS")
 	sums := make([]summary, len(projections))
 	var found int64
 	for i, p := range projections {
@@ -164,9 +165,9 @@ func kindsText(counts map[kind]int64) string {
 }
 
 // repairAndReport repairs the given ids of a projection, or all that differ of some.
-func repairAndReport(ctx context.Context, s *app.Service, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
+func repairAndReport(ctx context.Context, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
 	for _, p := range projections {
-		r, failure := repair(ctx, p, ids, o, admin.LogProgress(s.Log, "projection repair"))
+		r, failure := repair(ctx, p, ids, o)
 		if failure != nil && r.Done == 0 {
 			return failure
 		}
@@ -177,7 +178,8 @@ func repairAndReport(ctx context.Context, s *app.Service, projections []projecti
 		for _, id := range r.Failed {
 			out.Line("%s is changed all the time: compare it again", id)
 		}
-		if o.DryRun {
+		if r.Done == 0 {
+			r.ActionID = uuid.Nil
 			out.Line("%d entries of %s match; nothing was changed", r.Matched, r.Type)
 		} else {
 			out.Line("repaired %d of %d entries of %s; action %s", r.Done, r.Matched, r.Type, r.ActionID)
@@ -198,7 +200,7 @@ func repairAndReport(ctx context.Context, s *app.Service, projections []projecti
 // identifies the databases first: one that fails over during the repair stays unknown.
 func repairEverything(ctx context.Context, s *app.Service, projections []projection, o admin.Operation, stdout io.Writer) error {
 	if o.DryRun { // a person who may only look cannot identify the databases
-		return repairAndReport(ctx, s, projections, nil, o, stdout)
+		return repairAndReport(ctx, projections, nil, o, stdout)
 	}
 	both := databasesOf(s)
 	for _, d := range both {
@@ -206,7 +208,7 @@ func repairEverything(ctx context.Context, s *app.Service, projections []project
 			return err
 		}
 	}
-	if err := repairAndReport(ctx, s, projections, nil, o, stdout); err != nil {
+	if err := repairAndReport(ctx, projections, nil, o, stdout); err != nil {
 		return err
 	}
 	covered := make(map[string]bool)

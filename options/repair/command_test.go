@@ -59,14 +59,23 @@ func (s *service) count(sql string, args ...any) (n int) {
 	return n
 }
 
+// audited is an entry of an audit.
+type audited struct {
+	admin.Entry
+
+	DatabaseUser  string
+	Items         int64
+	Before, After json.RawMessage
+}
+
 // audit returns what both audits have of an action, the oldest first.
-func (s *service) audit(action string) []admin.Entry {
+func (s *service) audit(action string) []audited {
 	s.Helper()
 	rows, _ := s.pool.Query(s.Context(), `SELECT action_id, actor, via, database_user, action, filter, reason, items, before, after FROM (
 		SELECT action_id, actor, via, database_user, action, filter, reason, items, before, after, create_time FROM video_catalog.audit
 		UNION ALL SELECT action_id, actor, via, database_user, action, filter, reason, items, before, after, create_time FROM video_catalog_read.audit) a
 		WHERE action = $1 ORDER BY create_time`, action)
-	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e admin.Entry, err error) {
+	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e audited, err error) {
 		return e, row.Scan(&e.ActionID, &e.Name, &e.Via, &e.DatabaseUser, &e.Action, &e.Filter, &e.Reason, &e.Items, &e.Before, &e.After)
 	})
 	if err != nil {
@@ -76,7 +85,7 @@ func (s *service) audit(action string) []admin.Entry {
 }
 
 // checkAudit checks who did what and why, and the items before and after.
-func (s *service) checkAudit(e admin.Entry, items int64, filter, reason, before, after string) {
+func (s *service) checkAudit(e audited, items int64, filter, reason, before, after string) {
 	s.Helper()
 	same := func(field string, got json.RawMessage, want string) {
 		s.Helper()

@@ -32,7 +32,7 @@ type identity struct{ Live, Known string }
 
 // database is the database of a side, and what a command made of it.
 type database struct {
-	ActionID uuid.UUID `json:"action_id,omitzero"` // zero after a dry run
+	ActionID uuid.UUID `json:"action_id,omitzero"` // zero if nothing was changed
 	Side     string    `json:"side"`               // commands or queries
 	Live     string    `json:"live"`
 	Known    string    `json:"known"` // before
@@ -99,8 +99,10 @@ func (d *database) find(ctx context.Context) error {
 // one transaction. If it is known already, nothing changes.
 func (d *database) accept(ctx context.Context, entry admin.Entry) error {
 	n, err := d.know(ctx, d.Live, entry)
-	if d.Changed = n > 0; err == nil {
+	if d.Changed = n > 0; d.Changed {
 		d.ActionID = entry.ActionID
+	} else if err == nil { // another operator has done it
+		d.Known = d.Live
 	}
 	return err
 }
@@ -109,7 +111,7 @@ func (d *database) print(out *admin.Printer) {
 	switch {
 	case d.Changed:
 		out.Line("%s: %s is known now, before it was %s; action %s", d.Side, d.Live, d.Known, d.ActionID)
-	case d.Live == d.Known, d.ActionID != uuid.Nil: // or another operator has done it
+	case d.Live == d.Known:
 		out.Line("%s: %s is known already; nothing was changed", d.Side, d.Live)
 	default:
 		out.Line("%s: %s is not known, but %s; nothing was changed", d.Side, d.Live, d.Known)
@@ -120,9 +122,9 @@ func (d *database) print(out *admin.Printer) {
 // runDatabases records the present databases of both sides as the known ones. It repairs nothing: a
 // person has compared the data.
 func runDatabases(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
-	o, err := admin.ParseOperation("databases", args, nil)
+	o, err := admin.ParseOperation(args, nil)
 	if err == nil && (len(o.Args) != 1 || o.Args[0] != "accept") {
-		err = errors.New("want databases accept: try `server help`")
+		err = errors.New("want databases accept: try `server databases --help`")
 	}
 	if err != nil {
 		return app.UsageError(err)

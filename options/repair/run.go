@@ -27,7 +27,7 @@ const (
 
 // repaired is what a repair did.
 type repaired struct {
-	ActionID uuid.UUID `json:"action_id,omitzero"` // zero after a dry run
+	ActionID uuid.UUID `json:"action_id,omitzero"` // zero if nothing was changed
 	Type     string    `json:"type"`
 	Matched  int64     `json:"matched"` // entries that differed
 	Done     int64     `json:"done"`    // entries that it has written
@@ -49,7 +49,6 @@ type run struct {
 	whole      source
 	entry      admin.Entry
 	dryRun     bool
-	progress   func(ctx context.Context, done int64)
 }
 
 // repair gives entries of a projection the state of their owner if they differ: the entries of ids,
@@ -59,10 +58,10 @@ type run struct {
 // The projector may run meanwhile. A repair waits for no event: an event that comes later finds its
 // version in the entry. A crash leaves the transactions before it, with their rows in the audit, and
 // the same command does the rest. The error is problem.NotFound if none of ids differs.
-func repair(ctx context.Context, p projection, ids []uuid.UUID, o admin.Operation, progress func(context.Context, int64)) (repaired, error) {
+func repair(ctx context.Context, p projection, ids []uuid.UUID, o admin.Operation) (repaired, error) {
 	whole := p.source(true)
 	entry, err := o.Entry(actionRepair, selection{Type: whole.name, IDs: ids})
-	r := run{projection: p, whole: whole, entry: entry, dryRun: o.DryRun, progress: progress}
+	r := run{projection: p, whole: whole, entry: entry, dryRun: o.DryRun}
 	r.ActionID, r.Type, r.Kinds = entry.ActionID, whole.name, make(map[kind]int64)
 	switch {
 	case err != nil:
@@ -103,7 +102,6 @@ func (r *run) repairAll(ctx context.Context) error {
 		}
 		after = upTo
 		r.Compared += rows
-		r.progress(ctx, r.Compared)
 	}
 	return nil
 }

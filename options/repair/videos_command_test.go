@@ -149,14 +149,14 @@ func TestProjectionMistakesAreRefused(t *testing.T) {
 		exit int
 		want string
 	}{
-		{nil, app.ExitUsage, "server help"},
+		{nil, app.ExitUsage, "--help"},
 		{[]string{"compare", "vidoe"}, app.ExitUsage, `TYPE "vidoe" must be an aggregate type with a projection: video`},
 		{[]string{"compare", "video", "7"}, app.ExitUsage, `ID "7" must be a UUID`},
-		{[]string{"compare", "--all"}, app.ExitUsage, "server help"},
+		{[]string{"compare", "--all"}, app.ExitUsage, "--help"},
 		{[]string{"compare", "--filter", "kind=ahead"}, app.ExitUsage, "-filter"},
-		{[]string{"repair", "--why", "x"}, app.ExitUsage, "server help"},
-		{[]string{"repair", "video", "--why", "x"}, app.ExitUsage, "server help"},
-		{[]string{"repair", "video", id, "--all", "--why", "x"}, app.ExitUsage, "server help"},
+		{[]string{"repair", "--why", "x"}, app.ExitUsage, "--help"},
+		{[]string{"repair", "video", "--why", "x"}, app.ExitUsage, "--help"},
+		{[]string{"repair", "video", id, "--all", "--why", "x"}, app.ExitUsage, "--help"},
 		{[]string{"repair", "video", id}, app.ExitUsage, "--why"},
 		{[]string{"repair", "--all"}, app.ExitUsage, "--why"},
 		{[]string{"repair", "video", id, "--why", "x"}, app.ExitNothing, "differs from its owner"},

@@ -155,7 +155,7 @@ func (s *sides) compareBy(v videos, wait time.Duration) compared {
 // repair repairs entries, or all if there are none.
 func (s *sides) repair(ids ...uuid.UUID) repaired {
 	s.Helper()
-	result, err := repair(s.Context(), s.compared, ids, admin.Operation{Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}, func(context.Context, int64) {})
+	result, err := repair(s.Context(), s.compared, ids, admin.Operation{Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}})
 	if err != nil {
 		s.Errorf("repair() = %v", err)
 	}
@@ -642,7 +642,7 @@ func BenchmarkCompare(b *testing.B) {
 	}
 	all := newVideos(pool, pool)
 	why := admin.Operation{Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}
-	if _, err := repair(b.Context(), all, nil, why, func(context.Context, int64) {}); err != nil {
+	if _, err := repair(b.Context(), all, nil, why); err != nil {
 		b.Fatal(err)
 	}
 	if _, err := pool.Exec(b.Context(), "VACUUM (ANALYZE)"); err != nil {

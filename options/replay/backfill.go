@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -56,13 +57,14 @@ func runBackfill(ctx context.Context, s *app.Service, args []string, stdout io.W
 	if err := s.Open(ctx, true, false); err != nil {
 		return err
 	}
-	b := backfill{aggregates: of, pool: s.Commands, entry: entry, most: mostPending, progress: admin.LogProgress(s.Log, "backfill")}
+	b := backfill{aggregates: of, pool: s.Commands, entry: entry, most: mostPending, progress: logProgress(s.Log)}
 	result, failure := b.run(ctx, after, o.DryRun)
 	if failure != nil && result.Done == 0 {
 		return failure
 	}
 	p := admin.NewPrinter(stdout, o.JSON)
-	if o.DryRun {
+	if result.Done == 0 {
+		result.ActionID = uuid.Nil
 		p.Line("%d aggregates match; nothing was changed", result.Matched)
 	} else {
 		p.Line("published %d of %d aggregates; action %s", result.Done, result.Matched, result.ActionID)
@@ -74,6 +76,21 @@ func runBackfill(ctx context.Context, s *app.Service, args []string, stdout io.W
 	return errors.Join(p.End(), failure)
 }
 
+// progressInterval is how often the progress of a backfill is logged.
+const progressInterval = 5 * time.Second
+
+// logProgress returns a function that logs how many aggregates are done, but not more often than
+// every few seconds.
+func logProgress(log *slog.Logger) func(ctx context.Context, done int64) {
+	logged := time.Now()
+	return func(ctx context.Context, done int64) {
+		if time.Since(logged) >= progressInterval {
+			logged = time.Now()
+			log.InfoContext(ctx, "backfill: running", "done", done)
+		}
+	}
+}
+
 // selection is the filter of an entry in the audit.
 type selection struct {
 	Type  string    `json:"type"`
@@ -82,9 +99,9 @@ type selection struct {
 
 // parseBackfill reads the flags, and the aggregate type.
 func parseBackfill(args []string) (o admin.Operation, of aggregates, after uuid.UUID, err error) {
-	o, err = admin.ParseOperation("backfill", args, func(flags *flag.FlagSet) { flags.TextVar(&after, "after", uuid.Nil, "") })
+	o, err = admin.ParseOperation(args, func(flags *flag.FlagSet) { flags.TextVar(&after, "after", uuid.Nil, "") })
 	if err != nil {
-		return o, of, after, err
+		return o, of, after, fmt.Errorf("backfill: %w", err)
 	}
 	var types []string
 	for _, a := range all() {
@@ -109,7 +126,7 @@ type backfill struct {
 
 // backfillResult is what a backfill did.
 type backfillResult struct {
-	ActionID uuid.UUID `json:"action_id,omitzero"` // zero after a dry run
+	ActionID uuid.UUID `json:"action_id,omitzero"` // zero if nothing was published
 	Matched  int64     `json:"matched"`            // aggregates that there were when it began
 	Done     int64     `json:"done"`
 	Last     uuid.UUID `json:"last_id,omitzero"` // the id behind which it continues

@@ -62,8 +62,7 @@ func seek(ctx context.Context, s *app.Service, args []string, stdout io.Writer) 
 	if err != nil {
 		return err
 	}
-	entry.Items = result.Matched
-	if result.Done, err = inbox.forget(ctx, entry); err != nil {
+	if result.Done, err = inbox.forget(ctx, entry, result.Matched); err != nil {
 		return err
 	}
 	if _, err := client.SubscriptionAdminClient.Seek(ctx, &pubsubpb.SeekRequest{
@@ -92,11 +91,11 @@ type seekResult struct {
 
 // parseSeek reads the flags, and SUBSCRIPTION and TIME.
 func parseSeek(args []string) (o admin.Operation, since time.Time, err error) {
-	if o, err = admin.ParseOperation("seek", args, nil); err != nil {
-		return o, since, err
+	if o, err = admin.ParseOperation(args, nil); err != nil {
+		return o, since, fmt.Errorf("seek: %w", err)
 	}
 	if len(o.Args) != 2 {
-		return o, since, fmt.Errorf("seek has %d arguments, want SUBSCRIPTION and TIME: try `server help`", len(o.Args))
+		return o, since, fmt.Errorf("seek has %d arguments, want SUBSCRIPTION and TIME: try `server seek --help`", len(o.Args))
 	}
 	since, err = time.Parse(time.RFC3339, o.Args[1])
 	switch {
@@ -147,10 +146,10 @@ func (i inbox) count(ctx context.Context) (n int64, err error) {
 
 // forget makes every event new to the consumer: it appends the entry to the audit, and then empties
 // the inbox, in short transactions. It returns how many events were deleted.
-func (i inbox) forget(ctx context.Context, e admin.Entry) (n int64, err error) {
+func (i inbox) forget(ctx context.Context, e admin.Entry, items int64) (n int64, err error) {
 	q := sqlcgen.New(i.pool)
 	if err := q.InsertSeekAudit(ctx, sqlcgen.InsertSeekAuditParams{
-		ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: e.Items,
+		ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: items,
 	}); err != nil {
 		return 0, store.Wrap(err, "append audit")
 	}

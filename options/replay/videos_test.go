@@ -407,7 +407,7 @@ func TestReplayMistakesAreRefused(t *testing.T) {
 	if _, err := b.run(t.Context(), uuid.Nil, false); err == nil {
 		t.Error("backfill without an entry = nil, want an error")
 	}
-	if _, err := (inbox{s.pool, "catalog"}).forget(t.Context(), admin.Entry{}); err == nil {
+	if _, err := (inbox{s.pool, "catalog"}).forget(t.Context(), admin.Entry{}, 0); err == nil {
 		t.Error("forget without an entry = nil, want an error")
 	}
 	if got := s.count(audited) + s.count(pendingEvents); got != 0 {

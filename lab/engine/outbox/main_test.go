@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/lab/engine/rig"
@@ -30,12 +29,6 @@ func TestMain(m *testing.M) {
 // listBlocked returns the blocked aggregates.
 func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]admin.Blocked, error) {
 	t.Helper()
-	return store.NewOutbox(pool).ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
-}
-
-// operator returns an operator's request for one aggregate, and its first event.
-func operator(b admin.Blocked) admin.Request {
-	request := rig.Operator(b.Aggregate)
-	request.EventID = b.EventID
-	return request
+	blocked, _, err := store.NewOutbox(pool).ListBlocked(t.Context(), admin.Filter{}, 10)
+	return blocked, err
 }

@@ -26,6 +26,7 @@ import (
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
 )
 
 // book is where the brokers of a test write down what they are sent.
@@ -507,7 +508,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 	if got := len(server.Published()); got != poisoned-1 {
 		t.Errorf("%d events are published, want the %d before it", got, poisoned-1)
 	}
-	if _, err := admin.Skip(t.Context(), store.NewOutbox(s.pool), operator(blocked[0])); err != nil {
+	if _, err := store.NewOutbox(s.pool).SkipBlocked(t.Context(), blocked, rig.Operator); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()

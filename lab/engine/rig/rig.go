@@ -79,13 +79,8 @@ func KindOf(err error) problem.Kind {
 	return 0
 }
 
-// Operator returns an operator's request for one aggregate.
-func Operator(aggregate envelope.Aggregate) admin.Request {
-	return admin.Request{
-		Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test",
-		Actor: admin.Actor{Name: "ann@desk", Via: "command"},
-	}
-}
+// Operator is the entry of what an operator does.
+var Operator = admin.Entry{Actor: admin.Actor{Name: "ann@desk", Via: "command"}, Action: "test", Filter: []byte("{}"), Reason: "test"}
 
 // CheckInvariants checks what must always hold in the tables of the outbox, also when the
 // test is ending.

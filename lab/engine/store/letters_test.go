@@ -17,6 +17,7 @@ import (
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/lab/engine/rig"
@@ -67,21 +68,23 @@ func (l *letters) letter(name string) envelope.Aggregate {
 
 // RequeueEvent requeues one aggregate, as an operator would.
 func (l *letters) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
-	_, err := admin.Requeue(ctx, l.Outbox, operator(aggregate))
+	_, err := l.RetryBlocked(ctx, []admin.Blocked{{Aggregate: aggregate}}, operator)
 	return err
 }
 
 // SkipEvent gives up the first event of an aggregate, as an operator would.
 func (l *letters) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
-	request := operator(aggregate)
-	request.EventID = eventID
-	_, err := admin.Skip(ctx, l.Outbox, request)
+	n, err := l.SkipBlocked(ctx, []admin.Blocked{{Aggregate: aggregate, EventID: eventID}}, operator)
+	if n == 0 && err == nil {
+		return problem.Errorf(problem.NotFound, "event %s is not the first one", eventID)
+	}
 	return err
 }
 
 // blocked returns the blocked aggregates.
 func (l *letters) listBlocked(maxRows int) ([]admin.Blocked, error) {
-	return l.ListBlocked(l.t.Context(), admin.Filter{}, envelope.Aggregate{}, maxRows)
+	blocked, _, err := l.ListBlocked(l.t.Context(), admin.Filter{}, maxRows)
+	return blocked, err
 }
 
 // nameOf is the name of an event.

@@ -8,16 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// everything is a request for all that waits for a person.
-func everything() admin.Request {
-	return admin.Request{All: true, Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}}
+// everything lets an operator act on all that waits for a person.
+func everything(ctx context.Context, s operate.Sides, action string) (operate.Result, error) {
+	e := operator
+	e.Action, e.ActionID = action, uuid.New()
+	return s.Act(ctx, action, admin.Filter{}, operate.MostItems, e)
 }
 
 // parkMany parks n aggregates, each with one event.
@@ -39,8 +43,8 @@ func parkMany(t *testing.T, l *letters, n int) {
 func TestTwoOperatorsShareTheWork(t *testing.T) {
 	t.Parallel()
 	const parked = 2500
-	for name, act := range map[string]func(context.Context, admin.Outbox, admin.Request) (admin.Result, error){"requeue": admin.Requeue, "skip": admin.Skip} {
-		t.Run(name, func(t *testing.T) {
+	for action, deferred := range map[string]int{operate.Retry: parked, operate.Skip: 0} {
+		t.Run(action, func(t *testing.T) {
 			t.Parallel()
 			l := newLetters(t, 4)
 			parkMany(t, l, parked)
@@ -48,9 +52,9 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 			var operators sync.WaitGroup
 			for range 3 {
 				operators.Go(func() {
-					result, err := act(t.Context(), l.Outbox, everything())
-					if err != nil || result.Failures > 0 {
-						t.Errorf("%s = %+v, %v", name, result, err)
+					result, err := everything(t.Context(), operate.Sides{Outbox: l.Outbox}, action)
+					if err != nil || (result.Done == 0) != (result.ActionID == uuid.Nil) {
+						t.Errorf("%s = %+v, %v", action, result, err)
 					}
 					done.Add(result.Done)
 				})
@@ -62,103 +66,48 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 			if got := l.count("SELECT sum(items)::int FROM video_catalog.audit"); got != parked || done.Load() != parked {
 				t.Errorf("the audit has %d items, and the results have %d, want %d", got, done.Load(), parked)
 			}
-			want := map[string]int{"requeue": parked, "skip": 0}[name]
-			if got := l.count("SELECT count(*) FROM video_catalog.outbox_deferred"); got != want {
-				t.Errorf("%d events are deferred, want %d", got, want)
+			if got := l.count("SELECT count(*) FROM video_catalog.outbox_deferred"); got != deferred {
+				t.Errorf("%d events are deferred, want %d", got, deferred)
 			}
 		})
 	}
 }
 
-// The changes of an interrupted action stay. They are in its result and in the audit.
-func TestInterruptedActionSaysWhatIsDone(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	parkMany(t, l, 2500)
-	ctx, cancel := context.WithCancel(t.Context())
-	request := everything()
-	request.Progress = func(int64, int64) { cancel() } // after the first transaction
-	result, err := admin.Requeue(ctx, l.Outbox, request)
-	if !errors.Is(err, context.Canceled) || result.Done != 1000 || result.Matched != 2500 {
-		t.Errorf("Requeue() = %+v, %v, want 1,000 of 2,500 and the interrupt", result, err)
-	}
-	if got := l.count("SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NULL"); got != 1000 {
-		t.Errorf("%d aggregates are due, want 1,000", got)
-	}
-	if got := l.count("SELECT sum(items)::int FROM video_catalog.audit WHERE action_id = $1", result.ActionID); got != 1000 {
-		t.Errorf("the audit has %d items, want 1,000", got)
-	}
-}
-
-// An action for what a person has seen does not change what came later.
-func TestConfirmedCountHolds(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	parkMany(t, l, 2)
-	request := everything()
-	request.DryRun = true
-	seen, err := admin.Skip(t.Context(), l.Outbox, request)
-	if err != nil || seen.Matched != 2 {
-		t.Fatalf("dry run = %+v, %v, want 2", seen, err)
-	}
-	execute(t, l.pool, `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-		VALUES ('parcel', 'p3', (`+lanes("parcel", "p", 3)+`)[3], 8, 'refused', now())`)
-	request.DryRun, request.Confirmed = false, seen.Matched
-	if result, err := admin.Skip(t.Context(), l.Outbox, request); kindOf(err) != problem.Precondition || result.Done != 0 {
-		t.Errorf("Skip() of more than was confirmed = %+v, %v, want Precondition", result, err)
-	}
-}
-
-// Replay keeps what cannot be applied, names it, and applies a message again if it crashes
-// before the message is deleted.
-func TestReplayKeepsWhatCannotBeApplied(t *testing.T) {
+// A retry keeps the messages that cannot be applied, and names them. If it fails before the others
+// are deleted, another one applies them again.
+func TestRetryKeepsWhatCannotBeApplied(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	inbox := store.NewInbox(pool)
-	const messages = 130 // more than the result names, and than one transaction deletes
+	sides := operate.Sides{Inbox: store.NewInbox(pool)}
+	const messages = 65
 	for i := range messages {
-		m := quarantined(string(rune('a'+i%26)) + time.Duration(i).String())
-		m.Attributes[envelope.AttrAggregateType] = []string{"parcel", "letter"}[i%2]
-		if err := inbox.Quarantine(t.Context(), "consumer", m); err != nil {
+		if err := sides.Inbox.Quarantine(t.Context(), "consumer", quarantined(time.Duration(i).String())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	request := everything()
-	request.All, request.Filter.Type = false, "letter"
 	applied := map[int64]int{}
-	crash := errors.New("crash")
-	crashed, err := admin.Replay(t.Context(), failing{inbox, crash}, func(_ context.Context, m admin.Quarantined) error {
+	sides.Replay = func(_ context.Context, m admin.Quarantined) error {
 		applied[m.ID]++
-		return nil
-	}, request)
-	if !errors.Is(err, crash) || crashed.Done != 0 {
-		t.Errorf("Replay() that crashes = %+v, %v, want nothing done", crashed, err)
-	}
-	result, err := admin.Replay(t.Context(), inbox, func(_ context.Context, m admin.Quarantined) error {
-		if applied[m.ID]++; applied[m.ID] == 1 && m.ID%4 == 0 {
+		if m.ID%4 == 0 {
 			return errors.New("still unreadable")
 		}
 		return nil
-	}, request)
-	if err != nil || result.Matched != messages/2 || result.Done+result.Failures != messages/2 || result.Failures == 0 || len(result.Failed) != int(result.Failures) {
-		t.Errorf("Replay() = %+v, %v, want each applied or named", result, err)
 	}
-	if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); got != messages/2+int(result.Failures) {
-		t.Errorf("%d messages are in quarantine, want the other type and %d that failed", got, result.Failures)
+	execute(t, pool, "ALTER TABLE video_catalog_read.audit ADD CONSTRAINT broken CHECK (false)")
+	if result, err := everything(t.Context(), sides, operate.Retry); err == nil || result.Done != 0 || result.ActionID != uuid.Nil {
+		t.Errorf("a retry that cannot be recorded = %+v, %v, want nothing done", result, err)
+	}
+	execute(t, pool, "ALTER TABLE video_catalog_read.audit DROP CONSTRAINT broken")
+	result, err := everything(t.Context(), sides, operate.Retry)
+	if err != nil || result.Matched != messages || result.Done != messages-messages/4 || len(result.Failed) != messages/4 || applied[1] != 2 {
+		t.Errorf("retry = %+v, %v, want each applied or named", result, err)
+	}
+	if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); got != messages/4 {
+		t.Errorf("%d messages are in quarantine, want the %d that failed", got, messages/4)
 	}
 	if got := count(t, pool, "SELECT sum(items)::int FROM video_catalog_read.audit"); got != int(result.Done) {
 		t.Errorf("the audit has %d items, want %d", got, result.Done)
 	}
-}
-
-// failing is a quarantine that fails to delete.
-type failing struct {
-	admin.Quarantine
-	err error
-}
-
-func (f failing) DeleteQuarantine(context.Context, []int64, admin.Entry) (int, error) {
-	return 0, f.err
 }
 
 // Messages that differ only in numbers, ids and quoted words have one cause.
@@ -189,10 +138,10 @@ func TestSkipOfOneNamesTheEvent(t *testing.T) {
 	l := newLetters(t, 4)
 	l.append(l.pool, "a1 a2")
 	l.park("a1 a2", "a1")
-	request := operator(l.letter("a"))
-	for _, request.DryRun = range []bool{true, false} {
-		if _, err := admin.Skip(t.Context(), l.Outbox, request); kindOf(err) != problem.Invalid {
-			t.Errorf("Skip() of an aggregate without an event = %v, want Invalid", err)
+	for _, entry := range []admin.Entry{{}, operator} {
+		_, err := operate.Sides{Outbox: l.Outbox}.Act(t.Context(), operate.Skip, admin.Filter{Aggregate: l.letter("a").ID}, 10, entry)
+		if kindOf(err) != problem.Invalid {
+			t.Errorf("skip of an aggregate without an event = %v, want Invalid", err)
 		}
 	}
 	if got := l.count("SELECT count(*) FROM video_catalog.outbox_deferred"); got != 2 {
@@ -200,8 +149,8 @@ func TestSkipOfOneNamesTheEvent(t *testing.T) {
 	}
 }
 
-// An interrupted replay deletes and audits the messages that it has applied, and no others.
-func TestInterruptedReplayRecordsWhatIsApplied(t *testing.T) {
+// A retry that is interrupted deletes and audits the messages that it has applied, and no others.
+func TestInterruptedRetryRecordsWhatIsApplied(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	inbox := store.NewInbox(pool)
@@ -212,14 +161,14 @@ func TestInterruptedReplayRecordsWhatIsApplied(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	applied := 0
-	result, err := admin.Replay(ctx, inbox, func(context.Context, admin.Quarantined) error {
+	result, err := everything(ctx, operate.Sides{Inbox: inbox, Replay: func(context.Context, admin.Quarantined) error {
 		if applied++; applied == 2 {
 			cancel()
 		}
 		return nil
-	}, everything())
+	}}, operate.Retry)
 	if !errors.Is(err, context.Canceled) || applied != 2 || result.Done != 2 {
-		t.Errorf("Replay() = %+v, %v after %d messages, want 2 done and the interrupt", result, err, applied)
+		t.Errorf("retry = %+v, %v after %d messages, want 2 done and the interrupt", result, err, applied)
 	}
 	if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); got != 3 {
 		t.Errorf("%d messages are in quarantine, want 3", got)

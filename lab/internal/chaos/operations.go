@@ -202,7 +202,7 @@ func requeueBlocked(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 		return nil
 	}
 	const done, nothing = 0, 3 // it may have been purged
-	_, _, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", event.AggregateVideo + "/" + id, why}, nil)
+	_, _, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", "--type=" + event.AggregateVideo, "--aggregate=" + id, why}, nil)
 	return err
 }
 

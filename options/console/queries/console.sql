@@ -106,17 +106,15 @@ SELECT event_id FROM video_catalog.outbox_skipped WHERE event_id = ANY (@event_i
 -- Reports whether the command side has an inbox, which is a table of the option reactions.
 SELECT (to_regclass('video_catalog.inbox') IS NOT NULL)::bool AS has;
 
+-- name: HasComparisons :one
+-- Reports whether the query side has the results of comparisons, which is a table of the option repair.
+SELECT (to_regclass('video_catalog_read.comparisons') IS NOT NULL)::bool AS has;
+
 -- name: ListApplied :many
 -- Returns when each of some events was applied, by consumer.
 SELECT i.consumer, i.event_id, i.received_at FROM video_catalog_read.inbox i
 WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uuid[])
 ORDER BY i.received_at;
-
--- name: ListQuarantined :many
--- Returns the events of a list that are in quarantine, with the number of the message.
-SELECT q.id, (q.attributes ->> 'event_id')::text AS event_id FROM video_catalog_read.quarantine q
-WHERE q.attributes ->> 'event_id' = ANY (@event_ids::text[])
-ORDER BY q.id;
 
 -- name: GetCommandPrivileges :one
 -- Returns the user of this connection, and whether it may act on the command side.
@@ -128,13 +126,29 @@ SELECT session_user::text AS name,
 SELECT session_user::text AS name,
 	coalesce(has_table_privilege(to_regclass('video_catalog_read.quarantine'), 'DELETE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes;
 
+-- name: LastSeek :one
+-- Returns when an inbox was last emptied, to have events delivered again; the epoch if that was not lately.
+SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at FROM video_catalog_read.audit a WHERE a.action = 'inbox.seek';
+
 -- name: ListTitled :many
--- Returns the tables of aggregates whose rows have a title or a name, and that column.
-SELECT format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name
+-- Returns the tables of aggregates whose rows have a title or a name, that column, and the condition of an erased row.
+SELECT format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name,
+	CASE WHEN p.attname IS NULL THEN 'false' ELSE 'purge_time IS NOT NULL' END AS erased
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname IN ('title', 'name') AND a.atttypid = 'text'::regtype
 JOIN pg_catalog.pg_attribute i ON i.attrelid = c.oid AND i.attname = 'id' AND i.atttypid = 'uuid'::regtype
 JOIN pg_catalog.pg_attribute v ON v.attrelid = c.oid AND v.attname = 'version' AND v.atttypid = 'bigint'::regtype
+LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = 'purge_time' AND NOT p.attisdropped
 WHERE n.nspname = 'video_catalog' AND c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
 ORDER BY table_name, column_name;
+
+-- name: ListCommandAudit :many
+-- Returns what operators did to the command side, the newest first.
+SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
+FROM video_catalog.audit a ORDER BY a.id DESC LIMIT @max_rows;
+
+-- name: ListQueryAudit :many
+-- The same for the query side.
+SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
+FROM video_catalog_read.audit a ORDER BY a.id DESC LIMIT @max_rows;

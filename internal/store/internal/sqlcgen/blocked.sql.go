@@ -12,40 +12,10 @@ import (
 	"github.com/google/uuid"
 )
 
-const CountBlocked = `-- name: CountBlocked :one
-SELECT count(*)::bigint
-FROM video_catalog.outbox_blocked b
-WHERE ($1::text = '' OR b.aggregate_type = $1)
-	AND ($2::text = '' OR b.aggregate_id = $2)
-	AND ($3::text = '' OR b.cause = $3)
-	AND (b.parked_at IS NOT NULL OR $2 <> '')
-	AND ($4::interval = '0' OR b.parked_at < now() - $4)
-`
-
-type CountBlockedParams struct {
-	AggregateType string
-	AggregateID   string
-	Cause         string
-	Age           time.Duration
-}
-
-// Counts the aggregates that an action would change: parked ones, and a blocked one that is named.
-func (q *Queries) CountBlocked(ctx context.Context, arg CountBlockedParams) (int64, error) {
-	row := q.db.QueryRow(ctx, CountBlocked,
-		arg.AggregateType,
-		arg.AggregateID,
-		arg.Cause,
-		arg.Age,
-	)
-	var column_1 int64
-	err := row.Scan(&column_1)
-	return column_1, err
-}
-
 const GroupBlocked = `-- name: GroupBlocked :many
 
 SELECT b.cause::text AS cause, max(b.last_error)::text AS sample, count(*) AS items, count(b.parked_at) AS waiting,
-	coalesce(min(b.parked_at), 'epoch')::timestamptz AS first_time, coalesce(max(b.parked_at), 'epoch')::timestamptz AS last_time
+	coalesce(min(b.parked_at), 'epoch')::timestamptz AS since
 FROM video_catalog.outbox_blocked b
 GROUP BY b.cause
 ORDER BY items DESC, b.cause
@@ -53,16 +23,15 @@ LIMIT $1
 `
 
 type GroupBlockedRow struct {
-	Cause     string
-	Sample    string
-	Items     int64
-	Waiting   int64
-	FirstTime time.Time
-	LastTime  time.Time
+	Cause   string
+	Sample  string
+	Items   int64
+	Waiting int64
+	Since   time.Time
 }
 
 // Queries and actions of operators, for aggregates whose event the broker refused. Each action and its audit row are
-// one statement. An empty text in a filter matches all.
+// one statement.
 // Returns the blocked aggregates by cause, the largest group first.
 func (q *Queries) GroupBlocked(ctx context.Context, maxRows int32) ([]GroupBlockedRow, error) {
 	rows, err := q.db.Query(ctx, GroupBlocked, maxRows)
@@ -78,8 +47,7 @@ func (q *Queries) GroupBlocked(ctx context.Context, maxRows int32) ([]GroupBlock
 			&i.Sample,
 			&i.Items,
 			&i.Waiting,
-			&i.FirstTime,
-			&i.LastTime,
+			&i.Since,
 		); err != nil {
 			return nil, err
 		}
@@ -94,29 +62,28 @@ func (q *Queries) GroupBlocked(ctx context.Context, maxRows int32) ([]GroupBlock
 const ListBlocked = `-- name: ListBlocked :many
 SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.cause::text AS cause, b.parked_at,
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version,
-	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time
+	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time, count(*) OVER () AS total
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
 	SELECT d.id, d.version, d.event_type, d.occurred_at FROM video_catalog.outbox_deferred d
 	WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
 	ORDER BY d.seq LIMIT 1
 ) h ON true
-WHERE (b.aggregate_type, b.aggregate_id) > ($1::text, $2::text)
-	AND ($3::text = '' OR b.aggregate_type = $3)
-	AND ($4::text = '' OR b.aggregate_id = $4)
-	AND ($5::text = '' OR b.cause = $5)
-	AND ($6::interval = '0' OR b.parked_at < now() - $6)
+WHERE ($1::text = '' OR h.id::text = $1)
+	AND ($2::text = '' OR b.aggregate_type = $2)
+	AND ($3::text = '' OR b.aggregate_id = $3)
+	AND ($4::text = '' OR b.cause = $4 OR strpos(b.last_error, $4) > 0)
+	AND (b.parked_at IS NOT NULL OR NOT $5::boolean)
 ORDER BY b.aggregate_type, b.aggregate_id
-LIMIT $7
+LIMIT $6
 `
 
 type ListBlockedParams struct {
-	AfterType     string
-	AfterID       string
+	ID            string
 	AggregateType string
 	AggregateID   string
 	Cause         string
-	Age           time.Duration
+	Parked        bool
 	MaxRows       int32
 }
 
@@ -132,18 +99,18 @@ type ListBlockedRow struct {
 	Version       int64
 	EventType     string
 	EventTime     time.Time
+	Total         int64
 }
 
-// Returns blocked aggregates behind the given one in the order of their keys, with the first event of each. With an age it
-// returns only those that have been parked for that long.
+// Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty text
+// matches all, and so does a cause that is a part of the error. With parked it returns only those that wait for a person.
 func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]ListBlockedRow, error) {
 	rows, err := q.db.Query(ctx, ListBlocked,
-		arg.AfterType,
-		arg.AfterID,
+		arg.ID,
 		arg.AggregateType,
 		arg.AggregateID,
 		arg.Cause,
-		arg.Age,
+		arg.Parked,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -165,6 +132,7 @@ func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]Lis
 			&i.Version,
 			&i.EventType,
 			&i.EventTime,
+			&i.Total,
 		); err != nil {
 			return nil, err
 		}
@@ -176,20 +144,15 @@ func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]Lis
 	return items, nil
 }
 
-const RequeueBlocked = `-- name: RequeueBlocked :many
+const RetryBlocked = `-- name: RetryBlocked :one
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at
-	FROM video_catalog.outbox_blocked b
-	WHERE (b.aggregate_type, b.aggregate_id) > ($1::text, $2::text)
-		AND ($3::text = '' OR b.aggregate_type = $3)
-		AND ($4::text = '' OR b.aggregate_id = $4)
-		AND ($5::text = '' OR b.cause = $5)
-		AND (b.parked_at IS NOT NULL OR $4 <> '')
-		AND ($6::interval = '0' OR b.parked_at < now() - $6)
+	FROM (SELECT unnest($1::text[]) AS aggregate_type, unnest($2::text[]) AS aggregate_id) named
+	JOIN video_catalog.outbox_blocked b ON b.aggregate_type = named.aggregate_type AND b.aggregate_id = named.aggregate_id
+	WHERE b.parked_at IS NOT NULL OR b.attempts > 0 OR b.next_retry_at > clock_timestamp()
 	ORDER BY b.aggregate_type, b.aggregate_id
-	LIMIT $7
-	FOR UPDATE
-), requeued AS (
+	FOR UPDATE OF b
+), retried AS (
 	UPDATE video_catalog.outbox_blocked b
 	SET parked_at = NULL, attempts = 0, next_retry_at = now()
 	FROM due
@@ -197,45 +160,30 @@ WITH due AS (
 	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT $8, $9, $10, $11, $12, $13, count(*), jsonb_agg(to_jsonb(r) ORDER BY r.aggregate_type, r.aggregate_id)
-	FROM requeued r HAVING count(*) > 0
+	SELECT $3, $4, $5, $6, $7, $8, count(*), jsonb_agg(to_jsonb(r) ORDER BY r.aggregate_type, r.aggregate_id)
+	FROM retried r HAVING count(*) > 0
 )
-SELECT r.aggregate_type, r.aggregate_id FROM requeued r ORDER BY r.aggregate_type, r.aggregate_id
+SELECT count(*) FROM retried
 `
 
-type RequeueBlockedParams struct {
-	AfterType     string
-	AfterID       string
-	AggregateType string
-	AggregateID   string
-	Cause         string
-	Age           time.Duration
-	MaxRows       int32
-	ActionID      uuid.UUID
-	Actor         string
-	Via           string
-	Action        string
-	Filter        []byte
-	Reason        string
+type RetryBlockedParams struct {
+	Types    []string
+	Ids      []string
+	ActionID uuid.UUID
+	Actor    string
+	Via      string
+	Action   string
+	Filter   []byte
+	Reason   string
 }
 
-type RequeueBlockedRow struct {
-	AggregateType string
-	AggregateID   string
-}
-
-// Makes blocked aggregates behind the given one due immediately, at most max_rows, and returns them in the order of their
-// keys. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds other
+// Makes blocked aggregates due immediately, and returns how many it has changed: not those that another person has made due.
+// The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds other
 // attempts, and so does not park the event again.
-func (q *Queries) RequeueBlocked(ctx context.Context, arg RequeueBlockedParams) ([]RequeueBlockedRow, error) {
-	rows, err := q.db.Query(ctx, RequeueBlocked,
-		arg.AfterType,
-		arg.AfterID,
-		arg.AggregateType,
-		arg.AggregateID,
-		arg.Cause,
-		arg.Age,
-		arg.MaxRows,
+func (q *Queries) RetryBlocked(ctx context.Context, arg RetryBlockedParams) (int64, error) {
+	row := q.db.QueryRow(ctx, RetryBlocked,
+		arg.Types,
+		arg.Ids,
 		arg.ActionID,
 		arg.Actor,
 		arg.Via,
@@ -243,42 +191,23 @@ func (q *Queries) RequeueBlocked(ctx context.Context, arg RequeueBlockedParams) 
 		arg.Filter,
 		arg.Reason,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []RequeueBlockedRow
-	for rows.Next() {
-		var i RequeueBlockedRow
-		if err := rows.Scan(&i.AggregateType, &i.AggregateID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
-const SkipBlocked = `-- name: SkipBlocked :many
+const SkipBlocked = `-- name: SkipBlocked :one
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq
-	FROM video_catalog.outbox_blocked b
+	FROM (SELECT unnest($1::text[]) AS aggregate_type, unnest($2::text[]) AS aggregate_id, unnest($3::uuid[]) AS event_id) named
+	JOIN video_catalog.outbox_blocked b ON b.aggregate_type = named.aggregate_type AND b.aggregate_id = named.aggregate_id
 	CROSS JOIN LATERAL (
 		SELECT d.seq, d.id FROM video_catalog.outbox_deferred d
 		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
 		ORDER BY d.seq LIMIT 1
 	) h
-	WHERE (b.aggregate_type, b.aggregate_id) > ($1::text, $2::text)
-		AND ($3::text = '' OR b.aggregate_type = $3)
-		AND ($4::text = '' OR b.aggregate_id = $4)
-		AND ($5::text = '' OR b.cause = $5)
-		AND (b.parked_at IS NOT NULL OR $4 <> '')
-		AND ($6::interval = '0' OR b.parked_at < now() - $6)
-		AND ($7::uuid IS NULL OR h.id = $7)
+	WHERE h.id = named.event_id
 	ORDER BY b.aggregate_type, b.aggregate_id
-	LIMIT $8
 	FOR UPDATE OF b
 ), gone AS (
 	DELETE FROM video_catalog.outbox_deferred d USING due
@@ -286,7 +215,7 @@ WITH due AS (
 	RETURNING d.aggregate_type, d.aggregate_id, d.seq, d.id AS event_id, d.event_type, d.version
 ), noted AS (
 	INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason)
-	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, $9, $10 FROM gone
+	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, $4, $5 FROM gone
 ), skipped AS (
 	UPDATE video_catalog.outbox_blocked b
 	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1, oldest_at = (
@@ -299,47 +228,32 @@ WITH due AS (
 	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, gone.event_id, gone.event_type, gone.version
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT $11, $9, $12, $13, $14, $10, count(*), jsonb_agg(to_jsonb(s) ORDER BY s.aggregate_type, s.aggregate_id)
+	SELECT $6, $4, $7, $8, $9, $5, count(*), jsonb_agg(to_jsonb(s) ORDER BY s.aggregate_type, s.aggregate_id)
 	FROM skipped s HAVING count(*) > 0
 )
-SELECT s.aggregate_type, s.aggregate_id FROM skipped s ORDER BY s.aggregate_type, s.aggregate_id
+SELECT count(*) FROM skipped
 `
 
 type SkipBlockedParams struct {
-	AfterType     string
-	AfterID       string
-	AggregateType string
-	AggregateID   string
-	Cause         string
-	Age           time.Duration
-	EventID       *uuid.UUID
-	MaxRows       int32
-	Actor         string
-	Reason        string
-	ActionID      uuid.UUID
-	Via           string
-	Action        string
-	Filter        []byte
+	Types    []string
+	Ids      []string
+	EventIds []uuid.UUID
+	Actor    string
+	Reason   string
+	ActionID uuid.UUID
+	Via      string
+	Action   string
+	Filter   []byte
 }
 
-type SkipBlockedRow struct {
-	AggregateType string
-	AggregateID   string
-}
-
-// Gives up the head of blocked aggregates behind the given one, at most max_rows, and makes their next event due. With an
-// event_id it gives up no other event. If the settlement of a failed attempt comes later, BlockAggregate does not find the event.
-// An event that is published meanwhile is not skipped.
-func (q *Queries) SkipBlocked(ctx context.Context, arg SkipBlockedParams) ([]SkipBlockedRow, error) {
-	rows, err := q.db.Query(ctx, SkipBlocked,
-		arg.AfterType,
-		arg.AfterID,
-		arg.AggregateType,
-		arg.AggregateID,
-		arg.Cause,
-		arg.Age,
-		arg.EventID,
-		arg.MaxRows,
+// Gives up the given heads of blocked aggregates, makes their next events due, and returns how many it has given up. If the
+// settlement of a failed attempt comes later, BlockAggregate does not find the event. An event that is published, or
+// skipped by another person, meanwhile is not skipped.
+func (q *Queries) SkipBlocked(ctx context.Context, arg SkipBlockedParams) (int64, error) {
+	row := q.db.QueryRow(ctx, SkipBlocked,
+		arg.Types,
+		arg.Ids,
+		arg.EventIds,
 		arg.Actor,
 		arg.Reason,
 		arg.ActionID,
@@ -347,20 +261,7 @@ func (q *Queries) SkipBlocked(ctx context.Context, arg SkipBlockedParams) ([]Ski
 		arg.Action,
 		arg.Filter,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []SkipBlockedRow
-	for rows.Next() {
-		var i SkipBlockedRow
-		if err := rows.Scan(&i.AggregateType, &i.AggregateID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }

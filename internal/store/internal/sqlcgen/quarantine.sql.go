@@ -12,74 +12,17 @@ import (
 	"github.com/google/uuid"
 )
 
-const CountQuarantine = `-- name: CountQuarantine :one
-SELECT count(*)::bigint
-FROM video_catalog_read.quarantine q
-WHERE ($1::bigint = 0 OR q.id = $1)
-	AND ($2::text = '' OR q.attributes ->> 'aggregate_type' = $2)
-	AND ($3::text = '' OR q.cause = $3)
-	AND ($4::interval = '0' OR q.received_at < now() - $4)
-`
-
-type CountQuarantineParams struct {
-	ID            int64
-	AggregateType string
-	Cause         string
-	Age           time.Duration
-}
-
-// Counts messages. An empty text and the id 0 match all.
-func (q *Queries) CountQuarantine(ctx context.Context, arg CountQuarantineParams) (int64, error) {
-	row := q.db.QueryRow(ctx, CountQuarantine,
-		arg.ID,
-		arg.AggregateType,
-		arg.Cause,
-		arg.Age,
-	)
-	var column_1 int64
-	err := row.Scan(&column_1)
-	return column_1, err
-}
-
-const DeleteQuarantine = `-- name: DeleteQuarantine :many
+const DeleteQuarantine = `-- name: DeleteQuarantine :one
 WITH gone AS (
 	DELETE FROM video_catalog_read.quarantine q
 	WHERE q.id = ANY ($1::bigint[])
-	RETURNING
-		q.id,
-		q.consumer,
-		q.message_id,
-		q.ordering_key,
-		q.attributes,
-		q.reason,
-		q.publish_time,
-		q.received_at
+	RETURNING q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.reason, q.publish_time, q.received_at
 ), audited AS (
-	INSERT INTO video_catalog_read.audit (
-		action_id,
-		actor,
-		via,
-		action,
-		filter,
-		reason,
-		items,
-		before
-	)
-	SELECT
-		$2,
-		$3,
-		$4,
-		$5,
-		$6,
-		$7,
-		count(*),
-		jsonb_agg(to_jsonb(g) ORDER BY g.id)
-	FROM gone g
-	HAVING count(*) > 0
+	INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
+	SELECT $2, $3, $4, $5, $6, $7, count(*), jsonb_agg(to_jsonb(g) ORDER BY g.id)
+	FROM gone g HAVING count(*) > 0
 )
-SELECT g.id
-FROM gone g
-ORDER BY g.id
+SELECT count(*) FROM gone
 `
 
 type DeleteQuarantineParams struct {
@@ -92,9 +35,9 @@ type DeleteQuarantineParams struct {
 	Reason   string
 }
 
-// Deletes messages and appends the audit row. It returns the ids of those that were still there.
-func (q *Queries) DeleteQuarantine(ctx context.Context, arg DeleteQuarantineParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, DeleteQuarantine,
+// Deletes messages and appends the audit row, and returns how many were still there.
+func (q *Queries) DeleteQuarantine(ctx context.Context, arg DeleteQuarantineParams) (int64, error) {
+	row := q.db.QueryRow(ctx, DeleteQuarantine,
 		arg.Ids,
 		arg.ActionID,
 		arg.Actor,
@@ -103,22 +46,9 @@ func (q *Queries) DeleteQuarantine(ctx context.Context, arg DeleteQuarantinePara
 		arg.Filter,
 		arg.Reason,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const EraseQuarantine = `-- name: EraseQuarantine :exec
@@ -133,9 +63,7 @@ func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string) er
 }
 
 const GetQuarantinedPayload = `-- name: GetQuarantinedPayload :one
-SELECT q.payload
-FROM video_catalog_read.quarantine q
-WHERE q.id = $1
+SELECT q.payload FROM video_catalog_read.quarantine q WHERE q.id = $1
 `
 
 // Returns the payload of a message; NULL if it is not kept.
@@ -147,24 +75,18 @@ func (q *Queries) GetQuarantinedPayload(ctx context.Context, id int64) ([]byte, 
 }
 
 const GroupQuarantine = `-- name: GroupQuarantine :many
-SELECT
-	q.cause::text AS cause,
-	max(q.reason)::text AS sample,
-	count(*)::bigint AS items,
-	min(q.received_at)::timestamptz AS first_time,
-	max(q.received_at)::timestamptz AS last_time
+SELECT q.cause::text AS cause, max(q.reason)::text AS sample, count(*) AS items, min(q.received_at)::timestamptz AS since
 FROM video_catalog_read.quarantine q
-GROUP BY 1
-ORDER BY items DESC, cause
+GROUP BY q.cause
+ORDER BY items DESC, q.cause
 LIMIT $1
 `
 
 type GroupQuarantineRow struct {
-	Cause     string
-	Sample    string
-	Items     int64
-	FirstTime time.Time
-	LastTime  time.Time
+	Cause  string
+	Sample string
+	Items  int64
+	Since  time.Time
 }
 
 // Returns the messages in quarantine by cause, the largest group first.
@@ -181,8 +103,7 @@ func (q *Queries) GroupQuarantine(ctx context.Context, maxRows int32) ([]GroupQu
 			&i.Cause,
 			&i.Sample,
 			&i.Items,
-			&i.FirstTime,
-			&i.LastTime,
+			&i.Since,
 		); err != nil {
 			return nil, err
 		}
@@ -196,20 +117,9 @@ func (q *Queries) GroupQuarantine(ctx context.Context, maxRows int32) ([]GroupQu
 
 const InsertQuarantine = `-- name: InsertQuarantine :exec
 INSERT INTO video_catalog_read.quarantine (
-	consumer,
-	message_id,
-	ordering_key,
-	attributes,
-	payload,
-	payload_size,
-	payload_sha256,
-	reason,
-	publish_time
+	consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time
 )
-SELECT
-	$1,
-	$2,
-	$3,
+SELECT $1, $2, $3,
 	CASE WHEN room.enough THEN $4::jsonb ELSE $5::jsonb END,
 	CASE WHEN room.enough THEN $6::bytea END,
 	CASE WHEN NOT room.enough THEN octet_length($6) END,
@@ -257,34 +167,28 @@ func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantinePara
 }
 
 const ListQuarantine = `-- name: ListQuarantine :many
-SELECT
-	q.id,
-	q.consumer,
-	q.message_id,
-	q.ordering_key,
-	q.attributes,
-	q.payload_size,
-	q.payload_sha256,
-	q.reason,
-	q.cause::text AS cause,
-	q.publish_time,
-	q.received_at
-FROM video_catalog_read.quarantine q
-WHERE q.id > $1
-	AND ($2::bigint = 0 OR q.id = $2)
-	AND ($3::text = '' OR q.attributes ->> 'aggregate_type' = $3)
-	AND ($4::text = '' OR q.cause = $4)
-	AND ($5::interval = '0' OR q.received_at < now() - $5)
+WITH matching AS (
+	SELECT q.id, count(*) OVER () AS total
+	FROM video_catalog_read.quarantine q
+	WHERE ($1::text = '' OR q.id::text = $1 OR q.attributes ->> 'event_id' = $1)
+		AND ($2::text = '' OR q.attributes ->> 'aggregate_type' = $2)
+		AND ($3::text = '' OR q.attributes ->> 'aggregate_id' = $3)
+		AND ($4::text = '' OR q.cause = $4 OR strpos(q.reason, $4) > 0)
+	ORDER BY q.id
+	LIMIT $5
+)
+SELECT q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.payload_size, q.payload_sha256, q.reason, q.cause::text AS cause,
+	q.publish_time, q.received_at, m.total
+FROM matching m
+JOIN video_catalog_read.quarantine q ON q.id = m.id
 ORDER BY q.id
-LIMIT $6
 `
 
 type ListQuarantineParams struct {
-	AfterID       int64
-	ID            int64
+	ID            string
 	AggregateType string
+	AggregateID   string
 	Cause         string
-	Age           time.Duration
 	MaxRows       int32
 }
 
@@ -300,17 +204,17 @@ type ListQuarantineRow struct {
 	Cause         string
 	PublishTime   time.Time
 	ReceivedAt    time.Time
+	Total         int64
 }
 
-// Returns messages in the order in which they were set aside, behind the one with the id after_id, without their payloads,
-// which are large, and which support_ro may not read.
+// Returns messages in the order in which they were set aside, and how many match, without their payloads, which are large, and
+// which support_ro may not read. An empty text matches all. An id is that of an event, or the number of a message.
 func (q *Queries) ListQuarantine(ctx context.Context, arg ListQuarantineParams) ([]ListQuarantineRow, error) {
 	rows, err := q.db.Query(ctx, ListQuarantine,
-		arg.AfterID,
 		arg.ID,
 		arg.AggregateType,
+		arg.AggregateID,
 		arg.Cause,
-		arg.Age,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -332,6 +236,7 @@ func (q *Queries) ListQuarantine(ctx context.Context, arg ListQuarantineParams) 
 			&i.Cause,
 			&i.PublishTime,
 			&i.ReceivedAt,
+			&i.Total,
 		); err != nil {
 			return nil, err
 		}

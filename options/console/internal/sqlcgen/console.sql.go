@@ -111,6 +111,18 @@ func (q *Queries) GetQueryPrivileges(ctx context.Context) (GetQueryPrivilegesRow
 	return i, err
 }
 
+const hasComparisons = `-- name: HasComparisons :one
+SELECT (to_regclass('video_catalog_read.comparisons') IS NOT NULL)::bool AS has
+`
+
+// Reports whether the query side has the results of comparisons, which is a table of the option repair.
+func (q *Queries) HasComparisons(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, hasComparisons)
+	var has bool
+	err := row.Scan(&has)
+	return has, err
+}
+
 const hasReactions = `-- name: HasReactions :one
 SELECT (to_regclass('video_catalog.inbox') IS NOT NULL)::bool AS has
 `
@@ -121,6 +133,18 @@ func (q *Queries) HasReactions(ctx context.Context) (bool, error) {
 	var has bool
 	err := row.Scan(&has)
 	return has, err
+}
+
+const lastSeek = `-- name: LastSeek :one
+SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at FROM video_catalog_read.audit a WHERE a.action = 'inbox.seek'
+`
+
+// Returns when an inbox was last emptied, to have events delivered again; the epoch if that was not lately.
+func (q *Queries) LastSeek(ctx context.Context) (time.Time, error) {
+	row := q.db.QueryRow(ctx, lastSeek)
+	var sought_at time.Time
+	err := row.Scan(&sought_at)
+	return sought_at, err
 }
 
 const listApplied = `-- name: ListApplied :many
@@ -140,6 +164,60 @@ func (q *Queries) ListApplied(ctx context.Context, consumers []string, eventIds 
 	for rows.Next() {
 		var i VideoCatalogReadInbox
 		if err := rows.Scan(&i.Consumer, &i.EventID, &i.ReceivedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listCommandAudit = `-- name: ListCommandAudit :many
+SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
+FROM video_catalog.audit a ORDER BY a.id DESC LIMIT $1
+`
+
+type ListCommandAuditRow struct {
+	ID           int64
+	ActionID     uuid.UUID
+	CreateTime   time.Time
+	Actor        string
+	Via          string
+	DatabaseUser string
+	Action       string
+	Reason       string
+	Items        int64
+	Filter       []byte
+	Before       []byte
+	After        []byte
+}
+
+// Returns what operators did to the command side, the newest first.
+func (q *Queries) ListCommandAudit(ctx context.Context, maxRows int32) ([]ListCommandAuditRow, error) {
+	rows, err := q.db.Query(ctx, listCommandAudit, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListCommandAuditRow
+	for rows.Next() {
+		var i ListCommandAuditRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.ActionID,
+			&i.CreateTime,
+			&i.Actor,
+			&i.Via,
+			&i.DatabaseUser,
+			&i.Action,
+			&i.Reason,
+			&i.Items,
+			&i.Filter,
+			&i.Before,
+			&i.After,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -300,28 +378,50 @@ func (q *Queries) ListPending(ctx context.Context, maxRead int32, aggregateType 
 	return items, nil
 }
 
-const listQuarantined = `-- name: ListQuarantined :many
-SELECT q.id, (q.attributes ->> 'event_id')::text AS event_id FROM video_catalog_read.quarantine q
-WHERE q.attributes ->> 'event_id' = ANY ($1::text[])
-ORDER BY q.id
+const listQueryAudit = `-- name: ListQueryAudit :many
+SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
+FROM video_catalog_read.audit a ORDER BY a.id DESC LIMIT $1
 `
 
-type ListQuarantinedRow struct {
-	ID      int64
-	EventID string
+type ListQueryAuditRow struct {
+	ID           int64
+	ActionID     uuid.UUID
+	CreateTime   time.Time
+	Actor        string
+	Via          string
+	DatabaseUser string
+	Action       string
+	Reason       string
+	Items        int64
+	Filter       []byte
+	Before       []byte
+	After        []byte
 }
 
-// Returns the events of a list that are in quarantine, with the number of the message.
-func (q *Queries) ListQuarantined(ctx context.Context, eventIds []string) ([]ListQuarantinedRow, error) {
-	rows, err := q.db.Query(ctx, listQuarantined, eventIds)
+// The same for the query side.
+func (q *Queries) ListQueryAudit(ctx context.Context, maxRows int32) ([]ListQueryAuditRow, error) {
+	rows, err := q.db.Query(ctx, listQueryAudit, maxRows)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListQuarantinedRow
+	var items []ListQueryAuditRow
 	for rows.Next() {
-		var i ListQuarantinedRow
-		if err := rows.Scan(&i.ID, &i.EventID); err != nil {
+		var i ListQueryAuditRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.ActionID,
+			&i.CreateTime,
+			&i.Actor,
+			&i.Via,
+			&i.DatabaseUser,
+			&i.Action,
+			&i.Reason,
+			&i.Items,
+			&i.Filter,
+			&i.Before,
+			&i.After,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -358,12 +458,14 @@ func (q *Queries) ListSkipped(ctx context.Context, eventIds []uuid.UUID) ([]uuid
 }
 
 const listTitled = `-- name: ListTitled :many
-SELECT format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name
+SELECT format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name,
+	CASE WHEN p.attname IS NULL THEN 'false' ELSE 'purge_time IS NOT NULL' END AS erased
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname IN ('title', 'name') AND a.atttypid = 'text'::regtype
 JOIN pg_catalog.pg_attribute i ON i.attrelid = c.oid AND i.attname = 'id' AND i.atttypid = 'uuid'::regtype
 JOIN pg_catalog.pg_attribute v ON v.attrelid = c.oid AND v.attname = 'version' AND v.atttypid = 'bigint'::regtype
+LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = 'purge_time' AND NOT p.attisdropped
 WHERE n.nspname = 'video_catalog' AND c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
 ORDER BY table_name, column_name
 `
@@ -371,9 +473,10 @@ ORDER BY table_name, column_name
 type ListTitledRow struct {
 	TableName  string
 	ColumnName string
+	Erased     string
 }
 
-// Returns the tables of aggregates whose rows have a title or a name, and that column.
+// Returns the tables of aggregates whose rows have a title or a name, that column, and the condition of an erased row.
 func (q *Queries) ListTitled(ctx context.Context) ([]ListTitledRow, error) {
 	rows, err := q.db.Query(ctx, listTitled)
 	if err != nil {
@@ -383,7 +486,7 @@ func (q *Queries) ListTitled(ctx context.Context) ([]ListTitledRow, error) {
 	var items []ListTitledRow
 	for rows.Next() {
 		var i ListTitledRow
-		if err := rows.Scan(&i.TableName, &i.ColumnName); err != nil {
+		if err := rows.Scan(&i.TableName, &i.ColumnName, &i.Erased); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

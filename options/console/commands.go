@@ -1,0 +1,103 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
+)
+
+// reader makes a command that prints what a page shows. Its arguments have these names.
+func reader(arguments []string, show func(context.Context, sides, []string, *admin.Printer) error) app.Command {
+	return func(ctx context.Context, service *app.Service, args []string, stdout io.Writer) error {
+		o, err := admin.ParseOperation(args, nil)
+		if err == nil && len(o.Args) != len(arguments) {
+			err = fmt.Errorf("%d arguments, want %s", len(o.Args), strings.Join(arguments, " and "))
+		}
+		if err != nil {
+			return app.UsageError(fmt.Errorf("%s: %w: try `server %[1]s --help`", service.Command, err))
+		}
+		service.LimitConns(maxConns)
+		if err := service.Open(ctx, true, true); err != nil {
+			return err
+		}
+		out := admin.NewPrinter(stdout, o.JSON)
+		if err := show(ctx, sidesOf(service), o.Args, out); err != nil {
+			return err
+		}
+		return out.End()
+	}
+}
+
+// printFound prints the aggregates that have a text in their title.
+func printFound(ctx context.Context, s sides, args []string, out *admin.Printer) error {
+	found, err := s.findTitles(ctx, args[0])
+	if err == nil && len(found) == 0 {
+		return problem.Errorf(problem.NotFound, "no title has %q in it", args[0])
+	}
+	out.Line("ID\tTITLE")
+	for _, f := range found {
+		out.Row(f, f.ID, f.Title)
+	}
+	return err
+}
+
+// printAggregate prints an aggregate and its events.
+func printAggregate(ctx context.Context, s sides, args []string, out *admin.Printer) error {
+	h, err := s.history(ctx, envelope.Aggregate{Type: args[0], ID: args[1]})
+	if err != nil {
+		return err
+	}
+	if len(h.Events)+len(h.Messages) == 0 && h.Blocked == nil && h.Title.ID == "" {
+		return problem.Errorf(problem.NotFound, "%s %s has no event in the outbox", args[0], args[1])
+	}
+	out.Line("%s", strconv.QuoteToGraphic(h.Title.Title))
+	if h.Title.Erased {
+		out.Line("it is erased")
+	}
+	out.Line("VERSION\tEVENT\tID\tHAPPENED\tTO_THE_BROKER\tAPPLIED")
+	for _, e := range h.Events {
+		out.Row(e, strconv.FormatInt(e.Version, 10), e.Type, e.ID.String(), e.Time.Format(time.RFC3339), string(e.State), e.effects(h.Sought))
+	}
+	if h.Blocked != nil {
+		out.Line("version %d was refused: %q", h.Blocked.Version, h.Blocked.LastError)
+	}
+	for _, m := range h.Messages {
+		out.Line("message %d is in quarantine: %q", m.ID, m.Reason)
+	}
+	return nil
+}
+
+// effects says where an event was applied.
+func (e event) effects(sought time.Time) string {
+	var texts []string
+	for _, a := range e.Applied {
+		texts = append(texts, a.Consumer+" at "+a.Time.Format(time.RFC3339))
+	}
+	switch {
+	case len(texts) > 0:
+		return strings.Join(texts, ", ")
+	case e.Message > 0:
+		return "quarantined, message " + strconv.FormatInt(e.Message, 10)
+	case e.Time.Before(sought):
+		return "not known since the seek"
+	}
+	return "-"
+}
+
+// printAudit prints the entries of the audit that have a text in them.
+func printAudit(ctx context.Context, s sides, args []string, out *admin.Printer) error {
+	entries, err := s.listAudit(ctx, args[0])
+	out.Line("TIME\tACTION\tITEMS\tFILTER\tWHY\tWHO\tACTION_ID")
+	for _, e := range entries {
+		out.Row(e, e.CreateTime.UTC().Format(time.RFC3339), e.Action, strconv.FormatInt(e.Items, 10), string(e.Filter), e.Reason, e.Actor, e.ActionID.String())
+	}
+	return err
+}

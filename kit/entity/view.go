@@ -29,8 +29,13 @@ func (e entity) ProtoGo() string { return protoCamel(e.Name) }
 // ProtoGoPlural is the same of the plural.
 func (e entity) ProtoGoPlural() string { return protoCamel(e.Plural) }
 
-// SQLGo is the name in the code of sqlc.
-func (e entity) SQLGo() string { return sqlCamel(e.Name) }
+// ID is the name of its id in events and views, which have the id of the event besides.
+func (e entity) ID() string {
+	if e.Name == "event" {
+		return "aggregate_id"
+	}
+	return e.Name + "_id"
+}
 
 // GoPackage is the name of the Go package of the messages.
 func (e entity) GoPackage() string { return strings.ReplaceAll(e.Name, "_", "") + "v1" }

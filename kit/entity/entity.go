@@ -437,7 +437,7 @@ func (e *entity) growFields(next []field, exists bool, migration int) error {
 		}
 		fields[i].Values = now.Values
 		if f.Migration == e.Migration && len(now.Values) > len(f.Values) { // a column that came later has no constraint
-			e.widened = append(e.widened, widening{f.Column(), append([]string{""}, f.Values...), append([]string{""}, now.Values...)})
+			e.widened = append(e.widened, widening{f.Column(), f.allowed(f.Values), f.allowed(now.Values)})
 		}
 	}
 	e.LastNumber = e.lastNumber()

@@ -349,6 +349,7 @@ func TestWords(t *testing.T) {
 		{"home_url", "HomeURL", "homeURL", "HomeUrl", "HomeUrl", "homeUrl"},
 		{"item_ids", "ItemIDs", "itemIDs", "ItemIds", "ItemIds", "itemIds"},
 		{"url_item", "URLItem", "urlItem", "UrlItem", "UrlItem", "urlItem"},
+		{"vm_ttl", "VMTTL", "vmTTL", "VmTtl", "VmTtl", "vmTtl"},
 		{"line_2", "Line2", "line2", "Line2", "Line2", "line2"},
 	} {
 		got := [...]string{camel(c.name), unexported(c.name), protoCamel(c.name), sqlCamel(c.name), lowerCamel(c.name)}

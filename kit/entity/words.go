@@ -1,6 +1,7 @@
 package entity
 
 import (
+	"slices"
 	"strings"
 
 	"example.com/servicekit/naming"
@@ -18,15 +19,19 @@ func inCamel(name string, write func(part string) string) string {
 // camel returns a name as Go writes it: OrderID, HomeURL.
 func camel(name string) string {
 	return inCamel(name, func(part string) string {
-		switch part {
-		case "id", "url", "uri", "api", "ip", "html", "http", "json", "sql", "uid", "uuid", "xml":
+		switch {
+		case slices.Contains(initialisms, part):
 			return strings.ToUpper(part)
-		case "ids", "urls", "uuids":
+		case part == "ids", part == "urls", part == "uuids":
 			return strings.ToUpper(part[:len(part)-1]) + "s"
 		}
 		return capital(part)
 	})
 }
+
+// initialisms are what the linters of Go want in capitals (staticcheck ST1003, var-naming of revive).
+var initialisms = strings.Fields(`acl amqp api ascii cpu css db dns eof gid guid html http https id ip json qps ram rpc rtp sip sla smtp sql ssh tcp
+	tls ts ttl udp ui uid uri url utf8 uuid vm xml xmpp xsrf xss`)
 
 // unexported is camel for a name that is not exported: orderID, urlItem.
 func unexported(name string) string {

@@ -107,6 +107,22 @@ func (e entity) Messages() []field {
 // FirstMessage is the first of Messages, if there is one.
 func (e entity) FirstMessage() []field { return e.Messages()[:min(1, len(e.Messages()))] }
 
+// Samples are the fields with their n-th samples, as Go.
+func (e entity) Samples(n int) (items []string) {
+	for _, f := range e.Fields {
+		items = append(items, f.Go()+": "+f.Sample(n))
+	}
+	return items
+}
+
+// ProtoSamples are the same fields of the API.
+func (e entity) ProtoSamples(n int) (items []string) {
+	for _, f := range e.Fields {
+		items = append(items, f.ProtoGo()+": "+f.ProtoSample(n))
+	}
+	return items
+}
+
 // Required are the fields that must be set.
 func (e entity) Required() []field { return e.where(func(f field) bool { return f.Required }) }
 

@@ -1,7 +1,6 @@
 package entity
 
 import (
-	"slices"
 	"strings"
 
 	"example.com/servicekit/naming"
@@ -20,7 +19,7 @@ func inCamel(name string, write func(part string) string) string {
 func camel(name string) string {
 	return inCamel(name, func(part string) string {
 		switch {
-		case slices.Contains(initialisms, part):
+		case naming.IsInitialism(part):
 			return strings.ToUpper(part)
 		case part == "ids", part == "urls", part == "uuids":
 			return strings.ToUpper(part[:len(part)-1]) + "s"
@@ -28,10 +27,6 @@ func camel(name string) string {
 		return capital(part)
 	})
 }
-
-// initialisms are what the linters of Go want in capitals (staticcheck ST1003, var-naming of revive).
-var initialisms = strings.Fields(`acl amqp api ascii cpu css db dns eof gid guid html http https id ip json qps ram rpc rtp sip sla smtp sql ssh tcp
-	tls ts ttl udp ui uid uri url utf8 uuid vm xml xmpp xsrf xss`)
 
 // unexported is camel for a name that is not exported: orderID, urlItem.
 func unexported(name string) string {

@@ -44,6 +44,8 @@ func CheckEntity(word string) error {
 		return fmt.Errorf("%q is a word of Java, JavaScript or Python, whose clients could not name the package: choose another", word)
 	case slices.Contains(Methods, word):
 		return fmt.Errorf("%q would be a field of messages, which have a method of this name: choose another", word)
+	case slices.ContainsFunc(strings.Split(word, "_"), IsInitialism):
+		return fmt.Errorf("%q has a word, such as id, that Go and the API linter write in different ways: choose another", word)
 	case slices.ContainsFunc(machinery, named):
 		return fmt.Errorf("%q is a name of the machinery: choose another, such as order_%s", word, word)
 	}
@@ -60,6 +62,13 @@ var Methods = []string{"descriptor", "extension_map", "extension_range_array", "
 // machinery are tables, fields of each event, and names of Go that are beside those of an entity.
 var machinery = strings.Fields(`audit inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
 	stamp time`)
+
+// IsInitialism reports whether a part of a name is written in capitals in Go.
+func IsInitialism(part string) bool { return slices.Contains(initialisms, part) }
+
+// The words of staticcheck (ST1003) and revive (var-naming) know.
+var initialisms = strings.Fields(`acl amqp api ascii cpu css db dns eof gid guid html http https id ip json qps ram rpc rtp sip sla smtp sql ssh tcp
+	tls ts ttl udp ui uid uri url utf8 uuid vm xml xmpp xsrf xss`)
 
 // IsClientKeyword reports whether a word is a keyword of Java, JavaScript or Python.
 func IsClientKeyword(word string) bool { return slices.Contains(clientKeywords, word) }

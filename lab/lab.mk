@@ -32,7 +32,7 @@ lab-check: test-race deploy-test ## Test the kit and the lab, and break the serv
 	cd kit && DEEP_TEST=1 go test -race -shuffle=on ./...
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/... ./prove
 	@# Not from the cache, which does not see changes of files outside of this module.
-	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... ./console ./deploytest ./english ./entity ./failover ./guarantees ./licenses ./pooler ./scaffold ./service ./size
+	cd lab && LAB_DEEP=$(filter long,$(PROFILE)) go test -count=1 -shuffle=on -timeout $(if $(filter long,$(PROFILE)),90m,30m) ./bench/... ./console ./deploytest ./english ./entity ./failover ./guarantees ./licenses ./pooler ./scaffold ./service ./size
 	cd lab && go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/... ./reactions
 	$(MAKE) --no-print-directory chaos
 

@@ -2,9 +2,11 @@ package entity
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"go/token"
+	gotypes "go/types"
 	"os"
 	"path/filepath"
 	"slices"
@@ -174,16 +176,10 @@ const firstNumber = 10
 func (e entity) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	switch {
-	case !snake.MatchString(e.Name) || len(e.Name) > 24: // its consumer's has six more, and 30 at most
+	if !snake.MatchString(e.Name) || len(e.Name) > 24 { // its consumer's has six more, and 30 at most
 		wrong("entity %q: the name must be lower_snake_case with at most 24 characters, in the singular", e.Name)
-	case slices.Contains(folders, e.Name):
-		wrong("entity %q: the name is that of a folder that the go command treats differently: choose another", e.Name)
-	case token.IsKeyword(e.Name) || slices.Contains(predeclared, e.Name) || slices.Contains(packages, e.Name):
-		wrong("entity %q: the name is a word of Go, or of a package that the new code uses: choose another", e.Name)
-	case slices.Contains(methods, e.Name):
-		wrong("entity %q: the name would be that of a field, and is a method of messages: choose another", e.Name)
 	}
+	errs = append(errs, cmp.Or(naming.CheckEntity(e.Name), naming.CheckEntity(e.Plural)))
 	for _, name := range []string{e.Name, e.Plural} {
 		if last := name[strings.LastIndexByte(name, '_')+1:]; last != name && naming.IsFileSuffix(last) {
 			wrong("%q ends in _%s, which in the name of a Go file says where it is built: choose another name", name, last)
@@ -193,19 +189,17 @@ func (e entity) check() error {
 	case e.Plural == "" && !snake.MatchString(e.Name): // it follows from the name
 	case !snake.MatchString(e.Plural) || len(e.Plural) > 32:
 		wrong("plural %q must be lower_snake_case with at most 32 characters", e.Plural)
-	case slices.Contains(methods, e.Plural):
-		wrong("plural %q would be the name of a field, and is a method of messages: choose another", e.Plural)
 	case e.Plural == e.Name:
 		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
-	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || slices.Contains(predeclared, e.Plural) || slices.Contains(packages, e.Plural):
-		wrong("plural %q is a word of SQL or Go, or of a package that the new code uses: choose another", e.Plural)
+	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || gotypes.Universe.Lookup(e.Plural) != nil:
+		wrong("plural %q is a word of SQL or Go: choose another", e.Plural)
 	}
 	if len(e.Fields) == 0 {
 		wrong("an entity needs at least one field")
 	}
 	for i, f := range e.Fields {
 		errs = append(errs, f.check()...)
-		if slices.Contains([]string{e.Name, e.Name + "_id", e.Name + "_details"}, f.Name) {
+		if slices.Contains([]string{e.Name, e.ID(), e.Name + "_details"}, f.Name) {
 			wrong("field %q: the entity itself has this name", f.Name)
 		}
 		for _, other := range e.Fields[:i] {
@@ -218,19 +212,6 @@ func (e entity) check() error {
 	errs = append(errs, e.checkTimers()...)
 	return errors.Join(errs...)
 }
-
-// folders are names of folders with a meaning to the go command: others cannot import or do not see what
-// is there (https://pkg.go.dev/cmd/go).
-var folders = []string{"vendor", "internal", "testdata"}
-
-// predeclared are the identifiers of Go that a name would hide.
-var predeclared = strings.Fields(`any append bool byte cap clear close comparable complex complex64 complex128 copy delete error false float32
-	float64 imag int int8 int16 int32 int64 iota len make max min new nil panic print println real recover rune string true uint uint8 uint16
-	uint32 uint64 uintptr`)
-
-// packages are names in the code that is made.
-var packages = strings.Fields(`aip bytes cipher config consumer context domain envelope errors event fmt grpc json main names pgx pgxpool port
-	problem proto queries reactions registration runtime scanner server slices snapshot sqlcgen store subscription time timers uuid view views backend`)
 
 func (e entity) checkTransitions() (errs []error) {
 	wrong := func(t transition, format string, args ...any) {
@@ -249,7 +230,7 @@ func (e entity) checkTransitions() (errs []error) {
 			wrong(t, "the state %q is no state: the event of that name exists", t.To)
 		}
 		switch field := e.eventField(t); {
-		case slices.Contains(methods, field):
+		case slices.Contains(naming.Methods, field):
 			wrong(t, "the field %q of its event has the name of a method of messages: choose another", field)
 		case slices.Contains(e.nested(), protoCamel(field)):
 			wrong(t, "the event has a message or an enum for %q already: choose another", field)
@@ -456,7 +437,7 @@ func (e *entity) growFields(next []field, exists bool, migration int) error {
 		}
 		fields[i].Values = now.Values
 		if f.Migration == e.Migration && len(now.Values) > len(f.Values) { // a column that came later has no constraint
-			e.widened = append(e.widened, widening{f.Column(), append([]string{""}, f.Values...), append([]string{""}, now.Values...)})
+			e.widened = append(e.widened, widening{f.Column(), f.allowed(f.Values), f.allowed(now.Values)})
 		}
 	}
 	e.LastNumber = e.lastNumber()

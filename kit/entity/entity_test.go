@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -73,23 +74,17 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"Order", title}, `entity "Order": the name must be lower_snake_case`},
 		{[]string{"order__item", title}, `entity "order__item": the name must be lower_snake_case`},
 		{[]string{strings.Repeat("a", 25), title}, `at most 24 characters`},
-		{[]string{"func", title}, `entity "func": the name is a word of Go`},
-		{[]string{"string", title}, `entity "string": the name is a word of Go`},
-		{[]string{"event", title}, `entity "event": the name is a word of Go, or of a package`},
-		{[]string{"vendor", title}, `entity "vendor": the name is that of a folder that the go command treats differently`},
-		{[]string{"internal", title}, `entity "internal": the name is that of a folder`},
-		{[]string{"testdata", title}, `entity "testdata": the name is that of a folder`},
+		{[]string{"vendor", title}, `"vendor" is a folder that the go command or buf treats differently`},
+		{[]string{"audit", title}, `"audit" is a name of the machinery: choose another, such as order_audit`},
+		{[]string{"turnip", "--plural=requests", title}, `"requests" is a name of the machinery`},
 		{[]string{"_order", title}, `entity "_order": the name must be lower_snake_case`},
 		{[]string{".order", title}, `entity ".order": the name must be lower_snake_case`},
-		{[]string{"main", title}, `entity "main": the name is a word of Go`},
-		{[]string{"descriptor", title}, `entity "descriptor": the name would be that of a field, and is a method of messages`},
-		{[]string{"class", title}, `entity "class": the API linter refuses a word of Java`},
-		{[]string{"bill_of_lading", title}, `entity "bill_of_lading": the API linter refuses a preposition`},
-		{[]string{"turnip", "--plural=private", title}, `plural "private": the API linter refuses a word of Java`},
-		{[]string{"turnip", title, "--transitions=draft→void:cancel"}, `state "void": the API linter refuses a word of Java`},
-		{[]string{"turnip", title, "--transitions=draft→sent:send_to"}, `command "send_to": the API linter refuses a preposition`},
+		{[]string{"descriptor", title}, `"descriptor" would be a field of messages, which have a method of this name`},
+		{[]string{"class", title}, `"class" is a word of Java`},
+		{[]string{"api_key", title}, `"api_key" has a word, such as id, that Go and the API linter write in different ways`},
+		{[]string{"turnip", "--plural=private", title}, `"private" is a word of Java`},
 		{[]string{"turnip", title, "--transitions=draft→ready:get_ready"}, `command "get_ready": the API linter refuses the verb of a standard method`},
-		{[]string{"turnip", "--plural=reset", title}, `plural "reset" would be the name of a field`},
+		{[]string{"turnip", "--plural=reset", title}, `"reset" would be a field of messages`},
 		{[]string{"order_test", title}, `"order_test" ends in _test, which in the name of a Go file says where it is built`},
 		{[]string{"order_linux", title}, `"order_linux" ends in _linux`},
 		{[]string{"news", "--plural=news", title}, `plural "news" is equal to the singular`},
@@ -182,16 +177,14 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"letter", "--plural=inbox", "--fields=title:string"}, "db/queries/inbox.sql exists: choose another name than letter"},
-		{[]string{"stamp", "--fields=title:string"}, "internal/domain/command.go has domain.Stamp, which internal/domain/stamp.go would declare"},
-		{[]string{"envoy", "--plural=outboxes", "--fields=field:enum(red,green)"}, "internal/domain/envoy.go has domain.EnvoyField"},
+		{[]string{"letter", "--plural=blocked", "--fields=title:string"}, "db/queries/blocked.sql exists: choose another name than letter"},
+		{[]string{"entry", "--fields=title:string"}, "internal/domain/catalog.go has domain.Entry, which internal/domain/entry.go would declare"},
+		{[]string{"envoy", "--fields=field:enum(red,green)"}, "internal/domain/envoy.go has domain.EnvoyField"},
 		{[]string{"code", "--plural=program", "--fields=title:string"}, "has main.program, which cmd/server/program.go would declare"},
 		{[]string{"outbox_lane", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_lanes, which is a name of outbox_lane, too"},
 		{[]string{"lane", "--plural=outbox_pending", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_pending"},
-		{[]string{"inbox", "--fields=title:string"}, "db/queries/inbox.sql has InsertInbox, which is a name of inbox, too"},
-		{[]string{"quarantine", "--fields=title:string"}, "db/queries/quarantine.sql has InsertQuarantine"},
+		{[]string{"projection", "--fields=title:string"}, "db/queries/projection.sql has LockProjections, which is a name of projection, too"},
 		{[]string{"base", "--plural=known_database", "--fields=title:string"}, "options/repair/migrations/00101_databases.sql has video_catalog.known_database"},
-		{[]string{"audit", "--fields=title:string"}, "db/migrations/00007_audit.sql has video_catalog.audit, which is a name of audit, too"},
 	} {
 		if _, err := described(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q = %v, want an error with %q", c.args, err, c.want)
@@ -219,24 +212,63 @@ func TestPathThatExistsIsRefused(t *testing.T) {
 // Names that only look like names of the tools or the machinery are accepted.
 func TestNamesAreAccepted(t *testing.T) {
 	t.Chdir(root)
-	for _, name := range []string{"linux", "test", "syntax", "rpc", "vendor_turnip", "outbox_turnip", "turnip_confirmation_abc"} {
+	for _, name := range []string{
+		"linux", "test", "syntax", "vendor_turnip", "outbox_turnip", "turnip_confirmation_abc", "bill_of_lading",
+		"subscription", "event", "message", "topic", "group", "schema", "lease", "server", "service", "domain", "client", "view", "func",
+	} {
 		if _, err := described(t, name, "--fields=type:string value:int64 lines:int32 internal:bool",
-			"--transitions=draft→placed:place placed→canceled:cancel placed→draft:reopen draft→paid:mark_paid", "--timers=placed:15m:cancel"); err != nil {
+			"--transitions=draft→placed:place placed→canceled:cancel placed→draft:reopen draft→paid:mark_paid paid→void:void", "--timers=placed:15m:cancel"); err != nil {
 			t.Errorf("%s = %v, want no error", name, err)
 		}
 	}
 }
 
-// A name that the API linter wants in another form has an exception beside it.
-func TestLintExceptions(t *testing.T) {
+// An import of the entity's own messages is where buf wants it, also before google.
+func TestImportsAreSorted(t *testing.T) {
 	t.Chdir(root)
-	e, err := described(t, "turnip", "--fields=due_date:string", "--transitions=draft→paid:mark_paid paid→sent:send")
+	for _, name := range []string{"account", "customer_turnip", "turnip"} {
+		e, err := described(t, name, "--fields=title:string")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := e.execute("service.proto")
+		if lines := regexp.MustCompile(`(?m)^import .*$`).FindAllString(string(text), -1); err != nil || !slices.IsSorted(lines) || len(lines) != 8 {
+			t.Errorf("imports of %s: %v\n%s", name, err, strings.Join(lines, "\n"))
+		}
+	}
+}
+
+// A command of several words has an exception: the API linter takes the first one alone for it.
+func TestCommandsOfSeveralWords(t *testing.T) {
+	t.Chdir(root)
+	e, err := described(t, "turnip", "--fields=title:string", "--transitions=draft→paid:mark_paid paid→sent:send")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"resource.proto": "core::0142::time-field-type=disabled", "service.proto": "core::0136::http-uri-suffix=disabled"} {
-		if text, err := e.execute(name); err != nil || strings.Count(string(text), want) != 1 {
-			t.Errorf("%s = %s, %v, want %s once", name, text, err, want)
+	const want = "core::0136::http-uri-suffix=disabled"
+	if text, err := e.execute("service.proto"); err != nil || strings.Count(string(text), want) != 1 {
+		t.Errorf("service.proto = %s, %v, want %s once", text, err, want)
+	}
+}
+
+// A file of an entity is beside one that the service has, and stays there.
+func TestFilesBesideOthers(t *testing.T) {
+	service(t)
+	const other = "internal/domain/parcel.go"
+	if err := writeFile(other, []byte("package domain\n")); err != nil {
+		t.Fatal(err)
+	}
+	e, err := described(t, "parcel", "--fields=title:string")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const beside = "internal/domain/parcel_entity.go"
+	for range 2 {
+		if kept, err := e.write(false, new(undo)); err != nil || kept != nil || e.Rendered[beside] == "" || e.Rendered[other] != "" {
+			t.Errorf("write() = %q, %v, and made %v, want %s", kept, err, e.Rendered, beside)
+		}
+		if err := removeFile(other); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -318,6 +350,7 @@ func TestWords(t *testing.T) {
 		{"home_url", "HomeURL", "homeURL", "HomeUrl", "HomeUrl", "homeUrl"},
 		{"item_ids", "ItemIDs", "itemIDs", "ItemIds", "ItemIds", "itemIds"},
 		{"url_item", "URLItem", "urlItem", "UrlItem", "UrlItem", "urlItem"},
+		{"vm_ttl", "VMTTL", "vmTTL", "VmTtl", "VmTtl", "vmTtl"},
 		{"line_2", "Line2", "line2", "Line2", "Line2", "line2"},
 	} {
 		got := [...]string{camel(c.name), unexported(c.name), protoCamel(c.name), sqlCamel(c.name), lowerCamel(c.name)}

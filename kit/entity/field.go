@@ -64,13 +64,10 @@ var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
 var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}
 
 // taken are those names, and others that generated code needs.
-var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, systemColumns, methods)
+var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, systemColumns, naming.Methods)
 
 // systemColumns are columns that every table of PostgreSQL has.
 var systemColumns = []string{"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
-
-// methods are names that protoc-gen-go changes, because messages have methods of these names.
-var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
 
 // check returns the mistakes in a field.
 func (f field) check() (errs []error) {
@@ -125,7 +122,7 @@ func (f field) checkInner() (errs []error) {
 		switch {
 		case !snake.MatchString(part.Name) || len(part.Name) > 40:
 			wrong("the name of the part %q must be lower_snake_case with at most 40 characters", part.Name)
-		case slices.Contains(methods, part.Name):
+		case slices.Contains(naming.Methods, part.Name):
 			wrong("the part %q has the name of a method of messages: choose another", part.Name)
 		case naming.IsClientKeyword(part.Name):
 			wrong("the part %q is a word of Java, JavaScript or Python: choose another", part.Name)
@@ -245,47 +242,3 @@ func (f field) GoComment() string {
 	}
 	return ""
 }
-
-// pastWords are those in whose place the API linter wants the imperative: expire_time.
-var pastWords = []string{"created", "creation", "expired", "modified", "updated", "purged"}
-
-// timeSuffixes are the ends of names that the API linter wants for times alone.
-var timeSuffixes = strings.Fields("date datetime ms msec msecs millis nanos ns nsec nsecs sec secs seconds time timestamp us usec usecs")
-
-// LintExceptions are the rules of the API linter that the name breaks.
-func (f field) LintExceptions() (rules []string) {
-	if naming.HasPreposition(f.Name) {
-		rules = append(rules, "core::0140::prepositions")
-	}
-	past := func(word string) bool { return strings.Contains(f.Name, word) }
-	if f.Type == typeTime && (!strings.HasSuffix(f.Name, "_time") || slices.ContainsFunc(pastWords, past)) {
-		rules = append(rules, "core::0142::time-field-names")
-	}
-	if f.Type != typeTime && slices.Contains(timeSuffixes, f.Name[strings.LastIndexByte(f.Name, '_')+1:]) {
-		rules = append(rules, "core::0142::time-field-type")
-	}
-	return append(rules, f.EventLintExceptions()...)
-}
-
-// allowedNames are names that end in _name, which the API linter knows.
-var allowedNames = []string{"display_name", "family_name", "given_name"}
-
-// EventLintExceptions are the rules of the API linter that the name breaks in the event.
-func (f field) EventLintExceptions() (rules []string) {
-	if strings.HasSuffix(f.Name, "_name") && !strings.HasSuffix(f.Name, "_display_name") && !slices.Contains(allowedNames, f.Name) {
-		rules = append(rules, "core::0122::name-suffix")
-	}
-	if strings.HasPrefix(f.Name, "num_") {
-		rules = append(rules, "core::0141::count-suffix")
-	}
-	if slices.Contains(codes, f.Name) {
-		rules = append(rules, "core::0143::standardized-codes")
-	}
-	if slices.Contains([]string{"first_name", "last_name"}, f.Name) {
-		rules = append(rules, "core::0148::human-names")
-	}
-	return rules
-}
-
-// codes are names for which the API linter wants others.
-var codes = []string{"content_type", "country", "country_code", "currency", "lang", "language", "mime", "mimetype", "timezone", "tz"}

@@ -29,58 +29,50 @@ func (e entity) checkNames() error {
 // checkGo returns an error if a package declares or imports a name that the code of the entity
 // declares too.
 func (e entity) checkGo() error {
-	var errs []error
-	places := make(map[string]string) // of the identifiers, by folder and name
-	add := func(path string, content []byte, fail func(place, name string)) error {
-		declared, err := declarations(path, content)
-		if err != nil {
-			return err
-		}
-		for _, name := range declared {
-			key := filepath.Join(filepath.Dir(path), name)
-			if place, ok := places[key]; ok {
-				fail(place, name)
-			}
-			places[key] = path
-		}
-		return nil
-	}
-	var files, folders []string
+	var paths, own []string
+	contents := make(map[string][]byte)
 	for _, f := range e.files() {
-		if filepath.Ext(f.path) == ".go" {
-			files = append(files, f.path)
-			if dir := filepath.Dir(f.path); !slices.Contains(folders, dir) {
-				folders = append(folders, dir)
-			}
-		}
-	}
-	for _, dir := range folders {
-		others, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil {
-			return err
-		}
-		for _, other := range others {
-			if slices.Contains(files, other) {
-				continue
-			}
-			// Two files may declare one name for two platforms.
-			if err := add(other, nil, func(string, string) {}); err != nil {
-				return err
-			}
-		}
-	}
-	for _, f := range e.files() {
-		if !slices.Contains(files, f.path) {
+		if filepath.Ext(f.path) != ".go" {
 			continue
 		}
 		content, err := e.content(f)
 		if err != nil {
 			return err
 		}
-		if err := add(f.path, content, func(place, name string) {
-			errs = append(errs, fmt.Errorf("%s has %s, which %s would declare: %s", place, name, f.path, choose))
-		}); err != nil {
+		own, contents[f.path] = append(own, f.path), content
+		all, err := filepath.Glob(filepath.Join(filepath.Dir(f.path), "*.go"))
+		if err != nil {
 			return err
+		}
+		paths = append(paths, append(all, f.path)...)
+	}
+	slices.Sort(paths)
+	places := make(map[string]string) // of the identifiers, by folder and name
+	for _, path := range slices.Compact(paths) {
+		content, mine := contents[path]
+		declared, names, err := declarations(path, content)
+		if err != nil {
+			return err
+		}
+		if !mine {
+			names = append(names, declared...)
+		}
+		for _, name := range names { // no file of the package may declare them
+			places[filepath.Join(filepath.Dir(path), name)] = path
+		}
+	}
+	var errs []error
+	for _, path := range own {
+		declared, _, err := declarations(path, contents[path])
+		if err != nil {
+			return err
+		}
+		for _, name := range declared {
+			key := filepath.Join(filepath.Dir(path), name)
+			if place, ok := places[key]; ok {
+				errs = append(errs, fmt.Errorf("%s has %s, which %s would declare: %s", place, name, path, choose))
+			}
+			places[key] = path
 		}
 	}
 	return errors.Join(errs...)
@@ -142,33 +134,14 @@ func (e entity) checkIn(pattern, own, made string, named *regexp.Regexp, name fu
 // standardVerbs begin the names of methods for which the API linter has rules of their own.
 var standardVerbs = strings.Fields("get list create update set delete undelete purge search")
 
-// checkLint returns an error for each new word that the API linter would refuse later, in make lint. A
-// word that was there before stays: its owner may have switched off a rule.
+// checkLint returns an error for each new command with which the API linter would take a method for a
+// standard one. A command that was there before stays: its owner may have switched off a rule.
 func (e entity) checkLint(before entity) error {
 	var errs []error
-	refuse := func(kind, word, rule string) {
-		errs = append(errs, fmt.Errorf("%s %q: the API linter refuses %s: choose another", kind, word, rule))
-	}
-	const language, preposition = "a word of Java, JavaScript or Python", "a preposition, such as of, here"
-	switch {
-	case before.Name != "":
-	case naming.IsClientKeyword(e.Name):
-		refuse("entity", e.Name, language)
-	case naming.HasPreposition(e.Name):
-		refuse("entity", e.Name, preposition)
-	case naming.IsClientKeyword(e.Plural):
-		refuse("plural", e.Plural, language)
-	}
 	for _, t := range e.Transitions {
 		verb, _, _ := strings.Cut(t.Command, "_")
-		switch {
-		case slices.Contains(before.Transitions, t):
-		case naming.IsClientKeyword(e.eventField(t)):
-			refuse("state", e.eventField(t), language)
-		case naming.HasPreposition(t.Command):
-			refuse("command", t.Command, preposition)
-		case slices.Contains(standardVerbs, verb):
-			refuse("command", t.Command, "the verb of a standard method for a command")
+		if slices.Contains(standardVerbs, verb) && !slices.Contains(before.Transitions, t) {
+			errs = append(errs, fmt.Errorf("command %q: the API linter refuses the verb of a standard method for a command: choose another", t.Command))
 		}
 	}
 	return errors.Join(errs...)
@@ -197,48 +170,48 @@ func (e entity) checkProto() error {
 	return errors.Join(err, e.checkIn("api/proto/*/*/*_service.proto", own, string(service), collection, func(found []string) string { return found[1] }))
 }
 
-// declarations returns the identifiers that a Go file declares for its package. The package name
-// is in front of each, because an external test is another package. If content is nil, the file
-// exists, and the names of its imports are returned, too: no file of its package may declare them.
-func declarations(name string, content []byte) (declared []string, err error) {
+// declarations returns the identifiers that a Go file declares for its package, and the names of its
+// imports. The package name is in front of each, because an external test is another package. If
+// content is nil, the file exists.
+func declarations(name string, content []byte) (declared, imported []string, err error) {
 	var source any
 	if content != nil {
 		source = content
 	}
 	tree, err := parser.ParseFile(token.NewFileSet(), name, source, parser.SkipObjectResolution)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	add := func(name string) {
+	add := func(to *[]string, name string) {
 		if name != "_" && name != "init" {
-			declared = append(declared, tree.Name.Name+"."+name)
+			*to = append(*to, tree.Name.Name+"."+name)
 		}
 	}
 	for _, spec := range tree.Imports {
-		if content == nil && spec.Name != nil {
-			add(spec.Name.Name)
-		} else if content == nil {
-			add(path.Base(version.ReplaceAllString(strings.Trim(spec.Path.Value, `"`), "")))
+		if spec.Name != nil {
+			add(&imported, spec.Name.Name)
+		} else {
+			add(&imported, path.Base(version.ReplaceAllString(strings.Trim(spec.Path.Value, `"`), "")))
 		}
 	}
 	for _, decl := range tree.Decls {
 		switch decl := decl.(type) {
 		case *ast.FuncDecl:
 			if decl.Recv == nil {
-				add(decl.Name.Name)
+				add(&declared, decl.Name.Name)
 			}
 		case *ast.GenDecl:
 			for _, spec := range decl.Specs {
 				switch spec := spec.(type) {
 				case *ast.TypeSpec:
-					add(spec.Name.Name)
+					add(&declared, spec.Name.Name)
 				case *ast.ValueSpec:
 					for _, name := range spec.Names {
-						add(name.Name)
+						add(&declared, name.Name)
 					}
 				}
 			}
 		}
 	}
-	return declared, nil
+	return declared, imported, nil
 }

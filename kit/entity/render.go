@@ -52,6 +52,9 @@ func (e entity) files() []file {
 		{path: "cmd/server/" + e.Plural + ".go", template: "registration.go", replica: "registration.go", after: true},
 		{path: "cmd/server/" + e.Plural + "_test.go", template: "server_test.go", replica: "replica_server_test.go", after: true},
 	}
+	for i := range all {
+		all[i].path = e.freePath(all[i].path)
+	}
 	for i := range e.Reactions {
 		all = append(all, e.Reactions[i].files()...)
 	}
@@ -68,6 +71,25 @@ func (e entity) files() []file {
 		}
 	}
 	return files
+}
+
+// freePath returns the path of a Go file, or one beside it if the service has another file there:
+// events are in event_entity.go, because event.go belongs to all aggregates.
+func (e entity) freePath(path string) string {
+	name, ok := strings.CutSuffix(path, ".go")
+	if !ok || path == topicFile(e.Name) {
+		return path
+	}
+	name, isTest := strings.CutSuffix(name, "_test")
+	beside := name + "_entity.go"
+	if isTest {
+		beside = name + "_entity_test.go"
+	}
+	_, mine := e.Rendered[path]
+	if _, made := e.Rendered[beside]; made || !mine && isThere(path) {
+		return beside
+	}
+	return path
 }
 
 // render makes the files of entities, and what is generated from them. If it fails, all files
@@ -302,7 +324,7 @@ func (e entity) execute(name string) ([]byte, error) { return e.names.execute(na
 
 func (n names) execute(name string, data any) ([]byte, error) {
 	t, err := template.New(name+".tmpl").Funcs(template.FuncMap{
-		"upper": strings.ToUpper, "lower": lowerFirst, "words": words, "sentence": capital, "camel": camel,
+		"upper": strings.ToUpper, "lower": lowerFirst, "words": words, "sentence": capital, "camel": camel, "proto": protoCamel, "sql": sqlCamel,
 		"module": func() string { return n.Module }, "schema": func() string { return n.Schema },
 		"domain": func() string { return n.ErrorDomain }, "java": n.javaPackage,
 		"inc": func(i int) int { return i + 1 }, "wrap": wrap, "literal": literal, "comment": comment,
@@ -316,13 +338,21 @@ func (n names) execute(name string, data any) ([]byte, error) {
 		return nil, err
 	}
 	if !strings.HasSuffix(name, ".go") {
-		return out.Bytes(), nil
+		return imports.ReplaceAllFunc(out.Bytes(), sortLines), nil
 	}
 	content, err := format.Source(out.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w:\n%s", name, err, out.Bytes())
 	}
 	return content, nil
+}
+
+// imports matches the imports of a proto file, which buf wants sorted. The name of an entity may come before google.
+var imports = regexp.MustCompile(`(?m)(^import .*\n)+`)
+
+func sortLines(block []byte) []byte {
+	lines := slices.Sorted(strings.Lines(string(block)))
+	return []byte(strings.Join(lines, ""))
 }
 
 // rowQuery is a query that returns a whole row; modelOf reads its type.

@@ -172,13 +172,13 @@ func TestReplicaIsRefused(t *testing.T) {
 			t.Errorf("replica(%s) = %v, want %q", test.name, err, test.want)
 		}
 	}
-	if err := writeFile("internal/domain/parcel.go", []byte("package domain\n")); err != nil {
+	if err := writeFile("db/queries/parcels.sql", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := replica("parcel", dir, ""); err == nil || !strings.Contains(err.Error(), "internal/domain/parcel.go exists") {
+	if _, err := replica("parcel", dir, ""); err == nil || !strings.Contains(err.Error(), "db/queries/parcels.sql exists") {
 		t.Errorf("replica() over a file of the owner = %v", err)
 	}
-	if err := os.Remove("internal/domain/parcel.go"); err != nil {
+	if err := os.Remove("db/queries/parcels.sql"); err != nil {
 		t.Fatal(err)
 	}
 	e, err := replica("parcel", dir, "")

@@ -24,14 +24,14 @@ var types = map[string]struct {
 	},
 	typeBool: {proto: "bool", event: "bool", sql: "bool", empty: "false", domain: "bool", sample: [3]string{"true", "false", "true"}},
 	typeInt32: {
-		proto: "int32", event: "int32", sql: "int", empty: "0", domain: "int32", sample: [3]string{"7", "-8", "9"},
+		proto: "int32", event: "int32", sql: "int", empty: "0", domain: "int32", sample: [3]string{"7", "8", "9"},
 	},
 	typeInt64: {
-		proto: "int64", event: "int64", sql: "bigint", empty: "0", domain: "int64", sample: [3]string{"7_000_000_000", "-8", "9"},
+		proto: "int64", event: "int64", sql: "bigint", empty: "0", domain: "int64", sample: [3]string{"7_000_000_000", "8", "9"},
 	},
 	typeDouble: {
 		proto: "double", rules: "double.finite = true", event: "double", sql: "double precision", empty: "0", domain: "float64",
-		sample: [3]string{"1.5", "-2.25", "3"},
+		sample: [3]string{"1.5", "2.25", "3"},
 	},
 	typeBytes: {
 		proto: "bytes", rules: "bytes.max_len = 65536", event: "bytes", sql: "bytea", empty: `''`, domain: "[]byte", toRow: "notNil(%s)",
@@ -88,6 +88,11 @@ func (f field) ProtoOptions() string {
 		behavior = "REQUIRED"
 	}
 	options := []string{"(google.api.field_behavior) = " + behavior}
+	if f.Required {
+		options = append(options, "(buf.validate.field).required = true")
+	} else if f.Type == typeUUID {
+		options = append(options, "(buf.validate.field).ignore = IGNORE_IF_ZERO_VALUE")
+	}
 	switch {
 	case f.isList() && rules != "":
 		of, rule, _ := strings.Cut(rules, ".")
@@ -96,8 +101,6 @@ func (f field) ProtoOptions() string {
 		options = append(options, "(buf.validate.field).repeated = {\n"+list+"\n}")
 	case f.isList():
 		options = append(options, "(buf.validate.field).repeated = {max_items: 100}")
-	case f.Type == typeUUID:
-		options = append(options, "(buf.validate.field).ignore = IGNORE_IF_ZERO_VALUE", "(buf.validate.field)."+rules)
 	case rules != "":
 		options = append(options, "(buf.validate.field)."+rules)
 	}
@@ -203,7 +206,9 @@ func (f field) SQL() string {
 }
 
 // isNullable reports whether NULL stands for a value that is not set.
-func (f field) isNullable() bool { return f.Optional || f.Type == typeTime || f.Type == typeUUID }
+func (f field) isNullable() bool {
+	return f.Optional || !f.Required && (f.Type == typeTime || f.Type == typeUUID)
+}
 
 // Null is the rule about NULL.
 func (f field) Null() string {
@@ -218,7 +223,15 @@ func (f field) ColumnRule() string {
 	if f.Type != typeEnum {
 		return f.Null()
 	}
-	return f.Null() + fmt.Sprintf(" CHECK (%s IN ('', %s))", f.Name, texts(f.Values))
+	return f.Null() + fmt.Sprintf(" CHECK (%s IN (%s))", f.Name, texts(f.allowed(f.Values)))
+}
+
+// allowed are the values of an enum in the database, where an empty text is a value that is not set.
+func (f field) allowed(values []string) []string {
+	if f.Required {
+		return values
+	}
+	return append([]string{""}, values...)
 }
 
 // NullWithDefault is Null for a column that is added to rows that exist.
@@ -244,6 +257,8 @@ func (f field) ToRow(x string) string {
 		return "string(" + x + ")"
 	case f.Type == typeMessage:
 		return f.Var()
+	case f.Required && !f.isShared(): // no NULL
+		return x
 	}
 	return convert(types[f.Type].toRow, x)
 }
@@ -255,6 +270,12 @@ func (f field) FromRow(x string) string {
 		return "domain." + f.DomainType() + "(" + x + ")"
 	case typeMessage:
 		return f.Var()
+	}
+	switch {
+	case f.Required && f.Type == typeTime:
+		return x + ".UTC()"
+	case f.Required:
+		return x
 	}
 	return convert(types[f.Type].fromRow, x)
 }

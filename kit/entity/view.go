@@ -29,8 +29,13 @@ func (e entity) ProtoGo() string { return protoCamel(e.Name) }
 // ProtoGoPlural is the same of the plural.
 func (e entity) ProtoGoPlural() string { return protoCamel(e.Plural) }
 
-// SQLGo is the name in the code of sqlc.
-func (e entity) SQLGo() string { return sqlCamel(e.Name) }
+// ID is the name of its id in events and views, which have the id of the event besides.
+func (e entity) ID() string {
+	if e.Name == "event" {
+		return "aggregate_id"
+	}
+	return e.Name + "_id"
+}
 
 // GoPackage is the name of the Go package of the messages.
 func (e entity) GoPackage() string { return strings.ReplaceAll(e.Name, "_", "") + "v1" }
@@ -101,6 +106,22 @@ func (e entity) Messages() []field {
 
 // FirstMessage is the first of Messages, if there is one.
 func (e entity) FirstMessage() []field { return e.Messages()[:min(1, len(e.Messages()))] }
+
+// Samples are the fields with their n-th samples, as Go.
+func (e entity) Samples(n int) (items []string) {
+	for _, f := range e.Fields {
+		items = append(items, f.Go()+": "+f.Sample(n))
+	}
+	return items
+}
+
+// ProtoSamples are the same fields of the API.
+func (e entity) ProtoSamples(n int) (items []string) {
+	for _, f := range e.Fields {
+		items = append(items, f.ProtoGo()+": "+f.ProtoSample(n))
+	}
+	return items
+}
 
 // Required are the fields that must be set.
 func (e entity) Required() []field { return e.where(func(f field) bool { return f.Required }) }

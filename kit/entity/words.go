@@ -18,10 +18,10 @@ func inCamel(name string, write func(part string) string) string {
 // camel returns a name as Go writes it: OrderID, HomeURL.
 func camel(name string) string {
 	return inCamel(name, func(part string) string {
-		switch part {
-		case "id", "url", "uri", "api", "ip", "html", "http", "json", "sql", "uid", "uuid", "xml":
+		switch {
+		case naming.IsInitialism(part):
 			return strings.ToUpper(part)
-		case "ids", "urls", "uuids":
+		case part == "ids", part == "urls", part == "uuids":
 			return strings.ToUpper(part[:len(part)-1]) + "s"
 		}
 		return capital(part)

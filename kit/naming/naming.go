@@ -3,6 +3,7 @@
 package naming
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,8 +33,44 @@ var fileSuffixes = strings.Fields(`test aix android darwin dragonfly freebsd hur
 	zos 386 amd64 amd64p32 arm armbe arm64 arm64be loong64 mips mipsle mips64 mips64le mips64p32 mips64p32le ppc ppc64 ppc64le riscv riscv64 s390 s390x
 	sparc sparc64 wasm`)
 
-// IsClientKeyword reports whether a word is a keyword of Java, JavaScript or Python, so that the API
-// linter refuses it: clients could not write it.
+// CheckEntity returns why a word cannot be the name of an entity or its plural, or nil if it is free. A
+// service may have more names that collide: cmd/entity finds them.
+func CheckEntity(word string) error {
+	named := func(taken string) bool { return taken == word || Plural(taken) == word }
+	switch {
+	case slices.Contains(folders, word):
+		return fmt.Errorf("%q is a folder that the go command or buf treats differently: choose another", word)
+	case IsClientKeyword(word):
+		return fmt.Errorf("%q is a word of Java, JavaScript or Python, whose clients could not name the package: choose another", word)
+	case slices.Contains(Methods, word):
+		return fmt.Errorf("%q would be a field of messages, which have a method of this name: choose another", word)
+	case slices.ContainsFunc(strings.Split(word, "_"), IsInitialism):
+		return fmt.Errorf("%q has a word, such as id, that Go and the API linter write in different ways: choose another", word)
+	case slices.ContainsFunc(machinery, named):
+		return fmt.Errorf("%q is a name of the machinery: choose another, such as order_%s", word, word)
+	}
+	return nil
+}
+
+// folders have a meaning to the go command (https://pkg.go.dev/cmd/go), or packages that every
+// contract imports.
+var folders = []string{"vendor", "internal", "testdata", "google", "buf"}
+
+// Methods are names that protoc-gen-go changes, because messages have methods of these names.
+var Methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
+
+// machinery are tables, fields of each event, and names of Go that are beside those of an entity.
+var machinery = strings.Fields(`audit inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
+	stamp time`)
+
+// IsInitialism reports whether a part of a name is written in capitals in Go.
+func IsInitialism(part string) bool { return slices.Contains(initialisms, part) }
+
+// The words of staticcheck (ST1003) and revive (var-naming) know.
+var initialisms = strings.Fields(`acl amqp api ascii cpu css db dns eof gid guid html http https id ip json qps ram rpc rtp sip sla smtp sql ssh tcp
+	tls ts ttl udp ui uid uri url utf8 uuid vm xml xmpp xsrf xss`)
+
+// IsClientKeyword reports whether a word is a keyword of Java, JavaScript or Python.
 func IsClientKeyword(word string) bool { return slices.Contains(clientKeywords, word) }
 
 var clientKeywords = strings.Fields(`abstract and arguments as assert async await boolean break byte case catch char class const continue crate debugger def

@@ -110,7 +110,6 @@ func changesOnlyGenerated(t *testing.T, dir string) {
 // check runs what make check runs, as far as it concerns the new files.
 func check(t *testing.T, dir string) {
 	t.Helper()
-	clone.Run(t, dir, "go", "vet", "./api/...", "./cmd/...", "./db/...", "./internal/...")
 	clone.Run(t, dir, "make", "--silent", "drift", "breaking", "lint",
 		"PACKAGES=./internal/domain/... ./internal/event/... ./internal/store/... ./internal/server/... ./cmd/server/...")
 
@@ -341,7 +340,6 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	if !strings.Contains(out, "\n  "+domain+"\n") || strings.Contains(out, "\n  "+server+"\n") {
 		t.Errorf("only %s is edited now:\n%s", domain, out)
 	}
-	clone.Run(t, dir, "go", "build", "./...")
 	clone.Run(t, dir, "go", "test", "./internal/domain", "./internal/event")
 	clone.Run(t, dir, "go", "test", "./cmd/server", "-run", "Reaction")
 	clone.Run(t, dir, "go", "test", "./db", "-run", "TestMigrationsAreSafe|TestEveryMigrationGoesDownAndUpAgain")

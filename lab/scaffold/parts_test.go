@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"example.com/videocatalog/lab/entity"
 	"example.com/videocatalog/lab/internal/clone"
 	"example.com/videocatalog/lab/internal/size"
 	"example.com/videocatalog/lab/internal/truth"
@@ -116,8 +117,8 @@ func removeOption(t *testing.T, service, name string) {
 	clone.Run(t, service, "git", "clean", "--quiet", "-d", "--force")
 }
 
-// A service has no word of the example, passes its checks and tests without a module proxy, answers
-// calls.
+// A service has no word of the example, passes its checks and tests without a module proxy, and serves
+// calls. So it does with two entities of the matrix, which are drawn.
 func TestLean(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -137,19 +138,61 @@ func TestLean(t *testing.T) {
 	if unformatted := clone.Run(t, service, "gofmt", "-l", "."); unformatted != "" {
 		t.Errorf("gofmt would change %s", unformatted)
 	}
+	drawn := entity.Drawn(t, 2)
+	addRows(t, service, drawn)
 	clone.Run(t, service, "make", "--silent", "drift", "breaking", "lint")
 	clone.Run(t, service, "env", "GOPROXY=off", "go", "test", "./...")
 	if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
 		t.Errorf("the tests changed %s", changes)
 	}
-	useOrders(t, service)
+	address := startDev(t, service)
+	useOrders(t, address)
+	for _, row := range drawn {
+		row.Use(t, "http://"+address+"/v1/")
+	}
 	kitByVersion(t, service)
 }
 
-// useOrders makes an order over REST with cmd/dev of a service, and finds it over gRPC.
-func useOrders(t *testing.T, service string) {
+// The whole matrix, in services with some of the options each, and with all of them.
+func TestMatrix(t *testing.T) {
+	if os.Getenv("LAB_DEEP") == "" {
+		t.Skip("LAB_DEEP is not set: TestLean has two entities of the matrix")
+	}
+	template := newTemplate(t, t.TempDir())
+	sets := []string{"", "console,oidc", "cors,repair", "reactions,replay", "console,cors,oidc,reactions,repair,replay"}
+	rows := slices.Collect(slices.Chunk(entity.Drawn(t, len(entity.Matrix())), (len(entity.Matrix())+len(sets)-1)/len(sets)))
+	for i, with := range sets[:len(rows)] {
+		t.Run(with, func(t *testing.T) {
+			service := filepath.Join(t.TempDir(), "orders")
+			args := append(slices.Clone(order), "--module", "github.com/acme/orders")
+			if with != "" {
+				args = append(args, "--with", with)
+			}
+			newService(t, template, service, args...)
+			addRows(t, service, rows[i])
+			clone.Run(t, service, "go", "vet", "./...")
+			clone.Run(t, service, "make", "--silent", "drift", "lint")
+			clone.Run(t, service, "go", "test", "./...")
+			address := startDev(t, service)
+			for _, row := range rows[i] {
+				row.Use(t, "http://"+address+"/v1/")
+			}
+		})
+	}
+}
+
+// addRows adds entities of the matrix to a service.
+func addRows(t *testing.T, service string, rows []entity.Row) {
 	t.Helper()
-	address := startDev(t, service)
+	for _, row := range rows {
+		clone.Run(t, service, "go", append([]string{"run", "./cmd/entity", "add", row.Name}, row.Flags()...)...)
+	}
+	commit(t, service)
+}
+
+// useOrders makes an order over REST at the address of a service, and finds it over gRPC.
+func useOrders(t *testing.T, address string) {
+	t.Helper()
 	const order = `{"customer": "Ada", "totalCents": "1200"}`
 	response, err := http.Post("http://"+address+"/v1/orders", "application/json", strings.NewReader(order))
 	if err != nil {

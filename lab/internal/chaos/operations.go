@@ -22,7 +22,6 @@ import (
 func operatorKinds() []fault {
 	return []fault{
 		{"repair killed and run again", groupOperator, NoRecovery, repairCatalog},
-		{"new consumer backfilled", groupOperator, NoRecovery, backfillNewcomer},
 		{"projection compared and repaired", groupOperator, NoRecovery, repairProjection},
 		{"subscription sought", groupOperator, NoRecovery, seekSubscription},
 		{"videos purged", groupOperator, NoRecovery, purgeVideos},
@@ -44,13 +43,6 @@ func disturbances() []fault {
 	}
 }
 
-// prepareOperator makes the environment that commands need.
-func (l *lab) prepareOperator(ctx context.Context) (err error) {
-	l.marks, l.marking = map[int64]Mark{}, time.Now()
-	l.operator, err = l.newProcess(ctx, "operator", roleAPI, false)
-	return err
-}
-
 // why is the reason that operators give.
 const why = "--why=fault lab"
 
@@ -69,7 +61,7 @@ func repairCatalog(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 		record.Missing = "it ended before it was killed"
 	}
 	const done, partly = 0, 4
-	o, ok, err := l.untilDone(ctx, []int{done, partly}, args, nil)
+	o, ok, err := l.untilDone(ctx, []int{done, partly}, args)
 	if err == nil && ok && !strings.Contains(o.stdout, "ahead 0,") {
 		l.problem(ComparisonWrong, "the owner has lost nothing: %s", o.stdout)
 	}
@@ -96,7 +88,7 @@ func repairProjection(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 		return nil
 	}
 	const done, nothing, partly, differs = 0, 3, 4, 5
-	o, ok, err := l.untilDone(ctx, []int{done, differs}, []string{"projection", "compare", "--json"}, nil)
+	o, ok, err := l.untilDone(ctx, []int{done, differs}, []string{"projection", "compare", "--json"})
 	if err != nil || !ok {
 		return err
 	}
@@ -114,7 +106,7 @@ func repairProjection(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 	if r.IntN(2) == 0 {
 		args = []string{"projection", "repair", why, "--all"}
 	}
-	if _, ok, err = l.untilDone(ctx, []int{done, nothing, partly}, args, nil); err != nil || !ok {
+	if _, ok, err = l.untilDone(ctx, []int{done, nothing, partly}, args); err != nil || !ok {
 		return err
 	}
 	if err := l.ask(ctx, &damaged, stillDamaged, ids); err != nil {
@@ -158,7 +150,7 @@ func seekSubscription(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord)
 	}
 	sleep(ctx, between(r, time.Second, 3*time.Second))
 	id := names.VideoTopic.Subscription("catalog")
-	_, _, err := l.untilDone(ctx, []int{0}, []string{"seek", why, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)}, nil)
+	_, _, err := l.untilDone(ctx, []int{0}, []string{"seek", why, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)})
 	return errors.Join(err, l.retain(context.WithoutCancel(ctx), false))
 }
 
@@ -202,7 +194,7 @@ func requeueBlocked(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 		return nil
 	}
 	const done, nothing = 0, 3 // it may have been purged
-	_, _, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", event.AggregateVideo + "/" + id, why}, nil)
+	_, _, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", event.AggregateVideo + "/" + id, why})
 	return err
 }
 
@@ -226,7 +218,7 @@ func replayQuarantine(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 		record.Missing = "no event for the quarantine" // or the answer was lost
 		return nil                                     //nolint:nilerr // it is tried again
 	}
-	_, ok, err := l.untilDone(ctx, []int{0}, []string{"retry", "--all", why}, nil)
+	_, ok, err := l.untilDone(ctx, []int{0}, []string{"retry", "--all", why})
 	if err != nil || !ok {
 		return err
 	}

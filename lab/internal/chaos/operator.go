@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -63,8 +62,8 @@ func (l *lab) command(ctx context.Context, kill func(context.Context) bool, args
 }
 
 // untilDone repeats a command until its exit code is one of these. A command that fails for longer
-// than any fault lasts breaks a rule. again may change the arguments for the next run.
-func (l *lab) untilDone(ctx context.Context, codes []int, args []string, again func(o outcome, args []string) []string) (o outcome, ok bool, err error) {
+// than any fault lasts breaks a rule.
+func (l *lab) untilDone(ctx context.Context, codes []int, args []string) (o outcome, ok bool, err error) {
 	for deadline := time.Now().Add(commandPatience); ctx.Err() == nil; sleep(ctx, 200*time.Millisecond) {
 		if o, err = l.command(ctx, nil, args...); err != nil {
 			return o, false, err
@@ -75,9 +74,6 @@ func (l *lab) untilDone(ctx context.Context, codes []int, args []string, again f
 		const exitUsage = 2
 		if o.code == exitUsage || time.Now().After(deadline) {
 			break
-		}
-		if again != nil {
-			args = again(o, args)
 		}
 	}
 	if ctx.Err() == nil {
@@ -114,16 +110,6 @@ func parseDifferences(stdout string) (found []difference, sum difference, err er
 // any time. An entry that is missing or behind waits for its event.
 func (d difference) cannotBe() bool { return d.Kind != "missing" && d.Kind != "behind" }
 
-var continueAfter = regexp.MustCompile(`--after ([0-9a-f-]{36})`)
-
-// continued adds where an interrupted command says that it must continue.
-func continued(o outcome, args []string) []string {
-	if found := continueAfter.FindStringSubmatch(o.stdout); found != nil {
-		return append(slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, "--after=") }), "--after="+found[1])
-	}
-	return args
-}
-
 // compareAtTheEnd compares the catalog with its owner when all events are processed. Then
 // nothing may differ.
 func (l *lab) compareAtTheEnd(ctx context.Context) {
@@ -135,27 +121,6 @@ func (l *lab) compareAtTheEnd(ctx context.Context) {
 	if err != nil || o.code != 0 || sum.Differences+sum.Pending > 0 {
 		l.problem(ComparisonWrong, "when all events are processed: exit code %d, %v: %s%s", o.code, err, o.stdout, o.stderr)
 	}
-}
-
-// collectMarks reads the marks of events that operators have published again since the last
-// call. So no mark is older than that call. It is called before and after each command that
-// publishes again, and at the end.
-func (l *lab) collectMarks(ctx context.Context) error {
-	now := time.Now()
-	return l.reach(ctx, func(ctx context.Context, c conn) error {
-		marks, err := readMarks(ctx, c)
-		if err != nil {
-			return err
-		}
-		for _, m := range marks {
-			if _, known := l.marks[m.Seq]; !known {
-				m.At = l.marking
-				l.marks[m.Seq] = m
-			}
-		}
-		l.marking = now
-		return nil
-	})
 }
 
 // ask reads one value from the database, which may be restarting.

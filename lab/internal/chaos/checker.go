@@ -208,13 +208,10 @@ func (c *checker) checkReads() {
 	}
 }
 
-// mayShow reports whether the catalog may have had an event at a time: it was
-// published, or an operator's command may have copied it.
+// mayShow reports whether the catalog may have had an event at a time: it was published.
 func (c *checker) mayShow(e *EventRow, at time.Time) bool {
-	if published, ok := c.first[e.ID]; ok && !published.After(at) {
-		return true
-	}
-	return slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool { return e.Number <= f.Copied && !f.Struck.After(at) })
+	published, ok := c.first[e.ID]
+	return ok && !published.After(at)
 }
 
 // event returns the event of a version of a video, or nil.

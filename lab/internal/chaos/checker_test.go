@@ -80,7 +80,6 @@ func sound() *History {
 		id := uuid.UUID{0: byte(video) + 1}
 		for version := range int64(3) {
 			e := EventRow{ID: uuid.UUID{0: id[0], 1: byte(version) + 1}, Video: id, Version: version + 1, Type: typeUpdated, OccurredAt: at}
-			e.Number = int64(len(h.Database.Events)) + 1
 			e.Command = int64(len(h.Answers)) + 1
 			e.State = digest(fmt.Sprint(e.ID))
 			e.Content, e.Entry = e.State+1, e.State+2
@@ -399,20 +398,7 @@ func TestCheckerRules(t *testing.T) {
 			purge(h)
 			h.Odd = []Odd{{At: h.Publications["1"], Video: uuid.UUID{0: 2}, Code: codes.NotFound}}
 		}, []Rule{CodeUnexpected}},
-		{"no entry of what is hidden later, and was copied before", func(h *History) {
-			strike(h, 0)
-			h.Database.Events[2].Entry, h.Copies[0].Told = 0, nil
-			h.Faults[0].Copied = h.Database.Events[2].Number
-			h.Reads[0] = Read{At: h.Publications["3"].Add(-1), Video: first, Asked: 2, Hidden: true}
-			h.Faults[0].Struck = h.Reads[0].At
-		}, nil},
-		{"no entry of what is hidden later, and was not copied", func(h *History) {
-			strike(h, 0)
-			h.Database.Events[2].Entry, h.Copies[0].Told = 0, nil
-			h.Faults[0].Copied = h.Database.Events[1].Number
-			h.Reads[0] = Read{At: h.Publications["3"].Add(-1), Video: first, Asked: 2, Hidden: true}
-			h.Faults[0].Struck = h.Reads[0].At
-		}, []Rule{EntryWrong}},
+
 		{"an erasure that is left", func(h *History) { h.Database.Left = []string{"erasure of x"} }, []Rule{LeftOver}},
 		{"a problem of the lab", func(h *History) { h.Problems = []Violation{{ConnectionLeaked, "one"}} }, []Rule{ConnectionLeaked}},
 	} {

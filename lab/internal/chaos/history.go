@@ -131,9 +131,6 @@ type FaultRecord struct {
 	Unsettled int `json:"unsettled,omitempty"`
 	// Clock is how far the clock of the process was ahead.
 	Clock time.Duration `json:"clock_ns,omitempty"`
-	// Copied is the number of the newest event that it may have brought into the catalog
-	// before the event was published.
-	Copied int64 `json:"copied,omitempty"`
 	// MayFail means that an API process may return codes such as Internal because
 	// of it.
 	MayFail bool `json:"may_fail,omitempty"`
@@ -193,7 +190,6 @@ type VideoRow struct {
 // EventRow is an event that was committed, whether or not the outbox still has it.
 type EventRow struct {
 	ID         uuid.UUID
-	Number     int64 // in the order in which events were written
 	Video      uuid.UUID
 	Version    int64
 	Type       string

@@ -78,7 +78,6 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	l.say("waiting until all is quiet")
 	l.quiet(ctx)
 	l.quietWatchers(ctx)
-	l.compareAtTheEnd(ctx)
 	stopWatching()
 	watchers.Wait()
 	l.countAll(ctx)

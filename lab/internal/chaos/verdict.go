@@ -52,7 +52,6 @@ const (
 	NotBack            Rule = "process does not come back"
 	NotQuiet           Rule = "not quiet in time"
 	CommandFailed      Rule = "command of an operator failed"
-	ComparisonWrong    Rule = "comparison with the owner is wrong"
 	LeftOver           Rule = "left over"
 )
 

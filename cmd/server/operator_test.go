@@ -155,25 +155,6 @@ func TestOperatorMistakesAreRefused(t *testing.T) {
 	}
 }
 
-// A change and its row in the audit are one transaction: without the row nothing is changed.
-func TestNoChangeWithoutItsAudit(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	eventID := s.blockEvent(t, "v1")
-	s.quarantineMany(t, 1)
-	if _, err := s.pool.Exec(t.Context(), "ALTER TABLE video_catalog.audit ADD CHECK (reason <> 'x'); ALTER TABLE video_catalog_read.audit ADD CHECK (reason <> 'x')"); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"retry", "video/v1"}, {"skip", "video/v1", eventID}, {"skip", "1"}} {
-		if out, err := s.command(t, append(args, "--why", "x")...); exitOf(err) != app.ExitFailed || !strings.Contains(err.Error(), "audit_reason_check") {
-			t.Errorf("%s = %q, %v, want exit code %d about the audit", args, out, err, app.ExitFailed)
-		}
-	}
-	if s.parked(t) != 1 || s.audited(t) != 0 || s.count(t, "SELECT count(*) FROM video_catalog.outbox_deferred") != 1 || s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") != 1 {
-		t.Errorf("%d are parked, with %d entries in the audit, want one and none, and nothing deleted", s.parked(t), s.audited(t))
-	}
-}
-
 // Somebody who may only look can count what an action would change. The action is refused, and
 // the message says that it is for want of a privilege.
 func TestOperatorWithoutRightsIsRefused(t *testing.T) {

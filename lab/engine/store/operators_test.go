@@ -70,26 +70,6 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 	}
 }
 
-// The changes of an interrupted action stay. They are in its result and in the audit.
-func TestInterruptedActionSaysWhatIsDone(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	parkMany(t, l, 2500)
-	ctx, cancel := context.WithCancel(t.Context())
-	request := everything()
-	request.Progress = func(int64, int64) { cancel() } // after the first transaction
-	result, err := admin.Requeue(ctx, l.Outbox, request)
-	if !errors.Is(err, context.Canceled) || result.Done != 1000 || result.Matched != 2500 {
-		t.Errorf("Requeue() = %+v, %v, want 1,000 of 2,500 and the interrupt", result, err)
-	}
-	if got := l.count("SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NULL"); got != 1000 {
-		t.Errorf("%d aggregates are due, want 1,000", got)
-	}
-	if got := l.count("SELECT sum(items)::int FROM video_catalog.audit WHERE action_id = $1", result.ActionID); got != 1000 {
-		t.Errorf("the audit has %d items, want 1,000", got)
-	}
-}
-
 // An action for what a person has seen does not change what came later.
 func TestConfirmedCountHolds(t *testing.T) {
 	t.Parallel()

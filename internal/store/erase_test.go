@@ -210,11 +210,10 @@ func block(t testing.TB, events *store.Outbox, park bool) {
 // follows the event of the purge, that event is published, and nothing stays blocked.
 func TestPurgeAmongPublishers(t *testing.T) {
 	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			pool := storetest.Pool(t, 2)
-			videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 			random := rand.New(rand.NewPCG(seed, 3))
 			id := deletedVideo(t, videos, marker)
 			purgeAt := random.IntN(6)

@@ -60,7 +60,7 @@ lab-build:
 	cd lab && go build ./... && GOOS=darwin go vet ./...
 
 .PHONY: bench
-bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.
+bench: ## Measure beside peers, for up to 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.
 	cd lab/bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
 	$(MAKE) --no-print-directory bench-plots
 

@@ -11,7 +11,7 @@
 //
 // The checker shares no code with the service, only the contract in api/proto. It has the results that clients
 // received, its own subscription, its own SQL, and its own copy of every event, because purges erase events. It is
-// tested with services that are broken on purpose.
+// tested with histories that are wrong in one place.
 //
 // # What it guarantees
 //

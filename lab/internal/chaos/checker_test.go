@@ -12,61 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// The checker finds every defect of a service by its rule. For a service without
-// defects it reports nothing, even after many crashes.
-//
-// The sim knows exactly what a fault may repeat: events that were sent but not
-// settled.
-func TestCheckerFindsDefects(t *testing.T) {
-	for _, tt := range []struct {
-		defect defect
-		want   []Rule // all of these must be reported, and others may be
-	}{
-		{none, nil},
-		{noFence, []Rule{TooManyDuplicates, LaneNotHeld}},
-		{claimByRow, []Rule{OutOfOrder}},
-		{settleBeforePublish, []Rule{EventLost, EventNotConsumed}},
-		{dropsEvent, []Rule{EventLost, EventNotConsumed}},
-		{reversesBatch, []Rule{OutOfOrder}},
-		{retriesOnSuccess, []Rule{TooManyDuplicates}},
-		{ackBeforeCommit, []Rule{EventNotConsumed}},
-		{noVersionGuard, []Rule{ProjectionDiffers}},
-		{forgetsEvent, []Rule{RowWithoutEvent}},
-		{losesRow, []Rule{EventWithoutRow}},
-		{answersTooEarly, []Rule{CommandLost}},
-		{createsTwice, []Rule{CreatedTwice}},
-		{failsAfterCommit, []Rule{FailedTookEffect}},
-		{answersOldState, []Rule{AnswerWrong}},
-		{ignoresEtag, []Rule{EtagIgnored}},
-		{changesPayload, []Rule{MessageDiffers}},
-		{inventsMessage, []Rule{UnknownMessage}},
-		{ignoresLease, []Rule{LaneTaken}},
-		{showsOldEntry, []Rule{OwnWriteUnseen}},
-		{showsOtherEntry, []Rule{EntryWrong}},
-		{resumesTooLate, []Rule{WatchDiffers}},
-		{resumesTooEarly, []Rule{WatchWentBack}},
-	} {
-		t.Run(string(tt.defect), func(t *testing.T) {
-			t.Parallel()
-			for seed := range uint64(5) {
-				h := simulate(tt.defect, seed)
-				verdict := Check(h)
-				if len(h.Faults) < 5 || verdict.Figures.Events < 300 {
-					t.Fatalf("seed %d: %d faults and %d events, want many", seed, len(h.Faults), verdict.Figures.Events)
-				}
-				for _, rule := range tt.want {
-					if verdict.Counts[rule] == 0 {
-						t.Errorf("seed %d: found %v, want %s", seed, verdict.Counts, rule)
-					}
-				}
-				if len(tt.want) == 0 && len(verdict.Counts) > 0 {
-					t.Errorf("seed %d: found %v, want nothing: %v", seed, verdict.Counts, verdict.Violations)
-				}
-			}
-		})
-	}
-}
-
 // sound returns a correct history of two videos.
 func sound() *History {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

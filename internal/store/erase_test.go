@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,10 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
@@ -207,47 +204,14 @@ func block(t testing.TB, events *store.Outbox, park bool) {
 	settle(t, events, s)
 }
 
-// An aggregate that is blocked or parked publishes the event of its purge at once.
-func TestPurgeEndsABlock(t *testing.T) {
-	t.Parallel()
-	for _, parked := range []bool{false, true} {
-		t.Run(fmt.Sprintf("parked=%t", parked), func(t *testing.T) {
-			t.Parallel()
-			pool := storetest.Pool(t, 2)
-			videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
-			id := deletedVideo(t, videos, marker)
-			block(t, events, parked)
-			if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox_deferred"); n != 5 {
-				t.Fatalf("deferred events = %d, want 5", n)
-			}
-			change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
-			var published []string
-			for c := claim(t, events); c.Token != 0; c = claim(t, events) {
-				for _, e := range c.Events {
-					published = append(published, e.Type)
-				}
-				settle(t, events, settlement(c, func(outbox.Claimed) bool { return false }))
-			}
-			if want := []string{"VideoPurged"}; !slices.Equal(published, want) {
-				t.Errorf("published = %q, want %q", published, want)
-			}
-			blocked, _, err := events.ListBlocked(t.Context(), admin.Filter{}, 10)
-			if err != nil || len(blocked) > 0 {
-				t.Errorf("ListBlocked() = %v, %v, want none", blocked, err)
-			}
-		})
-	}
-}
-
 // Whatever publishers have in hand when a video is purged, and whatever becomes of it: nothing
 // follows the event of the purge, that event is published, and nothing stays blocked.
 func TestPurgeAmongPublishers(t *testing.T) {
 	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			pool := storetest.Pool(t, 2)
-			videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 			random := rand.New(rand.NewPCG(seed, 3))
 			id := deletedVideo(t, videos, marker)
 			purgeAt := random.IntN(6)
@@ -506,30 +470,5 @@ func TestPurgeErasesTheQuerySide(t *testing.T) {
 	for _, e := range events {
 		project(t, catalog, "replay", e)
 		erased("after a replay of " + string(e.Type) + " under a new name")
-	}
-}
-
-// However the events of a purged video are shuffled, the end is a tombstone.
-func TestLateEventsFindATombstone(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	catalog := store.NewCatalog(pool)
-	random := rand.New(rand.NewPCG(1, 4))
-	for range 30 {
-		events := life(t, marker, 4)
-		events = append(events, after(t, events[3].Video, domain.DeleteVideo(false, 4, stamp(t))))
-		events = append(events, after(t, events[4].Video, domain.PurgeVideo(5, stamp(t))))
-		purge := events[5]
-		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
-		for _, e := range events {
-			project(t, catalog, "catalog", e)
-		}
-		checkEntry(t, catalog, purge)
-	}
-	if got := tablesWith(t, pool, strings.ToUpper(marker)); len(got) > 0 {
-		t.Errorf("%s is in %q, want nowhere", marker, got)
-	}
-	if event.AggregateVideo != "video" {
-		t.Error("outbox_erase of migration 00012 erases video only")
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -156,62 +155,6 @@ func isDenied(err error) bool {
 	return errors.As(err, &pgErr) && pgErr.Code == "42501"
 }
 
-// Neither side reads or writes a table of the other one, nor calls its
-// functions.
-func TestRolesAreSeparate(t *testing.T) {
-	t.Parallel()
-	owner := storetest.Pool(t, 2)
-	for role, schema := range map[string]string{videoRole: "video_catalog_read", catalogRole: "video_catalog"} {
-		pool := userPool(t, owner, role)
-		rows, err := owner.Query(t.Context(), `
-			SELECT format('%I.%I', n.nspname, c.relname)
-			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-			WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')`, schema)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(tables) < 3 {
-			t.Errorf("tables in %s = %q, want all of them", schema, tables)
-		}
-		for _, table := range tables {
-			for _, sql := range []string{"SELECT FROM %s", "INSERT INTO %s DEFAULT VALUES", "DELETE FROM %s", "TRUNCATE %s"} {
-				if _, err := pool.Exec(t.Context(), fmt.Sprintf(sql, table)); !isDenied(err) {
-					t.Errorf("%s: "+sql+" = %v, want permission denied", role, table, err)
-				}
-			}
-			// The schema is closed already. Every table is closed, too, and each of its columns.
-			var may bool
-			if err := owner.QueryRow(t.Context(), `
-				SELECT has_table_privilege($1, $2, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
-					OR has_any_column_privilege($1, $2, 'SELECT, INSERT, UPDATE, REFERENCES')`, role, table).Scan(&may); err != nil || may {
-				t.Errorf("%s has a privilege on %s: %t, %v, want none", role, table, may, err)
-			}
-		}
-	}
-
-	videoUser, catalogUser := userPool(t, storetest.Pool(t, 2), videoRole), userPool(t, storetest.Pool(t, 2), catalogRole)
-	if _, err := store.NewCatalog(videoUser).Project(t.Context(), "catalog", life(t, "Ran", 1)); !isDenied(err) {
-		t.Errorf("Project() as %s = %v, want permission denied", videoRole, err)
-	}
-	if err := store.NewInbox(videoUser).Quarantine(t.Context(), "catalog", quarantined("1")); !isDenied(err) {
-		t.Errorf("Quarantine() as %s = %v, want permission denied", videoRole, err)
-	}
-	videos, events := store.NewVideos(catalogUser, nil), store.NewOutbox(catalogUser)
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); !isDenied(err) {
-		t.Errorf("CreateVideo() as %s = %v, want permission denied", catalogRole, err)
-	}
-	if _, err := events.ClaimEvents(t.Context(), outbox.AnyLane, 1, 1<<20, time.Second); !isDenied(err) {
-		t.Errorf("ClaimEvents() as %s = %v, want permission denied", catalogRole, err)
-	}
-	if _, _, err := events.Maintain(t.Context(), 1, time.Hour); !isDenied(err) {
-		t.Errorf("Maintain() as %s = %v, want permission denied", catalogRole, err)
-	}
-}
-
 // fitsRole reports whether a role may have privileges on a table that the test does not list.
 // It may read and write rows of its side, and delete rows that have no version.
 func fitsRole(who, what string, versioned []string) bool {
@@ -232,32 +175,6 @@ func fitsRole(who, what string, versioned []string) bool {
 		}
 	}
 	return true
-}
-
-// Tables of further aggregates are held to what their side may do.
-func TestFitsRole(t *testing.T) {
-	t.Parallel()
-	versioned := []string{"video_catalog.orders"}
-	for _, test := range []struct {
-		who, what string
-		want      bool
-	}{
-		{"video_catalog_rw video_catalog.orders", "INSERT SELECT UPDATE", true},
-		{"video_catalog_rw video_catalog.orders", "DELETE INSERT SELECT UPDATE", false},
-		{"video_catalog_rw video_catalog.notes", "DELETE INSERT SELECT", true},
-		{"video_catalog_rw video_catalog.notes", "SELECT TRUNCATE", false},
-		{"video_catalog_rw video_catalog_read.views", "SELECT", false},
-		{"video_catalog_read_rw video_catalog_read.views", "DELETE SELECT", true},
-		{"video_catalog_read_rw video_catalog.notes", "SELECT", false},
-		{"support_ro video_catalog.orders", "SELECT", true},
-		{"support_ro video_catalog.notes", "DELETE SELECT", false},
-		{"video_catalog_rw orders", "SELECT", false},
-		{"PUBLIC video_catalog.orders", "SELECT", false},
-	} {
-		if got := fitsRole(test.who, test.what, versioned); got != test.want {
-			t.Errorf("fitsRole(%s, %s) = %t, want %t", test.who, test.what, got, test.want)
-		}
-	}
 }
 
 // A role may do what its side does and no more: events are never edited or

@@ -53,22 +53,6 @@ func uniform(events, aggregates, size int) workload {
 	return makeWorkload(events, aggregates, size, func(int) int { return lots.IntN(aggregates) })
 }
 
-// hot returns events of which half belong to one aggregate.
-func hot(events, aggregates, size int) workload {
-	return makeWorkload(events, aggregates, size, func(i int) int {
-		if i%2 == 0 {
-			return 0
-		}
-		return i % aggregates
-	})
-}
-
-// zipf returns events whose aggregates have the frequencies of words: the k-th has 1/k^1.1.
-func zipf(events, aggregates, size int) workload {
-	z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, uint64(aggregates-1))            //nolint:gosec // positive, and no secret
-	return makeWorkload(events, aggregates, size, func(int) int { return int(z.Uint64()) }) //nolint:gosec // below aggregates
-}
-
 func makeWorkload(events, aggregates, size int, pick func(i int) int) workload {
 	w := workload{
 		aggregates: make([]int64, events), versions: make([]int64, events),

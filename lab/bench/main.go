@@ -21,19 +21,15 @@ import (
 type profile struct {
 	turn       time.Duration // approximate duration of a turn
 	rounds     int           // turns of each peer; fewer than six do not distinguish a difference from chance
-	grown      int           // rounds of shapes and growth
 	maxEvents  int           // limit of a backlog
 	aggregates int
-	retained   []int         // numbers of retained events for growth
-	parked     int           // number of parked events
-	latency    time.Duration // duration of a steady load; a turn of inserts in growth takes a quarter of it
+	latency    time.Duration // duration of a steady load
 }
 
 var profiles = map[string]profile{
-	"tiny":  {turn: 50 * time.Millisecond, rounds: 1, grown: 1, maxEvents: 2000, aggregates: 100, retained: []int{1000, 5000}, parked: 1000, latency: 300 * time.Millisecond},
-	"quick": {turn: time.Second, rounds: 6, grown: 3, maxEvents: 300_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000}, parked: 100_000, latency: 2 * time.Second},
-	"long": {turn: 5 * time.Second, rounds: 6, grown: 5, maxEvents: 500_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000},
-		parked: 100_000, latency: 20 * time.Second},
+	"tiny":  {turn: 50 * time.Millisecond, rounds: 1, maxEvents: 2000, aggregates: 100, latency: 300 * time.Millisecond},
+	"quick": {turn: time.Second, rounds: 6, maxEvents: 300_000, aggregates: 1000, latency: 2 * time.Second},
+	"long":  {turn: 5 * time.Second, rounds: 6, maxEvents: 500_000, aggregates: 1000, latency: 20 * time.Second},
 }
 
 func main() {
@@ -46,12 +42,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
-	if len(args) == 2 && args[0] == serveCommand {
-		return servePort(ctx, args[1], stdout)
-	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	name := flags.String("profile", "quick", "how much to measure: tiny, quick or long")
-	only := flags.String("run", "", "measure only what matches this regular expression: drain, latency, chain, write, project, consume, port, growth, shape")
+	only := flags.String("run", "", "measure only what matches this regular expression: drain, latency, chain, write, project, consume")
 	file := flags.String("out", "", "file that the results are written to; default: the standard output")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -103,9 +96,6 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		{"write", func() error { return writes(ctx, m, p, r) }},
 		{"project", func() error { return projects(ctx, m, p, r) }},
 		{"consume", func() error { return consumes(ctx, m, p, r) }},
-		{"port", func() error { return ports(ctx, p, r) }},
-		{"shape", func() error { return shapes(ctx, m, s, peers["ours"], p, r) }},
-		{"growth", func() error { return growth(ctx, m, s, p, r) }},
 	} {
 		if !match.MatchString(part.name) {
 			continue

@@ -41,7 +41,6 @@ func pending(insert, lane string) string {
 }
 
 // published adds events as if they had been published.
-func (p *ours) published(ctx context.Context, w workload) error { return p.insert(ctx, w, outboxSQL) }
 
 func (p *ours) backlog(ctx context.Context, w workload) error {
 	return p.insert(ctx, w, pending(outboxSQL, "hashtext(aggregate_id) & 7"))

@@ -88,55 +88,6 @@ func bars(title string, labels []string, all []series) string {
 	return s.done()
 }
 
-// lines draws a line per series over a logarithmic horizontal axis.
-func lines(title, xName string, xs []float64, all []series) string {
-	const left, right, top, bottom = 64.0, 20.0, 60.0, 44.0
-	s := newSVG(760, 330, title)
-	names := make([]string, len(all))
-	high := 0.0
-	for i, one := range all {
-		names[i] = one.name
-		for _, v := range one.values {
-			if v > 0 {
-				high = max(high, v)
-			}
-		}
-	}
-	s.legend(names)
-	if high == 0 || len(xs) < 2 {
-		return s.done() // there is nothing to draw
-	}
-	step := math.Pow(10, math.Floor(math.Log10(high)))
-	if high/step < 2 {
-		step /= 5
-	} else if high/step < 5 {
-		step /= 2
-	}
-	high = step * math.Ceil(high/step)
-	first, last := math.Log10(xs[0]), math.Log10(xs[len(xs)-1])
-	x := func(v float64) float64 { return left + (s.width-left-right)*(math.Log10(v)-first)/(last-first) }
-	y := func(v float64) float64 { return s.height - bottom - (s.height-top-bottom)*v/high }
-	for v := 0.0; v <= high*1.001; v += step {
-		s.line(left, y(v), s.width-right, y(v), "#e3e2e0")
-		s.text(left-6, y(v)+4, "end", `fill="#787774"`, short(v))
-	}
-	for _, v := range xs {
-		s.text(x(v), s.height-bottom+16, "middle", `fill="#787774"`, short(v))
-	}
-	s.text((left+s.width-right)/2, s.height-8, "middle", "", xName)
-	for i, one := range all {
-		color, points := palette[i%len(palette)], ""
-		for at, v := range one.values {
-			if !math.IsNaN(v) {
-				points += fmt.Sprintf("%.1f,%.1f ", x(xs[at]), y(v))
-				fmt.Fprintf(s, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`, x(xs[at]), y(v), color)
-			}
-		}
-		fmt.Fprintf(s, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", points, color)
-	}
-	return s.done()
-}
-
 // short writes a number with two or three significant digits.
 func short(v float64) string {
 	switch {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 )
 
@@ -64,14 +63,8 @@ func markdown(r *results) string {
 	picture(b, "peers-latency.svg", "p50 and p99 by publisher, no-op sink, one instance")
 	latency(b, r)
 
-	heading(b, "The write path, the projector, the port")
+	heading(b, "The write path, the projector")
 	paths(b, r)
-
-	heading(b, "What grows")
-	picture(b, "growth.svg", "Rates beside retained events")
-	picture(b, "aggregates.svg", "Events per second by number of aggregates")
-	picture(b, "payload.svg", "Events per second by payload")
-	growing(b, r)
 	return b.String()
 }
 
@@ -159,59 +152,6 @@ func paths(b *strings.Builder, r *results) {
 		"tx/s", "own-cpu-us/tx", "postgres-cpu-us/tx", "WAL-B/tx")
 	part("Project/", "batch", "projector, events per transaction", []string{"events/s", "100 ÷ it", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")
 	part("Consume/", "batch", "projector and pubsublocal, emptying a subscription, events per transaction at most", []string{"events/s", "100 ÷ it", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")
-	part("Port/", "server", "a unary call that does nothing", []string{"requests/s", "ours ÷ it", "server's CPU µs/request"}, "requests/s", "server-cpu-us/request")
-}
-
-func growing(b *strings.Builder, r *results) {
-	var rows [][]string
-	names, _ := r.with("Growth/", "retained")
-	for _, name := range names {
-		row := []string{strings.NewReplacer("=", " ", "/", ", ").Replace(strings.TrimPrefix(name, "Growth/"))}
-		for _, unit := range growthUnits {
-			row = append(row, r.figure(name, unit), r.times(name, names[0], unit))
-		}
-		rows = append(rows, row)
-	}
-	table(b, []string{"beside", "drain events/s", "÷ first", "claims/s", "÷ first", "empty looks/s", "÷ first", "inserts/s", "÷ first"}, rows)
-
-	rows = nil
-	for _, sink := range []string{"none", "pubsub"} {
-		for _, prefix := range []string{"Aggregates/sink=" + sink + "/", "Skew/sink=" + sink + "/"} {
-			key := map[bool]string{true: "of", false: "aggregates"}[strings.HasPrefix(prefix, "Skew")]
-			names, values := r.with(prefix, key)
-			for i, name := range names {
-				rows = append(rows, []string{sink, shapeText(key, values[i]), r.figure(name, "events/s"), r.figure(name, "cpu-s/Mevent"), short(r.max(name, "out-of-order"))})
-			}
-		}
-	}
-	table(b, []string{"sink", "aggregates", "events/s", "CPU s/M events", "out of order"}, rows)
-
-	rows = nil
-	names, values := r.with("Payload/", "bytes")
-	for i, name := range names {
-		megabytes := "–"
-		if v, ok := r.median(name, "B/s"); ok { // benchfmt converts MB/s to B/s
-			megabytes = short(v / 1e6)
-		}
-		rows = append(rows, []string{values[i], r.figure(name, "events/s"), megabytes, r.figure(name, "cpu-s/Mevent"), r.figure(name, "WAL-B/event")})
-	}
-	table(b, []string{"payload, bytes", "events/s", "MB/s", "CPU s/M events", "WAL B/event"}, rows)
-}
-
-func shapeText(key, value string) string {
-	switch {
-	case key == "aggregates":
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return value
-		}
-		return short(n)
-	case value == "hot":
-		return "501, one of them with half of the events"
-	case value == "zipf":
-		return "1000, by Zipf's law (1.1)"
-	}
-	return "1000, even"
 }
 
 // plots returns the pictures by file name.
@@ -242,9 +182,6 @@ func plots(r *results) map[string]string {
 		"peers-latency.svg": bars("Milliseconds from the commit to the broker's client, 1,000 events a second (logarithmic; less is better)", peers, []series{
 			{"p50", values(rate, "p50-commit-to-sent-ms")}, {"p99", values(rate, "p99-commit-to-sent-ms")},
 		}),
-		"growth.svg":     growthPlot(r),
-		"aggregates.svg": overPlot(r, "Events per second by number of aggregates", "aggregates", "Aggregates/sink=none/", "Aggregates/sink=pubsub/"),
-		"payload.svg":    overPlot(r, "Events per second by payload", "bytes", "Payload/"),
 	}
 }
 
@@ -257,43 +194,4 @@ func peersOf(r *results) []string {
 		}
 	}
 	return peers
-}
-
-func growthPlot(r *results) string {
-	names, values := r.with("Growth/", "retained")
-	var xs []float64
-	all := make([]series, len(growthUnits))
-	for i, name := range names {
-		x, err := strconv.ParseFloat(values[i], 64)
-		if err != nil || strings.Contains(name, "parked") || strings.HasSuffix(name, controlSuffix) {
-			continue
-		}
-		xs = append(xs, x)
-		for u, unit := range growthUnits {
-			v, _ := r.ratio(name, names[0], unit)
-			all[u].name, all[u].values = strings.TrimSuffix(unit, "/s"), append(all[u].values, v)
-		}
-	}
-	return lines("Rates beside retained events, relative to the fewest", "events retained", xs, all)
-}
-
-func overPlot(r *results, title, key string, prefixes ...string) string {
-	var xs []float64
-	var all []series
-	for _, prefix := range prefixes {
-		names, values := r.with(prefix, key)
-		one := series{name: strings.Trim(strings.ReplaceAll(prefix, "sink=", ""), "/")}
-		xs = nil
-		for i, name := range names {
-			x, err := strconv.ParseFloat(values[i], 64)
-			if err != nil {
-				continue
-			}
-			xs = append(xs, x)
-			v, _ := r.median(name, "events/s")
-			one.values = append(one.values, v)
-		}
-		all = append(all, one)
-	}
-	return lines(title, key, xs, all)
 }

@@ -4,19 +4,17 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"golang.org/x/perf/benchmath"
 )
 
 // target is a target for a figure of this service.
 type target struct {
-	what    string
-	turns   []float64
-	limit   float64
-	atMost  bool // limit is an upper bound
-	control bool // both sides are the same: it shows the accuracy of the other targets
-	unit    string
+	what   string
+	turns  []float64
+	limit  float64
+	atMost bool // limit is an upper bound
+	unit   string
 }
 
 func (t target) row() []string {
@@ -32,8 +30,6 @@ func (t target) row() []string {
 	switch {
 	case !known:
 		verdict, measured = "not measured", "–"
-	case t.control:
-		verdict = "control"
 	case t.undecided():
 		verdict = "undecided"
 	case met:
@@ -127,26 +123,5 @@ func targets(r *results) []target {
 			all = append(all, ratio(what, drainName("naive", sink.kind, instances), drainName("ours", sink.kind, instances), "cpu-s/Mevent", 20))
 		}
 	}
-	if grown, _ := r.with("Growth/", "retained"); len(grown) > 1 {
-		for _, name := range grown[1:] {
-			for _, unit := range growthUnits {
-				t := ratio("growth: "+strings.TrimSuffix(unit, "/s")+", "+place(name)+" ÷ "+place(grown[0]), name, grown[0], unit, 0.95)
-				t.control = strings.HasSuffix(name, controlSuffix)
-				all = append(all, t)
-			}
-		}
-	}
 	return all
-}
-
-// controlSuffix is the end of the name of a second place with the same content.
-const controlSuffix = "/control"
-
-var growthUnits = []string{"drain-events/s", "claims/s", "empty-looks/s", "inserts/s"}
-
-// place describes the content of the database in a Growth benchmark.
-func place(name string) string {
-	parts := strings.Split(strings.TrimPrefix(name, "Growth/"), "/")
-	slices.Reverse(parts) // so that the number of parked events comes first
-	return strings.ReplaceAll(parts[0], "=", " ")
 }

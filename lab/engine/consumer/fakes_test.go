@@ -1,7 +1,6 @@
 package consumer_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"maps"
@@ -67,18 +66,11 @@ func (s *memStore) project(ctx context.Context, consumerName string, notes []not
 	return outcomes, nil
 }
 
-// fold keeps the newest version of a note, and of two events of one version the
-// later one.
+// fold keeps the newest version of a note.
 func (s *memStore) fold(n note) envelope.Outcome {
 	last := s.entries[n.AggregateID]
-	switch {
-	case n.Version < last.Version, n.ID == last.ID:
+	if n.Version <= last.Version {
 		return envelope.Stale
-	case n.Version == last.Version:
-		if bytes.Compare(n.ID[:], last.ID[:]) > 0 {
-			s.entries[n.AggregateID] = n
-		}
-		return envelope.Conflict
 	}
 	s.entries[n.AggregateID] = n
 	if n.Version > last.Version+1 {

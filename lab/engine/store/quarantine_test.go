@@ -107,23 +107,6 @@ func TestQuarantineKeepsAnyMessage(t *testing.T) {
 	}
 }
 
-// A message without id, attributes or payload is quarantined, too.
-func TestQuarantineKeepsAnEmptyMessage(t *testing.T) {
-	t.Parallel()
-	inbox := store.NewInbox(storetest.Pool(t, 2))
-	if err := inbox.Quarantine(t.Context(), "consumer", envelope.Quarantined{}); err != nil {
-		t.Fatalf("Quarantine() = %v", err)
-	}
-	got, err := listWhole(t, inbox, "consumer")
-	if err != nil {
-		t.Fatalf("ListQuarantine() = %v", err)
-	}
-	want := []admin.Quarantined{{Quarantined: envelope.Quarantined{Attributes: map[string]string{}, Payload: []byte{}}}}
-	if diff := cmp.Diff(want, got, ignoreReceived); diff != "" {
-		t.Errorf("quarantine (-want +got):\n%s", diff)
-	}
-}
-
 // A person reads ordinary attributes in the table as they are, and can ask for
 // them by name.
 func TestQuarantineIsReadableInSQL(t *testing.T) {

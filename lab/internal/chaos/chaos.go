@@ -6,19 +6,18 @@
 // processes with the role api, three publishers, one of which also has the role api, and two projectors. Each
 // has its own proxy to PostgreSQL, and all share one to the broker. Clients send commands on a few hundred
 // videos over gRPC and REST, and others watch the catalog. Meanwhile Run injects the faults in the functions
-// kinds and clockKinds, and runs the commands in operatorKinds as an operator does. At the end it removes all
+// kinds, and runs the commands in operatorKinds as an operator does. At the end it removes all
 // faults, waits until all events are processed, and calls [Check].
 //
 // The checker shares no code with the service, only the contract in api/proto. It has the results that clients
 // received, its own subscription, its own SQL, and its own copy of every event, because purges erase events. It is
-// tested with services that are broken on purpose.
+// tested with histories that are wrong in one place.
 //
 // # What it guarantees
 //
 // The seed decides the order of the faults, their targets and times, and the commands of each client. It
 // cannot decide how the operating system schedules the processes, so a second run with the same seed is
-// similar, but not equal. Where the clock of PostgreSQL cannot be set, there are fewer faults, in another
-// order.
+// similar, but not equal.
 //
 // The directory of the run has timeline.jsonl, the log of each process, and report.json. After a violation it
 // also has the results of clients (history.jsonl) and what they read (reads.jsonl), the messages of the topic
@@ -27,8 +26,8 @@
 //
 // # What it does not do
 //
-// It sets the clock of PostgreSQL, which all leases use, only on Linux with a C compiler. Of the processes it
-// sets only the clock of events, in its own build, because a Go binary without C ignores a preloaded library.
+// It does not set the clock of PostgreSQL, which all leases use: lab/engine/store does. Of the processes it
+// sets only the clock of events, in its own build.
 // Processes crash, but not machines, so PostgreSQL runs without fsync. No disk becomes full: a trigger raises
 // the error of a full disk.
 package chaos
@@ -100,11 +99,7 @@ type lab struct {
 	processes, apis, publishers, projectors []*process
 	serving                                 []*process // the processes that the clients call
 
-	operator *process       // runs commands, and never serves; owned by the group of operators, as the fields below
-	marks    map[int64]Mark // by seq
-	marking  time.Time      // marks that are not in marks are not older
-
-	newcomers []*Newcomer
+	operator *process // runs commands, and never serves; owned by the group of operators
 
 	present, older string        // binaries
 	migrations     int           // migrations that the lab has added; owned by the group of process faults
@@ -113,7 +108,6 @@ type lab struct {
 	connections    map[string]int // connections of each process when all events are processed
 	leaseLooks     int            // owned by watchLeases while it runs
 	stalls         []Stall        // owned by watchStalls while it runs
-	leftOut        []string       // faults that this machine cannot have
 
 	mu       sync.Mutex
 	problems []Violation   // guarded by mu
@@ -137,8 +131,7 @@ type Report struct {
 	Connections map[string]int `json:"connections"`
 	LeaseLooks  int            `json:"looks_at_leases"`
 	// Long says that the targets of a long run apply, and are printed.
-	Long    bool     `json:"long"`
-	LeftOut []string `json:"left_out,omitempty"`
+	Long bool `json:"long"`
 	Verdict
 	Goals    []Goal        `json:"goals"`
 	Injected []FaultRecord `json:"faults_injected"` // those that did not take effect say so
@@ -178,7 +171,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	}
 	report := Report{
 		Seed: cfg.Seed, Out: cfg.Out, Older: l.cfg.Older, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
-		Answers: l.load.codes, Unread: l.load.unread, Stop: l.slowestStop, Routines: l.routines, LeftOut: l.leftOut, Verdict: Check(history),
+		Answers: l.load.codes, Unread: l.load.unread, Stop: l.slowestStop, Routines: l.routines, Verdict: Check(history),
 		Connections: l.connections, LeaseLooks: l.leaseLooks, Long: cfg.Long,
 	}
 	report.Goals = report.goals()

@@ -37,7 +37,6 @@ func Check(h *History) Verdict {
 	c.checkProjection()
 	c.checkReads()
 	c.checkCopies()
-	c.checkNewcomers()
 	c.checkLanes()
 	c.checkQuiet()
 	c.measure()
@@ -106,28 +105,24 @@ type hearing struct {
 	copies  map[uuid.UUID]int
 	newest  map[uuid.UUID]int64     // version of a video that was published
 	latest  map[uuid.UUID]time.Time // when the broker accepted the newest copy of an event
-	marked  map[uuid.UUID]*marks
 	repeats []repeat
 }
 
 // checkTopic compares the messages of the topic with the events.
 func (c *checker) checkTopic() {
 	messages := make(map[string]bool, len(c.h.Sightings))
-	h := &hearing{copies: make(map[uuid.UUID]int, len(c.events)), newest: make(map[uuid.UUID]int64), latest: make(map[uuid.UUID]time.Time, len(c.events)), marked: c.marked()}
+	h := &hearing{copies: make(map[uuid.UUID]int, len(c.events)), newest: make(map[uuid.UUID]int64), latest: make(map[uuid.UUID]time.Time, len(c.events))}
 	for _, s := range c.h.Sightings {
 		if messages[s.MessageID] {
 			continue // a redelivery by the broker, which is allowed
 		}
 		messages[s.MessageID] = true
 		e := c.events[s.Event]
-		if s.Repeat == repeatSnapshot {
-			e = c.event(s.Video, s.Version)
-		}
 		if e == nil || e.Video != s.Video || e.Version != s.Version {
 			c.broken(UnknownMessage, "message %s is version %d of video %s, event %s, and there is no such event", s.MessageID, s.Version, s.Video, s.Event)
 			continue
 		}
-		if s.Repeat == repeatSnapshot && e.State != s.State || s.Repeat != repeatSnapshot && e.Content != s.Content {
+		if e.Content != s.Content {
 			c.broken(MessageDiffers, "message %s and event %s", s.MessageID, s.Event)
 		}
 		c.hear(h, s, e)
@@ -144,7 +139,6 @@ func (c *checker) checkTopic() {
 	}
 	f := &c.verdict.Figures
 	f.Messages, f.Deliveries, f.Duplicates = len(messages), len(c.h.Sightings), len(h.repeats)
-	c.checkMarks(h.marked)
 	c.checkRepeats(h.repeats)
 }
 
@@ -153,10 +147,6 @@ func (c *checker) hear(h *hearing, s Sighting, e *EventRow) {
 	at, newest, purge := c.h.Publications[s.MessageID], h.newest[s.Video], c.purges[s.Video]
 	// Its publisher had claimed it before the purge, and then lost the lane.
 	late := c.mayMiss(e) && newest >= purge.Version
-	if s.Repeat != "" {
-		h.repeats = append(h.repeats, c.checkMarked(h.marked[s.Video], s, at, newest, late)...)
-		return
-	}
 	if h.copies[s.Event]++; h.copies[s.Event] > 1 {
 		h.repeats = append(h.repeats, repeat{at, h.latest[s.Event], DuplicateUncaused})
 		h.latest[s.Event] = at
@@ -218,13 +208,10 @@ func (c *checker) checkReads() {
 	}
 }
 
-// mayShow reports whether the catalog may have had an event at a time: it was
-// published, or an operator's command may have copied it.
+// mayShow reports whether the catalog may have had an event at a time: it was published.
 func (c *checker) mayShow(e *EventRow, at time.Time) bool {
-	if published, ok := c.first[e.ID]; ok && !published.After(at) {
-		return true
-	}
-	return slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool { return e.Number <= f.Copied && !f.Struck.After(at) })
+	published, ok := c.first[e.ID]
+	return ok && !published.After(at)
 }
 
 // event returns the event of a version of a video, or nil.

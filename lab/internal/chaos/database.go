@@ -68,18 +68,18 @@ func milli(t *time.Time) int64 {
 
 func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 	rows, err := tx.Query(ctx, `
-		SELECT n, id::text, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, coalesce(traceparent, '')
+		SELECT id::text, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, coalesce(traceparent, '')
 		FROM chaos.events`)
 	if err != nil {
 		return fmt.Errorf("read events: %w", err)
 	}
 	var id, aggregateType, aggregateID, eventType, traceparent string
-	var number, version, schemaVersion int64
+	var version, schemaVersion int64
 	var payload []byte
 	var occurredAt time.Time
-	scan := []any{&number, &id, &aggregateType, &aggregateID, &eventType, &version, &schemaVersion, &payload, &occurredAt, &traceparent}
+	scan := []any{&id, &aggregateType, &aggregateID, &eventType, &version, &schemaVersion, &payload, &occurredAt, &traceparent}
 	_, err = pgx.ForEachRow(rows, scan, func() error {
-		row := EventRow{Number: number, Version: version, Type: eventType}
+		row := EventRow{Version: version, Type: eventType}
 		var err error
 		if row.ID, err = uuid.Parse(id); err != nil {
 			return fmt.Errorf("event %s: %w", id, err)

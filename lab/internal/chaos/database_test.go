@@ -1,8 +1,6 @@
 package chaos
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -125,41 +123,6 @@ func TestReadDatabase(t *testing.T) {
 				t.Errorf("found more than wanted: %v", verdict.Violations)
 			}
 		})
-	}
-}
-
-// Each event that is published again has one mark, with its place in the order and
-// the version of its video, also if the event is deferred.
-func TestMarksAreKept(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	video := fill(t, pool)
-	const pend = `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
-		SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, $1 FROM video_catalog.outbox ORDER BY version`
-	execute(t, pool, pend, "")
-	execute(t, pool, pend, repeatSnapshot)
-	execute(t, pool, `WITH gone AS (DELETE FROM video_catalog.outbox_pending RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone`)
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	marks, err := readMarks(t.Context(), conn.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.SortFunc(marks, func(a, b Mark) int { return cmp.Compare(a.Seq, b.Seq) })
-	db, err := ReadDatabase(t.Context(), conn.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(marks) != 2 {
-		t.Fatalf("%d marks, want one of each event: %v", len(marks), marks)
-	}
-	for i, m := range marks {
-		if e := db.Events[i]; m.Event != e.ID || m.Video != video || m.Repeat != repeatSnapshot || m.Known != 2 || m.Tx != marks[0].Tx || e.Number != int64(i)+1 {
-			t.Errorf("mark %+v, event %s of video %s with number %d, want the same event, version 2, one transaction, and number %d", m, e.ID, video, e.Number, i+1)
-		}
 	}
 }
 

@@ -21,7 +21,6 @@ type heard struct {
 	Event   uuid.UUID `json:"event,omitzero"`
 	Video   uuid.UUID `json:"video,omitzero"`
 	Version int64     `json:"version,omitempty"`
-	Repeat  string    `json:"repeat,omitempty"`
 }
 
 // dump writes the files that explain a violation: messages in the order of
@@ -32,7 +31,7 @@ func (h *History) dump(dir string) error {
 	messages := make(map[string]bool, len(h.Sightings))
 	for _, s := range h.Sightings {
 		messages[s.MessageID] = true
-		lines = append(lines, heard{s.MessageID, h.Publications[s.MessageID], true, s.Event, s.Video, s.Version, s.Repeat})
+		lines = append(lines, heard{s.MessageID, h.Publications[s.MessageID], true, s.Event, s.Video, s.Version})
 	}
 	for id, at := range h.Publications {
 		if !messages[id] {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -85,12 +86,11 @@ func kinds() (all, long []fault) {
 	return all, long
 }
 
-// Kinds returns the names of all faults. Some need a long run, a clock of the database that can
-// be set, or pg_basebackup.
+// Kinds returns the names of all faults. Some need a long run.
 func Kinds() []string {
 	all, long := kinds()
 	var names []string
-	for _, f := range slices.Concat(all, long, clockKinds(), []fault{failoverKind}) {
+	for _, f := range slices.Concat(all, long) {
 		names = append(names, f.kind)
 	}
 	return names
@@ -564,5 +564,24 @@ func diskFull(table, statement string, mayRepeat int) func(context.Context, *lab
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		return l.postgres.insist(ctx, "DROP TRIGGER IF EXISTS "+trigger)
+	}
+}
+
+// apiClock sets the clock of the events of one API process, and sets it right
+// again.
+func apiClock(offsets ...time.Duration) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+		p, offset := pick(r, l.serving), pick(r, offsets)
+		record.Target, record.Clock = p.name+" "+offset.String(), offset
+		half := p.clock() + ".half"
+		err := errors.Join(os.WriteFile(half, []byte(offset.String()), 0o600), os.Rename(half, p.clock()))
+		if err != nil {
+			return fmt.Errorf("set the clock of %s: %w", p.name, err)
+		}
+		sleep(ctx, between(r, time.Second, 3*time.Second))
+		if err := os.Remove(p.clock()); err != nil {
+			return fmt.Errorf("set the clock of %s: %w", p.name, err)
+		}
+		return nil
 	}
 }

@@ -25,13 +25,11 @@ type History struct {
 	Publications map[string]time.Time // when the broker accepted a message, by message id
 	Acks         []Ack                // of the projectors, in order
 	Faults       []FaultRecord
-	Reads        []Read      // of the catalog, after a write
-	Copies       []*Copy     // of the catalog, as watchers have it at the end
-	Trespasses   []Trespass  // writes to a lane that another process holds
-	Odd          []Odd       // codes that only some faults explain
-	Stalls       []Stall     // of the machine
-	Marks        []Mark      // of what operators have published again, in any order
-	Newcomers    []*Newcomer // that were backfilled
+	Reads        []Read     // of the catalog, after a write
+	Copies       []*Copy    // of the catalog, as watchers have it at the end
+	Trespasses   []Trespass // writes to a lane that another process holds
+	Odd          []Odd      // codes that only some faults explain
+	Stalls       []Stall    // of the machine
 	Database     Database
 	// Problems are violations that the lab found during the run, such as a process
 	// that ended unexpectedly.
@@ -45,11 +43,7 @@ type Limits struct {
 	Takeover    time.Duration // until everything that was pending when a publisher died is published
 	FirstResult time.Duration // until the first event is published after an outage
 	Catalog     time.Duration // until the first event is in the catalog after an outage
-	Back        time.Duration // until every process works again after a measured fault, except ClockSet
-	// Clock is the limit after the clock of the database was set right: until
-	// everything pending is published, and every process works. A lease that the
-	// wrong clock gave may look up to twice as long, and publishers wait for it.
-	Clock time.Duration
+	Back        time.Duration // until every process works again after a measured fault
 }
 
 // Outcome is what a client knows about the effect of its command.
@@ -114,8 +108,6 @@ type Sighting struct {
 	Video     uuid.UUID
 	Version   int64
 	Content   uint64 // digest of key, attributes and payload
-	Repeat    string // the attribute; empty: it has none
-	State     uint64 // digest of the video in a snapshot
 }
 
 // Ack is an ack of a projector: when the broker accepted the message, and when it
@@ -139,9 +131,6 @@ type FaultRecord struct {
 	Unsettled int `json:"unsettled,omitempty"`
 	// Clock is how far the clock of the process was ahead.
 	Clock time.Duration `json:"clock_ns,omitempty"`
-	// Copied is the number of the newest event that it may have brought into the catalog
-	// before the event was published.
-	Copied int64 `json:"copied,omitempty"`
 	// MayFail means that an API process may return codes such as Internal because
 	// of it.
 	MayFail bool `json:"may_fail,omitempty"`
@@ -173,7 +162,6 @@ const (
 	NoRecovery Recovery = ""         // not measured: publishers continue
 	Takeover   Recovery = "takeover" // from the start of the fault, until another publisher has taken over
 	Outage     Recovery = "outage"   // from the end of the fault, until all publishers continue
-	ClockSet   Recovery = "clock"    // as Outage, but leases were given by another clock
 	Catalog    Recovery = "catalog"  // with Outage: until the projectors continue
 	Back       Recovery = "back"     // with each of these, or alone: until all processes work
 )
@@ -202,7 +190,6 @@ type VideoRow struct {
 // EventRow is an event that was committed, whether or not the outbox still has it.
 type EventRow struct {
 	ID         uuid.UUID
-	Number     int64 // in the order in which events were written
 	Video      uuid.UUID
 	Version    int64
 	Type       string
@@ -268,26 +255,17 @@ func (s state) blank() bool {
 }
 
 // contentOf returns the digest of a message. It ignores the attributes that the
-// client library adds, and the mark of a message that an operator published again.
+// client library adds.
 func contentOf(key string, attributes map[string]string, data []byte) uint64 {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q %x", key, data)
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		if !strings.HasPrefix(name, "googclient_") && name != attrRepeat {
+		if !strings.HasPrefix(name, "googclient_") {
 			fmt.Fprintf(&b, " %q=%q", name, attributes[name])
 		}
 	}
 	return digest(b.String())
 }
-
-// attrRepeat is the attribute of messages that operators publish again. Its value
-// is repeatEvent if the message is an event, and repeatSnapshot if it has the
-// state of its video.
-const (
-	attrRepeat     = "repeat"
-	repeatEvent    = "event"
-	repeatSnapshot = "snapshot"
-)
 
 // titleOf returns the title that a command writes. commandOf parses the number of
 // the command from it.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -38,10 +37,6 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	var ears sync.WaitGroup
 	defer func() { stopListening(); ears.Wait() }()
 	ears.Go(func() { l.broker.listen(listening) })
-	l.newcomers = newNewcomers()
-	for _, n := range l.newcomers {
-		ears.Go(func() { n.run(listening, l.broker.client) })
-	}
 	if err := l.startAll(ctx); err != nil {
 		return nil, err
 	}
@@ -83,8 +78,6 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	l.say("waiting until all is quiet")
 	l.quiet(ctx)
 	l.quietWatchers(ctx)
-	l.quietNewcomers(ctx)
-	l.compareAtTheEnd(ctx)
 	stopWatching()
 	watchers.Wait()
 	l.countAll(ctx)
@@ -105,12 +98,6 @@ func (l *lab) say(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	l.timeline.add(line)
 	l.cfg.Progress(line)
-}
-
-// leaveOut records a fault that this machine cannot have.
-func (l *lab) leaveOut(why string) {
-	l.leftOut = append(l.leftOut, why)
-	l.say("%s", why)
 }
 
 func (l *lab) problem(rule Rule, format string, args ...any) {
@@ -183,7 +170,7 @@ func (l *lab) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.prepareOperator(ctx); err != nil {
+	if l.operator, err = l.newProcess(ctx, "operator", roleAPI, false); err != nil {
 		return err
 	}
 	for _, role := range []struct {
@@ -236,16 +223,6 @@ func (l *lab) startAll(ctx context.Context) error {
 // inject injects faults until the duration is over and each kind was injected.
 func (l *lab) inject(ctx context.Context) error {
 	all, long := kinds()
-	if l.postgres.programs != "" {
-		all = append(all, clockKinds()...)
-	} else {
-		l.leaveOut(noClock)
-	}
-	if l.postgres.canFailOver() {
-		all = append(all, failoverKind)
-	} else {
-		l.leaveOut(noFailover)
-	}
 	r := rand.New(rand.NewPCG(l.cfg.Seed, 0))
 	s := newScheduler(ctx, l)
 	for round, deadline := 0, time.Now().Add(l.cfg.Duration); round == 0 || time.Now().Before(deadline); round++ {
@@ -291,10 +268,6 @@ func (l *lab) record(f FaultRecord) {
 // the database.
 func (l *lab) history(ctx context.Context) (*History, error) {
 	h := l.seen()
-	if err := l.collectMarks(ctx); err != nil {
-		return h, err
-	}
-	h.Marks = slices.Collect(maps.Values(l.marks))
 	err := l.look(ctx, func(ctx context.Context, conn conn) (err error) {
 		if h.Database, err = ReadDatabase(ctx, conn); err != nil {
 			return err
@@ -308,7 +281,7 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 // seen returns what clients and subscribers received. It is called while no client
 // runs.
 func (l *lab) seen() *History {
-	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Back: 5 * time.Second, Clock: 2*lease + time.Second}}
+	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Back: 5 * time.Second}}
 	if l.load == nil {
 		return h
 	}
@@ -324,11 +297,6 @@ func (l *lab) seen() *History {
 	defer l.mu.Unlock()
 	for _, w := range l.watchers {
 		h.Copies = append(h.Copies, w.copy) // the watchers have ended
-	}
-	for _, n := range l.newcomers {
-		if n.began() {
-			h.Newcomers = append(h.Newcomers, n) // they have ended
-		}
 	}
 	h.Reads, h.Odd, h.Stalls = l.load.reads, l.load.odd, l.stalls
 	h.Answers, h.Sightings, h.Publications, h.Acks, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.broker.acks, l.records, l.problems

@@ -66,7 +66,7 @@ func TestFailedRunLeavesItsEvidence(t *testing.T) {
 	if err := p.remove(); err != nil && !strings.Contains(err.Error(), "no server running") {
 		t.Errorf("remove() = %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(p.data, "data")); err != nil {
+	if _, err := os.Stat(filepath.Join(p.dir, "data")); err != nil {
 		t.Errorf("files of a server that was not dumped: %v, want them kept", err)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
@@ -21,9 +19,6 @@ import (
 // fault is in force.
 func operatorKinds() []fault {
 	return []fault{
-		{"repair killed and run again", groupOperator, NoRecovery, repairCatalog},
-		{"new consumer backfilled", groupOperator, NoRecovery, backfillNewcomer},
-		{"projection compared and repaired", groupOperator, NoRecovery, repairProjection},
 		{"subscription sought", groupOperator, NoRecovery, seekSubscription},
 		{"videos purged", groupOperator, NoRecovery, purgeVideos},
 		{"blocked video requeued", groupOperator, NoRecovery, requeueBlocked},
@@ -44,110 +39,8 @@ func disturbances() []fault {
 	}
 }
 
-// prepareOperator makes the environment that commands need.
-func (l *lab) prepareOperator(ctx context.Context) (err error) {
-	l.marks, l.marking = map[int64]Mark{}, time.Now()
-	l.operator, err = l.newProcess(ctx, "operator", roleAPI, false)
-	return err
-}
-
 // why is the reason that operators give.
 const why = "--why=fault lab"
-
-// repairCatalog kills a repair of all entries, and runs it again until it is done. It lowers no
-// entry, because the owner has lost nothing.
-func repairCatalog(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	defer l.copied(ctx, record)
-	args := []string{"projection", "repair", "--all", why}
-	l.operator.proxy.slow(between(r, 5*time.Millisecond, 30*time.Millisecond)) // so that it lasts
-	o, err := l.command(ctx, func(ctx context.Context) bool { return sleep(ctx, between(r, 100*time.Millisecond, 2*time.Second)) }, args...)
-	l.operator.proxy.slow(0)
-	if err != nil {
-		return err
-	}
-	if o.code != killed {
-		record.Missing = "it ended before it was killed"
-	}
-	const done, partly = 0, 4
-	o, ok, err := l.untilDone(ctx, []int{done, partly}, args, nil)
-	if err == nil && ok && !strings.Contains(o.stdout, "ahead 0,") {
-		l.problem(ComparisonWrong, "the owner has lost nothing: %s", o.stdout)
-	}
-	return err
-}
-
-// repairProjection damages entries that nobody sees, compares, and repairs them or all.
-func repairProjection(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	defer l.copied(ctx, record)
-	var ids, damaged []string
-	err := l.ask(ctx, &ids, `
-		WITH damaged AS (
-			UPDATE video_catalog_read.video_projection SET title = 'damaged'
-			WHERE video_id IN (SELECT video_id FROM video_catalog_read.video_projection WHERE NOT visible AND NOT deleted ORDER BY video_id OFFSET $1 LIMIT 10)
-			RETURNING video_id
-		)
-		SELECT coalesce(array_agg(video_id::text), '{}') FROM damaged`, r.IntN(20))
-	if err != nil {
-		return err
-	}
-	record.Target = fmt.Sprintf("%d entries", len(ids))
-	if len(ids) == 0 {
-		record.Missing = "no entry to damage"
-		return nil
-	}
-	const done, nothing, partly, differs = 0, 3, 4, 5
-	o, ok, err := l.untilDone(ctx, []int{done, differs}, []string{"projection", "compare", "--json"}, nil)
-	if err != nil || !ok {
-		return err
-	}
-	found, _, err := parseDifferences(o.stdout)
-	if err != nil {
-		return err
-	}
-	if err := l.ask(ctx, &damaged, stillDamaged, ids); err != nil {
-		return err
-	}
-	for _, problem := range misjudged(found, ids, damaged) {
-		l.problem(ComparisonWrong, "%s", problem)
-	}
-	args := append([]string{"projection", "repair", why, event.AggregateVideo}, ids...)
-	if r.IntN(2) == 0 {
-		args = []string{"projection", "repair", why, "--all"}
-	}
-	if _, ok, err = l.untilDone(ctx, []int{done, nothing, partly}, args, nil); err != nil || !ok {
-		return err
-	}
-	if err := l.ask(ctx, &damaged, stillDamaged, ids); err != nil {
-		return err
-	}
-	if len(damaged) > 0 {
-		l.problem(ComparisonWrong, "not repaired: %s", strings.Join(damaged, ", "))
-	}
-	return nil
-}
-
-// stillDamaged asks which entries are damaged, and have no event on its way that repairs them.
-const stillDamaged = `
-	SELECT coalesce(array_agg(p.video_id::text), '{}') FROM video_catalog_read.video_projection p
-	WHERE p.video_id::text = ANY ($1) AND p.title = 'damaged'
-		AND NOT EXISTS (SELECT FROM video_catalog.outbox_pending o WHERE o.aggregate_id = p.video_id::text)
-		AND NOT EXISTS (SELECT FROM video_catalog.outbox_deferred o WHERE o.aggregate_id = p.video_id::text)`
-
-// misjudged returns what is wrong about the differences that a comparison found: ids are the
-// entries that were damaged before it, and damaged those that still are.
-func misjudged(found []difference, ids, damaged []string) (problems []string) {
-	for _, d := range found {
-		if d.cannotBe() && !slices.Contains(ids, d.ID.String()) {
-			problems = append(problems, fmt.Sprintf("%s is %s, which cannot be", d.ID, d.Kind))
-		}
-	}
-	for _, id := range damaged {
-		if !slices.ContainsFunc(found, func(d difference) bool { return d.ID.String() == id }) {
-			problems = append(problems, id+" is damaged, and was not found")
-		}
-	}
-	return problems
-}
 
 // seekSubscription has the broker keep messages for some seconds, and deliver them once more.
 // The time of the seek is before the run: messages of before that time that are on their way
@@ -158,7 +51,7 @@ func seekSubscription(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord)
 	}
 	sleep(ctx, between(r, time.Second, 3*time.Second))
 	id := names.VideoTopic.Subscription("catalog")
-	_, _, err := l.untilDone(ctx, []int{0}, []string{"seek", why, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)}, nil)
+	_, err := l.untilDone(ctx, []int{0}, []string{"seek", why, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)})
 	return errors.Join(err, l.retain(context.WithoutCancel(ctx), false))
 }
 
@@ -202,7 +95,7 @@ func requeueBlocked(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 		return nil
 	}
 	const done, nothing = 0, 3 // it may have been purged
-	_, _, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", "--type=" + event.AggregateVideo, "--aggregate=" + id, why}, nil)
+	_, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", "--type=" + event.AggregateVideo, "--aggregate=" + id, why})
 	return err
 }
 
@@ -226,7 +119,7 @@ func replayQuarantine(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 		record.Missing = "no event for the quarantine" // or the answer was lost
 		return nil                                     //nolint:nilerr // it is tried again
 	}
-	_, ok, err := l.untilDone(ctx, []int{0}, []string{"retry", "--all", why}, nil)
+	ok, err := l.untilDone(ctx, []int{0}, []string{"retry", "--all", why})
 	if err != nil || !ok {
 		return err
 	}

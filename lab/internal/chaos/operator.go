@@ -3,17 +3,13 @@ package chaos
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -26,34 +22,20 @@ const (
 
 // outcome is the result of one run of a command.
 type outcome struct {
-	code   int // exit code; -1: it was killed
+	code   int // exit code
 	stdout string
 	stderr string
 }
 
-// command runs a command of the service, as a person does beside it. It kills the command when
-// kill, which may be nil, returns true.
-func (l *lab) command(ctx context.Context, kill func(context.Context) bool, args ...string) (outcome, error) {
+// command runs a command of the service, as a person does beside it.
+func (l *lab) command(ctx context.Context, args ...string) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	start := time.Now()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, l.present, args...) //nolint:gosec // we have built it
 	cmd.Env, cmd.Stdout, cmd.Stderr = l.operator.environ, &stdout, &stderr
-	if err := cmd.Start(); err != nil {
-		return outcome{}, fmt.Errorf("start server %s: %w", strings.Join(args, " "), err)
-	}
-	watched := make(chan struct{})
-	watching, stop := context.WithCancel(ctx)
-	go func() {
-		defer close(watched)
-		if kill != nil && kill(watching) {
-			_ = cmd.Process.Kill() // it may have ended
-		}
-	}()
-	err := cmd.Wait()
-	stop()
-	<-watched
+	err := cmd.Run()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		return outcome{}, fmt.Errorf("server %s: %w", strings.Join(args, " "), err)
 	}
@@ -63,99 +45,25 @@ func (l *lab) command(ctx context.Context, kill func(context.Context) bool, args
 }
 
 // untilDone repeats a command until its exit code is one of these. A command that fails for longer
-// than any fault lasts breaks a rule. again may change the arguments for the next run.
-func (l *lab) untilDone(ctx context.Context, codes []int, args []string, again func(o outcome, args []string) []string) (o outcome, ok bool, err error) {
+// than any fault lasts breaks a rule.
+func (l *lab) untilDone(ctx context.Context, codes []int, args []string) (ok bool, err error) {
+	var o outcome
 	for deadline := time.Now().Add(commandPatience); ctx.Err() == nil; sleep(ctx, 200*time.Millisecond) {
-		if o, err = l.command(ctx, nil, args...); err != nil {
-			return o, false, err
+		if o, err = l.command(ctx, args...); err != nil {
+			return false, err
 		}
 		if slices.Contains(codes, o.code) {
-			return o, true, nil
+			return true, nil
 		}
 		const exitUsage = 2
 		if o.code == exitUsage || time.Now().After(deadline) {
 			break
 		}
-		if again != nil {
-			args = again(o, args)
-		}
 	}
 	if ctx.Err() == nil {
 		l.problem(CommandFailed, "server %s: exit code %d: %s%s", strings.Join(args, " "), o.code, o.stdout, o.stderr)
 	}
-	return o, false, nil
-}
-
-// difference is a line of the output of a comparison: an entry that differs, or the summary.
-type difference struct {
-	ID          uuid.UUID `json:"id"`
-	Kind        string    `json:"kind"`
-	Differences int64     `json:"differences"`
-	Pending     int64     `json:"pending"`
-}
-
-// parseDifferences parses the output of projection compare --json.
-func parseDifferences(stdout string) (found []difference, sum difference, err error) {
-	for line := range strings.Lines(stdout) {
-		var d difference
-		if err := json.Unmarshal([]byte(line), &d); err != nil {
-			return nil, sum, fmt.Errorf("read the differences: %s: %w", line, err)
-		}
-		if d.Kind == "" {
-			sum = d
-		} else {
-			found = append(found, d)
-		}
-	}
-	return found, sum, nil
-}
-
-// cannotBe reports whether the owner, which has lost nothing, rules this difference out at
-// any time. An entry that is missing or behind waits for its event.
-func (d difference) cannotBe() bool { return d.Kind != "missing" && d.Kind != "behind" }
-
-var continueAfter = regexp.MustCompile(`--after ([0-9a-f-]{36})`)
-
-// continued adds where an interrupted command says that it must continue.
-func continued(o outcome, args []string) []string {
-	if found := continueAfter.FindStringSubmatch(o.stdout); found != nil {
-		return append(slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, "--after=") }), "--after="+found[1])
-	}
-	return args
-}
-
-// compareAtTheEnd compares the catalog with its owner when all events are processed. Then
-// nothing may differ.
-func (l *lab) compareAtTheEnd(ctx context.Context) {
-	o, err := l.command(ctx, nil, "projection", "compare", "--json")
-	var sum difference
-	if err == nil {
-		_, sum, err = parseDifferences(o.stdout)
-	}
-	if err != nil || o.code != 0 || sum.Differences+sum.Pending > 0 {
-		l.problem(ComparisonWrong, "when all events are processed: exit code %d, %v: %s%s", o.code, err, o.stdout, o.stderr)
-	}
-}
-
-// collectMarks reads the marks of events that operators have published again since the last
-// call. So no mark is older than that call. It is called before and after each command that
-// publishes again, and at the end.
-func (l *lab) collectMarks(ctx context.Context) error {
-	now := time.Now()
-	return l.reach(ctx, func(ctx context.Context, c conn) error {
-		marks, err := readMarks(ctx, c)
-		if err != nil {
-			return err
-		}
-		for _, m := range marks {
-			if _, known := l.marks[m.Seq]; !known {
-				m.At = l.marking
-				l.marks[m.Seq] = m
-			}
-		}
-		l.marking = now
-		return nil
-	})
+	return false, nil
 }
 
 // ask reads one value from the database, which may be restarting.
@@ -172,14 +80,3 @@ func (l *lab) reach(ctx context.Context, f func(context.Context, conn) error) er
 		}
 	}
 }
-
-// copied records that a command may have brought every event so far into the catalog, also
-// before it was published.
-func (l *lab) copied(ctx context.Context, record *FaultRecord) {
-	if err := l.ask(ctx, &record.Copied, `SELECT coalesce(max(n), 0) FROM chaos.events`); err != nil {
-		record.Copied = math.MaxInt64
-	}
-}
-
-// killed is the exit code of a command that was killed.
-const killed = -1

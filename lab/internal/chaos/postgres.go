@@ -22,12 +22,8 @@ const databaseName = "chaos"
 // postgres is a PostgreSQL that keeps its data over restarts. Its methods are safe
 // for concurrent use, but only the injector of faults may call those that stop it.
 type postgres struct {
-	dir       string
-	data      string // directory of the present server, in dir
-	copies    int    // copies of the data that failovers have made
-	programs  string // directory of scripts that start a server with a clock that can be set; empty: none
-	clockFile string
-	keep      bool // keep the files of the server at the end
+	dir  string
+	keep bool // keep the files of the server at the end
 
 	mu     sync.Mutex
 	server *localpg.Server // guarded by mu
@@ -40,7 +36,7 @@ func startPostgres(ctx context.Context, progress func(string)) (*postgres, error
 	if err != nil {
 		return nil, err
 	}
-	p := &postgres{dir: dir, data: filepath.Join(dir, "first")}
+	p := &postgres{dir: dir}
 	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL runs as another user when we are root
 		return nil, errors.Join(err, p.remove())
 	}
@@ -55,33 +51,20 @@ func startPostgres(ctx context.Context, progress func(string)) (*postgres, error
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create database: %w", err), p.remove())
 	}
-	if cc := compiler(); cc != "" {
-		if err := p.restartWithClock(ctx, conn, cc, progress); err != nil {
-			return nil, errors.Join(err, p.remove())
-		}
-	}
 	return p, nil
 }
 
 func (p *postgres) start(ctx context.Context, progress func(string)) error {
-	server, err := p.launch(ctx, p.config(p.data, progress))
+	server, err := localpg.Start(ctx, localpg.Config{Dir: p.dir, Progress: progress, Settings: map[string]string{
+		"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "shared_buffers": "64MB",
+	}})
 	if err != nil {
 		return err
 	}
-	p.replace(server)
-	return nil
-}
-
-func (p *postgres) config(dir string, progress func(string)) localpg.Config {
-	return localpg.Config{Dir: dir, Progress: progress, Settings: map[string]string{
-		"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "shared_buffers": "64MB",
-	}}
-}
-
-func (p *postgres) replace(server *localpg.Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.server = server
+	return nil
 }
 
 func (p *postgres) current() *localpg.Server {

@@ -114,12 +114,6 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 			}
 			f.WorstTakeover = max(f.WorstTakeover, took)
 		}
-	case ClockSet: // if all lanes look leased, a publisher waits with its events
-		took, target = max(fault.Takeover, fault.Back), c.h.Limits.Clock
-		if f.OfClocks++; measured {
-			f.Clocks++
-			f.WorstClock = max(f.WorstClock, took)
-		}
 	case Outage:
 		took, target = fault.FirstPublish, c.h.Limits.FirstResult
 		if f.OfOutages++; measured {
@@ -130,9 +124,6 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	}
 	if fault.Alone && fault.Recovery != Back && (!published || took > target) {
 		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Of: fault.Recovery, Took: took, Never: !published, Target: target})
-	}
-	if fault.Recovery == ClockSet {
-		return
 	}
 	if f.OfBacks++; fault.Back > 0 && fault.Alone {
 		f.Backs++

@@ -200,7 +200,7 @@ func TestKindsAreDistinct(t *testing.T) {
 			t.Errorf("beside commands there is %q, recovery %q, want a known fault that is not measured", f.kind, f.recovery)
 		}
 	}
-	for _, f := range slices.Concat(all, long, clockKinds(), []fault{failoverKind}) {
+	for _, f := range slices.Concat(all, long) {
 		if seen[f.kind] || f.kind == "" || f.inject == nil {
 			t.Errorf("kind %q is there twice, or is nothing", f.kind)
 		}

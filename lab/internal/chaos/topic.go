@@ -13,12 +13,10 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
-	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 )
@@ -68,24 +66,16 @@ func startBroker(ctx context.Context) (*broker, error) {
 		b.stop()
 		return nil, err
 	}
-	if err := b.subscribe(ctx, tapName); err != nil {
-		b.stop()
-		return nil, err
-	}
-	return b, nil
-}
-
-// subscribe creates a subscription to the topic, for the lab itself.
-func (b *broker) subscribe(ctx context.Context, name string) error {
-	_, err := b.client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
-		Name: "projects/" + project + "/subscriptions/" + name, Topic: topicName,
+	_, err = b.client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
+		Name: "projects/" + project + "/subscriptions/" + tapName, Topic: topicName,
 		EnableMessageOrdering: true, AckDeadlineSeconds: 60, ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
 		MessageRetentionDuration: durationpb.New(7 * 24 * time.Hour),
 	})
 	if err != nil {
-		return fmt.Errorf("create subscription %s: %w", name, err)
+		b.stop()
+		return nil, fmt.Errorf("create subscription %s: %w", tapName, err)
 	}
-	return nil
+	return b, nil
 }
 
 // connectSoon returns a client that tries to connect every second during an outage. The default is up to two minutes.
@@ -148,17 +138,12 @@ func (b *broker) listen(ctx context.Context) {
 }
 
 func (b *broker) sight(m *pubsub.Message) {
-	s := Sighting{MessageID: m.ID, Content: contentOf(m.OrderingKey, m.Attributes, m.Data), Repeat: m.Attributes[attrRepeat]}
+	s := Sighting{MessageID: m.ID, Content: contentOf(m.OrderingKey, m.Attributes, m.Data)}
 	var err error
 	if s.Event, err = uuid.Parse(m.Attributes["event_id"]); err == nil {
 		if s.Video, err = uuid.Parse(m.OrderingKey); err == nil {
 			s.Version, err = strconv.ParseInt(m.Attributes["version"], 10, 64)
 		}
-	}
-	if s.Repeat == repeatSnapshot && err == nil {
-		var e videov1.VideoEvent
-		err = proto.Unmarshal(m.Data, &e)
-		s.State = stateOfEvent(&e).digest()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,7 +11,6 @@ import (
 //
 //	chaos.events    every event of the outbox, in the order in which they were written
 //	chaos.consumed  the events that were ever in the inbox
-//	chaos.marks     the pending events that operators published again, and snapshots
 func watchEvents(ctx context.Context, c conn) error {
 	_, err := c.Exec(ctx, `
 		CREATE SCHEMA IF NOT EXISTS chaos;
@@ -20,7 +19,6 @@ func watchEvents(ctx context.Context, c conn) error {
 			version bigint NOT NULL, schema_version int NOT NULL, payload bytea NOT NULL, occurred_at timestamptz NOT NULL, traceparent text
 		);
 		CREATE TABLE chaos.consumed (event_id uuid PRIMARY KEY);
-		CREATE TABLE chaos.marks (seq bigint PRIMARY KEY, event_id uuid NOT NULL, video text NOT NULL, repeat text NOT NULL, known bigint NOT NULL, tx bigint NOT NULL);
 		CREATE FUNCTION chaos.keep_event() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 			INSERT INTO chaos.events (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
@@ -32,15 +30,8 @@ func watchEvents(ctx context.Context, c conn) error {
 			INSERT INTO chaos.consumed VALUES (NEW.event_id) ON CONFLICT DO NOTHING;
 			RETURN NULL;
 		END $$;
-		CREATE FUNCTION chaos.keep_mark() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN
-			INSERT INTO chaos.marks SELECT NEW.seq, NEW.id, NEW.aggregate_id, NEW.repeat, v.version, pg_current_xact_id()::text::bigint FROM video_catalog.videos v WHERE v.id = NEW.aggregate_id::uuid
-			ON CONFLICT DO NOTHING;
-			RETURN NULL;
-		END $$;
 		CREATE TRIGGER chaos_keep AFTER INSERT ON video_catalog.outbox FOR EACH ROW EXECUTE FUNCTION chaos.keep_event();
-		CREATE TRIGGER chaos_keep AFTER INSERT ON video_catalog_read.inbox FOR EACH ROW EXECUTE FUNCTION chaos.keep_consumed();
-		CREATE TRIGGER chaos_keep AFTER INSERT ON video_catalog.outbox_pending FOR EACH ROW WHEN (NEW.repeat <> '') EXECUTE FUNCTION chaos.keep_mark()`)
+		CREATE TRIGGER chaos_keep AFTER INSERT ON video_catalog_read.inbox FOR EACH ROW EXECUTE FUNCTION chaos.keep_consumed()`)
 	if err != nil {
 		return fmt.Errorf("watch events: %w", err)
 	}

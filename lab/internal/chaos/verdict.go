@@ -22,9 +22,6 @@ const (
 	MessageUnheard     Rule = "message published and not delivered"
 	MessageDiffers     Rule = "message differs from its event"
 	OutOfOrder         Rule = "first delivery out of order"
-	RepeatUnasked      Rule = "message marked as a repeat that nobody asked for"
-	RepeatOutOfOrder   Rule = "repeat out of order"
-	RepeatLost         Rule = "repeat never published"
 	EventErased        Rule = "event gone from the outbox"
 	AfterPurge         Rule = "content after a purge"
 	DuplicateUncaused  Rule = "duplicate that no fault explains"
@@ -41,7 +38,6 @@ const (
 	ReadRefused        Rule = "read refused"
 	WatchDiffers       Rule = "watcher ends with another catalog"
 	WatchWentBack      Rule = "watcher was shown an older version after a newer one"
-	NewcomerDiffers    Rule = "backfilled consumer differs from the source"
 	WatchRefused       Rule = "watcher refused"
 	LaneNotHeld        Rule = "lane settled by who did not hold it"
 	LaneTaken          Rule = "lane claimed while it was leased"
@@ -56,7 +52,6 @@ const (
 	NotBack            Rule = "process does not come back"
 	NotQuiet           Rule = "not quiet in time"
 	CommandFailed      Rule = "command of an operator failed"
-	ComparisonWrong    Rule = "comparison with the owner is wrong"
 	LeftOver           Rule = "left over"
 )
 
@@ -94,8 +89,6 @@ type Figures struct {
 	Messages      int            `json:"messages"`
 	Deliveries    int            `json:"deliveries"`
 	Duplicates    int            `json:"duplicates"`
-	Repeats       int            `json:"published_again"`       // by operators
-	Held          int            `json:"held_by_new_consumers"` // videos
 	Purges        int            `json:"purges"`
 	MayRepeat     int            `json:"duplicates_allowed"`
 	MostRepeated  int            `json:"most_duplicates_of_a_fault"` // of faults that were alone
@@ -111,9 +104,6 @@ type Figures struct {
 	LeftBehind    int            `json:"takeovers_of_unsettled_events"` // of the measured ones
 	Outages       int            `json:"outages_measured"`
 	OfOutages     int            `json:"outages_to_measure"`
-	WorstClock    time.Duration  `json:"worst_recovery_after_clock_ns"` // of faults that were alone
-	Clocks        int            `json:"clocks_measured"`
-	OfClocks      int            `json:"clocks_to_measure"`
 	WorstBack     time.Duration  `json:"worst_back_ns"` // of faults that were alone
 	Backs         int            `json:"backs_measured"`
 	OfBacks       int            `json:"backs_to_measure"`

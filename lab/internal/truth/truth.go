@@ -117,6 +117,7 @@ var inPages = []rule{
 		return strings.Contains(t.code, name) || t.hasPath(page, name) || t.hasWord(page, name[strings.LastIndexByte(name, '.')+1:])
 	}},
 	{"function", regexp.MustCompile(`>(\w+)\(`), tree.hasWord},
+	{"target of a link", regexp.MustCompile(`\]\(([^):\s]+)\)`), tree.hasTarget},
 }
 
 // nameIn matches a name and the file that it is said to be in.
@@ -193,6 +194,24 @@ func (t tree) hasPath(page, name string) bool {
 	}
 	dir, symbol, ok := strings.Cut(name, ".") // internal/store.NewOutbox
 	return ok && t.folders[dir] && t.hasWord(page, symbol)
+}
+
+var (
+	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	dropped = regexp.MustCompile(`[^\p{L}\p{N}_ -]`) // from the anchor of a heading
+)
+
+// hasTarget reports whether a link leads from a page to a file, a folder, or a heading of a page.
+func (t tree) hasTarget(page, link string) bool {
+	file, anchor, _ := strings.Cut(link, "#")
+	if file == "" {
+		file = path.Base(page)
+	}
+	full := path.Join(path.Dir(page), file)
+	content, ok := t.files[full]
+	return anchor == "" && (ok || t.folders[full]) || slices.ContainsFunc(heading.FindAllStringSubmatch(content, -1), func(found []string) bool {
+		return strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(found[1]), ""), " ", "-") == anchor
+	})
 }
 
 func (t tree) hasWord(_, name string) bool {

@@ -16,9 +16,10 @@ func TestLies(t *testing.T) {
 		"internal/app/app.go":         "package app\n\n// Run runs.\nfunc Run() { consume(\"order-views\", \"outbox.backlog\") }\n",
 		"internal/domain/order.go":    "package domain\n\n// machineryFiles in internal/app/app.go, or server pools.\nfunc Decide() {}\n",
 		"db/migrations/00002_out.sql": "-- See docs/gone.md.\nCREATE TABLE orders.outbox (id uuid);\n",
-		"docs/true.md": "`server status`, `make check`, `outbox.backlog`, `order-views`, `Run`, [x](a.md), `orders.outbox`, `internal/domain`,\n" +
-			"`internal/app/app.go`, `db/migrations/*`, `pg_rewind`, `ORDER`; make slim things; a server rebuilds.\n",
-		"docs/lies.md": "`server rebuild`\n`overview`\n`outbox_erase`\n`make slim` and `lab/prove`\nA[domain<br/>fold(entry)]\n`outbox.lost`\ngo run ./cmd/gone\n",
+		"docs/true.md": "`server status`, `make check`, `outbox.backlog`, `order-views`, `Run`, [x](lies.md), [x](../docs), `orders.outbox`, `internal/domain`,\n" +
+			"`internal/app/app.go`, `db/migrations/*`, `pg_rewind`, `ORDER`; make slim things; a server rebuilds.\n" +
+			"[x](#how-to-run-it-in-docs), [x](https://example.com/a.md#b).\n## How to run `it`, in docs\n",
+		"docs/lies.md": "`server rebuild`\n`overview`\n`outbox_erase`\n`make slim` and `lab/prove`\nA[domain<br/>fold(entry)]\n`outbox.lost`\ngo run ./cmd/gone\n[x](gone.md), [x](true.md#to-run), [x](#how)\n",
 	}
 	want := []string{
 		`db/migrations/00002_out.sql:1: there is no file "docs/gone.md"`,
@@ -30,6 +31,9 @@ func TestLies(t *testing.T) {
 		`docs/lies.md:5: there is no function "fold"`,
 		`docs/lies.md:6: there is no metric or field "outbox.lost"`,
 		`docs/lies.md:7: there is no package that go runs "cmd/gone"`,
+		`docs/lies.md:8: there is no target of a link "#how"`,
+		`docs/lies.md:8: there is no target of a link "gone.md"`,
+		`docs/lies.md:8: there is no target of a link "true.md#to-run"`,
 		`internal/domain/order.go:3: there is no "machineryFiles" in internal/app/app.go`,
 	}
 	if diff := cmp.Diff(want, newTree(files, help).lies()); diff != "" {

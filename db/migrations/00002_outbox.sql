@@ -96,10 +96,10 @@ INSERT INTO video_catalog.outbox_lanes (lane) SELECT generate_series(0, 7);
 COMMENT ON TABLE video_catalog.outbox_lanes IS 'The lanes: a row is the lease. Only its holder, or a transaction that locks the row, takes rows out of the lane or deletes blocked rows.';
 
 -- Creates the partitions of the outbox from yesterday until days_ahead days from now, and drops those that are older than
--- keep. An event that is still pending is published all the same. Returns how many it created and dropped. While another
--- process runs it, it does nothing. If partitions are in use, or there are many, it does not drop all: the next call
--- continues. A partition that cannot be dropped stays, with a warning in the log of PostgreSQL. SECURITY DEFINER, because
--- the service itself may not create tables.
+-- keep, then the notes of their skipped events. An event that is still pending is published all the same. Returns how many
+-- partitions it created and dropped. While another process runs it, it does nothing. If partitions are in use, or there are
+-- many, it does not drop all: the next call continues. A partition that cannot be dropped stays, with a warning in the log of
+-- PostgreSQL. SECURITY DEFINER, because the service itself may not create tables.
 -- +goose StatementBegin
 CREATE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval)
 RETURNS TABLE (created int, dropped int) LANGUAGE plpgsql SECURITY DEFINER
@@ -153,6 +153,7 @@ BEGIN
 				RAISE WARNING 'partition % cannot be dropped: %', old, SQLERRM;
 		END;
 	END LOOP;
+	DELETE FROM video_catalog.outbox_skipped s WHERE s.create_time < now() - keep - interval '1 day'; -- the partition of the event is older
 	RETURN NEXT;
 END $$;
 -- +goose StatementEnd

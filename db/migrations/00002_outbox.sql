@@ -44,8 +44,16 @@ CREATE TABLE video_catalog.outbox_pending (
 	causation_id uuid,
 	correlation_id uuid,
 	PRIMARY KEY (lane, seq)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
-	autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000);
+) PARTITION BY LIST (lane); -- so that the rows of a claim are neighbors
+-- +goose StatementBegin
+DO $$ BEGIN
+	FOR lane IN 0..7 LOOP
+		EXECUTE format('CREATE TABLE video_catalog.outbox_lane_%1$s PARTITION OF video_catalog.outbox_pending FOR VALUES IN (%1$s)
+			WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+			autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)', lane);
+	END LOOP;
+END $$;
+-- +goose StatementEnd
 COMMENT ON TABLE video_catalog.outbox_pending IS 'One row per event that is not known to be in Pub/Sub, and not deferred. It is a copy of the event, so that a claim reads no other table.';
 
 CREATE TABLE video_catalog.outbox_deferred (

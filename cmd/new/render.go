@@ -85,9 +85,9 @@ func (r *renderer) copy() error {
 	if !r.options.Full {
 		left = append(append(left, exampleFiles...), wordTest...)
 	}
-	left = append(left, notCopied[1:]...) // the service has a CHANGELOG.md of its own
+	left = append(left, notCopied...)
 	for _, name := range files {
-		if isBelow(name, notCopied) || isBelow(name, left) {
+		if isBelow(name, left) {
 			continue
 		}
 		if strings.HasPrefix(name, kit) {
@@ -99,9 +99,6 @@ func (r *renderer) copy() error {
 		if err := r.copyFile(name, left); err != nil {
 			return err
 		}
-	}
-	if err := r.write("CHANGELOG.md", []byte(changelog), 0o644); err != nil {
-		return err
 	}
 	text, err := json.MarshalIndent(record{recordForm, r.from.commit, r.from.source, r.options}, "", "  ")
 	if err != nil {
@@ -144,7 +141,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		case "README.zh-CN.md":
 			text = r.introduce(text, "## 运行", introductionZH)
 		}
-		text = forget(text, "cmd/new")
+		text = forget(forget(text, "cmd/new"), "lab/programs.sh")
 		if !r.options.Full {
 			text = forget(text, "testdata/words.txt")
 		}
@@ -323,13 +320,6 @@ const introductionZH = `# %[1]s
 
 %[1]s 在 Cloud Run 上提供 gRPC 和 REST，写入 PostgreSQL，并向 Pub/Sub 发布事件：不丢失、不重复生效，同一聚合的事件按顺序生效。承诺及其边界见 [docs/guarantees.md](docs/guarantees.md)。
 
-`
-
-const changelog = `# Changelog
-
-What users notice, newest first, in the form of [Keep a Changelog](https://keepachangelog.com/en/1.1.0/).
-
-## [Unreleased]
 `
 
 // link matches a link of Markdown to a file.

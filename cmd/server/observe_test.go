@@ -152,7 +152,7 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 		got := paths(traces[id])
 		transaction := call.method + " > " + call.command
 		for _, want := range []string{
-			call.method, transaction, transaction + " > outbox.claim", transaction + " > outbox.publish",
+			call.method, transaction, transaction + " > outbox.publish",
 			transaction + " > outbox.publish > consumer.process",
 			transaction + " > outbox.publish > consumer.process > store.Project",
 		} {

@@ -44,8 +44,16 @@ CREATE TABLE video_catalog.outbox_pending (
 	causation_id uuid,
 	correlation_id uuid,
 	PRIMARY KEY (lane, seq)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
-	autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000);
+) PARTITION BY LIST (lane); -- so that the rows of a claim are neighbors
+-- +goose StatementBegin
+DO $$ BEGIN
+	FOR lane IN 0..7 LOOP
+		EXECUTE format('CREATE TABLE video_catalog.outbox_lane_%1$s PARTITION OF video_catalog.outbox_pending FOR VALUES IN (%1$s)
+			WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+			autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)', lane);
+	END LOOP;
+END $$;
+-- +goose StatementEnd
 COMMENT ON TABLE video_catalog.outbox_pending IS 'One row per event that is not known to be in Pub/Sub, and not deferred. It is a copy of the event, so that a claim reads no other table.';
 
 CREATE TABLE video_catalog.outbox_deferred (
@@ -96,10 +104,10 @@ INSERT INTO video_catalog.outbox_lanes (lane) SELECT generate_series(0, 7);
 COMMENT ON TABLE video_catalog.outbox_lanes IS 'The lanes: a row is the lease. Only its holder, or a transaction that locks the row, takes rows out of the lane or deletes blocked rows.';
 
 -- Creates the partitions of the outbox from yesterday until days_ahead days from now, and drops those that are older than
--- keep. An event that is still pending is published all the same. Returns how many it created and dropped. While another
--- process runs it, it does nothing. If partitions are in use, or there are many, it does not drop all: the next call
--- continues. A partition that cannot be dropped stays, with a warning in the log of PostgreSQL. SECURITY DEFINER, because
--- the service itself may not create tables.
+-- keep, then the notes of their skipped events. An event that is still pending is published all the same. Returns how many
+-- partitions it created and dropped. While another process runs it, it does nothing. If partitions are in use, or there are
+-- many, it does not drop all: the next call continues. A partition that cannot be dropped stays, with a warning in the log of
+-- PostgreSQL. SECURITY DEFINER, because the service itself may not create tables.
 -- +goose StatementBegin
 CREATE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval)
 RETURNS TABLE (created int, dropped int) LANGUAGE plpgsql SECURITY DEFINER
@@ -153,6 +161,7 @@ BEGIN
 				RAISE WARNING 'partition % cannot be dropped: %', old, SQLERRM;
 		END;
 	END LOOP;
+	DELETE FROM video_catalog.outbox_skipped s WHERE s.create_time < now() - keep - interval '1 day'; -- the partition of the event is older
 	RETURN NEXT;
 END $$;
 -- +goose StatementEnd

@@ -50,7 +50,10 @@ WHERE lane = (
 	LIMIT 1
 	FOR UPDATE SKIP LOCKED
 )
-RETURNING lane, floor_seq;
+RETURNING lane, floor_seq, coalesce((
+	SELECT true FROM video_catalog.outbox_blocked b
+	WHERE b.lane = outbox_lanes.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1
+), false)::bool AS due;
 
 -- name: EndBlocks :exec
 -- Ends the block of aggregates that are due and have nothing deferred. The caller has the lease of the lane.
@@ -61,59 +64,56 @@ WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
 	ORDER BY d.seq LIMIT 1
 ) IS NULL;
 
--- name: ReadClaim :many
--- Returns the oldest events of a lane, in any order: at most max_events pending ones above the floor, and at most max_deferred
--- deferred ones of up to 100 aggregates that are due, the longest first. Of an aggregate with attempts it returns only the
--- head, because the broker refuses a whole request that has one bad message. Either kind ends with the event with which its
--- payloads reach max_bytes. blocked says that the aggregate of a pending event is blocked. It is a statement of its own: its
--- snapshot must be newer than the lock of the lane.
-SELECT c.seq::bigint AS seq,
-	c.deferred::bool AS deferred,
-	c.blocked::bool AS blocked,
-	c.attempts::int AS attempts,
-	c.id::uuid AS id,
-	c.aggregate_type::text AS aggregate_type,
-	c.aggregate_id::text AS aggregate_id,
-	c.event_type::text AS event_type,
-	c.version::bigint AS version,
-	c.schema_version::int AS schema_version,
-	c.payload::bytea AS payload,
-	c.occurred_at::timestamptz AS occurred_at,
-	coalesce(c.traceparent, '')::text AS traceparent,
-	c.repeat::text AS repeat,
-	c.causation_id,
-	c.correlation_id
+-- name: ReadDeferred :many
+-- Returns at most max_events deferred events of up to 100 aggregates that are due, the longest first. Of an aggregate with
+-- attempts it returns only the head, because the broker refuses a whole request that has one bad message. The last event is
+-- the one with which the payloads reach max_bytes.
+SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,
+	d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, false AS blocked
 FROM (
 	SELECT d.*, sum(octet_length(d.payload)) OVER (
-			ORDER BY d.next_retry_at, d.aggregate_type, d.aggregate_id, d.seq ROWS UNBOUNDED PRECEDING
-		) - octet_length(d.payload) AS bytes_before, true AS deferred, false AS blocked
+		ORDER BY d.next_retry_at, d.aggregate_type, d.aggregate_id, d.seq ROWS UNBOUNDED PRECEDING
+	) - octet_length(d.payload) AS bytes_before
 	FROM (
 		SELECT d.*, due.attempts, due.next_retry_at
 		FROM (
 			SELECT * FROM video_catalog.outbox_blocked b
 			WHERE b.lane = @lane AND b.next_retry_at <= now()
-			ORDER BY b.next_retry_at LIMIT least(100, @max_deferred::int)
+			ORDER BY b.next_retry_at LIMIT least(100, @max_events::int)
 		) due
 		CROSS JOIN LATERAL (
 			SELECT * FROM video_catalog.outbox_deferred d
 			WHERE d.aggregate_type = due.aggregate_type AND d.aggregate_id = due.aggregate_id AND d.seq >= due.head_seq
-			ORDER BY d.seq LIMIT CASE due.attempts WHEN 0 THEN @max_deferred ELSE 1 END
+			ORDER BY d.seq LIMIT CASE due.attempts WHEN 0 THEN @max_events ELSE 1 END
 		) d
-		LIMIT @max_deferred -- read no more rows than that
+		LIMIT @max_events -- read no more rows than that
 	) d
-	UNION ALL
-	SELECT p.*, false, (
-			SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
-		) IS NOT NULL
+) d
+WHERE d.bytes_before < @max_bytes::bigint;
+
+-- name: ReadPending :many
+-- Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
+-- which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
+-- the aggregate is blocked. It is a statement of its own: its snapshot must be newer than the lock of the lane.
+WITH span AS MATERIALIZED (
+	SELECT min(p.seq) AS head, coalesce(min(p.seq) FILTER (WHERE p.bytes >= @max_bytes::bigint), max(p.seq)) AS tail
 	FROM (
-		SELECT p.*, 0 AS attempts, NULL::timestamptz AS next_retry_at,
-			sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
-		FROM video_catalog.outbox_pending p
-		WHERE p.lane = @lane AND p.seq > @floor_seq
-		ORDER BY p.seq LIMIT @max_events::int
+		SELECT p.seq, sum(p.bytes) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) AS bytes
+		FROM (
+			SELECT p.seq, octet_length(p.payload) AS bytes FROM video_catalog.outbox_pending p
+			WHERE p.lane = @lane AND p.seq > @floor_seq ORDER BY p.seq LIMIT @max_events::int
+		) p
 	) p
-) c
-WHERE c.bytes_before < @max_bytes::bigint;
+)
+SELECT p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at,
+	p.traceparent, p.repeat, p.causation_id, p.correlation_id, 0 AS attempts, ((
+		SELECT true FROM video_catalog.outbox_blocked b WHERE b.lane = @lane ORDER BY b.next_retry_at LIMIT 1
+	) IS NOT NULL AND (
+		SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
+	) IS NOT NULL)::bool AS blocked
+FROM video_catalog.outbox_pending p
+WHERE p.lane = @lane AND p.seq >= (SELECT span.head FROM span) AND p.seq <= (SELECT span.tail FROM span)
+ORDER BY p.seq;
 
 -- name: ReleaseLane :one
 -- Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the fence: the

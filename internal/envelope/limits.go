@@ -6,9 +6,10 @@ import "fmt"
 // beyond them would stay in the outbox and block its aggregate for ever. So it is refused
 // before it is committed.
 const (
+	// MaxMessageBytes is the largest size of a message, with its ordering key and attributes.
 	// A publish request with one message may have 10,000,000 bytes. A thousand of them are
 	// for the name of the topic and the framing.
-	maxMessageBytes        = 10_000_000 - 1_000
+	MaxMessageBytes        = 10_000_000 - 1_000
 	maxOrderingKeyBytes    = 1024
 	maxAttributeValueBytes = 1024
 )
@@ -35,8 +36,8 @@ func (m Message) CheckLimits() error {
 		}
 		size += len(name) + len(value)
 	}
-	if size > maxMessageBytes {
-		return fmt.Errorf("the event has %d bytes, at most %d can be published", size, maxMessageBytes)
+	if size > MaxMessageBytes {
+		return fmt.Errorf("the event has %d bytes, at most %d can be published", size, MaxMessageBytes)
 	}
 	return nil
 }

@@ -47,8 +47,7 @@ type passes struct {
 func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error) {
 	// Read before the claim, so that we stop before the lease ends by the clock of the
 	// database.
-	start := time.Now()
-	deadline := start.Add(p.cfg.PublishTimeout)
+	deadline := time.Now().Add(p.cfg.PublishTimeout)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
 	claim, err := p.store.ClaimEvents(claimCtx, lane, batch, p.cfg.BatchBytes, p.cfg.Lease)
 	cancel()
@@ -58,7 +57,6 @@ func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error)
 	// After a crash here, the lane stays leased. Its events wait until leased_until, then
 	// another publisher claims them.
 	spans := passTrace{tracer: p.tracer}
-	spans.claimed(ctx, claim, start)
 	receipts := p.publish(ctx, claim, deadline, &spans)
 	// After a crash here, or anywhere before the settlement is committed, published events
 	// are still pending. They are published a second time.

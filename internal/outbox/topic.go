@@ -81,11 +81,6 @@ func (t *Topic) flush() {
 	}
 }
 
-// maxMessageBytes is a little less than the client's limit, and the same as in
-// envelope.Message.CheckLimits. The client would refuse a larger message before it has sent
-// the earlier ones of the key, and would fail those too.
-const maxMessageBytes = pubsub.MaxPublishRequestBytes - 1000
-
 func size(m *pubsub.Message) int {
 	size := len(m.Data) + len(m.OrderingKey)
 	for name, value := range m.Attributes {
@@ -110,7 +105,7 @@ func (t *Topic) begin(name string, size int) (err error) {
 	switch {
 	case k.abandoned > 0 || k.paused:
 		k.paused, err = true, errNotSent
-	case size > maxMessageBytes:
+	case size > envelope.MaxMessageBytes: // the client would fail the earlier messages of the key, too
 		k.paused, err = true, pubsub.ErrOversizedMessage
 	}
 	k.outstanding++

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -17,22 +16,6 @@ import (
 type passTrace struct {
 	tracer trace.Tracer // nil if nothing is traced
 	spans  []trace.Span // by the index of the event; nil if there is none
-}
-
-// claimed adds a span of the claim to the trace of each of its events.
-func (t *passTrace) claimed(ctx context.Context, claim Claim, start time.Time) {
-	if t.tracer == nil {
-		return
-	}
-	for _, e := range claim.Events {
-		if traced, sampled := envelope.ContinueTrace(ctx, e.Traceparent); sampled && !e.Blocked {
-			_, span := t.tracer.Start(traced, "outbox.claim", trace.WithTimestamp(start), trace.WithAttributes(
-				attribute.Int("outbox.lane", int(claim.Lane)), attribute.Int("messaging.batch.message_count", len(claim.Events)),
-				attribute.String("event.id", e.ID.String()),
-			))
-			span.End()
-		}
-	}
 }
 
 // publish starts the span of the i-th of n events, and returns the message with that span

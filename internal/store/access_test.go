@@ -166,7 +166,7 @@ func TestSupportRoleLooks(t *testing.T) {
 	const all = `
 		SELECT format('%s.%s', c.oid::regclass, a.attname)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-		WHERE n.nspname IN ('video_catalog', 'video_catalog_read') AND c.relkind IN ('r', 'p') AND c.relname !~ '^outbox_p2'` // nobody asks for a day
+		WHERE n.nspname IN ('video_catalog', 'video_catalog_read') AND c.relkind IN ('r', 'p') AND NOT c.relispartition` // nobody asks for a partition
 	columns, hidden := column(t, admin, all+" ORDER BY 1"), column(t, admin, all+" AND a.atttypid = 'bytea'::regtype ORDER BY 1")
 	if len(columns) < 50 || len(hidden) < 4 {
 		t.Errorf("columns = %d, of bytes %q, want all", len(columns), hidden)

@@ -36,6 +36,10 @@ func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) {
 	}))
 }
 
+// UseOutboxIndexes sets the planner for the rest of a transaction that reads the outbox: the
+// statistics of a queue are always wrong.
+func UseOutboxIndexes(ctx context.Context, tx Tx) { Queue(sqlcgen.New(tx).UseOutboxIndexes(ctx)) }
+
 // Maintain creates the partitions of the next daysAhead days and drops those older than
 // keep. It returns how many it created and dropped.
 func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration) (created, dropped int, err error) {

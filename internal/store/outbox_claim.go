@@ -29,7 +29,6 @@ func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, max
 		first, last = 0, outbox.Lanes-1
 	}
 	maxDeferred := (maxEvents + 1) / 2
-	var rows []sqlcgen.ReadClaimRow
 	err := inTx(ctx, o.pool, "store.ClaimEvents", func(ctx context.Context, q *sqlcgen.Queries) error {
 		Queue(q.UseOutboxIndexes(ctx))
 		Queue(q.CommitOutboxAsync(ctx))
@@ -38,10 +37,23 @@ func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, max
 			return err
 		}
 		claim.Lane = lease.Lane
-		Queue(q.EndBlocks(ctx, lease.Lane))
-		rows, err = q.ReadClaim(ctx, sqlcgen.ReadClaimParams{
-			Lane: lease.Lane, FloorSeq: lease.FloorSeq, MaxEvents: limit(maxEvents), MaxDeferred: limit(maxDeferred), MaxBytes: maxBytes,
+		if lease.Due {
+			Queue(q.EndBlocks(ctx, lease.Lane))
+			rows, err := q.ReadDeferred(ctx, lease.Lane, limit(maxDeferred), maxBytes)
+			if err != nil {
+				return err
+			}
+			claim.Events = mapSlice(rows, claimedOf)
+			for i := range claim.Events {
+				claim.Events[i].Deferred = true
+			}
+		}
+		rows, err := q.ReadPending(ctx, sqlcgen.ReadPendingParams{
+			Lane: lease.Lane, FloorSeq: lease.FloorSeq, MaxEvents: limit(maxEvents), MaxBytes: maxBytes,
 		})
+		for _, row := range rows {
+			claim.Events = append(claim.Events, claimedOf(sqlcgen.ReadDeferredRow(row)))
+		}
 		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -50,22 +62,17 @@ func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, max
 	if err != nil {
 		return outbox.Claim{}, wrap(err, "claim events")
 	}
-	claim.Events = mapSlice(rows, claimedOf)
-	// Sorted here, because sorting rows with their payloads costs the database more.
 	slices.SortFunc(claim.Events, func(a, b outbox.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	unblock(claim.Events, maxDeferred, maxBytes)
 	return claim, nil
 }
 
-func claimedOf(row sqlcgen.ReadClaimRow) outbox.Claimed {
-	return outbox.Claimed{
-		Message: envelope.Message{
-			ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version,
-			SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent, Repeat: row.Repeat,
-			Cause: envelope.Cause{CausationID: valueOf[uuid.UUID](row.CausationID), CorrelationID: valueOf[uuid.UUID](row.CorrelationID)},
-		},
-		Seq: row.Seq, Deferred: row.Deferred, Blocked: row.Blocked, Attempts: int(row.Attempts),
-	}
+func claimedOf(row sqlcgen.ReadDeferredRow) outbox.Claimed {
+	return outbox.Claimed{Seq: row.Seq, Attempts: int(row.Attempts), Blocked: row.Blocked, Message: envelope.Message{
+		ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version,
+		SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: valueOf[string](row.Traceparent), Repeat: row.Repeat,
+		Cause: envelope.Cause{CausationID: valueOf[uuid.UUID](row.CausationID), CorrelationID: valueOf[uuid.UUID](row.CorrelationID)},
+	}}
 }
 
 // unblock lets pending events follow the deferred events of their aggregate, if the claim

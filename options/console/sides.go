@@ -43,9 +43,8 @@ type sides struct {
 // inTx runs queries in one transaction on the command side.
 func (s *sides) inTx(ctx context.Context, name string, fn func(context.Context, *sqlcgen.Queries) error) error {
 	return store.InTx(ctx, s.commands, name, func(ctx context.Context, tx store.Tx) error {
-		q := sqlcgen.New(tx)
-		store.Queue(q.UseIndexes(ctx))
-		return fn(ctx, q)
+		store.UseOutboxIndexes(ctx, tx)
+		return fn(ctx, sqlcgen.New(tx))
 	})
 }
 

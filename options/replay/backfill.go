@@ -193,7 +193,7 @@ func (b backfill) waitForRoom(ctx context.Context, atMost, done int64) error {
 func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err error) {
 	err = store.InTx(ctx, b.pool, "replay.CountPending", func(ctx context.Context, tx store.Tx) (err error) {
 		q := sqlcgen.New(tx)
-		store.Queue(q.UseIndexes(ctx))
+		store.UseOutboxIndexes(ctx, tx)
 		n, err = q.CountPending(ctx, int32(maxCounted)) //nolint:gosec // a constant
 		return err
 	})
@@ -203,6 +203,7 @@ func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err e
 // count counts the aggregates of the next page behind after.
 func (b backfill) count(ctx context.Context, after uuid.UUID) (p page, err error) {
 	err = store.InTx(ctx, b.pool, "replay.CountAggregates", func(ctx context.Context, tx store.Tx) error {
+		store.UseOutboxIndexes(ctx, tx)
 		ids, err := b.next(ctx, sqlcgen.New(tx), after, uuid.Max, countRows)
 		p = pageOf(ids, after, countRows)
 		return err
@@ -212,7 +213,6 @@ func (b backfill) count(ctx context.Context, after uuid.UUID) (p page, err error
 
 // next returns the next ids, none above until.
 func (b backfill) next(ctx context.Context, q *sqlcgen.Queries, after, until uuid.UUID, maxRows int32) ([]uuid.UUID, error) {
-	store.Queue(q.UseIndexes(ctx))
 	ids, err := b.list(q, ctx, after, maxRows)
 	if beyond := slices.IndexFunc(ids, func(id uuid.UUID) bool { return bytes.Compare(id[:], until[:]) > 0 }); beyond >= 0 {
 		ids = ids[:beyond]
@@ -235,6 +235,7 @@ func (b backfill) append(ctx context.Context, after, until uuid.UUID, maxRows in
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTimeout)
 	defer cancel()
 	err = store.InTx(ctx, b.pool, "replay.AppendSnapshots", func(ctx context.Context, tx store.Tx) error {
+		store.UseOutboxIndexes(ctx, tx)
 		q := sqlcgen.New(tx)
 		ids, err := b.next(ctx, q, after, until, maxRows)
 		if p = pageOf(ids, after, maxRows); err != nil || len(ids) == 0 {
@@ -254,7 +255,6 @@ func (b backfill) append(ctx context.Context, after, until uuid.UUID, maxRows in
 		if len(messages) == 0 { // all were removed meanwhile
 			return nil
 		}
-		store.Queue(q.BeginBackfill(ctx))
 		return b.write(ctx, q, messages, ids[0], p.last)
 	})
 	return p, store.Wrap(err, "backfill %s behind %s", b.name, after)

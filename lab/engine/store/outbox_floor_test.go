@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -64,6 +65,57 @@ func TestFloorFollowsAndStays(t *testing.T) {
 		t.Errorf("after the recovery the floor is %d, want no less than the %d of before", got, before)
 	}
 	follow(before)
+}
+
+// An event whose transaction is younger than a mark, and commits later than its lane is
+// settled behind it, is above the floor: the mark has the settled_seq of its own snapshot.
+func TestFloorStaysBelowALateCommit(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1")
+	first := l.claimNames(10, "a1")
+	l.settle(l.settlement(first, ""))
+	execute(t, l.pool, "UPDATE video_catalog.outbox_lanes SET settled_seq = 1 WHERE lane = 0") // lane 0 is raised first
+	execute(t, l.pool, `
+		CREATE FUNCTION video_catalog.pause() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM pg_advisory_xact_lock(1);
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER pause BEFORE UPDATE ON video_catalog.outbox_lanes FOR EACH ROW WHEN (NEW.lane = 0) EXECUTE FUNCTION video_catalog.pause()`)
+	release := l.hold("BEGIN; SELECT pg_advisory_xact_lock(1)")
+	raised := make(chan error, 1)
+	go func() { raised <- l.RaiseFloors(t.Context()) }()
+	l.reaches(1, `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+		WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted`)
+	// It has its snapshot and its id, and has not reached the lane of the letters.
+	late, err := l.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+	l.append(late, "b1")
+	l.append(l.pool, "c1")
+	l.settle(l.settlement(l.claimNames(10, "c1"), ""))
+	release()
+	if err := <-raised; err != nil {
+		t.Fatal(err)
+	}
+	if l.count("SELECT mark_seq FROM video_catalog.outbox_lanes WHERE lane = 3") == 0 {
+		t.Fatal("the lane has no mark: the test tests nothing")
+	}
+	// More than once only while a transaction is open in the database of another test.
+	for deadline := time.Now().Add(20 * time.Second); l.count("SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3") < int(first.Events[0].Seq); {
+		if time.Now().After(deadline) {
+			t.Fatal("the floor does not follow")
+		}
+		if err := l.RaiseFloors(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.settle(l.settlement(l.claimNames(10, "b1"), ""))
 }
 
 // After a database has moved, places are drawn again, and are lower: no floor may

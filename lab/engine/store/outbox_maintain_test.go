@@ -147,6 +147,19 @@ func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	}
 }
 
+// Maintenance deletes the note of a skipped event after the partition of the event.
+func TestMaintenanceForgetsSkippedEvents(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	execute(t, l.pool, `
+		INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason, create_time)
+		SELECT gen_random_uuid(), 'letter', 'a', days, 'ada', 'wrong', now() - days * interval '1 day' FROM unnest('{7,9}'::int[]) days`)
+	l.maintain(7, week)
+	if old, all := l.count("SELECT count(*) FROM video_catalog.outbox_skipped WHERE seq = 9"), l.count("SELECT count(*) FROM video_catalog.outbox_skipped"); old != 0 || all != 1 {
+		t.Errorf("%d notes are left, %d of them too old, want 1 and 0", all, old)
+	}
+}
+
 // A partition that cannot be dropped stays, and so does one that maintenance has
 // not made; the others are made and dropped all the same.
 func TestMaintenanceLeavesWhatCannotBeDropped(t *testing.T) {

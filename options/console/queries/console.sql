@@ -1,12 +1,7 @@
--- name: UseIndexes :exec
--- Sets the planner for the rest of the transaction, as the outbox does: statistics of a queue are always wrong.
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true);
-
 -- name: SampleOutbox :one
 -- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred ones and
 -- blocked aggregates up to that. oldest_age is in seconds; 0 if nothing is pending or blocked. Events
--- that are published again have no age. Run UseIndexes first.
+-- that are published again have no age.
 SELECT (coalesce(sum((SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
 	) counted)), 0) + (SELECT count(*) FROM (
@@ -79,12 +74,11 @@ ORDER BY id DESC
 LIMIT @max_rows;
 
 -- name: FindEvents :many
--- Returns the events of a list that the outbox has. Run UseIndexes first.
+-- Returns the events of a list that the outbox has.
 SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY (@ids::uuid[]);
 
 -- name: ListPending :many
 -- Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of the deferred ones.
--- Run UseIndexes first.
 SELECT p.id
 FROM video_catalog.outbox_lanes l
 CROSS JOIN LATERAL (

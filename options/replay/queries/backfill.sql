@@ -1,11 +1,6 @@
 -- Backfill: snapshots of aggregates, which operators publish. The pages are small, so that no statement comes near
 -- statement_timeout. The insert and its audit row are one statement.
 
--- name: UseIndexes :exec
--- Sets the planner for the rest of the transaction: statistics of a queue are always wrong. See UseOutboxIndexes.
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true);
-
 -- name: CountPending :one
 -- Counts the events in lanes, up to max_counted. Deferred ones do not count: they delay no other aggregate.
 SELECT count(*)::bigint
@@ -19,13 +14,9 @@ FROM (
 	LIMIT @max_counted
 ) counted;
 
--- name: BeginBackfill :exec
--- Gives the transaction its id before it draws a seq: see AppendOutbox.
-SELECT pg_current_xact_id();
-
 -- name: AppendSnapshots :exec
 -- Makes snapshots of aggregates of one type pending. Each array has one value per snapshot. The caller has locked the
--- aggregates, as for AppendOutbox.
+-- aggregates, as for AppendOutbox, and the lock has given the transaction its id.
 WITH new AS (
 	SELECT unnest(@lanes::smallint[]) AS lane,
 		unnest(@ids::uuid[]) AS id,

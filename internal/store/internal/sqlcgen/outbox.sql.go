@@ -196,7 +196,10 @@ WHERE lane = (
 	LIMIT 1
 	FOR UPDATE SKIP LOCKED
 )
-RETURNING lane, floor_seq
+RETURNING lane, floor_seq, coalesce((
+	SELECT true FROM video_catalog.outbox_blocked b
+	WHERE b.lane = outbox_lanes.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1
+), false)::bool AS due
 `
 
 type LeaseLaneParams struct {
@@ -209,6 +212,7 @@ type LeaseLaneParams struct {
 type LeaseLaneRow struct {
 	Lane     int16
 	FloorSeq int64
+	Due      bool
 }
 
 // Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
@@ -222,7 +226,7 @@ func (q *Queries) LeaseLane(ctx context.Context, arg LeaseLaneParams) (LeaseLane
 		arg.LastLane,
 	)
 	var i LeaseLaneRow
-	err := row.Scan(&i.Lane, &i.FloorSeq)
+	err := row.Scan(&i.Lane, &i.FloorSeq, &i.Due)
 	return i, err
 }
 
@@ -338,27 +342,13 @@ func (q *Queries) RaiseFloors(ctx context.Context) error {
 	return err
 }
 
-const ReadClaim = `-- name: ReadClaim :many
-SELECT c.seq::bigint AS seq,
-	c.deferred::bool AS deferred,
-	c.blocked::bool AS blocked,
-	c.attempts::int AS attempts,
-	c.id::uuid AS id,
-	c.aggregate_type::text AS aggregate_type,
-	c.aggregate_id::text AS aggregate_id,
-	c.event_type::text AS event_type,
-	c.version::bigint AS version,
-	c.schema_version::int AS schema_version,
-	c.payload::bytea AS payload,
-	c.occurred_at::timestamptz AS occurred_at,
-	coalesce(c.traceparent, '')::text AS traceparent,
-	c.repeat::text AS repeat,
-	c.causation_id,
-	c.correlation_id
+const ReadDeferred = `-- name: ReadDeferred :many
+SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,
+	d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, false AS blocked
 FROM (
 	SELECT d.lane, d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at, d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, d.next_retry_at, sum(octet_length(d.payload)) OVER (
-			ORDER BY d.next_retry_at, d.aggregate_type, d.aggregate_id, d.seq ROWS UNBOUNDED PRECEDING
-		) - octet_length(d.payload) AS bytes_before, true AS deferred, false AS blocked
+		ORDER BY d.next_retry_at, d.aggregate_type, d.aggregate_id, d.seq ROWS UNBOUNDED PRECEDING
+	) - octet_length(d.payload) AS bytes_before
 	FROM (
 		SELECT d.lane, d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at, d.traceparent, d.repeat, d.causation_id, d.correlation_id, due.attempts, due.next_retry_at
 		FROM (
@@ -373,34 +363,12 @@ FROM (
 		) d
 		LIMIT $2 -- read no more rows than that
 	) d
-	UNION ALL
-	SELECT p.lane, p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at, p.traceparent, p.repeat, p.causation_id, p.correlation_id, p.attempts, p.next_retry_at, p.bytes_before, false, (
-			SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
-		) IS NOT NULL
-	FROM (
-		SELECT p.lane, p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at, p.traceparent, p.repeat, p.causation_id, p.correlation_id, 0 AS attempts, NULL::timestamptz AS next_retry_at,
-			sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
-		FROM video_catalog.outbox_pending p
-		WHERE p.lane = $1 AND p.seq > $3
-		ORDER BY p.seq LIMIT $4::int
-	) p
-) c
-WHERE c.bytes_before < $5::bigint
+) d
+WHERE d.bytes_before < $3::bigint
 `
 
-type ReadClaimParams struct {
-	Lane        int16
-	MaxDeferred int32
-	FloorSeq    int64
-	MaxEvents   int32
-	MaxBytes    int64
-}
-
-type ReadClaimRow struct {
+type ReadDeferredRow struct {
 	Seq           int64
-	Deferred      bool
-	Blocked       bool
-	Attempts      int32
 	ID            uuid.UUID
 	AggregateType string
 	AggregateID   string
@@ -409,37 +377,28 @@ type ReadClaimRow struct {
 	SchemaVersion int32
 	Payload       []byte
 	OccurredAt    time.Time
-	Traceparent   string
+	Traceparent   *string
 	Repeat        string
 	CausationID   *uuid.UUID
 	CorrelationID *uuid.UUID
+	Attempts      int32
+	Blocked       bool
 }
 
-// Returns the oldest events of a lane, in any order: at most max_events pending ones above the floor, and at most max_deferred
-// deferred ones of up to 100 aggregates that are due, the longest first. Of an aggregate with attempts it returns only the
-// head, because the broker refuses a whole request that has one bad message. Either kind ends with the event with which its
-// payloads reach max_bytes. blocked says that the aggregate of a pending event is blocked. It is a statement of its own: its
-// snapshot must be newer than the lock of the lane.
-func (q *Queries) ReadClaim(ctx context.Context, arg ReadClaimParams) ([]ReadClaimRow, error) {
-	rows, err := q.db.Query(ctx, ReadClaim,
-		arg.Lane,
-		arg.MaxDeferred,
-		arg.FloorSeq,
-		arg.MaxEvents,
-		arg.MaxBytes,
-	)
+// Returns at most max_events deferred events of up to 100 aggregates that are due, the longest first. Of an aggregate with
+// attempts it returns only the head, because the broker refuses a whole request that has one bad message. The last event is
+// the one with which the payloads reach max_bytes.
+func (q *Queries) ReadDeferred(ctx context.Context, lane int16, maxEvents int32, maxBytes int64) ([]ReadDeferredRow, error) {
+	rows, err := q.db.Query(ctx, ReadDeferred, lane, maxEvents, maxBytes)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ReadClaimRow
+	var items []ReadDeferredRow
 	for rows.Next() {
-		var i ReadClaimRow
+		var i ReadDeferredRow
 		if err := rows.Scan(
 			&i.Seq,
-			&i.Deferred,
-			&i.Blocked,
-			&i.Attempts,
 			&i.ID,
 			&i.AggregateType,
 			&i.AggregateID,
@@ -452,6 +411,99 @@ func (q *Queries) ReadClaim(ctx context.Context, arg ReadClaimParams) ([]ReadCla
 			&i.Repeat,
 			&i.CausationID,
 			&i.CorrelationID,
+			&i.Attempts,
+			&i.Blocked,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ReadPending = `-- name: ReadPending :many
+WITH span AS MATERIALIZED (
+	SELECT min(p.seq) AS head, coalesce(min(p.seq) FILTER (WHERE p.bytes >= $2::bigint), max(p.seq)) AS tail
+	FROM (
+		SELECT p.seq, sum(p.bytes) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) AS bytes
+		FROM (
+			SELECT p.seq, octet_length(p.payload) AS bytes FROM video_catalog.outbox_pending p
+			WHERE p.lane = $1 AND p.seq > $3 ORDER BY p.seq LIMIT $4::int
+		) p
+	) p
+)
+SELECT p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at,
+	p.traceparent, p.repeat, p.causation_id, p.correlation_id, 0 AS attempts, ((
+		SELECT true FROM video_catalog.outbox_blocked b WHERE b.lane = $1 ORDER BY b.next_retry_at LIMIT 1
+	) IS NOT NULL AND (
+		SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
+	) IS NOT NULL)::bool AS blocked
+FROM video_catalog.outbox_pending p
+WHERE p.lane = $1 AND p.seq >= (SELECT span.head FROM span) AND p.seq <= (SELECT span.tail FROM span)
+ORDER BY p.seq
+`
+
+type ReadPendingParams struct {
+	Lane      int16
+	MaxBytes  int64
+	FloorSeq  int64
+	MaxEvents int32
+}
+
+type ReadPendingRow struct {
+	Seq           int64
+	ID            uuid.UUID
+	AggregateType string
+	AggregateID   string
+	EventType     string
+	Version       int64
+	SchemaVersion int32
+	Payload       []byte
+	OccurredAt    time.Time
+	Traceparent   *string
+	Repeat        string
+	CausationID   *uuid.UUID
+	CorrelationID *uuid.UUID
+	Attempts      int32
+	Blocked       bool
+}
+
+// Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
+// which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
+// the aggregate is blocked. It is a statement of its own: its snapshot must be newer than the lock of the lane.
+func (q *Queries) ReadPending(ctx context.Context, arg ReadPendingParams) ([]ReadPendingRow, error) {
+	rows, err := q.db.Query(ctx, ReadPending,
+		arg.Lane,
+		arg.MaxBytes,
+		arg.FloorSeq,
+		arg.MaxEvents,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ReadPendingRow
+	for rows.Next() {
+		var i ReadPendingRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.ID,
+			&i.AggregateType,
+			&i.AggregateID,
+			&i.EventType,
+			&i.Version,
+			&i.SchemaVersion,
+			&i.Payload,
+			&i.OccurredAt,
+			&i.Traceparent,
+			&i.Repeat,
+			&i.CausationID,
+			&i.CorrelationID,
+			&i.Attempts,
+			&i.Blocked,
 		); err != nil {
 			return nil, err
 		}

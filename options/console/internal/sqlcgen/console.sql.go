@@ -49,7 +49,7 @@ type FindEventsRow struct {
 	EventType     string
 }
 
-// Returns the events of a list that the outbox has. Run UseIndexes first.
+// Returns the events of a list that the outbox has.
 func (q *Queries) FindEvents(ctx context.Context, ids []uuid.UUID) ([]FindEventsRow, error) {
 	rows, err := q.db.Query(ctx, findEvents, ids)
 	if err != nil {
@@ -357,7 +357,6 @@ WHERE d.aggregate_type = $2 AND d.aggregate_id = $3
 `
 
 // Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of the deferred ones.
-// Run UseIndexes first.
 func (q *Queries) ListPending(ctx context.Context, maxRead int32, aggregateType string, aggregateID string) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, listPending, maxRead, aggregateType, aggregateID)
 	if err != nil {
@@ -590,7 +589,7 @@ type SampleOutboxRow struct {
 
 // Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred ones and
 // blocked aggregates up to that. oldest_age is in seconds; 0 if nothing is pending or blocked. Events
-// that are published again have no age. Run UseIndexes first.
+// that are published again have no age.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
 	var i SampleOutboxRow
@@ -602,15 +601,4 @@ func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOut
 		&i.At,
 	)
 	return i, err
-}
-
-const useIndexes = `-- name: UseIndexes :exec
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true)
-`
-
-// Sets the planner for the rest of the transaction, as the outbox does: statistics of a queue are always wrong.
-func (q *Queries) UseIndexes(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, useIndexes)
-	return err
 }

@@ -51,7 +51,7 @@ type AppendSnapshotsParams struct {
 }
 
 // Makes snapshots of aggregates of one type pending. Each array has one value per snapshot. The caller has locked the
-// aggregates, as for AppendOutbox.
+// aggregates, as for AppendOutbox, and the lock has given the transaction its id.
 func (q *Queries) AppendSnapshots(ctx context.Context, arg AppendSnapshotsParams) error {
 	_, err := q.db.Exec(ctx, appendSnapshots,
 		arg.ActionID,
@@ -74,17 +74,8 @@ func (q *Queries) AppendSnapshots(ctx context.Context, arg AppendSnapshotsParams
 	return err
 }
 
-const beginBackfill = `-- name: BeginBackfill :exec
-SELECT pg_current_xact_id()
-`
-
-// Gives the transaction its id before it draws a seq: see AppendOutbox.
-func (q *Queries) BeginBackfill(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, beginBackfill)
-	return err
-}
-
 const countPending = `-- name: CountPending :one
+
 SELECT count(*)::bigint
 FROM (
 	SELECT 1 FROM video_catalog.outbox_lanes l
@@ -97,24 +88,12 @@ FROM (
 ) counted
 `
 
+// Backfill: snapshots of aggregates, which operators publish. The pages are small, so that no statement comes near
+// statement_timeout. The insert and its audit row are one statement.
 // Counts the events in lanes, up to max_counted. Deferred ones do not count: they delay no other aggregate.
 func (q *Queries) CountPending(ctx context.Context, maxCounted int32) (int64, error) {
 	row := q.db.QueryRow(ctx, countPending, maxCounted)
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err
-}
-
-const useIndexes = `-- name: UseIndexes :exec
-
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true)
-`
-
-// Backfill: snapshots of aggregates, which operators publish. The pages are small, so that no statement comes near
-// statement_timeout. The insert and its audit row are one statement.
-// Sets the planner for the rest of the transaction: statistics of a queue are always wrong. See UseOutboxIndexes.
-func (q *Queries) UseIndexes(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, useIndexes)
-	return err
 }

@@ -144,8 +144,44 @@ func TestLean(t *testing.T) {
 	if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
 		t.Errorf("the tests changed %s", changes)
 	}
+	refusesMistakes(t, service)
 	useOrders(t, service)
 	kitByVersion(t, service)
+}
+
+// refusesMistakes checks that the tests of a service find mistakes of its owner, in a sentence.
+func refusesMistakes(t *testing.T, service string) {
+	t.Helper()
+	const event = "api/proto/order/v1/order_event.proto"
+	migration := func(up, down string) func() {
+		return func() {
+			write(t, filepath.Join(service, "db/migrations/01001_mistake.sql"), "-- +goose Up\n"+up+"\n\n-- +goose Down\n"+down+"\n")
+		}
+	}
+	for _, test := range []struct {
+		mistake    func()
+		tests, say string
+	}{
+		{migration("ALTER TABLE orders_db.orders RENAME COLUMN note TO remark;", "ALTER TABLE orders_db.orders RENAME COLUMN remark TO note;"),
+			"./db", "01001_mistake.sql:2: rename: the previous build has only the old name"},
+		{migration("GRANT DELETE ON orders_db.orders TO orders_db_rw;", "REVOKE DELETE ON orders_db.orders FROM orders_db_rw;"),
+			"./db", "orders_db_rw has DELETE on orders_db.orders, which its work does not need"},
+		{func() {
+			edit(t, filepath.Join(service, event), "package order.v1;\n", "package order.v1;\n\nimport \"google/protobuf/timestamp.proto\";\n")
+		}, "./cmd/server", "imports are not supported"},
+		{func() {
+			edit(t, filepath.Join(service, "internal/app/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\"`\n\n\tOutboxRetention time.Duration")
+		}, "./internal/app", "CURRENCY has no help"},
+	} {
+		test.mistake()
+		cmd := exec.CommandContext(t.Context(), "go", "test", test.tests)
+		cmd.Dir = service
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), test.say) {
+			t.Errorf("go test %s of a mistake = %v, want %q:\n%s", test.tests, err, test.say, out)
+		}
+		clone.Run(t, service, "git", "checkout", "--quiet", ".")
+		clone.Run(t, service, "git", "clean", "--quiet", "--force", "db")
+	}
 }
 
 // useOrders makes an order over REST with cmd/dev of a service, and finds it over gRPC.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 )
+
+var update = flag.Bool("update", false, "write the pages that are generated again")
 
 // settingsFile is the page about the settings, relative to this folder.
 const settingsFile = "../../docs/settings.md"

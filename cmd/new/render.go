@@ -13,10 +13,15 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"example.com/servicekit/entity"
 )
 
 // notCopied are what only the template needs.
 var notCopied = []string{"CHANGELOG.md", "SECURITY.md", "cmd/new", "examples/saga", "lab"}
+
+// license is the license of the template. That of a service is its owner's choice.
+const license, licenseCopy = "LICENSE", "third_party/LICENSE"
 
 // wordTest is the test that the machinery has no word of the example. The words of an entity may be
 // words of the machinery, too.
@@ -38,6 +43,9 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	if err := os.Chmod(work, 0o755); err != nil { //nolint:gosec // as git clone makes it: PostgreSQL of cmd/dev may be another user
+		return err
+	}
 	r := &renderer{ctx: ctx, from: from, options: a, dir: work}
 	steps := []step{{"copy and rename", r.copy}}
 	if !a.Full {
@@ -85,9 +93,9 @@ func (r *renderer) copy() error {
 	if !r.options.Full {
 		left = append(append(left, exampleFiles...), wordTest...)
 	}
-	left = append(left, notCopied[1:]...) // the service has a CHANGELOG.md of its own
+	left = append(left, notCopied...)
 	for _, name := range files {
-		if isBelow(name, notCopied) || isBelow(name, left) {
+		if isBelow(name, left) {
 			continue
 		}
 		if strings.HasPrefix(name, kit) {
@@ -100,10 +108,7 @@ func (r *renderer) copy() error {
 			return err
 		}
 	}
-	if err := r.write("CHANGELOG.md", []byte(changelog), 0o644); err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(record{recordForm, r.from.commit, r.from.source, r.options}, "", "  ")
+	text, err := json.MarshalIndent(record{recordForm, r.from.commit, r.from.url, r.options}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -141,8 +146,15 @@ func (r *renderer) copyFile(name string, left []string) error {
 		switch name {
 		case "README.md":
 			text = r.introduce(text, "## Run it", introduction)
+			text = strings.Replace(text, "[MIT licence](LICENSE)", "Made from a template under the [MIT licence]("+licenseCopy+"); `template.json` has its version.", 1)
 		case "README.zh-CN.md":
 			text = r.introduce(text, "## 运行", introductionZH)
+			text = strings.Replace(text, "(LICENSE)", "("+licenseCopy+")", 1)
+		case license:
+			name = licenseCopy
+		}
+		if !r.options.Full {
+			text = strings.ReplaceAll(text, exampleBody, entity.Example(r.options.Fields))
 		}
 		text = forget(text, "cmd/new")
 		if !r.options.Full {
@@ -285,13 +297,20 @@ func (a options) newName(old string) string {
 	}
 }
 
+// exampleBody is the body of a create in commands that one can try.
+const exampleBody = `{"title": "Ran"}`
+
 // introduce replaces what a README says before a heading.
 func (r *renderer) introduce(text, heading, introduction string) string {
 	_, rest, ok := strings.Cut(text, "\n"+heading+"\n")
 	if !ok {
 		return text
 	}
-	return fmt.Sprintf(introduction, r.options.Service) + heading + "\n" + rest
+	purpose := r.options.Purpose
+	if purpose != "" {
+		purpose += "\n\n"
+	}
+	return fmt.Sprintf(introduction, r.options.Service, purpose) + heading + "\n" + rest
 }
 
 // section matches the section of CONTRIBUTING.md about this command.
@@ -312,7 +331,7 @@ func forget(text, path string) string {
 
 const introduction = `# %[1]s
 
-%[1]s serves gRPC and REST on Cloud Run, writes PostgreSQL, and publishes events to Pub/Sub: none is lost, none takes effect twice, and
+%[2]s%[1]s serves gRPC and REST on Cloud Run, writes PostgreSQL, and publishes events to Pub/Sub: none is lost, none takes effect twice, and
 those of one aggregate are applied in order. [docs/guarantees.md](docs/guarantees.md) says what holds and where it ends.
 
 `
@@ -321,15 +340,8 @@ const introductionZH = `# %[1]s
 
 [English](README.md)
 
-%[1]s 在 Cloud Run 上提供 gRPC 和 REST，写入 PostgreSQL，并向 Pub/Sub 发布事件：不丢失、不重复生效，同一聚合的事件按顺序生效。承诺及其边界见 [docs/guarantees.md](docs/guarantees.md)。
+%[2]s%[1]s 在 Cloud Run 上提供 gRPC 和 REST，写入 PostgreSQL，并向 Pub/Sub 发布事件：不丢失、不重复生效，同一聚合的事件按顺序生效。承诺及其边界见 [docs/guarantees.md](docs/guarantees.md)。
 
-`
-
-const changelog = `# Changelog
-
-What users notice, newest first, in the form of [Keep a Changelog](https://keepachangelog.com/en/1.1.0/).
-
-## [Unreleased]
 `
 
 // link matches a link of Markdown to a file.
@@ -369,4 +381,4 @@ func unlinkLine(dir, line string, left []string) string {
 var item = regexp.MustCompile(`^(\||- |[0-9]+\. )`)
 
 // separator matches what is between two links of a list, behind the first one.
-var separator = regexp.MustCompile(`\)(, |、)$`)
+var separator = regexp.MustCompile(`\)(, |、| · )$`)

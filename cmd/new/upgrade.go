@@ -57,6 +57,9 @@ func upgrade(ctx context.Context, from template, dir string, with []string, stdo
 	if err := s.add(from, with); err != nil {
 		return err
 	}
+	if from.url == "" && !isLocal(s.Source) {
+		from.url = s.Source
+	}
 	if s.work, err = os.MkdirTemp("", "upgrade-"); err != nil {
 		return err
 	}
@@ -148,7 +151,9 @@ func (s *service) add(from template, with []string) (err error) {
 	if s.offered, err = from.optionNames(); err != nil {
 		return err
 	}
-	return s.checkWith()
+	var all mistakes
+	s.checkWith(&all)
+	return all.join()
 }
 
 // findBranch finds the branch template. After a git clone it is on the remote only; after a

@@ -104,15 +104,15 @@ func TestWrongWords(t *testing.T) {
 		"the machinery":        {withWords("event", ""), "--entity"},
 		"a table":              {withWords("audit", ""), "machinery"},
 		"a folder of Go":       {withWords("vendor", ""), "machinery"},
-		"a word of Java":       {withWords("class", ""), "which the API linter refuses"},
-		"a preposition":        {withWords("bill_of_lading", ""), "has a preposition"},
+		"a word of Java":       {withWords("class", ""), "the API linter refuses"},
+		"a preposition":        {withWords("bill_of_lading", ""), "refuses a preposition"},
 		"the service":          {withWords("shopping", ""), "--entity"},
-		"the schema":           {withWords("shop", ""), "--entity"},
+		"the schema":           {withWords("shop", ""), "--schema"},
 		"plural is singular":   {withWords("news", "news"), "--plural"},
 		"plural in capitals":   {withWords("news", "News"), "--plural"},
 		"plural of machinery":  {withWords("happening", "events"), "--plural"},
 		"keyword of protobuf":  {withWords("stream", ""), "--entity"},
-		"plural is the schema": {withWords("thing", "shop"), "--plural"},
+		"plural is the schema": {withWords("thing", "shop"), "--schema"},
 	} {
 		if err := test.a.check(); err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: check() = %v, want one error about %s", name, err, test.want)

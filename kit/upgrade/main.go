@@ -37,7 +37,7 @@ const usage = `go run ./cmd/upgrade [REF] brings this service to a later version
 
   REF             tag, branch or commit of the template; default: its default branch
   --with LIST     options that the service gets, separated by commas. Without REF its version stays
-  --from PLACE    path or URL of the template; default: "source" in template.json. The upgrade records PLACE there
+  --from PLACE    path or URL of the template; default: "source" in template.json. then the one of the last upgrade
 `
 
 // errTold means that the command of the template has already said why it failed.
@@ -72,11 +72,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if from != "" {
 		s.Source = from
 		if path, err := filepath.Abs(from); err == nil && exists(path) {
-			s.Source = path // the next rendering records it
+			s.Source = path
 		}
 	}
 	if with != "" && ref == "" {
 		ref = s.Template
+	}
+	if s.Source == "" { // a path of this machine is in no file that others have
+		s.Source, _ = output(ctx, s.root, "git", "config", "--get", "template.source") // it fails if there is none
 	}
 	if s.Source == "" {
 		return errors.New("template.json does not say where the template is: say it with --from PLACE, a path or a URL")
@@ -103,7 +106,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%w: %w", errTold, err)
 	}
-	return nil
+	if from == "" {
+		return nil
+	}
+	_, err = output(ctx, s.root, "git", "config", "template.source", s.Source)
+	return err
 }
 
 // parse reads the command line.

@@ -184,12 +184,16 @@ func refusesMistakes(t *testing.T, service string) {
 	}
 }
 
-// useOrders makes an order over REST with cmd/dev of a service, and finds it over gRPC.
+// useOrders makes an order over REST by the command that cmd/dev of a service prints, and finds it over gRPC.
 func useOrders(t *testing.T, service string) {
 	t.Helper()
-	address := startDev(t, service)
-	const order = `{"customer": "Ada", "totalCents": "1200"}`
-	response, err := http.Post("http://"+address+"/v1/orders", "application/json", strings.NewReader(order))
+	create := startDev(t, service)
+	url, address, order := create[1], create[2], create[3]
+	if order != `{"customer": "text", "totalCents": 1200, "note": "text"}` {
+		t.Errorf("the printed order is %s", order)
+	}
+	contains(t, filepath.Join(service, "README.md"), order)
+	response, err := http.Post(url, "application/json", strings.NewReader(order))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,8 +218,9 @@ func useOrders(t *testing.T, service string) {
 	}
 }
 
-// startDev starts cmd/dev of a service, and returns the address of the API.
-func startDev(t *testing.T, service string) string {
+// startDev starts cmd/dev of a service, and returns the parts of the command that makes an order: the URL, the
+// address in it, and the order.
+func startDev(t *testing.T, service string) []string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "dev")
 	clone.Run(t, service, "go", "build", "-o", program, "./cmd/dev")
@@ -235,13 +240,13 @@ func startDev(t *testing.T, service string) string {
 		_ = cmd.Wait() // it was told to end
 	})
 	var text strings.Builder
-	address := regexp.MustCompile(`http://(localhost:\d+)/v1`)
+	create := regexp.MustCompile(`curl -s (http://(localhost:\d+)/v1/orders) -d '(.*)'`)
 	for buffer := make([]byte, 1000); ; {
 		n, err := screen.Read(buffer)
 		text.Write(buffer[:n])
-		if found := address.FindStringSubmatch(text.String()); found != nil {
+		if found := create.FindStringSubmatch(text.String()); found != nil {
 			go io.Copy(io.Discard, screen) //nolint:errcheck // until it ends
-			return found[1]
+			return found
 		}
 		if err != nil {
 			t.Fatalf("cmd/dev ended: %v\n%s", err, &text)

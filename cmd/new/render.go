@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -108,11 +109,14 @@ func (r *renderer) copy() error {
 			return err
 		}
 	}
-	text, err := json.MarshalIndent(record{recordForm, r.from.commit, r.from.url, r.options}, "", "  ")
-	if err != nil {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(record{recordForm, r.from.commit, r.from.url, r.options}); err != nil {
 		return err
 	}
-	return r.write("template.json", append(text, '\n'), 0o644)
+	return r.write("template.json", text.Bytes(), 0o644)
 }
 
 func (r *renderer) copyFile(name string, left []string) error {

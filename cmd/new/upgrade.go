@@ -45,7 +45,8 @@ var errInterrupted = errors.New("interrupted: the service is as it was")
 // the recorded options, commits that to the branch template, and merges the branch into
 // the current one. The service then also has the parts of with.
 //
-// It refuses a service with uncommitted changes, and a template that checkMigrations refuses.
+// It refuses a service with uncommitted changes or one that checkAge refuses, and a template that checkMigrations
+// refuses.
 // It renders and merges in temporary worktrees, so a failure or a crash before the last step
 // leaves the service as it was. If the merge has conflicts, or generating after it fails, the
 // service is left in the middle of a merge, as after git merge.
@@ -54,7 +55,7 @@ func upgrade(ctx context.Context, from template, dir string, with []string, stdo
 	if err != nil {
 		return err
 	}
-	if err := s.add(from, with); err != nil {
+	if err := errors.Join(s.checkAge(ctx, from, recorded), s.add(from, with)); err != nil {
 		return err
 	}
 	if from.url == "" && !isLocal(s.Source) {

@@ -171,11 +171,11 @@ func TestOldestGoIsNamedOnce(t *testing.T) {
 	}{
 		{regexp.MustCompile(`(^|/)go\.mod$`), goDirective, false},
 		{regexp.MustCompile(`\.md$`), regexp.MustCompile(`\bGo (1[0-9.]*[0-9])( or newer| 或更新)`), false},
-		{regexp.MustCompile(`(^|/)(Dockerfile|cloudbuild\.yaml|\.gitlab-ci\.yml)$`), regexp.MustCompile(`\bgolang:([0-9.]+)`), true},
+		{regexp.MustCompile(`(^|/)(Dockerfile|cloudbuild\.yaml|check\.yml|\.gitlab-ci\.yml)$`), regexp.MustCompile(`\bgolang:([0-9.]+)`), true},
 	} {
 		found := 0
 		err := fs.WalkDir(os.DirFS(root), ".", func(name string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata") {
+			if err != nil || entry.IsDir() && name != "." && name != ".github" && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata") {
 				return cmp.Or(err, fs.SkipDir)
 			}
 			if !tt.files.MatchString(name) {

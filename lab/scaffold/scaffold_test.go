@@ -50,6 +50,7 @@ func newTemplate(t *testing.T, dir string) string {
 	template := filepath.Join(dir, "template")
 	clone.Tree(t, "../..", template)
 	clone.Run(t, template, "git", "init", "--quiet")
+	write(t, filepath.Join(template, "cmd/new/oldest"), "") // this history has no such version
 	commit(t, template)
 	return template
 }

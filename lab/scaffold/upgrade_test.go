@@ -297,6 +297,12 @@ func shallow(s upgrading, template string) {
 	s.succeeds("up to date", "--from", "file://"+copied)
 	s.refusedAsItIs("git fetch --unshallow", "--from", "file://"+copied, first)
 	s.refusedAsItIs("there is no way back", first)
+
+	edit(s.t, filepath.Join(template, "README.md"), "## Read next", "## Read this next")
+	commit(s.t, template)
+	write(s.t, filepath.Join(template, "cmd/new/oldest"), clone.Run(s.t, template, "git", "rev-parse", "HEAD"))
+	commit(s.t, template)
+	s.refusedAsItIs("make a new service with cmd/new, and copy your files into it", "--from", template)
 }
 
 // upgrading runs the command of a service.

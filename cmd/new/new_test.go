@@ -194,7 +194,7 @@ func TestAskWithDefaults(t *testing.T) {
 	}
 }
 
-// A wrong answer is asked for again, after its rule. What the command line said is not asked for, and
+// A wrong answer is asked for again, after its rule. An option of the command line is not asked for, and
 // the command at the end has all answers.
 func TestAskAgain(t *testing.T) {
 	t.Parallel()

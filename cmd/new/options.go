@@ -233,7 +233,7 @@ func (a *options) checkNames(all *mistakes) {
 }
 
 // checkEntity checks the words of the entity by the rules of this command, and all that describes it by
-// those of cmd/entity. It reports the first option that breaks a rule: the later ones depend on it.
+// the rules of cmd/entity. It reports the first option that breaks a rule: the later ones depend on it.
 func (a *options) checkEntity(all *mistakes) {
 	if !a.checkWord(all, "entity", a.Entity) || !a.checkWord(all, "plural", a.Plural) {
 		return

@@ -21,7 +21,7 @@ import (
 // notCopied are what only the template needs.
 var notCopied = []string{"CHANGELOG.md", "SECURITY.md", "cmd/new", "examples/saga", "lab"}
 
-// license is the license of the template. That of a service is its owner's choice.
+// license is the license of the template. An owner chooses a license for the service.
 const license, licenseCopy = "LICENSE", "third_party/LICENSE"
 
 // wordTest is the test that the machinery has no word of the example. The words of an entity may be

@@ -508,8 +508,8 @@ func (f field) sameType(other field) bool {
 		len(f.Values) <= len(other.Values) && slices.Equal(f.Values, other.Values[:len(f.Values)]) && slices.EqualFunc(f.Parts, other.Parts, field.sameType)
 }
 
-// Check returns the mistakes in what add is told of a new entity. What depends on a service, such as the
-// names that it has already, only add itself reports.
+// Check returns the mistakes in the description of a new entity. Only add itself reports conflicts with a
+// service, such as a name that it has already.
 func Check(name, plural, fields, transitions, timers string) error {
 	next := entity{Name: name, Plural: plural}
 	var fieldErr, moveErr, timerErr error

@@ -119,34 +119,16 @@ func readRules(path string) (rules, error) {
 
 // readYAML reads a YAML file. Unknown fields are an error.
 func readYAML(path string, v any) error {
-	content, err := Source(path)
+	content, err := os.ReadFile(path) //nolint:gosec // its callers name a source of this directory
 	if err != nil {
-		return err
+		return fmt.Errorf("read source: %w", err)
 	}
-	d := yaml.NewDecoder(strings.NewReader(content))
+	d := yaml.NewDecoder(bytes.NewReader(content))
 	d.KnownFields(true)
 	if err := d.Decode(v); err != nil {
 		return fmt.Errorf("decode %s: %w", path, err)
 	}
 	return nil
-}
-
-// Source reads a source, and replaces placeholders by the names in internal/names. ${SUBSCRIPTIONS} and
-// ${DEAD_LETTERS} become patterns.
-func Source(path string) (string, error) {
-	content, err := os.ReadFile(path) //nolint:gosec // its callers name a source of this directory
-	if err != nil {
-		return "", fmt.Errorf("read source: %w", err)
-	}
-	var subscriptions, dead []string
-	for _, t := range names.Topics() {
-		for _, c := range t.Consumers {
-			subscriptions = append(subscriptions, t.Subscription(c))
-			dead = append(dead, t.DeadLetters(c))
-		}
-	}
-	return strings.NewReplacer("${SERVICE}", names.Service, "${SUBSCRIPTION}", subscriptions[0],
-		"${SUBSCRIPTIONS}", strings.Join(subscriptions, "|"), "${DEAD_LETTERS}", strings.Join(dead, "|")).Replace(string(content)), nil
 }
 
 // severities maps our severities to the values of Cloud Monitoring.

@@ -19,7 +19,6 @@ import (
 
 	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/deploy/observe"
 	"example.com/videocatalog/internal/names"
 )
 
@@ -34,19 +33,9 @@ func TestRulesWithPromtool(t *testing.T) {
 		t.Log("promtool is not installed, so the rules were not run: apt-get install prometheus")
 		return
 	}
-	dir := t.TempDir() // promtool needs the sources with their names
-	for _, name := range []string{"alerts.yaml", "alerts.cloud.yaml", "alerts_test.yaml"} {
-		text, err := observe.Source(alerts + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, args := range [][]string{{"check", "rules", "alerts.yaml", "alerts.cloud.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)
-		cmd.Dir = dir
+		cmd.Dir = alerts
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
@@ -147,7 +136,7 @@ func brokerAwayAndNobodyThere(s *system) {
 }
 
 // The broker refuses one video because of its content, until a person skips the event. The next version then follows a
-// gap.
+// gap. Later it refuses all of them.
 func poisonSkipped(s *system) {
 	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3", "LAB_OUTBOX_RETRY_MIN=100ms", "LAB_OUTBOX_RETRY_MAX=200ms")
 	s.quiet()
@@ -172,6 +161,15 @@ func poisonSkipped(s *system) {
 	}
 	s.command("skip", "video/"+id, event, "--why", "too large")
 	s.fire("VersionGaps")
+	s.resolve()
+
+	allow := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument})
+	for range 12 {
+		s.create()
+	}
+	s.fire("DeliveryFails")
+	allow()
+	s.command("retry", "--all", "--why", "the schema is new")
 	s.resolve()
 }
 
@@ -254,7 +252,7 @@ func nothingReceived(s *system) {
 	s.serve("api,publisher,projector")
 	s.pace = slowPace
 	s.quiet()
-	s.fire("ProjectorFails")
+	s.fire("NothingApplied")
 	allow()
 	s.create()
 	s.resolve()

@@ -180,7 +180,7 @@ func TestAskWithDefaults(t *testing.T) {
 	t.Parallel()
 	for dir, want := range map[string]string{
 		"orders": "example.com/orders orders order", "subs": "example.com/subs-service subs-service sub",
-		"My Shop": "example.com/my-shop my-shop item", "billing": "example.com/billing billing item", "événement": "example.com/v-nement v-nement item",
+		"My Shop": "example.com/my-shop my-shop my_shop", "billing": "example.com/billing billing billing", "événement": "example.com/v-nement v-nement v_nement",
 	} {
 		a := options{dir: filepath.Join(t.TempDir(), dir)}
 		if err := ask(&a, answers(make([]string, 20)...), t.Output()); err != nil {
@@ -206,7 +206,7 @@ func TestAskAgain(t *testing.T) {
 		t.Fatalf("ask() = %v:\n%s", err, &screen)
 	}
 	for _, rule := range []string{
-		"must be a host and a path", "6 to 20 lower-case letters", "2 to 24 lower-case letters", "word of the machinery", "equal to the singular",
+		"must be a host and a path", "6 to 20 lower-case letters", "2 to 24 lower-case letters", "a word of Go, or of a package", "equal to the singular",
 		`unknown type "int"`, "it changes nothing", "must be one of terraform, console, reactions", `"soon" must be a duration`, "must differ from the service, the entity",
 		`--purpose 'Bob'\''s plans.' --with 'reactions, console' --timers trial:15m:activate --schema money --domain orders.acme.example`, "my orders'",
 	} {

@@ -256,30 +256,18 @@ func (a *options) checkEntity(all *mistakes) {
 	}
 }
 
-// checkWord checks one of the words. The plural may be the service: orders is the service of
-// the entity order.
+// checkWord checks one of the words.
 func (a *options) checkWord(all *mistakes, flag, name string) (ok bool) {
 	isPart := func(word string) bool { return slices.Contains(strings.Split(name, "_"), word) }
 	switch {
 	case !entityName.MatchString(name) || len(name) < 2 || len(name) > 24:
 		all.add(flag, "%q must have 2 to 24 lower-case letters, with one underscore between words", name)
-	case flag != "plural" && write(name, kebab) == a.Service:
-		all.add(flag, "%q must differ from the service: a later change of one must not change the other", name)
 	case slices.ContainsFunc([]string{"video", "videos", "film", "films", "catalog", "catalogs"}, isPart):
 		all.add(flag, "%q has a word of the example, which --full keeps", name)
 	case isPart("id"):
 		all.add(flag, "%q has the word id, which Go and SQL write in different ways: choose another", name)
-	case slices.ContainsFunc(machinery, func(word string) bool { return word == name || naming.Plural(word) == name }):
-		all.add(flag, "%q is a word of the machinery: choose another, such as order_%s", name, name)
 	default:
 		return true
 	}
 	return false
 }
-
-// machinery are words that every service has for something else, the packages and folders of
-// Go among them, and the keywords of protobuf that stand where an entity would.
-var machinery = strings.Fields(`aggregate attribute audit claim consumer decision domain entry envelope event fence google grpc health
-	inbox internal lane lease message outbox problem projection projector publisher pubsub quarantine
-	schema server service store subscription support telemetry testdata topic vendor
-	enum extend extensions group import oneof option optional package repeated required reserved returns rpc stream syntax`)

@@ -280,6 +280,17 @@ func TestForget(t *testing.T) {
 	}
 }
 
+// The body of a create has a value of each field.
+func TestBodyOf(t *testing.T) {
+	t.Parallel()
+	const fields = "customer_id:uuid! color:enum(red,green)! note:string? place:{street:string,floor:int32} due_time:time tags:strings! ok:bool after:duration"
+	want := `{"customerId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "color": "COLOR_RED", "note": "text", "place": {"street": "text", "floor": 12}, ` +
+		`"dueTime": "2026-01-02T03:04:05Z", "tags": ["text"], "ok": true, "after": "90s"}`
+	if got := bodyOf(fields); got != want {
+		t.Errorf("bodyOf() = %s, want %s", got, want)
+	}
+}
+
 // A place is local as git sees it.
 func TestIsLocal(t *testing.T) {
 	t.Parallel()

@@ -14,8 +14,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"example.com/servicekit/entity"
 )
 
 // notCopied are what only the template needs.
@@ -158,7 +156,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 			name = licenseCopy
 		}
 		if !r.options.Full {
-			text = strings.ReplaceAll(text, exampleBody, entity.Example(r.options.Fields))
+			text = strings.ReplaceAll(text, exampleBody, bodyOf(r.options.Fields))
 		}
 		text = forget(text, "cmd/new")
 		if !r.options.Full {
@@ -300,9 +298,6 @@ func (a options) newName(old string) string {
 		return a.Service
 	}
 }
-
-// exampleBody is the body of a create in commands that one can try.
-const exampleBody = `{"title": "Ran"}`
 
 // introduce replaces what a README says before a heading.
 func (r *renderer) introduce(text, heading, introduction string) string {

@@ -2,6 +2,7 @@ package entity
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"go/token"
@@ -511,46 +512,7 @@ func (f field) sameType(other field) bool {
 // Check returns the mistakes in the description of a new entity. Only add itself reports conflicts with a
 // service, such as a name that it has already.
 func Check(name, plural, fields, transitions, timers string) error {
-	next := entity{Name: name, Plural: plural}
-	var fieldErr, moveErr, timerErr error
-	next.Fields, fieldErr = parseFields(fields)
-	next.Transitions, moveErr = parseTransitions(transitions)
-	next.Timers, timerErr = parseTimers(timers)
-	if err := errors.Join(fieldErr, moveErr, timerErr); err != nil {
-		return err
-	}
-	grown, err := entity{names: names{HasReactions: true}}.grow(next, firstOwn)
+	o := options{name: name, plural: plural, fields: fields, moves: transitions, timers: timers}
+	grown, err := o.grow(context.Background(), entity{names: names{HasReactions: true}})
 	return errors.Join(err, grown.checkLint(entity{}))
-}
-
-// Example returns a create's body as JSON, for fields that [Check] accepts.
-func Example(fields string) string {
-	parsed, err := parseFields(fields)
-	if err != nil {
-		return "{}"
-	}
-	return exampleOf(parsed)
-}
-
-func exampleOf(fields []field) string {
-	var members []string
-	for _, f := range fields {
-		value := examples[f.kind()]
-		switch {
-		case f.Type == typeEnum:
-			value = `"` + strings.ToUpper(f.Name+"_"+f.Values[0]) + `"`
-		case f.Type == typeMessage:
-			value = exampleOf(f.Parts)
-		case f.isList():
-			value = "[" + value + "]"
-		}
-		members = append(members, `"`+lowerCamel(f.Name)+`": `+value)
-	}
-	return "{" + strings.Join(members, ", ") + "}"
-}
-
-// examples are values as JSON, by the type.
-var examples = map[string]string{
-	typeString: `"text"`, typeBool: "true", typeInt32: "12", typeInt64: "1200", typeDouble: "1.5", typeBytes: `"YQ=="`,
-	typeTime: `"2026-01-02T03:04:05Z"`, typeDuration: `"90s"`, typeUUID: `"01890a5d-ac96-7f00-8b02-0c0d0e0f1003"`,
 }

@@ -180,6 +180,19 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if before.Replica() {
 		return entity{}, fmt.Errorf("%s is a replica: its owner adds fields, and then replicate takes them", o.name)
 	}
+	grown, err := o.grow(ctx, before)
+	if err != nil {
+		return entity{}, err
+	}
+	if !exists {
+		err = grown.checkFree()
+	}
+	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
+}
+
+// grow returns an entity with what the options add.
+func (o options) grow(ctx context.Context, before entity) (entity, error) {
+	exists := before.Name != ""
 	next := entity{Name: o.name, Plural: o.plural}
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural
@@ -206,14 +219,7 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if exists && next.Plural != before.Plural {
 		return entity{}, fmt.Errorf("the plural of %s is %s, and cannot change", before.Name, before.Plural)
 	}
-	grown, err := before.grow(next, nextMigration())
-	if err != nil {
-		return entity{}, err
-	}
-	if !exists {
-		err = grown.checkFree()
-	}
-	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
+	return before.grow(next, nextMigration())
 }
 
 // firstOwn is the number of the first migration of a service.

@@ -46,7 +46,7 @@ func samples(ctx context.Context, all []entity) error {
 		if e.Replica() || e.overwrite || len(e.only) > 0 {
 			continue // the samples are the owner's, or those that the service has
 		}
-		if err := command(ctx, "test", "./internal/event", "-run", "^Test"+e.Go()+"Samples$", "-update"); err != nil {
+		if err := command(ctx, "test", "./internal/event", "-run", "^Test"+e.Go()+"Samples$"); err != nil {
 			return err
 		}
 	}
@@ -57,6 +57,7 @@ func samples(ctx context.Context, all []entity) error {
 // program that it started writes any more.
 func command(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // of this file
+	cmd.Env = append(os.Environ(), "UPDATE_SAMPLES=1") // the tests of events then write what is missing
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and what it runs
 	out, err := cmd.CombinedOutput()

@@ -6,13 +6,7 @@
 //	go run ./cmd/upgrade --with console    adds an option, at the version that the service has
 //
 // It clones the template into a temporary folder, and runs the command of that version that
-// renders a service again: so the newer version decides how. That command commits the new
-// rendering to the branch template, and merges the branch into the current one. Your
-// changes stay. If both sides changed the same lines, or generating fails after the merge, git's merge
-// waits for you.
-//
-// It refuses a service with changes that are not committed. If it fails or is interrupted
-// before the merge, the service is as it was. It never rewrites history.
+// renders a service again and merges: so the newer version decides how. CONTRIBUTING.md says what it promises.
 package upgrade
 
 import (
@@ -78,7 +72,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if with != "" && ref == "" {
 		ref = s.Template
 	}
-	if s.Source == "" { // a path of this machine is in no file that others have
+	if s.Source == "" { // of this machine
 		s.Source, _ = output(ctx, s.root, "git", "config", "--get", "template.source") // it fails if there is none
 	}
 	if s.Source == "" {
@@ -144,9 +138,6 @@ type service struct {
 
 // findService reads template.json at the top of the current repository.
 func findService(ctx context.Context) (s service, err error) {
-	if _, err := exec.LookPath("git"); err != nil {
-		return s, errors.New("git is not installed: an upgrade is a merge")
-	}
 	if s.root, err = output(ctx, ".", "git", "rev-parse", "--show-toplevel"); err != nil {
 		return s, fmt.Errorf("this folder is in no git repository: an upgrade is a merge: %w", err)
 	}

@@ -148,7 +148,7 @@ func TestWrongInputs(t *testing.T) {
 	t.Run("no git", func(t *testing.T) {
 		t.Chdir(good(t))
 		t.Setenv("PATH", t.TempDir())
-		if err := run(t.Context(), nil, new(strings.Builder)); err == nil || !strings.Contains(err.Error(), "git is not installed") {
+		if err := run(t.Context(), nil, new(strings.Builder)); err == nil || !strings.Contains(err.Error(), "\"git\": executable file not found") {
 			t.Errorf("upgrade without git = %v", err)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -45,9 +46,10 @@ func keepsMigrations(ctx context.Context, root, recorded string) error {
 			return err
 		}
 		after, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil || essence(before) != essence(strings.TrimSpace(string(after))) {
-			errs = append(errs, fmt.Errorf("%s is not what databases of version %s have run (%v): restore it, and add a migration", name, oldest, err))
+		if errors.Is(err, fs.ErrNotExist) || essence(before) != essence(strings.TrimSpace(string(after))) {
+			err = fmt.Errorf("%s is not what databases of version %s have run: restore it, and add a migration", name, oldest)
 		}
+		errs = append(errs, err)
 	}
 	for _, pattern := range []string{"db/migrations/*", optionMigrations} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))

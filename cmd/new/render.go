@@ -148,10 +148,10 @@ func (r *renderer) copyFile(name string, left []string) error {
 		switch name {
 		case "README.md":
 			text = r.introduce(text, "## Run it", introduction)
-			text = strings.Replace(text, "[MIT licence](LICENSE)", "Made from a template under the [MIT licence]("+licenseCopy+"); `template.json` has its version.", 1)
+			text = strings.Replace(text, "("+license+")", "("+licenseCopy+") of the template that this service was made from", 1)
 		case "README.zh-CN.md":
 			text = r.introduce(text, "## 运行", introductionZH)
-			text = strings.Replace(text, "(LICENSE)", "("+licenseCopy+")", 1)
+			text = strings.Replace(text, "("+license+")", "("+licenseCopy+")", 1)
 		case license:
 			name = licenseCopy
 		}

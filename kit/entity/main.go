@@ -199,17 +199,15 @@ func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	} else if next.Plural == "" && snake.MatchString(o.name) {
 		next.Plural = naming.Plural(o.name)
 	}
-	var fieldErr error
+	var fieldErr, moveErr, timerErr error
 	if o.file != "" {
 		next.Fields, fieldErr = readProto(ctx, o.file, o.name)
 	} else {
 		next.Fields, fieldErr = parseFields(o.fields)
 	}
-	var moveErr error
 	if next.Transitions, moveErr = parseTransitions(o.moves); o.moves == "" && exists {
 		next.Transitions = before.Transitions
 	}
-	var timerErr error
 	if next.Timers, timerErr = parseTimers(o.timers); o.timers == "" && exists {
 		next.Timers = before.Timers
 	}

@@ -16,7 +16,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -24,14 +23,13 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 )
 
 const usage = `go run ./cmd/upgrade [REF] brings this service to a later version of its template.
 
   REF             tag, branch or commit of the template; default: its default branch
   --with LIST     options that the service gets, separated by commas. Without REF its version stays
-  --from PLACE    path or URL of the template; default: "source" in template.json. then the one of the last upgrade
+  --from PLACE    path or URL of the template; default: "source" in template.json, then the place of the last upgrade
 `
 
 // errTold means that the command of the template has already said why it failed.
@@ -84,16 +82,13 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	template, program := filepath.Join(work, "template"), filepath.Join(work, "new")
-	fmt.Fprintf(stdout, "%-40s", "clone the template")
-	start := time.Now()
+	fmt.Fprintln(stdout, "clone the template")
 	if err := prepare(ctx, s, ref, template, program); err != nil {
-		fmt.Fprintln(stdout)
 		if ctx.Err() != nil {
 			return errors.New("interrupted: the service is as it was")
 		}
 		return err
 	}
-	fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
 	cmd := exec.CommandContext(ctx, program, s.root, "--upgrade", "--with", with) //nolint:gosec // built above
 	cmd.Dir, cmd.Stdout, cmd.Stderr = template, stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it tidies up
@@ -142,14 +137,11 @@ func findService(ctx context.Context) (s service, err error) {
 		return s, fmt.Errorf("this folder is in no git repository: an upgrade is a merge: %w", err)
 	}
 	text, err := os.ReadFile(filepath.Join(s.root, "template.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		if exists(filepath.Join(s.root, "cmd", "new")) {
-			return s, errors.New("this is the template itself: run the command in a service that was made from it")
-		}
-		return s, fmt.Errorf("%s has no template.json, so it was not made from a template", s.root)
+	if err != nil && exists(filepath.Join(s.root, "cmd", "new")) {
+		return s, errors.New("this is the template itself: run the command in a service that was made from it")
 	}
 	if err != nil {
-		return s, err
+		return s, fmt.Errorf("%s was not made from a template: %w", s.root, err)
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
 		return s, fmt.Errorf("template.json: %w", err)
@@ -173,9 +165,6 @@ func prepare(ctx context.Context, s service, ref, template, program string) erro
 	}
 	if _, err := output(ctx, template, "git", "checkout", "--quiet", "--detach", commit); err != nil {
 		return err
-	}
-	if !exists(filepath.Join(template, "cmd", "new")) {
-		return fmt.Errorf("version %.12s of %s cannot upgrade a service: it has no cmd/new", commit, s.Source)
 	}
 	// The program itself, not go run, gets the signals and prints the error.
 	_, err = output(ctx, template, "go", "build", "-o", program, "./cmd/new")

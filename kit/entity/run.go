@@ -56,8 +56,9 @@ func samples(ctx context.Context, all []entity) error {
 // command runs the Go command. Its error has what the command printed. When it returns, no
 // program that it started writes any more.
 func command(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", args...)     //nolint:gosec // of this file
-	cmd.Env = append(os.Environ(), "UPDATE_SAMPLES=1") // the tests of events then write what is missing
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // of this file
+	// The tests of events then write the samples that are missing.
+	cmd.Env = append(os.Environ(), "UPDATE_SAMPLES=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and what it runs
 	out, err := cmd.CombinedOutput()

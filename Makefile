@@ -1,10 +1,15 @@
-# One command each for what people do here every day. Everything runs from this folder; the tools are pinned in
-# tools/go.mod, tools/{lint,apilint}/go.mod and deploy/tools/go.mod, and the Go command builds them on first use.
+# One command each for what people do here every day. Everything runs from this folder. The Go command downloads and builds the
+# tools on first use. The plugins of buf have their versions in go.mod, beside the libraries of what they generate.
 
-BUF  := go tool -modfile=tools/go.mod buf
-SQLC := go tool -modfile=tools/go.mod sqlc
-LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
-API_LINT := go tool -modfile=tools/apilint/go.mod api-linter
+# go run asks for the newest version of a tool each time. So it first asks the module cache, and works without a network.
+RUN         := GOPROXY=file://$(shell go env GOMODCACHE)/cache/download,$(shell go env GOPROXY) go run
+BUF         := $(RUN) github.com/bufbuild/buf/cmd/buf@v1.73.0
+SQLC        := $(RUN) github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+LINT        := $(RUN) github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GITLEAKS    := $(RUN) github.com/zricethezav/gitleaks/v8@v8.30.1
+GOVULNCHECK := $(RUN) golang.org/x/vuln/cmd/govulncheck@v1.9.0
+# Downloaded first, because not every proxy lists its versions.
+API_LINT    := go mod download github.com/googleapis/api-linter/v2@v2.3.1 && $(RUN) github.com/googleapis/api-linter/v2/cmd/api-linter@v2.3.1
 SQLC_FILES = sqlc.yaml $(wildcard options/*/sqlc.yaml)
 SQLC_OUT   = internal/store/internal/sqlcgen $(patsubst %/sqlc.yaml,%/internal/sqlcgen,$(wildcard options/*/sqlc.yaml))
 
@@ -35,8 +40,12 @@ check: drift lint breaking verify build secrets test-race ## Run exactly what CI
 generate: generate-code ## Generate Go and OpenAPI from api/proto, Go from db, and what has names of internal/names.
 	go test ./internal/names -run '^TestScript$$' -update
 
+.PHONY: protos
+protos: # Copies what api/proto imports from the kit, because buf reads only files below this folder.
+	@mkdir -p .local && cp -R "$$(go list -f '{{.Module.Dir}}' example.com/servicekit/openapi)/protos" .local && chmod -R u+w .local/protos
+
 .PHONY: generate-code
-generate-code:
+generate-code: protos
 	$(BUF) build -o /dev/null
 	for file in $(SQLC_FILES); do $(SQLC) compile -f $$file || exit; done
 	@# All compile, so what is removed here comes back, except what has lost its source.
@@ -49,31 +58,34 @@ generate-code:
 drift: ## Check that the generated files are what make generate makes.
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
 	tar -c $(SQLC_OUT) $(filter options/%,$(SQLC_FILES)) $(wildcard options/*/queries options/*/migrations) | tar -x -C "$$tmp" && \
-	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party $(wildcard kit) "$$tmp" && \
-	mkdir "$$tmp/tools" && cp tools/go.mod tools/go.sum "$$tmp/tools" && \
+	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db $(wildcard kit third_party) "$$tmp" && \
 	$(MAKE) --silent -C "$$tmp" generate-code && \
 	{ stale=; for dir in api $(SQLC_OUT); do diff -r $$dir "$$tmp/$$dir" || stale=1; done; test -z "$$stale" || \
 	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
 
 .PHONY: lint
-lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and tools/apilint.
-	$(LINT) run
+lint: protos ## Lint Go (or only PACKAGES) and proto files. The rules are in .golangci.yml, buf.yaml and .api-linter.yml.
+	$(LINT) run $(PACKAGES)
 	$(BUF) lint
 	$(BUF) format api/proto --diff --exit-code
-	$(API_LINT) --set-exit-status --output-format github --config tools/apilint/rules.yaml -I api/proto -I third_party/googleapis -I third_party/protovalidate \
+	$(API_LINT) --set-exit-status --output-format github --config .api-linter.yml -I api/proto -I .local/protos \
 		$$(cd api/proto && find . -name '*.proto' | cut -c 3-)
 
 .PHONY: fmt
-fmt: ## Format Go and proto files.
+fmt: protos ## Format Go and proto files.
 	$(LINT) fmt
 	$(BUF) format api/proto --write
 
 .PHONY: breaking
-breaking: ## Check that clients of the released contract still work.
+breaking: protos ## Check that clients of the released contract still work.
 	$(BUF) breaking api/proto --against api/baseline.binpb
 
 .PHONY: release-contract
 release-contract: breaking ## Make api/proto the released contract. Part of a release, and only of that.
+	$(MAKE) --no-print-directory baseline
+
+.PHONY: baseline
+baseline: protos
 	$(BUF) build api/proto --exclude-source-info -o api/baseline.binpb
 
 .PHONY: verify
@@ -91,11 +103,11 @@ image: ## Build the container image with Docker, for Cloud Run.
 
 .PHONY: secrets
 secrets: ## Look for secrets in the tree.
-	go tool -modfile=deploy/tools/go.mod gitleaks dir . --no-banner --redact --verbose
+	$(GITLEAKS) dir . --no-banner --redact --verbose
 
 .PHONY: vulns
 vulns: ## Ask the Go vulnerability database, over the network, about what we link.
-	go tool -modfile=deploy/tools/go.mod govulncheck ./...
+	$(GOVULNCHECK) ./...
 
 # What may be deleted: without the folder, make check does without its steps.
 

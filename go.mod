@@ -5,8 +5,14 @@ go 1.26.7
 // The tools of development and tests are in this repository.
 replace example.com/servicekit => ./kit
 
-// Of make generate.
-tool example.com/servicekit/openapi
+// Of make generate: plugins of buf.
+tool (
+	example.com/servicekit/openapi
+	github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-grpc-gateway
+	github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2
+	google.golang.org/grpc/cmd/protoc-gen-go-grpc
+	google.golang.org/protobuf/cmd/protoc-gen-go
+)
 
 // Required by others, and not to be had from every proxy; the versions before them do.
 exclude (
@@ -113,4 +119,5 @@ require (
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	google.golang.org/genproto v0.0.0-20261019180522-ce908d29299b // indirect
+	google.golang.org/grpc/cmd/protoc-gen-go-grpc v1.6.2 // indirect
 )

@@ -40,6 +40,7 @@ all) pools=() ;;
 pools) pools=(projector publisher) ;; # consumers of new events come before publishers
 *) usage ;;
 esac
+[ -e "$here/run/$SHAPE.service.yaml" ] || fail "deploy/run has no manifests of the shape $SHAPE" "go run ./cmd/upgrade --with $SHAPE adds them"
 shift
 IMAGE=''
 if [ -z "${ROLLBACK:-}" ]; then

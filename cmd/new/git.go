@@ -82,11 +82,8 @@ func (t template) files(ctx context.Context) ([]string, error) {
 // generate generates what depends on the names: Go and OpenAPI from api/proto, Go from db,
 // the released contract, and alerts.
 func (r *renderer) generate() error {
-	tool := []string{"go", "tool", "-modfile=tools/go.mod"}
 	steps := [][]string{
-		append(tool, "buf", "generate"),
-		append(tool, "sqlc", "generate"),
-		append(tool, "buf", "build", "api/proto", "--exclude-source-info", "-o", "api/baseline.binpb"),
+		{"make", "--silent", "generate-code", "baseline"},
 		{"gofmt", "-w", "."}, // all modules
 	}
 	if !slices.Contains(r.options.without(), "observe") {

@@ -45,7 +45,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --transitions LIST   its transitions; default: none
   --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
   --purpose TEXT   what the service is for, in a sentence, for its README
-  --with LIST      parts that the service also has, separated by commas: terraform, and the folders of options
+  --with LIST      parts that the service also has, separated by commas: pools, terraform, and the folders of options
   --full           the whole reference instead, with the example and every part
   --yes            take the defaults without asking
   --upgrade        bring the service in DIR, which this command made, to the version of this template, and add the parts of --with

@@ -130,7 +130,7 @@ func TestOptions(t *testing.T) {
 	}
 	a := options{Module: "github.com/acme/orders", Entity: "order", With: []string{"oidc", "docs"}, dir: filepath.Join(root, "new"), offered: offered}
 	a.setDefaults()
-	if err := a.check(); err == nil || err.Error() != `--with "docs" must be one of terraform, cors, oidc, tides` {
+	if err := a.check(); err == nil || err.Error() != `--with "docs" must be one of pools, terraform, cors, oidc, tides` {
 		t.Errorf("check() = %v", err)
 	}
 }

@@ -68,7 +68,7 @@ func TestWrongOptions(t *testing.T) {
 		"schema is the service": {options{Module: "github.com/acme/orders", Schema: "orders"}, []string{"--schema", "differ"}},
 		"no domain":             {options{Module: "github.com/acme/orders", Domain: "orders"}, []string{"--domain"}},
 		"domain with a path":    {options{Module: "github.com/acme/orders", Domain: "orders.example/x"}, []string{"--domain"}},
-		"unknown part":          {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"terraform", "docs"}}, []string{`--with "docs"`, "one of terraform"}},
+		"unknown part":          {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"terraform", "docs"}}, []string{`--with "docs"`, "one of pools, terraform"}},
 		"part of the example":   {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"lab"}}, []string{`--with "lab"`}},
 		"full has every part":   {options{Module: "github.com/acme/orders", Full: true, With: []string{"console"}}, []string{"--with must not be given with --full"}},
 		"a long purpose":        {options{Module: "github.com/acme/orders", Entity: "order", Purpose: strings.Repeat("x", 301)}, []string{"--purpose"}},

@@ -21,7 +21,8 @@ var parts = map[string][]string{
 	"decisions": {"docs/decisions", "docs/style.md", "docs/supabase.md"},
 	"examples":  {"examples"},
 	"lab":       nil, // no service has it
-	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md", "tools/promql"},
+	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md"},
+	"pools":     {"deploy/run/pools.*.yaml"},
 	"terraform": {"deploy/terraform"},
 }
 
@@ -33,7 +34,7 @@ const (
 
 // choices are the parts that a lean service can have, besides the options. The other parts are
 // about the example.
-var choices = []string{"terraform"}
+var choices = []string{"pools", "terraform"}
 
 // The options of the template are the folders of optionsDir. A lean service has the options of
 // With. The others are left out: their folders, their lines in optionsList, and each line of a

@@ -158,7 +158,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if !r.options.Full {
 			text = strings.ReplaceAll(text, exampleBody, bodyOf(r.options.Fields))
 		}
-		text = forget(text, "cmd/new")
+		text = forget(forget(text, "cmd/new"), "lab/programs.sh")
 		if !r.options.Full {
 			text = forget(text, "testdata/words.txt")
 		}

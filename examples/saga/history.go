@@ -64,7 +64,7 @@ func newHistory(ctx context.Context, dir string) (*history, error) {
 	for name, contract := range map[string]string{"order": "orders", "product": "inventory", "payment": "payments"} {
 		root := filepath.Join(dir, contract)
 		compiler := protocompile.Compiler{Resolver: protocompile.WithStandardImports(&protocompile.SourceResolver{ImportPaths: []string{
-			filepath.Join(root, "api", "proto"), filepath.Join(root, "third_party", "googleapis"), filepath.Join(root, "third_party", "protovalidate"),
+			filepath.Join(root, "api", "proto"), filepath.Join(root, "third_party", "kit", "protos"),
 		}})}
 		files, err := compiler.Compile(ctx, name+"/v1/"+name+"_event.proto")
 		if err != nil {

@@ -4,15 +4,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 
 	"golang.org/x/sys/unix"
-
-	"example.com/servicekit/naming"
 )
 
 // style is a text style, as a parameter of the escape sequence SGR (ECMA-48,
@@ -174,10 +171,9 @@ func (s *Stack) present() {
 	}, s.rows...) {
 		s.screen.row(" ", row[0], row[1])
 	}
-	grpcurl := "go tool -modfile=" + naming.ForShell(s.short(filepath.Join(s.Root, "tools", "go.mod"))) + " grpcurl"
 	s.screen.print("", "Try, in another terminal:")
-	for _, try := range append(s.config.Try, grpcurl+" -plaintext HOST list") {
+	for _, try := range append(s.config.Try, "grpcurl -plaintext HOST list") {
 		s.screen.print("  " + s.screen.paint(cyan, strings.ReplaceAll(try, "HOST", host)))
 	}
-	s.screen.print("  "+s.screen.paint(dim, "(go tool builds grpcurl when it is first used, which takes minutes)"), "", "Ctrl-C stops everything.")
+	s.screen.print("  "+s.screen.paint(dim, "(go install github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4 brings grpcurl)"), "", "Ctrl-C stops everything.")
 }

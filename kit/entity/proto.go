@@ -18,11 +18,14 @@ import (
 func readProto(ctx context.Context, path, name string) ([]field, error) {
 	compiler := protocompile.Compiler{
 		Resolver: protocompile.WithStandardImports(&protocompile.SourceResolver{
-			ImportPaths: []string{filepath.Dir(path), "api/proto", "third_party/googleapis", "third_party/protovalidate"},
+			ImportPaths: []string{filepath.Dir(path), "api/proto", ".local/protos"},
 		}),
 		SourceInfoMode: protocompile.SourceInfoStandard,
 	}
 	if _, err := os.Stat(path); err != nil {
+		return nil, err
+	}
+	if err := command(ctx, "make", "--silent", "protos"); err != nil {
 		return nil, err
 	}
 	files, err := compiler.Compile(ctx, filepath.Base(path))

@@ -15,13 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// slowGo is the environment variable with the file that tells that slow has begun to write.
-const slowGo = "ENTITY_TEST_STARTED"
+// slowMake is the environment variable with the file that tells that slow has begun to write.
+const slowMake = "ENTITY_TEST_STARTED"
 
-// TestMain runs this program as a slow Go command, if a test wants that: its child writes for ten
+// TestMain runs this program as a slow make, if a test wants that: its child writes for ten
 // seconds, as a slow buf would.
 func TestMain(m *testing.M) {
-	started := os.Getenv(slowGo)
+	started := os.Getenv(slowMake)
 	switch {
 	case started == "":
 		os.Exit(m.Run())
@@ -296,18 +296,18 @@ func TestFailureLeavesNothing(t *testing.T) {
 func TestInterruptLeavesNothing(t *testing.T) {
 	service(t)
 	before := all(t)
-	// This program stands for the Go command: see TestMain.
+	// This program stands for make: see TestMain.
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(program, filepath.Join(dir, "go")); err != nil {
+	if err := os.Symlink(program, filepath.Join(dir, "make")); err != nil {
 		t.Fatal(err)
 	}
 	started := filepath.Join(dir, "started")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
-	t.Setenv(slowGo, started)
+	t.Setenv(slowMake, started)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, []string{"add", "parcel", "--fields=title:string"}, io.Discard) }()

@@ -14,30 +14,17 @@ import (
 	"syscall"
 )
 
-// generate generates Go from messages and queries, by tools of tools/go.mod.
+// generate generates Go from messages and queries.
 func generate(ctx context.Context) error {
-	queries, err := filepath.Glob("options/*/sqlc.yaml")
-	if err != nil {
-		return err
-	}
-	tools := [][]string{{"buf", "generate"}}
-	for _, of := range append(queries, "sqlc.yaml") {
-		tools = append(tools, []string{"sqlc", "generate", "-f", of})
-	}
-	for _, tool := range tools {
-		if err := command(ctx, append([]string{"tool", "-modfile=tools/go.mod"}, tool...)...); err != nil {
-			return err
-		}
-	}
-	return nil
+	return command(ctx, "make", "--silent", "generate-code")
 }
 
 // generateNames generates what follows from the topics.
 func generateNames(ctx context.Context) error {
-	if err := command(ctx, "test", "./internal/names", "-run", "^TestScript$", "-update"); err != nil || !isThere("deploy/observe/generate") {
+	if err := command(ctx, "go", "test", "./internal/names", "-run", "^TestScript$", "-update"); err != nil || !isThere("deploy/observe/generate") {
 		return err
 	}
-	return command(ctx, "run", "./deploy/observe/generate")
+	return command(ctx, "go", "run", "./deploy/observe/generate")
 }
 
 // samples writes the golden samples of events, which are then never written again.
@@ -46,31 +33,31 @@ func samples(ctx context.Context, all []entity) error {
 		if e.Replica() || e.overwrite || len(e.only) > 0 {
 			continue // the samples are the owner's, or those that the service has
 		}
-		if err := command(ctx, "test", "./internal/event", "-run", "^Test"+e.Go()+"Samples$"); err != nil {
+		if err := command(ctx, "go", "test", "./internal/event", "-run", "^Test"+e.Go()+"Samples$"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// command runs the Go command. Its error has what the command printed. When it returns, no
+// command runs a program. Its error has what the program printed. When it returns, no
 // program that it started writes any more.
-func command(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // of this file
+func command(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // of this folder
 	// The tests of events then write the samples that are missing.
 	cmd.Env = append(os.Environ(), "UPDATE_SAMPLES=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and what it runs
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("go %s: %w:\n%s", strings.Join(args, " "), errors.Join(context.Cause(ctx), err), indent(string(out)))
+		return fmt.Errorf("%s %s: %w:\n%s", name, strings.Join(args, " "), errors.Join(context.Cause(ctx), err), indent(string(out)))
 	}
 	return nil
 }
 
 // generated returns the paths of what is generated from the files of entities.
 func generated(all []entity) []string {
-	paths := []string{"api", "internal/store/internal/sqlcgen", replay + "/internal/sqlcgen", "deploy/names.sh", "deploy/observe"}
+	paths := []string{"api", "internal/store/internal/sqlcgen", "options", "deploy/names.sh", "deploy/observe"}
 	for _, e := range all {
 		paths = append(paths, "internal/event/testdata/"+e.Name)
 	}

@@ -70,7 +70,7 @@ func run(in io.Reader, out io.Writer) error {
 
 // runOpenAPIv2 returns the only file that protoc-gen-openapiv2 makes of a request.
 func runOpenAPIv2(request []byte) ([]byte, error) {
-	cmd := exec.CommandContext(context.Background(), "go", "tool", "-modfile=tools/go.mod", "protoc-gen-openapiv2")
+	cmd := exec.CommandContext(context.Background(), "go", "tool", "protoc-gen-openapiv2")
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(request), os.Stderr
 	output, err := cmd.Output()
 	if err != nil {

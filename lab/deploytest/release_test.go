@@ -185,6 +185,22 @@ func withPercent(traffic any) []any {
 	return targets
 }
 
+// A service without the manifests of a shape is not released in it, and the error names the option that has them.
+func TestReleaseWithoutManifests(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../deploy")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "run", "pools.service.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := command(t, environ(), filepath.Join(dir, "release.sh"), "pools", image, project, region)
+	if want := "go run ./cmd/upgrade --with pools"; err == nil || !strings.Contains(out, want) {
+		t.Errorf("release.sh pools = %v, want an error with %q", err, want)
+	}
+}
+
 // A dry run lets Cloud Run validate the manifests and changes nothing. It also works before the first release.
 func TestReleaseDryRun(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func TestEnglish(t *testing.T) {
 
 // isOfOthers reports whether a file is generated, quotes the habits, or says what was.
 func isOfOthers(name string) bool {
-	for _, part := range []string{"/sqlcgen/", ".pb.go", ".pb.gw.go", "third_party/", "lab/english/", "docs/style.md", "CHANGELOG.md"} {
+	for _, part := range []string{"/sqlcgen/", ".pb.go", ".pb.gw.go", "kit/protos/", "lab/english/", "docs/style.md", "CHANGELOG.md"} {
 		if strings.Contains(name, part) {
 			return true
 		}

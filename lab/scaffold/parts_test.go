@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -34,7 +35,8 @@ var partWords = map[string]string{
 	"decisions": `docs/decisions|\]\([^)]*decisions/`,
 	"examples":  `films\.jsonl|examples/`,
 	"lab":       `make chaos`,
-	"observe":   `deploy/observe|--observe|alerts\.md|runbooks\.md|tools/promql`,
+	"observe":   `deploy/observe|--observe|alerts\.md|runbooks\.md`,
+	"pools":     `pools\.[a-z*]+\.yaml`,
 	"terraform": `deploy/terraform/`,
 }
 
@@ -85,20 +87,16 @@ func TestWith(t *testing.T) {
 	checkParts(t, service, alone)
 	removeOption(t, service, alone)
 
-	others := slices.DeleteFunc(append(all, "terraform"), func(name string) bool { return name == alone })
+	places := map[string]string{"pools": "deploy/run/pools.service.yaml", "terraform": "deploy/terraform"}
+	others := slices.DeleteFunc(append(all, slices.Collect(maps.Keys(places))...), func(name string) bool { return name == alone })
 	clone.Run(t, service, "go", "run", "./cmd/upgrade", "--with", strings.Join(others, ","))
 	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "purchase_order_id:uuid!", "--transitions", "asked→captured:capture", "--timers", "asked:15m:capture")
 	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "purchase_order", "payment", "--on", "captured:purchase_order_id:place")
 	clone.Run(t, service, "go", "vet", "./...")
 	clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/domain", "./cmd/server", "-run", "PurchaseOrder|Option|Import|Ring|Subscription")
-	checkParts(t, service, "console", "terraform")
+	checkParts(t, service, "console", "pools", "terraform")
 	for _, there := range append(others, alone) {
-		if there != "terraform" {
-			there = "options/" + there
-		} else {
-			there = "deploy/terraform"
-		}
-		if _, err := os.Stat(filepath.Join(service, there)); err != nil {
+		if _, err := os.Stat(filepath.Join(service, cmp.Or(places[there], "options/"+there))); err != nil {
 			t.Error(err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // kitByVersion requires the kit of a service by a version instead of its copy, as after a release,
-// and builds the service. The proxy is a folder with a zip of the kit.
+// builds the service, and takes the protos from there. The proxy is a folder with a zip of the kit.
 func kitByVersion(t *testing.T, service string) {
 	t.Helper()
 	kit := module.Version{Path: "example.com/servicekit", Version: "v1.0.0"}
@@ -38,15 +38,21 @@ func kitByVersion(t *testing.T, service string) {
 	write(t, filepath.Join(versions, kit.Version+".info"), `{"Version": "`+kit.Version+`"}`)
 
 	clone.Run(t, service, "go", "mod", "edit", "-dropreplace="+kit.Path, "-require="+kit.String())
-	clone.Run(t, service, "rm", "-r", "third_party/kit")
+	clone.Run(t, service, "rm", "-r", "third_party/kit", ".local/protos")
 	downloads := strings.TrimSpace(clone.Run(t, service, "go", "env", "GOMODCACHE")) + "/cache/download"
 	run := func(args ...string) {
 		t.Helper()
 		clone.Run(t, service, "env", append([]string{
 			"GOPROXY=file://" + proxy + ",file://" + downloads, "GOSUMDB=off", "GOMODCACHE=" + filepath.Join(proxy, "cache"),
-			"GOFLAGS=-trimpath -mod=mod -modcacherw", "go",
+			"GOFLAGS=-trimpath -mod=mod -modcacherw",
 		}, args...)...)
 	}
-	run("build", "./...")
-	run("test", "./internal/archtest", "-run", "Kit|Links")
+	run("make", "--silent", "protos")
+	run("go", "build", "./...")
+	run("go", "test", "./internal/archtest", "-run", "Kit|Links")
+	for _, name := range []string{"google/api/annotations.proto", "buf/validate/validate.proto"} {
+		if _, err := os.Stat(filepath.Join(service, ".local", "protos", name)); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Fetches the protos in this folder anew: README.md says from where. To update them, change a version here.
+# update.sh fetches the protos of Google and protovalidate, which api/proto imports, unchanged. The license of each folder lies in
+# it. To update them, change a version here, run this, and then make generate.
 set -eu
 google=6.0.1        # npm: google-proto-files
 protovalidate=1.2.2 # Go: github.com/bufbuild/protovalidate
@@ -22,11 +23,11 @@ copy() {
 
 npm pack --silent "google-proto-files@$google" >/dev/null
 tar -xzf "google-proto-files-$google.tgz"
-copy ./package "$here/googleapis" LICENSE \
-	google/api/annotations.proto google/api/client.proto google/api/field_behavior.proto google/api/field_info.proto \
-	google/api/http.proto google/api/launch_stage.proto google/api/resource.proto
+mv package/LICENSE package/google
+copy package/google "$here/google" LICENSE api/annotations.proto api/client.proto api/field_behavior.proto api/field_info.proto \
+	api/http.proto api/launch_stage.proto api/resource.proto
 
 # -json prints "Dir": "…", where the module is now.
 module=$(go mod download -json "github.com/bufbuild/protovalidate@v$protovalidate" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
-ln -s "$module/LICENSE" "$module/proto/protovalidate/buf" .
-copy . "$here/protovalidate" LICENSE buf/validate/validate.proto
+ln -s "$module/LICENSE" "$module/proto/protovalidate/buf/validate" .
+copy . "$here/buf" LICENSE validate/validate.proto

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	root    = "../.."
-	observe = root + "/deploy/observe/"
+	root    = "../../.."
+	observe = "../"
 )
 
 // Each query of a policy and of the dashboard is PromQL, and says what its source says, but for the names of metrics and labels.

@@ -1,4 +1,4 @@
-module example.com/videocatalog/tools/promql
+module example.com/videocatalog/deploy/observe/promql
 
 go 1.26.7
 

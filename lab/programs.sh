@@ -1,0 +1,7 @@
+# shellcheck shell=bash
+# The programs of the lab, for .ci/run, which has need. npm is for the validators of OpenAPI.
+need pgbouncer pgbouncer
+need prometheus promtool
+need nginx nginx
+need chromium chromium
+need npm npm

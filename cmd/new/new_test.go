@@ -207,7 +207,7 @@ func TestAskAgain(t *testing.T) {
 	}
 	for _, rule := range []string{
 		"must be a host and a path", "6 to 20 lower-case letters", "2 to 24 lower-case letters", "a word of Go, or of a package", "equal to the singular",
-		`unknown type "int"`, "it changes nothing", "must be one of terraform, console, reactions", `"soon" must be a duration`, "must differ from the service, the entity",
+		`unknown type "int"`, "it changes nothing", "must be one of pools, terraform, console, reactions", `"soon" must be a duration`, "must differ from the service, the entity",
 		`--purpose 'Bob'\''s plans.' --with 'reactions, console' --timers trial:15m:activate --schema money --domain orders.acme.example`, "my orders'",
 	} {
 		if strings.Count(screen.String(), rule) != 1 {

@@ -4,14 +4,14 @@
 // In production, migrations only go forward, and each has one purpose. Every build runs on
 // the schema before and after its newest migration: expand, deploy, contract.
 //
-// Migrations form sequences by their numbers, and each sequence runs in order. The heart has
-// the numbers below 00100, an option a hundred of its own below 01000, and a service the
-// numbers from 01000 on. A new migration may run after later ones of the other sequences, so
-// one of the heart depends on no others, and one of an option only on the heart.
+// The heart has the migrations with numbers below 00100, an option a hundred of its own below
+// 01000, and a service the numbers from 01000 on. A new migration may run after ones with higher
+// numbers, so one of the heart depends on no others, and one of an option only on the heart.
 package db
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -37,18 +37,8 @@ const (
 // Migrate runs the migrations of the heart and of options, each with a folder migrations, and
 // returns how many ran. Several processes may call it at once, through any pooler: a lease in
 // the table video_catalog_migration_lock lets one work while the others wait. If a process
-// dies, its lease ends after 30 s. The error is ErrUnfit for a database that this build cannot
-// use.
-func Migrate(ctx context.Context, url string, log *slog.Logger, options ...fs.FS) (int, error) {
-	return migrate(ctx, url, buildOf(options), log)
-}
-
-// migrate is Migrate with the files of other builds.
-func migrate(ctx context.Context, url string, files build, log *slog.Logger) (int, error) {
-	migrations, err := fs.Sub(files, "migrations")
-	if err != nil {
-		return 0, fmt.Errorf("open migrations: %w", err)
-	}
+// dies, its lease ends after 30 s.
+func Migrate(ctx context.Context, url string, log *slog.Logger, options ...fs.FS) (ran int, err error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return 0, fmt.Errorf("parse database URL: %w", err)
@@ -59,11 +49,22 @@ func migrate(ctx context.Context, url string, files build, log *slog.Logger) (in
 	if err := sqlDB.QueryRowContext(ctx, "SHOW server_encoding").Scan(&encoding); err != nil {
 		return 0, fmt.Errorf("read server_encoding: %w", err)
 	}
-	if err := checkEncoding(encoding); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrUnfit, err)
+	if encoding != "UTF8" { // others lack characters, and SQL_ASCII does not know what a character is
+		return 0, fmt.Errorf("server_encoding is %s and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the data there", encoding)
 	}
-	if err := checkOrder(ctx, sqlDB, files.versions()); err != nil {
-		return 0, err
+	for _, files := range append([]fs.FS{heart}, options...) {
+		n, err := migrate(ctx, sqlDB, files, log)
+		if ran += n; err != nil {
+			return ran, err
+		}
+	}
+	return ran, nil
+}
+
+func migrate(ctx context.Context, sqlDB *sql.DB, files fs.FS, log *slog.Logger) (int, error) {
+	migrations, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return 0, fmt.Errorf("open migrations: %w", err)
 	}
 	// A waiting process tries every second, for five minutes. The default is every five
 	// seconds.
@@ -71,8 +72,7 @@ func migrate(ctx context.Context, url string, files build, log *slog.Logger) (in
 	if err != nil {
 		return 0, fmt.Errorf("make migration lock: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, migrations,
-		goose.WithAllowOutofOrder(true), // checkOrder has refused what may not be
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, migrations, goose.WithAllowOutofOrder(true),
 		goose.WithTableName(migrationsTable), goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return 0, fmt.Errorf("load migrations: %w", err)

@@ -21,7 +21,6 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // SIGTERM under gRPC, REST and stream load: every request that was accepted is
@@ -74,37 +73,6 @@ func TestStopUnderLoadLosesNothing(t *testing.T) {
 		t.Errorf("pending events = %d, want 0: the publisher stops last", got)
 	}
 	s.checkPublishedOnce(t)
-}
-
-// A stop does not wait for a database that is gone without a word.
-func TestStopWithSilentDatabaseEndsInTime(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	network := storetest.NewNetwork(t, s.migrateURL)
-	p := s.start(t, "DATABASE_URL="+network.URL, "READ_DATABASE_URL="+network.URL+"&application_name=catalog")
-	call := func(within time.Duration, want codes.Code) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), within)
-		defer cancel()
-		if _, err := p.videos().ListVideos(ctx, &videov1.ListVideosRequest{}); status.Code(err) != want {
-			t.Errorf("ListVideos() = %v, want %v", err, want)
-		}
-		ctx, cancel = context.WithTimeout(t.Context(), within)
-		defer cancel()
-		if _, err := p.catalog().ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{}); status.Code(err) != want {
-			t.Errorf("ListCatalogEntries() = %v, want %v", err, want)
-		}
-	}
-	call(10*time.Second, codes.OK)
-	network.Mute()
-	call(500*time.Millisecond, codes.DeadlineExceeded) // both sides have a connection whose statement was given up
-	took, err := p.stop(t)
-	if err != nil {
-		t.Errorf("the server ended with %v, want no error", err)
-	}
-	if most := 4500 * time.Millisecond; took > most { // no request is in flight, and the pool alone would wait 5 s
-		t.Errorf("the stop took %s, want at most %s", took, most)
-	}
 }
 
 // checkPublishedOnce fails unless every event of the outbox was published, once.

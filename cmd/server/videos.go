@@ -24,10 +24,8 @@ func videos() app.Registration {
 		Services: func(b app.Backend) ([]port.Service, error) {
 			// Calls that wait leave room for others, and end in half of the time of a stop.
 			waits := server.CatalogConfig{MaxWaiting: b.Port.MaxCalls / 2, DrainWait: b.Port.DrainTimeout / 2}
-			reads, err := server.Catalog(waits, catalog.Over(b.Queries), catalog)
-			commands := store.NewVideos(b.Commands, b.Wake)
-			commands.OnPurge = b.Purged
-			return []port.Service{server.Videos(commands), reads}, err
+			reads := server.Catalog(waits, catalog.Over(b.Queries), catalog)
+			return []port.Service{server.Videos(store.NewVideos(b.Commands, b.Wake)), reads}, nil
 		},
 		Subscriptions: []app.Subscription{{
 			ID: names.VideoTopic.Subscription("catalog"), Consumer: "catalog",

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"syscall"
@@ -60,7 +61,7 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 	case "help", "-h", "--help":
 		return p.printHelp(stdout)
 	}
-	run := p.command(args[0])
+	run := p.commands()[args[0]]
 	if run == nil {
 		return UsageError(fmt.Errorf("unknown command %q: try `server help`", args[0]))
 	}
@@ -79,24 +80,16 @@ func (p Program) Validate(command string, environ []string) error {
 	return err
 }
 
-// command returns a command of every service or of a part, or nil.
-func (p Program) command(name string) Command {
-	switch name {
-	case "serve":
-		return alone(serve)
-	case "migrate":
-		return alone(migrate)
-	case "drain":
-		return alone(drain)
-	case "status", "stuck", "retry", "skip":
-		return operator
+// commands returns the commands of every service and of the parts.
+func (p Program) commands() map[string]Command {
+	all := map[string]Command{
+		"serve": alone(serve), "migrate": alone(migrate), "drain": alone(drain),
+		"status": operator, "stuck": operator, "retry": operator, "skip": operator,
 	}
 	for _, part := range p.Parts {
-		if run := part.Commands[name]; run != nil {
-			return run
-		}
+		maps.Copy(all, part.Commands)
 	}
-	return nil
+	return all
 }
 
 // alone makes a command of a function that takes no arguments.
@@ -121,22 +114,16 @@ const (
 // ErrDiffers means that a comparison has found differences.
 var ErrDiffers = errors.New("a projection differs from its owner")
 
-// usage is a mistake in the arguments or the configuration.
-type usage struct{ error }
-
-func (u usage) Unwrap() error { return u.error }
-
-// UsageError makes err a mistake in the arguments of a command.
-func UsageError(err error) error { return usage{err} }
+// UsageError makes err a mistake in the arguments of a command, or in the configuration.
+func UsageError(err error) error { return problem.Errorf(problem.Invalid, "%v", err) }
 
 // ExitCode returns the exit code for an error of [Program.Run]; 0 for none.
 func ExitCode(err error) int {
 	known, ok := errors.AsType[*problem.Error](err)
-	_, wrong := errors.AsType[usage](err)
 	switch {
 	case err == nil:
 		return 0
-	case wrong || ok && known.Kind == problem.Invalid:
+	case ok && known.Kind == problem.Invalid:
 		return ExitUsage
 	case ok && known.Kind == problem.NotFound:
 		return ExitNothing

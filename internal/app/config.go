@@ -37,13 +37,15 @@ const (
 	authIAM = "iam"
 )
 
+// startTimeout is how long a database may take to say at the start whether it can be used.
+const startTimeout = 10 * time.Second
+
 // Config is what differs between services, and not between deployments. A zero field means
 // its default.
 type Config struct {
-	DatabaseWait time.Duration // how long a start waits for the database; default: 10 s
-	Outbox       outbox.Config
-	Consumer     consumer.Config
-	Port         port.Config
+	Outbox   outbox.Config
+	Consumer consumer.Config
+	Port     port.Config
 }
 
 // config has the settings that differ between deployments, from environment variables. An
@@ -122,7 +124,6 @@ func read(settings any, variables map[string]string) (errs []error) {
 // limit sets the limits of the packages, with their defaults.
 func (c *config) limit() {
 	c.limits = c.program.Config
-	c.limits.DatabaseWait = cmp.Or(c.limits.DatabaseWait, 10*time.Second)
 	if c.isOpen() {
 		c.limits.Port.Hosts = c.hosts()
 	}
@@ -228,9 +229,6 @@ func (c config) check(command string) []error {
 	m.unless(c.PubSubProject != "" || command != "drain", "PUBSUB_PROJECT is required by drain")
 	m.unless(c.OutboxRetention >= 24*time.Hour, "OUTBOX_RETENTION must be at least 24h")
 	m.unless(c.InboxRetention >= 24*time.Hour, "CONSUMER_INBOX_RETENTION must be at least 24h")
-	for _, host := range c.AllowedHosts {
-		m.of("ALLOWED_HOSTS:", port.CheckHost(host))
-	}
 	if command == "serve" {
 		m.checkServe(c)
 	}
@@ -238,6 +236,11 @@ func (c config) check(command string) []error {
 		if part.Check != nil {
 			m = append(m, part.Check(command, c.Auth)...)
 		}
+	}
+	consumers := make(map[string]bool) // each would take the events of another with its name for duplicates
+	for _, from := range c.program.subscriptions() {
+		m.unless(!consumers[from.Consumer], "two subscriptions have the consumer name %q", from.Consumer)
+		consumers[from.Consumer] = true
 	}
 	for _, r := range c.program.Registrations {
 		for name := range r.Parts {

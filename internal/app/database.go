@@ -2,12 +2,8 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
-	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -18,9 +14,8 @@ import (
 // side is one database of the service. Its pools connect when they are used, so that a side that
 // is not used need not be reachable. If both sides have the same URL, both have the same pools.
 type side struct {
-	calls  *pgxpool.Pool // for API calls, which so never take the connections that the loops need
-	own    *pgxpool.Pool // for the loops, the probes and everything else
-	writes bool          // this process writes to the database
+	calls *pgxpool.Pool // for API calls, which so never take the connections that the loops need
+	own   *pgxpool.Pool // for the loops, the probes and everything else
 }
 
 // sides says which databases a process or a command uses.
@@ -32,41 +27,36 @@ func (c config) sides() sides {
 	return sides{commands: both || c.has(rolePublisher), queries: both || c.has(roleProjector)}
 }
 
-// open connects to the sides that are used. It waits for each up to Config.DatabaseWait, and
-// returns an error for a database that this build cannot use. tracer sees every statement; it
-// may be nil.
+// open connects to the sides that are used, and checks their schema. tracer sees every statement;
+// it may be nil.
 func (s *Service) open(ctx context.Context, used sides, tracer pgx.QueryTracer) (err error) {
 	if s.pools == nil {
 		s.pools = make(map[string]*pgxpool.Pool)
 		s.closers = append(s.closers, s.closePools)
-		if s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL, tracer); err != nil {
-			return fmt.Errorf("DATABASE_URL: %w", err)
-		}
-		s.commands.writes, s.queries = true, s.commands
-		if s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
-			if s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL, tracer); err != nil {
-				return fmt.Errorf("READ_DATABASE_URL: %w", err)
-			}
-			s.queries.writes = s.cfg.has(roleProjector) || s.cfg.hasPartRole()
+		s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL, tracer)
+		s.queries = s.commands
+		if err == nil && s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
+			s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL, tracer)
 		}
 	}
-	if used.commands {
+	if err == nil && used.commands {
 		s.Commands = s.commands.own
-		if err := s.check(ctx, s.Commands); err != nil {
-			return fmt.Errorf("DATABASE_URL: %w", err)
-		}
+		err = s.check(ctx, "DATABASE_URL", s.Commands)
 	}
-	if used.queries {
+	if err == nil && used.queries {
 		s.Queries = s.queries.own
-		if err := s.check(ctx, s.Queries); err != nil {
-			return fmt.Errorf("READ_DATABASE_URL: %w", err)
-		}
+		err = s.check(ctx, "READ_DATABASE_URL", s.Queries)
 	}
-	return nil
+	return err
 }
 
-func (s *Service) check(ctx context.Context, pool *pgxpool.Pool) error {
-	return s.cfg.untilItWorks(ctx, func(ctx context.Context) error { return db.Check(ctx, s.cfg.program.migrations(), pool) })
+func (s *Service) check(ctx context.Context, setting string, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := db.Check(ctx, s.cfg.program.migrations(), pool); err != nil {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	return nil
 }
 
 func (s *Service) openSide(ctx context.Context, name, url string, tracer pgx.QueryTracer) (d side, err error) {
@@ -90,40 +80,21 @@ func (s *Service) openSide(ctx context.Context, name, url string, tracer pgx.Que
 func (s *Service) readiness() map[string]func(context.Context) error {
 	checks := make(map[string]func(context.Context) error)
 	if s.Commands != nil {
-		checks[server.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, s.Commands, s.commands.writes) }
+		checks[server.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, s.Commands, true) }
 	}
 	if s.Queries != nil {
-		checks[server.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, s.queries.writes) }
+		writes := s.queries == s.commands || s.cfg.has(roleProjector) || s.cfg.hasPartRole()
+		checks[server.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, writes) }
 	}
 	return checks
-}
-
-// untilItWorks calls do, which needs the database, until it succeeds, or for
-// Config.DatabaseWait. It returns the last error. It stops at db.ErrUnfit, because waiting does
-// not help then.
-func (c config) untilItWorks(ctx context.Context, do func(context.Context) error) (last error) {
-	ctx, cancel := context.WithTimeout(ctx, c.limits.DatabaseWait)
-	defer cancel()
-	_, err := backoff.Retry(ctx, func() (none struct{}, _ error) {
-		if last = do(ctx); errors.Is(last, db.ErrUnfit) {
-			return none, backoff.Permanent(last)
-		}
-		return none, last
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(200*time.Millisecond)))
-	if err == nil {
-		return nil
-	}
-	return last
 }
 
 // closePools closes the connections, and waits at most closeTimeout. If the database is
 // unreachable, the connections of abandoned statements take longer: see db.Open.
 func (s *Service) closePools() {
 	closeInTime(func() {
-		var closed sync.WaitGroup
 		for _, pool := range s.pools {
-			closed.Go(pool.Close)
+			pool.Close()
 		}
-		closed.Wait()
 	})
 }

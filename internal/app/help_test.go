@@ -57,8 +57,8 @@ reports all values that it cannot read at once, and then all other mistakes.
 | --- | --- | --- |
 `
 	settingsTail = `
-All else is a field of a Go ` + "`Config`, with its default beside it: `outbox.Config`, `consumer.Config`, `port.Config`, `auth.GateConfig`" + `. To change one of
-the first three, set it in ` + "`Config` of `cmd/server/main.go`" + `.
+All else is a field of a Go ` + "`Config`, with its default beside it: `outbox.Config`, `consumer.Config`, `port.Config`" + `. To change one,
+set it in ` + "`Config` of `cmd/server/main.go`" + `.
 
 The libraries read ` + "`GOOGLE_APPLICATION_CREDENTIALS`. `PUBSUB_EMULATOR_HOST`" + ` has the address of an emulator, and is a mistake on Cloud Run. Behind a
 connection pooler in transaction mode the database URLs need ` + "`?default_query_exec_mode=cache_describe`" + `, unless the pooler keeps prepared statements

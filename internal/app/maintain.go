@@ -20,11 +20,10 @@ const (
 	PruneRows           = 10_000
 	pruneQuarantineRows = 1_000 // the same, where a row may have 10 MB
 	// maintainInterval and maintainRetry are the average pauses: after a maintenance that
-	// succeeded, and after one that failed. wakePause lets one that is woken do more at once.
+	// succeeded, and after one that failed.
 	maintainInterval = time.Hour
 	maintainRetry    = time.Minute
-	floorInterval    = 4 * time.Second // the average pause of raiseFloors
-	wakePause        = 5 * time.Second
+	floorInterval    = 4 * time.Second // the same, of the floors of the outbox
 	// maintainTimeout ends a statement whose connection has become silent. The database itself
 	// ends a statement after 8 s (docs/database.md).
 	maintainTimeout = 10 * time.Second
@@ -45,26 +44,10 @@ func (p Prune) Step(olderThan time.Duration) Step {
 	}
 }
 
-// prepareOutbox creates the partitions before the first write, because today's may be
-// missing after a long stop. It tries again until Config.DatabaseWait is over.
-func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error {
-	return cfg.untilItWorks(ctx, func(ctx context.Context) error {
-		_, _, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
-		return err
-	})
-}
-
-// outboxSteps returns the maintenance of the command side. Any number of processes may run it at
-// once.
+// outboxSteps returns the maintenance of the command side.
 func (s *Service) outboxSteps(events *store.Outbox) []Step {
 	steps := []Step{
-		func(ctx context.Context) (more bool, err error) {
-			created, dropped, err := events.Maintain(ctx, partitionsAhead, s.cfg.OutboxRetention)
-			if created+dropped > 0 {
-				s.Log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
-			}
-			return false, err
-		},
+		func(ctx context.Context) (more bool, err error) { return false, s.maintainPartitions(ctx, events) },
 		Prune(events.PruneRequests).Step(requestRetention),
 		Prune(events.PruneAudit).Step(auditRetention),
 	}
@@ -76,23 +59,16 @@ func (s *Service) outboxSteps(events *store.Outbox) []Step {
 	return append(steps, s.steps...)
 }
 
-// raiseFloors raises the floors of the outbox every few seconds, until ctx ends. Any number of
-// processes may run it at once.
-func raiseFloors(ctx context.Context, events *store.Outbox, log *slog.Logger) error {
-	for pause := floorInterval; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause/2 + rand.N(pause)):
-		}
-		pause = floorInterval
-		limited, cancel := context.WithTimeout(ctx, maintainTimeout)
-		if err := events.RaiseFloors(limited); err != nil && ctx.Err() == nil {
-			pause = maintainRetry
-			log.ErrorContext(ctx, "outbox: floors not raised", "err", err)
-		}
-		cancel()
+// maintainPartitions creates and drops partitions of the outbox. It must succeed before the first
+// write, because today's may be missing after a long stop.
+func (s *Service) maintainPartitions(ctx context.Context, events *store.Outbox) error {
+	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
+	defer cancel()
+	created, dropped, err := events.Maintain(ctx, partitionsAhead, s.cfg.OutboxRetention)
+	if created+dropped > 0 {
+		s.Log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
 	}
+	return err
 }
 
 // inboxSteps returns the maintenance of the query side.
@@ -127,34 +103,28 @@ func (c config) tombstoneRetention() time.Duration {
 	return 2*c.InboxRetention + resumes
 }
 
-// maintain runs the maintenance of a side until the process ends. A loop is stuck if it does not
-// come by for the longest pause, with half an hour for the work.
-func (s *Service) maintain(side string, wake <-chan struct{}, steps ...Step) {
-	name := "maintenance of the " + side
-	loop := heartbeat.New(name, maintainInterval*2)
-	s.Go(name, func(ctx context.Context) error { return maintain(ctx, s.Log, loop, wake, steps...) }, loop.Check)
+// maintain runs steps until the process ends. The loop is stuck if it does not come by for twice
+// the longest pause, which leaves time for the work.
+func (s *Service) maintain(name string, interval time.Duration, steps ...Step) {
+	loop := heartbeat.New(name, 2*max(interval, maintainRetry))
+	s.Go(name, func(ctx context.Context) error { return maintain(ctx, s.Log, loop, interval, steps...) }, loop.Check)
 }
 
-// maintain runs all steps at start and then about every hour, or about a minute after a
+// maintain runs all steps at start and then about every interval, or about a minute after a
 // failure. The pauses are random, so the processes of a service do not run it at the same
-// time. A value from wake ends a pause.
-func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, wake <-chan struct{}, steps ...Step) error {
+// time. Any number of processes may run it at once.
+func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, interval time.Duration, steps ...Step) error {
 	defer loop.Rest()
 	for {
-		pause := maintainInterval
+		pause := interval
 		if err := maintainOnce(ctx, loop, steps); err != nil && ctx.Err() == nil {
 			pause = maintainRetry
 			log.ErrorContext(ctx, "maintenance failed", "err", err)
 		}
-		for next, woken := time.After(pause/2+rand.N(pause)), wake; next != nil; {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-woken:
-				next, woken = time.After(wakePause), nil
-			case <-next:
-				next = nil
-			}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause/2 + rand.N(pause)):
 		}
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
@@ -25,7 +23,7 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 		start := time.Now()
 		var calls []time.Duration
 		var log bytes.Buffer
-		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), heartbeat.New("test", time.Hour), nil, func(ctx context.Context) (bool, error) {
+		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), heartbeat.New("test", time.Hour), maintainInterval, func(ctx context.Context) (bool, error) {
 			calls = append(calls, time.Since(start))
 			if len(calls) > 1 {
 				return false, nil
@@ -41,35 +39,6 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 		}
 		if got := strings.Count(log.String(), "maintenance failed"); got != 1 {
 			t.Errorf("log tells %d failures, want 1:\n%s", got, log.String())
-		}
-	})
-}
-
-// A maintenance that is woken runs a few seconds later, once for all that woke it meanwhile.
-func TestMaintenanceIsWoken(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithTimeout(t.Context(), 20*time.Minute)
-		defer stop()
-		s := &Service{purged: make(chan struct{}, 1)}
-		start := time.Now()
-		var calls []time.Duration
-		go func() {
-			for _, pause := range []time.Duration{10 * time.Minute, 0, time.Second, 5 * time.Minute} {
-				time.Sleep(pause)
-				s.wakeEraser()
-			}
-		}()
-		if err := maintain(ctx, slog.New(slog.DiscardHandler), heartbeat.New("test", time.Hour), s.purged, func(context.Context) (bool, error) {
-			calls = append(calls, time.Since(start))
-			return false, nil
-		}); err != nil {
-			t.Errorf("maintain() = %v, want nil once ctx is done", err)
-		}
-		first, second := 10*time.Minute+wakePause, 15*time.Minute+time.Second+wakePause
-		// The second and third of the calls in a row come while the first pause lasts, and leave one value.
-		if diff := cmp.Diff([]time.Duration{0, first, first + wakePause, second}, calls); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
 		}
 	})
 }

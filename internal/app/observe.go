@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"time"
 
@@ -21,11 +20,11 @@ const flushTimeout = time.Second
 
 // closeTelemetry sends the remaining spans and metrics. If that fails, it logs a warning
 // only.
-func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Logger) {
+func (s *Service) closeTelemetry(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	if err := tel.Close(ctx); err != nil {
-		log.WarnContext(ctx, "telemetry: lost", "err", err)
+	if err := s.tel.Close(ctx); err != nil {
+		s.Log.WarnContext(ctx, "telemetry: lost", "err", err)
 	}
 }
 

@@ -76,7 +76,6 @@ type Service struct {
 	queries  side
 	client   *pubsub.Client           // see PubSub
 	wake     func(envelope.Aggregate) // of the publisher of this process, if it has one
-	purged   chan struct{}            // has a value after a purge, until the maintenance sees it
 	group    *errgroup.Group          // nil in other commands than serve
 	loops    context.Context          // of Go
 	checks   []func() error           // of liveness
@@ -88,7 +87,7 @@ type Service struct {
 func newService(command string, cfg config, log *slog.Logger) *Service {
 	return &Service{
 		Log: log, Command: command, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
-		cfg: cfg, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, purged: make(chan struct{}, 1),
+		cfg: cfg, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {},
 	}
 }
 
@@ -132,15 +131,7 @@ func (s *Service) Wrap(middleware func(http.Handler) http.Handler) {
 
 // Backend returns what loops of the part make command sides of.
 func (s *Service) Backend() Backend {
-	return Backend{Commands: s.commands.own, Queries: s.queries.own, Wake: s.wake, Purged: s.wakeEraser}
-}
-
-// wakeEraser wakes the maintenance of the command side.
-func (s *Service) wakeEraser() {
-	select {
-	case s.purged <- struct{}{}:
-	default: // it is being woken already
-	}
+	return Backend{Commands: s.commands.own, Queries: s.queries.own, Wake: s.wake}
 }
 
 // LimitConns limits the connections that Open opens to each side.
@@ -154,7 +145,7 @@ func (s *Service) Open(ctx context.Context, commands, queries bool) error {
 
 // Replayed returns the subscriptions whose messages Replay can apply.
 func (s *Service) Replayed() []Subscription {
-	return append(s.cfg.program.projected(), s.cfg.program.reacting()...)
+	return s.cfg.program.subscriptions()
 }
 
 // Replay applies a message of the quarantine, as the process that received it would have.

@@ -62,11 +62,18 @@ func TestParts(t *testing.T) {
 	}
 }
 
+func consumers(names ...string) (all []Subscription) {
+	for _, name := range names {
+		all = append(all, Subscription{Consumer: name})
+	}
+	return all
+}
+
 // A role of an option is in ROLES, by default too. Its process needs Pub/Sub, both sides, and a
 // connection for each worker. An aggregate type with a part for a missing option is an error.
 func TestRoleOfAPart(t *testing.T) {
 	t.Parallel()
-	worker := Part{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return make([]Subscription, 4) }}
+	worker := Part{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return consumers("a", "b", "c", "d") }}
 	p := Program{Parts: []Part{worker}, Registrations: []Registration{{AggregateType: "order"}}}
 	environ := []string{"DATABASE_URL=postgres://x", "AUTH=off"}
 	if err := p.Validate("serve", append(environ, "ROLES=worker,cook", "DATABASE_MAX_CONNS=6")); err == nil ||
@@ -79,7 +86,9 @@ func TestRoleOfAPart(t *testing.T) {
 		t.Errorf("roles = %v, %v, want all", cfg.Roles, err)
 	}
 	p.Registrations[0].Parts = map[string]any{"missing": 1}
-	if err := p.Validate("serve", append(environ, "PUBSUB_PROJECT=p")); err == nil || !strings.Contains(err.Error(), "the aggregate type order needs the option missing") {
-		t.Errorf("Validate() = %v, want the option that is missing", err)
+	p.Registrations[0].Subscriptions = consumers("a")
+	if err := p.Validate("serve", append(environ, "PUBSUB_PROJECT=p")); err == nil || !strings.Contains(err.Error(), "the aggregate type order needs the option missing") ||
+		!strings.Contains(err.Error(), `two subscriptions have the consumer name "a"`) {
+		t.Errorf("Validate() = %v, want the option that is missing, and the name that is there twice", err)
 	}
 }

@@ -40,8 +40,7 @@ func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open Pub/Sub: %w", err)
 	}
-	outbox.RetrySoon(client)
-	consumer.RetrySoon(client)
+	reconnect.RetrySoon(client)
 	s.client = client
 	s.closers = append(s.closers, func() { _ = client.Close() }) // everything is settled by then
 	return client, nil
@@ -83,9 +82,6 @@ func (s *Service) consume(ctx context.Context, limits consumer.Config, subscribe
 		return err
 	}
 	limits.Tracing, limits.Workers = s.tel.Tracing, max(1, limits.Workers/len(subscribed))
-	if err := checkConsumers(subscribed); err != nil {
-		return err
-	}
 	for _, of := range subscribed {
 		from := consumer.Subscription{Source: consumer.PubSub(client.Subscriber(of.ID)), Consumer: of.Consumer, Handlers: of.Handlers(s.Backend())}
 		c, err := consumer.New(limits, from, store.NewInbox(s.queries.own), s.Log, s.Meter)
@@ -93,19 +89,6 @@ func (s *Service) consume(ctx context.Context, limits consumer.Config, subscribe
 			return err
 		}
 		s.Go("consumer "+of.Consumer, c.Run, c.Stuck)
-	}
-	return nil
-}
-
-// checkConsumers returns an error if two subscriptions have one consumer name. Each would take
-// the events of the other for duplicates.
-func checkConsumers(subscribed []Subscription) error {
-	names := make(map[string]bool)
-	for _, s := range subscribed {
-		if names[s.Consumer] {
-			return fmt.Errorf("two subscriptions have the consumer name %q", s.Consumer)
-		}
-		names[s.Consumer] = true
 	}
 	return nil
 }

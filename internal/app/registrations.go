@@ -45,7 +45,6 @@ type Subscription struct {
 type Backend struct {
 	Commands, Queries *pgxpool.Pool
 	Wake              func(envelope.Aggregate) // is called after a commit of the command side
-	Purged            func()                   // is called after a purge
 	Port              port.Config              // the limits of the port that serves the services
 }
 
@@ -57,8 +56,10 @@ func (p Program) projected() (all []Subscription) {
 	return all
 }
 
-// reacting returns the subscriptions of the parts, which write to the command side.
-func (p Program) reacting() (all []Subscription) {
+// subscriptions returns those of the query side, and those of the parts, which write to the
+// command side.
+func (p Program) subscriptions() []Subscription {
+	all := p.projected()
 	for _, part := range p.Parts {
 		if part.Subscriptions != nil {
 			all = append(all, part.Subscriptions(p.Registrations)...)

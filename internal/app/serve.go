@@ -36,7 +36,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	}
 	s.Meter = s.tel.Meter(scope)
 	err = s.open(ctx, cfg.sides(), s.tel.QueryTracer())
-	s.closers = append(s.closers, func() { closeTelemetry(ctx, s.tel, s.Log) }) // before the database, which the last export measures
+	s.closers = append(s.closers, func() { s.closeTelemetry(ctx) }) // before the database, which the last export measures
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		return err
 	}
 	if cfg.sides().commands {
-		if err := prepareOutbox(ctx, events, cfg); err != nil {
+		if err := s.maintainPartitions(ctx, events); err != nil {
 			return err
 		}
 	}
@@ -69,7 +69,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		if err := s.consume(ctx, cfg.limits.Consumer, cfg.program.projected()); err != nil {
 			return err
 		}
-		s.maintain("inbox", nil, s.inboxSteps(inbox)...)
+		s.maintain("maintenance of the inbox", maintainInterval, s.inboxSteps(inbox)...)
 	}
 	for _, part := range cfg.program.Parts {
 		if err := s.startPart(ctx, part); err != nil {
@@ -77,8 +77,8 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		}
 	}
 	if cfg.sides().commands {
-		s.maintain("outbox", s.purged, s.outboxSteps(events)...)
-		s.Go("floors of the outbox", func(ctx context.Context) error { return raiseFloors(ctx, events, s.Log) }, nil)
+		s.maintain("maintenance of the outbox", maintainInterval, s.outboxSteps(events)...)
+		s.maintain("floors of the outbox", floorInterval, func(ctx context.Context) (more bool, err error) { return false, events.RaiseFloors(ctx) })
 	}
 	if err := s.startPrivatePort(ctx); err != nil {
 		return err
@@ -144,8 +144,7 @@ func (s *Service) wrapped(handler http.Handler) http.Handler {
 // off.
 func (s *Service) addAPI(deps *port.Deps) error {
 	backend := Backend{
-		Commands: s.commands.calls, Queries: s.queries.calls, Wake: s.wake, Purged: s.wakeEraser,
-		Port: s.cfg.limits.Port,
+		Commands: s.commands.calls, Queries: s.queries.calls, Wake: s.wake, Port: s.cfg.limits.Port,
 	}
 	var descs []*grpc.ServiceDesc
 	for _, r := range s.Registered {
@@ -160,10 +159,11 @@ func (s *Service) addAPI(deps *port.Deps) error {
 			deps.Services, descs = append(deps.Services, service), append(descs, service.Desc)
 		}
 	}
+	deps.Proxies = int(s.cfg.TrustedProxies)
 	if s.cfg.Auth == authOff {
 		return nil
 	}
-	gate := auth.GateConfig{CallerRate: int(s.cfg.CallerRate), Proxies: int(s.cfg.TrustedProxies), Log: s.Log}
+	gate := &auth.Gate{CallerRate: int(s.cfg.CallerRate), Proxies: deps.Proxies, Log: s.Log}
 	for _, part := range s.cfg.program.Parts {
 		if part.NewChecker != nil && part.Name == s.cfg.Auth {
 			var err error
@@ -172,20 +172,8 @@ func (s *Service) addAPI(deps *port.Deps) error {
 			}
 		}
 	}
-	admits := auth.NewGate(gate)
-	deps.Admit, deps.Address, deps.WithCaller = admits.Admit, admits.Address, s.withCaller
+	deps.Admit = gate.Admit
 	return nil
-}
-
-// withCaller returns the context of a call with its caller, whom the outbox keeps with the
-// events of a command: the one that this process has verified, or else Cloud Run's IAM.
-func (s *Service) withCaller(ctx context.Context, verified string) context.Context {
-	if s.cfg.Auth == authIAM {
-		if caller := auth.Vouched(ctx); caller.Subject != "" {
-			verified = caller.String()
-		}
-	}
-	return auth.WithCaller(ctx, verified)
 }
 
 // closeInTime calls end, and waits at most closeTimeout.

@@ -7,19 +7,13 @@
 // caller may call the method.
 //
 // A rejected caller does not learn the reason. The log has the reason, at a limited
-// rate. The number of callers in memory is limited.
+// rate.
 package auth
 
 import (
 	"context"
 	"errors"
 	"strings"
-	"time"
-
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Caller is the identity of a caller as the issuer confirms it.
@@ -72,21 +66,15 @@ var ErrUnavailable = errors.New("callers cannot be identified at the moment")
 // It reveals only whether the process serves.
 func IsOpen(method string) bool { return strings.HasPrefix(method, "grpc.health.v1.Health/") }
 
-// Statuses of rejected callers. Each is the same for every reason, so that an
-// attacker does not learn which part of an attempt was right.
-var (
-	errUnauthenticated = status.Error(codes.Unauthenticated, "valid credentials are required")
-	errDenied          = status.Error(codes.PermissionDenied, "the caller may not do this")
-	errUnavailable     = status.Error(codes.Unavailable, "credentials cannot be checked at the moment: call again")
-)
+type callerKey struct{}
 
-// errExhausted returns the status of a caller beyond its rate, with the time to
-// wait before the next call.
-func errExhausted(after time.Duration) error {
-	st := status.New(codes.ResourceExhausted, "too many calls: call again later")
-	detailed, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
-	if err != nil { // cannot happen with a linked-in message type
-		return st.Err()
-	}
-	return detailed.Err()
+// WithCaller returns the context of a call with the name of its caller, for its handler.
+func WithCaller(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, callerKey{}, name)
+}
+
+// CallerOf returns the caller of ctx; empty if it has none.
+func CallerOf(ctx context.Context) string {
+	name, _ := ctx.Value(callerKey{}).(string)
+	return name
 }

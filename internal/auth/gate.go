@@ -1,18 +1,25 @@
 package auth
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
+	"sync"
+	"time"
 
+	"golang.org/x/time/rate"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Headers with a token. Cloud Run's own check reads headerCloudRun if present,
@@ -25,66 +32,45 @@ const (
 	headerCloudRun = "x-serverless-authorization"
 )
 
-// maxToken is the largest size in bytes of a token. Tokens of Google have about
-// 1 KB.
-const maxToken = 8 << 10
+const (
+	maxToken   = 8 << 10 // bytes of a token; tokens of Google have about 1 KB
+	maxCallers = 10_000  // in memory; beyond that the rates of all begin again
+)
 
-// GateConfig has the settings of a Gate.
-type GateConfig struct {
-	// Checker checks callers. Nil: the gate only limits rates, because Cloud Run's
-	// IAM has already checked the caller.
+// Statuses of rejected callers. Each is the same for every reason, so that an
+// attacker does not learn which part of an attempt was right.
+var (
+	errUnauthenticated = status.Error(codes.Unauthenticated, "valid credentials are required")
+	errDenied          = status.Error(codes.PermissionDenied, "the caller may not do this")
+	errUnavailable     = status.Error(codes.Unavailable, "credentials cannot be checked at the moment: call again")
+)
+
+// Gate decides whether calls may continue. It is safe for concurrent use.
+type Gate struct {
+	// Checker checks callers. Nil: Cloud Run's IAM has already checked them.
 	Checker Checker
-	// CallerRate is how many calls per second each caller may make. 0: no
-	// limit.
+	// CallerRate is how many calls per second each caller may make, and twice as many at
+	// once. 0: no limit.
 	CallerRate int
-	// CallerBurst is how many calls a caller may make at once. Default: 2 ×
-	// CallerRate.
-	CallerBurst int
-	// Callers is how many callers are kept in memory. Beyond that the one whose
-	// last call is the oldest is dropped. Default: 10,000.
-	Callers int
 	// Proxies is how many proxies in front of this process append their
 	// client's address to X-Forwarded-For. On Cloud Run it is 1, and 2 with a
 	// load balancer in front of it.
 	Proxies int
-	// Log receives the reasons of rejected calls. Nil: slog.Default().
-	Log *slog.Logger
-}
+	Log     *slog.Logger // receives the reasons of rejected calls
 
-// Gate decides whether calls may continue. It is safe for concurrent use.
-type Gate struct {
-	cfg     GateConfig
-	limiter *limiter // nil: no rate limit
-}
-
-// NewGate returns a Gate.
-func NewGate(cfg GateConfig) *Gate {
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
-	g := &Gate{cfg: cfg}
-	if cfg.CallerRate > 0 {
-		g.limiter = newLimiter(cfg.CallerRate, cmp.Or(cfg.CallerBurst, 2*cfg.CallerRate), cmp.Or(cfg.Callers, 10_000))
-	}
-	return g
+	mu      sync.Mutex
+	callers map[string]*rate.Limiter // guarded by mu
 }
 
 // Admit returns nil if a call of fullMethod, /package.Service/Method, may
 // continue; ctx has its metadata. Otherwise it returns the status for the
 // caller: Unauthenticated, PermissionDenied, ResourceExhausted with
 // google.rpc.RetryInfo, or Unavailable if the Checker is. The string is
-// the caller's name for the log, or "" if no Checker identified the
-// caller. It is also returned for a rejected call.
+// the caller's name, or "" if nobody identified the caller. It is also
+// returned for a rejected call.
 func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
-	method := strings.TrimPrefix(fullMethod, "/")
-	name := "address " + g.Address(ctx)
-	switch {
-	case IsOpen(method):
-	case g.cfg.Checker == nil:
-		if caller := Vouched(ctx); caller.Subject != "" {
-			name = "sub " + caller.Subject
-		}
-	default:
+	method, name := strings.TrimPrefix(fullMethod, "/"), "address "+Address(ctx, g.Proxies)
+	if !IsOpen(method) {
 		caller, err := g.identify(ctx)
 		if errors.Is(err, ErrUnavailable) {
 			return "", g.refuse(ctx, errUnavailable, method, name, err.Error())
@@ -92,27 +78,26 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, e
 		if err != nil {
 			return "", g.refuse(ctx, errUnauthenticated, method, name, err.Error())
 		}
-		name, verified = "sub "+caller.Subject, caller.String()
-		if !g.cfg.Checker.Allows(caller, method) {
+		if caller != (Caller{}) {
+			name, verified = "sub "+caller.Subject, caller.String()
+		}
+		if g.Checker != nil && !g.Checker.Allows(caller, method) {
 			return verified, g.refuse(ctx, errDenied, method, name, "no rule of the policy allows it; email "+caller.Email)
 		}
 	}
-	if g.limiter == nil {
-		return verified, nil
-	}
-	if after := g.limiter.take(name); after > 0 {
-		return verified, g.refuse(ctx, errExhausted(after), method, name, "calls too often")
+	if !g.withinRate(name) {
+		return verified, g.refuse(ctx, errExhausted(), method, name, "calls too often")
 	}
 	return verified, nil
 }
 
-// identify returns the caller of a call. It uses the token in headerOwn, or, if
-// there is none, the one in headerCloudRun if that still has its signature.
+// identify returns the caller of a call. Behind Cloud Run's IAM it is zero if the call has no
+// token.
 func (g *Gate) identify(ctx context.Context) (Caller, error) {
-	token, err := bearer(ctx, headerOwn)
-	if err == nil && token == "" {
-		token, err = bearer(ctx, headerCloudRun)
+	if g.Checker == nil {
+		return vouched(ctx), nil
 	}
+	token, err := bearer(ctx, headerOwn, headerCloudRun)
 	if err != nil {
 		return Caller{}, err
 	}
@@ -123,75 +108,91 @@ func (g *Gate) identify(ctx context.Context) (Caller, error) {
 		return Caller{}, errors.New("the token has no signature any more, because Cloud Run has read it: " +
 			"send the token for Cloud Run as X-Serverless-Authorization, and the one for the service as Authorization")
 	}
-	return g.cfg.Checker.Verify(ctx, token)
+	return g.Checker.Verify(ctx, token)
 }
 
-// bearer returns the bearer token in a header, of at most maxToken bytes, or "" without
-// that header.
-func bearer(ctx context.Context, header string) (string, error) {
-	values := metadata.ValueFromIncomingContext(ctx, header)
-	if len(values) == 0 {
-		return "", nil
+// bearer returns the bearer token in the first of the headers that the call has, of at most
+// maxToken bytes, or "" without any.
+func bearer(ctx context.Context, headers ...string) (string, error) {
+	for _, header := range headers {
+		values := metadata.ValueFromIncomingContext(ctx, header)
+		if len(values) == 0 {
+			continue
+		}
+		scheme, token, _ := strings.Cut(values[0], " ")
+		switch {
+		case len(values) > 1:
+			return "", errors.New("the call has several headers " + header)
+		case !strings.EqualFold(scheme, "bearer") || token == "":
+			return "", errors.New(header + " has no bearer token")
+		case len(token) > maxToken:
+			return "", fmt.Errorf("the token has %d bytes, at most %d are read", len(token), maxToken)
+		}
+		return token, nil
 	}
-	if len(values) > 1 {
-		return "", errors.New("the call has several headers " + header)
-	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	if !ok || !strings.EqualFold(scheme, "bearer") || token == "" {
-		return "", errors.New(header + " has no bearer token")
-	}
-	if len(token) > maxToken {
-		return "", fmt.Errorf("the token has %d bytes, at most %d are read", len(token), maxToken)
-	}
-	return token, nil
+	return "", nil
 }
 
-// Vouched returns the caller of the token that Cloud Run's IAM has checked, or the
+// vouched returns the caller of the token that Cloud Run's IAM has checked, or the
 // zero Caller. The token is not verified here: without Cloud Run in front, a caller
 // can write any name into it. So it is for counting and for records, never for a
 // decision.
-func Vouched(ctx context.Context) Caller {
-	token, err := bearer(ctx, headerCloudRun)
-	if err == nil && token == "" {
-		token, err = bearer(ctx, headerOwn)
-	}
+func vouched(ctx context.Context) Caller {
+	token, err := bearer(ctx, headerCloudRun, headerOwn)
 	parts := strings.Split(token, ".") // header, claims, signature: RFC 7519
 	if err != nil || len(parts) != 3 {
 		return Caller{}
 	}
 	text, err := base64.RawURLEncoding.DecodeString(parts[1])
 	var claims Claims
-	if err != nil || json.Unmarshal(text, &claims) != nil || len(claims.Subject) > 255 {
+	if err != nil || json.Unmarshal(text, &claims) != nil || claims.Subject == "" || len(claims.Subject) > 255 || len(claims.Email) > 255 {
 		return Caller{}
 	}
-	if len(claims.Email) > 255 { // the subject names the caller, too
-		claims.Email = ""
-	}
 	return claims.Caller()
+}
+
+// withinRate counts a call, and reports whether its caller may make it. A rejected call is not
+// counted.
+func (g *Gate) withinRate(caller string) bool {
+	if g.CallerRate == 0 {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.callers == nil || len(g.callers) > maxCallers {
+		g.callers = make(map[string]*rate.Limiter)
+	}
+	if g.callers[caller] == nil {
+		g.callers[caller] = rate.NewLimiter(rate.Limit(g.CallerRate), 2*g.CallerRate)
+	}
+	return g.callers[caller].Allow()
+}
+
+// errExhausted returns the status of a caller beyond its rate. A second later it may call again.
+func errExhausted() error {
+	st := status.New(codes.ResourceExhausted, "too many calls: call again later")
+	detailed, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
+	if err != nil { // cannot happen with a linked-in message type
+		return st.Err()
+	}
+	return detailed.Err()
 }
 
 // Address returns the address of the caller, as reported by the trusted
 // proxies, or "unknown". An IPv6 address is reduced to its /64, because one
 // caller can use all of it.
-func (g *Gate) Address(ctx context.Context) string {
-	var hops []string
-	for _, value := range metadata.ValueFromIncomingContext(ctx, "x-forwarded-for") {
-		for hop := range strings.SplitSeq(value, ",") {
-			hops = append(hops, strings.TrimSpace(hop))
-		}
-	}
+func Address(ctx context.Context, proxies int) string {
+	forwarded := strings.Join(metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"), ",")
+	hops := strings.FieldsFunc(forwarded, func(r rune) bool { return r == ',' || r == ' ' })
 	// The gateway has already appended the address of a REST call.
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil && p.Addr.Network() != "bufconn" {
-		host := p.Addr.String()
-		if port, err := netip.ParseAddrPort(host); err == nil {
-			host = port.Addr().String()
-		}
+	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "bufconn" {
+		host, _, _ := net.SplitHostPort(p.Addr.String())
 		hops = append(hops, host)
 	}
 	if len(hops) == 0 {
 		return "unknown"
 	}
-	ip, err := netip.ParseAddr(hops[max(0, len(hops)-1-g.cfg.Proxies)])
+	ip, err := netip.ParseAddr(hops[max(0, len(hops)-1-proxies)])
 	if err != nil {
 		return "unknown"
 	}
@@ -203,6 +204,6 @@ func (g *Gate) Address(ctx context.Context) string {
 
 // refuse logs the reason, and returns the status for the caller.
 func (g *Gate) refuse(ctx context.Context, refusal error, method, caller, reason string) error {
-	g.cfg.Log.WarnContext(ctx, "auth: call refused", "method", method, "caller", caller, "reason", reason)
+	g.Log.WarnContext(ctx, "auth: call refused", "method", method, "caller", caller, "reason", reason)
 	return refusal
 }

@@ -12,7 +12,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -45,11 +48,10 @@ func (g *gated) logged() string {
 	return g.log.String()
 }
 
-func newGate(t *testing.T, cfg GateConfig) *gated {
+func newGate(t *testing.T, gate *Gate) *gated {
 	t.Helper()
-	g := new(gated)
-	cfg.Log = slog.New(slog.NewTextHandler(g, nil))
-	g.Gate = NewGate(cfg)
+	g := &gated{Gate: gate}
+	g.Log = slog.New(slog.NewTextHandler(g, nil))
 	return g
 }
 
@@ -102,7 +104,7 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 	t.Parallel()
 	const good, expired = "eyJnb29kIjp0cnVlfQ.eyJhdWQiOiJodHRwczovL2Jvb2tzIn0.c2lnbmF0dXJl", "expired"
 	stripped := token(t, "123")
-	g := newGate(t, GateConfig{Checker: checker{
+	g := newGate(t, &Gate{Checker: checker{
 		callers: map[string]Caller{good: {Subject: "123", Email: "web@shop.example.com"}}, methods: []string{"library.v1.BookService/GetBook"},
 	}})
 	for name, tt := range map[string]struct {
@@ -159,7 +161,7 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 // the credentials are bad.
 func TestGateTellsWhenItCannotKnow(t *testing.T) {
 	t.Parallel()
-	g := newGate(t, GateConfig{Checker: checker{err: fmt.Errorf("%w: no keys", ErrUnavailable)}})
+	g := newGate(t, &Gate{Checker: checker{err: fmt.Errorf("%w: no keys", ErrUnavailable)}})
 	if _, err := g.Admit(call(t.Context(), somewhere, "authorization", "Bearer x"), getBook); status.Code(err) != codes.Unavailable {
 		t.Errorf("Admit() = %v, want Unavailable", err)
 	}
@@ -191,19 +193,60 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 		"IPv6":                      {0, "[2001:db8:1:2:3:4:5:6]:1", nil, "address 2001:db8:1:2::/64"},
 		"IPv4 in IPv6":              {0, "[::ffff:192.0.2.1]:1", nil, "address 192.0.2.1"},
 	} {
-		if caller, isNamed := Vouched(call(t.Context(), tt.from, tt.header...)), strings.HasPrefix(tt.want, "sub "); isNamed && caller != (Caller{"a", "web@shop.example.com"}) || !isNamed && caller != (Caller{}) {
-			t.Errorf("%s: Vouched() = %+v, want whom the token names, if there is one", name, caller)
+		g, wantWho := newGate(t, &Gate{CallerRate: 1, Proxies: tt.proxies}), ""
+		if strings.HasPrefix(tt.want, "sub ") {
+			wantWho = "web@shop.example.com"
 		}
-		g := newGate(t, GateConfig{CallerRate: 1, CallerBurst: 1, Callers: 10, Proxies: tt.proxies})
-		if who, err := g.Admit(call(t.Context(), tt.from, tt.header...), getBook); err != nil || who != "" {
-			t.Errorf("%s: Admit() = %q, %v, want success, and no name that was not checked here", name, who, err)
+		if who, err := g.Admit(call(t.Context(), tt.from, tt.header...), getBook); err != nil || who != wantWho {
+			t.Errorf("%s: Admit() = %q, %v, want %q, whom Cloud Run has checked", name, who, err, wantWho)
 		}
 		var got []string
-		for caller := range g.limiter.callers {
+		for caller := range g.callers {
 			got = append(got, caller)
 		}
 		if len(got) != 1 || got[0] != tt.want {
 			t.Errorf("%s: callers = %q, want %q", name, got, tt.want)
 		}
 	}
+}
+
+// A caller may call in bursts and then as often as the rate says; a refused call
+// costs nothing, and callers do not cost each other anything. A bounded number is remembered.
+func TestGateBoundsEachCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, &Gate{CallerRate: 10})
+		calls := func(from string, n int) (admitted int) {
+			var wait sync.WaitGroup
+			var count atomic.Int64
+			for range n {
+				wait.Go(func() {
+					_, err := g.Admit(call(t.Context(), from), getBook)
+					if err == nil {
+						count.Add(1)
+					} else if st := status.Convert(err); st.Code() != codes.ResourceExhausted || len(st.Details()) != 1 {
+						t.Errorf("Admit() = %v, want ResourceExhausted and when to call again", err)
+					}
+				})
+			}
+			wait.Wait()
+			return int(count.Load())
+		}
+		for _, step := range []struct {
+			from  string
+			pause time.Duration
+			want  int
+		}{{somewhere, 0, 20}, {"192.0.2.2:40000", 0, 20}, {somewhere, 100 * time.Millisecond, 1}, {somewhere, time.Hour, 20}} {
+			time.Sleep(step.pause)
+			if got := calls(step.from, 50); got != step.want {
+				t.Errorf("%d calls of %s after %s, want %d", got, step.from, step.pause, step.want)
+			}
+		}
+		for n := range 3 * maxCallers {
+			g.withinRate(fmt.Sprint(n))
+		}
+		if len(g.callers) > maxCallers+1 {
+			t.Errorf("%d callers in memory, want at most %d", len(g.callers), maxCallers+1)
+		}
+	})
 }

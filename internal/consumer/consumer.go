@@ -39,7 +39,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/fields"
 )
 
 // Source is a subscription of a broker. PubSub makes one.
@@ -104,9 +103,6 @@ func (c Config) WithDefaults() Config {
 	c.StopTimeout = cmp.Or(c.StopTimeout, 2500*time.Millisecond)
 	return c
 }
-
-// Validate returns an error that names every negative field.
-func (c Config) Validate() error { return fields.NotNegative(c) }
 
 const (
 	// batchDelay is how long the first message of a batch waits for others. While no worker

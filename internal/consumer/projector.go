@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -42,7 +41,7 @@ type Projector struct {
 
 // New makes a projector of a subscription. meter may be nil.
 func New(cfg Config, from Subscription, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
-	if err := errors.Join(cfg.Validate(), from.validate()); err != nil {
+	if err := from.validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/googleapis/gax-go/v2"
-	"google.golang.org/grpc/codes"
 )
 
 // pubSub is a subscription of Pub/Sub.
@@ -51,22 +49,4 @@ func (s pubSub) Receive(ctx context.Context, handle func(context.Context, Messag
 			m.Nack()
 		}
 	})
-}
-
-// RetrySoon limits the client's pauses to one second between attempts to open a stream,
-// acknowledge, or extend a lease. The client's own pauses grow to a minute. So it would
-// still sleep when the broker is back, and a broker that waits for acks sends nothing.
-// Which errors are retried, and for how long in total, does not change. Call RetrySoon
-// before anything is received.
-func RetrySoon(client *pubsub.Client) {
-	soon := func(again ...codes.Code) gax.CallOption { // the client's own codes
-		return gax.WithRetry(func() gax.Retryer {
-			return gax.OnCodes(again, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
-		})
-	}
-	options := client.SubscriptionAdminClient.CallOptions
-	options.StreamingPull = append(options.StreamingPull,
-		soon(codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted, codes.Internal, codes.Unavailable))
-	options.Acknowledge = append(options.Acknowledge, soon(codes.Unavailable))
-	options.ModifyAckDeadline = append(options.ModifyAckDeadline, soon(codes.Unavailable))
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 )
@@ -113,14 +112,12 @@ func shortened(text string) string {
 }
 
 func statusOfOutbox(ctx context.Context, j *job) error {
-	migrations, schemaErr := db.Applied(ctx, j.pool)
 	backlog, backlogErr := j.outbox.Measure(ctx, countRows)
 	groups, err := j.outbox.GroupBlocked(ctx, listRows)
-	if err := errors.Join(schemaErr, backlogErr, err); err != nil {
+	if err := errors.Join(backlogErr, err); err != nil {
 		return err
 	}
 	j.out.Line("build\t%s", j.Version)
-	j.out.Line("schema\t%d migrations", migrations)
 	j.out.Line("pending events\t%d%s", backlog.Pending, waits("; the oldest that is not blocked", backlog.Oldest))
 	j.out.Line("blocked aggregates\t%d, of them parked %d%s", backlog.Blocked, backlog.Parked, waits("; the oldest event", backlog.OldestBlocked))
 	j.causes(groups)

@@ -40,7 +40,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/fields"
 )
 
 // Store is the part of the outbox that a publisher uses. Its methods are called
@@ -157,7 +156,7 @@ func (c Config) WithDefaults() Config {
 // filled in.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
-	errs := []error{fields.NotNegative(c)}
+	var errs []error
 	if c.PublishTimeout >= c.Lease/2 {
 		errs = append(errs, fmt.Errorf("PublishTimeout (%s) must be less than half of Lease (%s)", c.PublishTimeout, c.Lease))
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -55,19 +54,6 @@ func NewTopic(publisher *pubsub.Publisher, timeout time.Duration, inFlight int) 
 	// see flush.
 	settings.CountThreshold = pubsub.MaxPublishRequestCount
 	return &Topic{publisher: publisher, keys: map[string]*key{}}
-}
-
-// RetrySoon limits the client's pauses to one second between two attempts at a publish
-// request. The client's own pauses grow fourfold up to a minute, so a request would still
-// sleep when the broker is back. Which errors are retried, and for how long in total, does
-// not change. Call RetrySoon before anything is published.
-func RetrySoon(client *pubsub.Client) {
-	options := client.TopicAdminClient.CallOptions
-	options.Publish = append(options.Publish, gax.WithRetry(func() gax.Retryer {
-		return gax.OnCodes([]codes.Code{ // the client's own codes
-			codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unknown, codes.Unavailable, codes.DeadlineExceeded,
-		}, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
-	}))
 }
 
 // Stop waits for the messages that were handed over, and ends the goroutines of the client.

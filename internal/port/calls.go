@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -15,12 +14,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"example.com/videocatalog/internal/aip"
+	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -44,7 +42,7 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 	limited, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
 	defer cancel()
 	if limited, err = c.admit(limited); err == nil {
-		err = s.validate(request)
+		err = validate(request)
 	}
 	if err != nil {
 		return nil, err
@@ -74,14 +72,13 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if err != nil {
 		return err
 	}
-	return handler(srv, &checkedStream{ServerStream: stream, ctx: admitted, server: s})
+	return handler(srv, &checkedStream{ServerStream: stream, ctx: admitted})
 }
 
 // checkedStream is a stream with its own context, which validates what it receives.
 type checkedStream struct {
 	grpc.ServerStream
-	ctx    context.Context
-	server *Server
+	ctx context.Context
 }
 
 func (s *checkedStream) Context() context.Context { return s.ctx }
@@ -90,7 +87,7 @@ func (s *checkedStream) RecvMsg(message any) error {
 	if err := s.ServerStream.RecvMsg(message); err != nil {
 		return err
 	}
-	return s.server.validate(message)
+	return validate(message)
 }
 
 // admit returns the context of a call that may continue, with its caller.
@@ -98,13 +95,13 @@ func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
 	if c.caller, err = c.server.deps.Admit(ctx, c.method); err != nil {
 		return ctx, err
 	}
-	return c.server.deps.WithCaller(ctx, c.caller), nil
+	return auth.WithCaller(ctx, c.caller), nil
 }
 
 // validate checks a request against the rules in api/proto.
-func (s *Server) validate(request any) error {
+func validate(request any) error {
 	message, _ := request.(proto.Message) // as gRPC has decoded it
-	return s.validator.Validate(message, protovalidate.WithFilter(aip.RulesFor(message)))
+	return protovalidate.Validate(message, protovalidate.WithFilter(aip.RulesFor(message)))
 }
 
 // end returns the status of a call for its client, from its error or its panic. It logs
@@ -126,7 +123,7 @@ func (c *call) end(ctx context.Context, err error, panicked, request, response a
 		log.LogAttrs(ctx, slog.LevelInfo, "server: request",
 			attr("method", c.method), attr("code", status.Code(result).String()), attr("caller", Caller(ctx)),
 			slog.Float64("latency_ms", float64(time.Since(c.start).Microseconds())/1000),
-			attr("name", cmp.Or(textOf(request, "name"), textOf(response, "name"))), attr("request_id", textOf(request, "request_id")), attr("x_request_id", header(ctx, "x-request-id")))
+			attr("name", nameOf(request, response)), attr("x_request_id", header(ctx, "x-request-id")))
 	}
 	return result
 }
@@ -139,14 +136,12 @@ func attr(key, value string) slog.Attr {
 	return slog.String(key, strings.ToValidUTF8(value[:min(len(value), 200)], ""))
 }
 
-// textOf returns a field of a message that has it.
-func textOf(message any, field protoreflect.Name) string {
-	m, ok := message.(proto.Message)
-	if !ok {
-		return ""
-	}
-	if fd := m.ProtoReflect().Descriptor().Fields().ByName(field); fd != nil {
-		return m.ProtoReflect().Get(fd).String()
+// nameOf returns the name of the resource that a call is about.
+func nameOf(messages ...any) string {
+	for _, message := range messages {
+		if named, ok := message.(interface{ GetName() string }); ok && named.GetName() != "" {
+			return named.GetName()
+		}
 	}
 	return ""
 }
@@ -163,7 +158,7 @@ func Caller(ctx context.Context) string {
 	if !ok {
 		return ""
 	}
-	return cmp.Or(c.caller, c.server.deps.Address(ctx))
+	return cmp.Or(c.caller, auth.Address(ctx, c.server.deps.Proxies))
 }
 
 // Draining returns a channel that is closed when the server of a call in flight
@@ -174,15 +169,4 @@ func Draining(ctx context.Context) <-chan struct{} {
 		return c.server.draining.Done()
 	}
 	return nil
-}
-
-// connectionAddress returns the address of the caller's connection. For a REST
-// call it is the last entry of x-forwarded-for, which the gateway appends.
-func connectionAddress(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "bufconn" {
-		host, _, _ := net.SplitHostPort(p.Addr.String())
-		return host
-	}
-	forwarded := header(ctx, "x-forwarded-for")
-	return strings.TrimSpace(forwarded[strings.LastIndex(forwarded, ",")+1:])
 }

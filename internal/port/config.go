@@ -3,8 +3,6 @@ package port
 import (
 	"cmp"
 	"time"
-
-	"example.com/videocatalog/internal/fields"
 )
 
 // Config has the settings of a Server. The zero value works.
@@ -25,10 +23,6 @@ type Config struct {
 	// MaxConnections is the largest number of open connections; more wait to be
 	// accepted. Default: 10,000.
 	MaxConnections int
-	// MaxConcurrentStreams is the largest number of calls in flight on one HTTP/2
-	// connection. It must not be less than containerConcurrency, because the
-	// front end of Cloud Run uses few connections. Default: 250.
-	MaxConcurrentStreams int
 	// ReadHeaderTimeout is the longest time that a client may take to send a
 	// request header over HTTP/1.1. Default: 10 s.
 	ReadHeaderTimeout time.Duration
@@ -48,11 +42,7 @@ func (c Config) WithDefaults() Config {
 	c.MaxReceive = cmp.Or(c.MaxReceive, 256<<10)
 	c.MaxCalls = cmp.Or(c.MaxCalls, 500)
 	c.MaxConnections = cmp.Or(c.MaxConnections, 10_000)
-	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 250)
 	c.ReadHeaderTimeout = cmp.Or(c.ReadHeaderTimeout, 10*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 4500*time.Millisecond)
 	return c
 }
-
-// Validate returns an error that names every field that is negative.
-func (c Config) Validate() error { return fields.NotNegative(c) }

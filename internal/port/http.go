@@ -43,7 +43,7 @@ func (s *Server) makeHTTP() {
 		IdleTimeout:       620 * time.Second,              // longer than the load balancer's: https://cloud.google.com/load-balancing/docs/https/request-distribution
 		MaxHeaderBytes:    64 << 10,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
+			MaxConcurrentStreams: 250,              // not less than containerConcurrency: Cloud Run's front end uses few connections
 			MaxReadFrameSize:     16 << 10,         // a connection keeps a buffer of the largest frame it received
 			SendPingTimeout:      30 * time.Second, // also limits the time of a header, in which a client cannot respond
 			PingTimeout:          15 * time.Second,
@@ -63,7 +63,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case isGRPC(r):
-		s.limited(w, r, s.streaming[r.URL.Path], s.serveGRPC)
+		s.limited(w, r, s.streaming[strings.TrimPrefix(r.URL.Path, "/")], s.serveGRPC)
 	case r.URL.Path == "/health/live":
 		s.handleLive(w, r)
 	case r.URL.Path == "/health/ready":

@@ -2,7 +2,6 @@ package port
 
 import (
 	"encoding/base64"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -41,21 +40,11 @@ func allowed(hosts []string, header string) bool {
 		slices.ContainsFunc(hosts, func(name string) bool { return name == "*" || strings.EqualFold(name, host) })
 }
 
-// CheckHost returns an error if host is not valid for Config.Hosts.
-func CheckHost(host string) error {
-	u, err := url.Parse("//" + host)
-	_, notIP := netip.ParseAddr(host)
-	if host == "*" || notIP == nil || err == nil && host != "" && u.Hostname() == host && !strings.Contains(host, "*") && !strings.HasSuffix(host, ".") {
-		return nil
-	}
-	return fmt.Errorf("%q is no host: it must be a name such as api.internal, without a scheme and a port, or * for any", host)
-}
-
 // refuse rejects a request before any interceptor runs. Over gRPC the response has only
 // trailers (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if !isGRPC(r) {
-		writeError(w, r, err)
+		writeError(w, err)
 		return
 	}
 	st := status.Convert(toStatus(err))

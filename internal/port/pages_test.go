@@ -70,18 +70,3 @@ func TestRefusePages(t *testing.T) {
 		}
 	}
 }
-
-// A host is a name or an address, without a port.
-func TestCheckHost(t *testing.T) {
-	t.Parallel()
-	for _, host := range []string{"*", "api.internal", "server", "10.0.0.1", "::1"} {
-		if err := CheckHost(host); err != nil {
-			t.Errorf("CheckHost(%q) = %v, want nil", host, err)
-		}
-	}
-	for _, host := range []string{"", " api", "api.internal:8080", "https://api.internal", "api.internal/", "*.internal", "u@api", "api.", "api?x", "api#x", "[::1]"} {
-		if err := CheckHost(host); err == nil || !strings.Contains(err.Error(), "is no host") {
-			t.Errorf("CheckHost(%q) = %v, want an error", host, err)
-		}
-	}
-}

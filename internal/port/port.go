@@ -16,14 +16,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
 	"sync/atomic"
 
-	"buf.build/go/protovalidate"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
@@ -31,7 +30,6 @@ import (
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
@@ -61,12 +59,8 @@ type Deps struct {
 	// Admit decides whether a call may continue, from its metadata and its
 	// method, /package.Service/Method. It returns the status of a rejected
 	// call, and the name of the caller if it verified one.
-	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
-	// WithCaller returns the context for a handler, with the caller of Admit.
-	WithCaller func(ctx context.Context, caller string) context.Context
-	// Address names a caller for whom Admit returned no name, from the metadata
-	// and the peer of the call. Default: the address of the connection.
-	Address func(ctx context.Context) string
+	Admit   func(ctx context.Context, fullMethod string) (caller string, err error)
+	Proxies int // in front of the process, for the addresses of callers: see auth.Gate
 	// Sides are the parts of the process that can be unavailable by themselves.
 	// Each has a check, which returns an error if it cannot serve now. It must not
 	// depend on the backlog, or it would remove the instances that process it.
@@ -82,16 +76,9 @@ func (d Deps) withDefaults() Deps {
 	if d.Admit == nil {
 		d.Admit = func(context.Context, string) (string, error) { return "", nil }
 	}
-	if d.WithCaller == nil {
-		d.WithCaller = func(ctx context.Context, _ string) context.Context { return ctx }
-	}
-	if d.Address == nil {
-		d.Address = connectionAddress
-	}
 	if d.Live == nil {
 		d.Live = func() error { return nil }
 	}
-	d.Tracing = cmp.Or[trace.TracerProvider](d.Tracing, tracenoop.NewTracerProvider())
 	d.Metrics = cmp.Or[metric.MeterProvider](d.Metrics, metricnoop.NewMeterProvider())
 	d.Log = cmp.Or(d.Log, slog.Default())
 	return d
@@ -99,9 +86,8 @@ func (d Deps) withDefaults() Deps {
 
 // Server serves the API on one port. Create it with New.
 type Server struct {
-	cfg       Config
-	deps      Deps
-	validator protovalidate.Validator
+	cfg  Config
+	deps Deps
 
 	http      *http.Server // serves the port
 	grpc      *grpc.Server
@@ -109,9 +95,9 @@ type Server struct {
 	inProcess *bufconn.Listener // gRPC calls of mux
 	conn      *grpc.ClientConn  // from mux to inProcess
 	sideOf    map[string]string // the side of a service with a handler
-	streaming map[string]bool   // whether a method is a stream, by full name
-	calls     atomic.Int64      // in flight, without streams
-	streams   atomic.Int64      // in flight
+	streaming map[string]bool
+	calls     atomic.Int64 // in flight, without streams
+	streams   atomic.Int64 // in flight
 	refused   metric.Int64Counter
 	draining  context.Context // is canceled by drain when Run begins to stop
 	drain     context.CancelFunc
@@ -120,18 +106,11 @@ type Server struct {
 // New returns a Server that does not serve yet. The caller must call Run, which
 // releases the resources.
 func New(cfg Config, deps Deps) (*Server, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	s := &Server{
-		cfg: cfg.WithDefaults(), deps: deps.withDefaults(), streaming: make(map[string]bool), sideOf: map[string]string{"": ""},
+		cfg: cfg.WithDefaults(), deps: deps.withDefaults(), sideOf: map[string]string{"": ""},
 		inProcess: bufconn.Listen(256 << 10),
 	}
 	s.draining, s.drain = context.WithCancel(context.Background())
-	var err error
-	if s.validator, err = protovalidate.New(); err != nil {
-		return nil, fmt.Errorf("make validator: %w", err)
-	}
 	s.makeGRPC()
 	if err := errors.Join(s.makeRefused(), s.makeGateway()); err != nil {
 		return nil, err
@@ -157,11 +136,18 @@ func (s *Server) makeGRPC() {
 			s.sideOf[service.Desc.ServiceName] = service.Side
 		}
 	}
-	for service, info := range s.grpc.GetServiceInfo() {
+	s.streaming = streaming(s.grpc)
+}
+
+// streaming returns whether each method of a server is a stream, by package.Service/Method.
+func streaming(s *grpc.Server) map[string]bool {
+	all := make(map[string]bool)
+	for service, info := range s.GetServiceInfo() {
 		for _, method := range info.Methods {
-			s.streaming["/"+service+"/"+method.Name] = method.IsClientStream || method.IsServerStream
+			all[service+"/"+method.Name] = method.IsClientStream || method.IsServerStream
 		}
 	}
+	return all
 }
 
 // newGRPC returns a server that has the services of every port.
@@ -174,16 +160,10 @@ func newGRPC(checks healthpb.HealthServer, options ...grpc.ServerOption) *grpc.S
 
 // Methods returns the names of all methods of a Server that has these services,
 // as package.Service/Method.
-func Methods(services ...*grpc.ServiceDesc) (names []string) {
+func Methods(services ...*grpc.ServiceDesc) []string {
 	s := newGRPC(healthpb.UnimplementedHealthServer{})
 	for _, service := range services {
 		s.RegisterService(service, nil)
 	}
-	for service, info := range s.GetServiceInfo() {
-		for _, method := range info.Methods {
-			names = append(names, service+"/"+method.Name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(streaming(s)))
 }

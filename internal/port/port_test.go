@@ -2,7 +2,6 @@ package port
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -16,16 +15,5 @@ func TestMethods(t *testing.T) {
 		if !slices.Contains(got, want[1:]) {
 			t.Errorf("Methods() = %q, want %s among them", got, want)
 		}
-	}
-}
-
-// A negative field is an error that names it.
-func TestConfigIsChecked(t *testing.T) {
-	t.Parallel()
-	if err := (Config{MaxReceive: -1, MaxCalls: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "MaxReceive") || !strings.Contains(err.Error(), "MaxCalls") {
-		t.Errorf("Validate() = %v, want an error about MaxReceive and MaxCalls", err)
-	}
-	if err := (Config{}).Validate(); err != nil {
-		t.Errorf("Validate() of the zero value = %v", err)
 	}
 }

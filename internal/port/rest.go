@@ -23,9 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -37,7 +35,7 @@ var passedOn = []string{"Traceparent", "Tracestate", "X-Request-Id", "X-Serverle
 func (s *Server) makeGateway() (err error) {
 	s.conn, err = grpc.NewClient("passthrough:in-process",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.inProcess.DialContext(ctx) }),
-		grpc.WithUnaryInterceptor(checkREST),
+		grpc.WithUnaryInterceptor(checkQuery),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("connect gateway: %w", err)
@@ -51,7 +49,6 @@ func (s *Server) makeGateway() (err error) {
 		runtime.WithOutgoingHeaderMatcher(none),
 		runtime.WithOutgoingTrailerMatcher(none),
 		runtime.WithMiddlewares(keepRequest),
-		runtime.WithForwardResponseOption(writeETag),
 		runtime.WithRoutingErrorHandler(s.routingError),
 		runtime.WithErrorHandler(s.gatewayError),
 		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
@@ -72,6 +69,9 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	case r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodDelete):
 		s.reject(w, r, problem.InvalidField("body", "%s has none: what it takes are parameters of the query", r.Method))
 		return
+	case r.Header["If-Match"] != nil:
+		s.reject(w, r, problem.InvalidField("If-Match", "is not read: send the etag in the request"))
+		return
 	case isStream(r): // proxies must not buffer it
 		w.Header().Set("X-Accel-Buffering", "no")
 		w.Header().Set("Cache-Control", "no-store")
@@ -83,55 +83,25 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// restRequest is the request of a REST call, in its context under restKey.
-type restRequest struct{ *http.Request }
-
+// restKey is the key of the request of a REST call, in its context.
 type restKey struct{}
 
-// keepRequest is around every handler: checkREST needs the request as it was parsed.
+// keepRequest is around every handler: checkQuery needs the request as it was parsed.
 func keepRequest(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
-		rest := new(restRequest)
-		rest.Request = r.WithContext(context.WithValue(r.Context(), restKey{}, rest))
-		next(w, rest.Request, path)
+		rest := new(http.Request)
+		*rest = *r.WithContext(context.WithValue(r.Context(), restKey{}, rest))
+		next(w, rest, path)
 	}
 }
 
-// checkREST makes the call of a REST request, unless its query or its If-Match, which the
-// caller relies on, would be ignored. Its errors have the form that gatewayError reads.
-func checkREST(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, call grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	rest, _ := ctx.Value(restKey{}).(*restRequest)
-	message, _ := request.(proto.Message)
-	if rest.Form == nil && rest.URL.RawQuery != "" { // the gateway parses only the query of a method that has parameters
+// checkQuery makes the call of a REST request, unless its query would be ignored: the gateway
+// parses only that of a method that has parameters. Its error has the form that gatewayError reads.
+func checkQuery(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, call grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	if rest, ok := ctx.Value(restKey{}).(*http.Request); ok && rest.Form == nil && rest.URL.RawQuery != "" {
 		return status.Error(codes.InvalidArgument, "query: unknown parameter: this method has none")
 	}
-	if tags := rest.Header["If-Match"]; tags != nil && !takeIfMatch(message, strings.Join(tags, ",")) {
-		return status.Error(codes.InvalidArgument, "If-Match: must be the etag of a response or *, of a resource that the method changes, and no other than in the request")
-	}
 	return call(ctx, method, request, response, conn, options...)
-}
-
-// takeIfMatch copies an etag into the request, or into its resource if it is an update. "*"
-// matches any existing resource, so it needs no etag. It returns false if it cannot.
-func takeIfMatch(request proto.Message, tag string) bool {
-	holder := request.ProtoReflect()
-	if u, ok := aip.UpdateOf(request); ok {
-		holder = u.Resource
-	}
-	field := holder.Descriptor().Fields().ByName("etag")
-	if field == nil || tag == "*" {
-		return field != nil
-	}
-	given := holder.Get(field).String()
-	holder.Set(field, protoreflect.ValueOfString(tag))
-	return utf8.ValidString(tag) && strings.HasPrefix(tag, `"`) && (given == "" || given == tag)
-}
-
-func writeETag(_ context.Context, w http.ResponseWriter, response proto.Message) error {
-	if resource, ok := response.(interface{ GetEtag() string }); ok && resource.GetEtag() != "" {
-		w.Header().Set("ETag", resource.GetEtag())
-	}
-	return nil
 }
 
 // lines is the gateway's JSON, in which a stream has a line for each message, and an error
@@ -165,7 +135,7 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 	field, rule, isField := strings.Cut(text, ": ")
 	switch {
 	case st.Code() != codes.InvalidArgument || len(st.Details()) > 0:
-		writeError(w, r, err)
+		writeError(w, err)
 	case text == (&http.MaxBytesError{}).Error():
 		s.reject(w, r, errTooLarge)
 	case isField && field == "proto":
@@ -180,19 +150,16 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 // reject writes the error of a REST request that never becomes a call, and logs it. The line
 // omits the path and the query, which can contain anything.
 func (s *Server) reject(w http.ResponseWriter, r *http.Request, err error) {
-	writeError(w, r, err)
+	writeError(w, err)
 	address, _, _ := net.SplitHostPort(r.RemoteAddr)
 	s.deps.Log.LogAttrs(r.Context(), slog.LevelInfo, "server: request", attr("method", "REST "+r.Method),
 		attr("code", status.Code(toStatus(err)).String()), attr("caller", address), attr("x_request_id", r.Header.Get("X-Request-Id")))
 }
 
 // writeError writes an error response.
-func writeError(w http.ResponseWriter, r *http.Request, err error) {
+func writeError(w http.ResponseWriter, err error) {
 	st := status.Convert(toStatus(err))
 	code := httpStatus(st)
-	if st.Code() == codes.Aborted && r.Header.Get("If-Match") != "" {
-		code = http.StatusPreconditionFailed
-	}
 	if st.Code() == codes.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}

@@ -1,11 +1,14 @@
-// Package reconnect configures gRPC clients to reconnect soon after an outage.
+// Package reconnect configures gRPC clients to continue soon after an outage.
 package reconnect
 
 import (
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -32,4 +35,23 @@ func DialOptions() []grpc.DialOption {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 	}
+}
+
+// RetrySoon limits the pauses of a client of Pub/Sub to one second between attempts to publish,
+// open a stream, acknowledge, or extend a lease. The client's own pauses grow to a minute, so it
+// would still sleep when the broker is back. Which errors are retried, and for how long in
+// total, does not change. Call RetrySoon before the client is used.
+func RetrySoon(client *pubsub.Client) {
+	soon := func(again ...codes.Code) gax.CallOption { // the client's own codes
+		return gax.WithRetry(func() gax.Retryer {
+			return gax.OnCodes(again, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
+		})
+	}
+	topics, subscriptions := client.TopicAdminClient.CallOptions, client.SubscriptionAdminClient.CallOptions
+	topics.Publish = append(topics.Publish,
+		soon(codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unknown, codes.Unavailable, codes.DeadlineExceeded))
+	subscriptions.StreamingPull = append(subscriptions.StreamingPull,
+		soon(codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted, codes.Internal, codes.Unavailable))
+	subscriptions.Acknowledge = append(subscriptions.Acknowledge, soon(codes.Unavailable))
+	subscriptions.ModifyAckDeadline = append(subscriptions.ModifyAckDeadline, soon(codes.Unavailable))
 }

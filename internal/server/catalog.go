@@ -15,7 +15,6 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/fields"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
 )
@@ -73,12 +72,8 @@ func (c CatalogConfig) withDefaults() CatalogConfig {
 }
 
 // Catalog returns CatalogService, the queries.
-func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes) (port.Service, error) {
-	handler, err := newCatalogService(cfg, store, changes)
-	if err != nil {
-		return port.Service{}, err
-	}
-	return catalogOf(handler), nil
+func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes) port.Service {
+	return catalogOf(newCatalogService(cfg, store, changes))
 }
 
 func catalogOf(handler *catalogService) port.Service {
@@ -91,15 +86,12 @@ func catalogOf(handler *catalogService) port.Service {
 	}
 }
 
-func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes) (*catalogService, error) {
-	if err := fields.NotNegative(cfg); err != nil {
-		return nil, err
-	}
+func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes) *catalogService {
 	cfg = cfg.withDefaults()
 	return &catalogService{
 		cfg: cfg, store: store, changes: changes, waits: newWaits(cfg.MaxWaiting),
 		callerOf: port.Caller, draining: port.Draining,
-	}, nil
+	}
 }
 
 // catalogService implements the queries.

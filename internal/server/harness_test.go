@@ -88,10 +88,7 @@ func start(t testing.TB, cfg port.Config, change ...func(*deps)) *running {
 // newServer makes the server of both services.
 func newServer(cfg port.Config, d deps, changes Changes) (*port.Server, *catalogService, error) {
 	store := d.entries
-	catalog, err := newCatalogService(d.catalogConfig, store, changes)
-	if err != nil {
-		return nil, nil, err
-	}
+	catalog := newCatalogService(d.catalogConfig, store, changes)
 	d.Services = []port.Service{Videos(d.videos), catalogOf(catalog)}
 	for i := range d.Services {
 		if store == nil {

@@ -53,7 +53,6 @@ func TestRequestsAreLogged(t *testing.T) {
 
 	type line struct {
 		Level, Msg, Method, Code, Caller, Name string
-		RequestID                              string  `json:"request_id"`
 		XRequestID                             string  `json:"x_request_id"`
 		LatencyMS                              float64 `json:"latency_ms"`
 	}
@@ -69,7 +68,7 @@ func TestRequestsAreLogged(t *testing.T) {
 		got = append(got, l)
 	}
 	want := []line{
-		{Method: "/video.v1.VideoService/CreateVideo", Code: "OK", Caller: "127.0.0.1", Name: video.GetName(), RequestID: requestID, XRequestID: "abc"},
+		{Method: "/video.v1.VideoService/CreateVideo", Code: "OK", Caller: "127.0.0.1", Name: video.GetName(), XRequestID: "abc"},
 		{Method: "/video.v1.VideoService/GetVideo", Code: "InvalidArgument", Caller: "127.0.0.1", Name: strings.Repeat("x", 200)},
 		{Method: "/video.v1.VideoService/GetVideo", Code: "OK", Caller: "127.0.0.1", Name: video.GetName()},
 	}

@@ -14,11 +14,7 @@ import (
 )
 
 // Videos is the command side of videos.
-type Videos struct {
-	commandSide
-	// OnPurge, if it is set, is called after a purge: an Eraser has work. It must not block.
-	OnPurge func()
-}
+type Videos struct{ commandSide }
 
 // NewVideos returns the command side of a pool. onCommit may be nil. It is called with the
 // aggregate of an event after a commit, and also if the result of the commit is unknown. It
@@ -56,9 +52,6 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Vi
 	})
 	if err != nil {
 		return domain.Video{}, err
-	}
-	if v.Purged() && s.OnPurge != nil {
-		s.OnPurge()
 	}
 	return v, nil
 }

@@ -3,7 +3,8 @@
 // production, configured by environment variables.
 //
 // When it ends it stops the server, then Pub/Sub, then PostgreSQL, and waits for each; on Linux they also end if
-// it is killed. Its data stays in one folder that nothing else uses. An error is one sentence with its remedy, and
+// it is killed. Killed, it loses what happened in Pub/Sub since it started: start again with --fresh, or repair the
+// projection. Its data stays in one folder that nothing else uses. An error is one sentence with its remedy, and
 // exit code 1.
 //
 // It does not watch the source: restart it after a change.
@@ -57,8 +58,8 @@ const usage = `go run ./cmd/dev runs the whole system on this machine: PostgreSQ
 
   --fresh      delete the data that it keeps, and start again
 %s  --allowed-hosts NAMES
-               let other machines and containers use the server and Pub/Sub, by IP address or by these host names,
-               separated by commas (*: any). Nobody is authenticated. Default: all listen on the loopback interface only.
+               let other machines and containers use the server, by IP address or by these host names separated by
+               commas (*: any), and Pub/Sub. Nobody is authenticated. Default: all listen on the loopback interface only.
   --state DIR  where it keeps the data, the logs and the server's binary; default: .local in the module. One folder
                serves one cmd/dev at a time.
 
@@ -67,7 +68,7 @@ Settings, from the environment. All others go to the server; go run %s help list
   PORT                  of gRPC and REST; default 8080, 0: any free one
   DATABASE_URL          a PostgreSQL of your own, for both sides; default: one in DIR/postgres
   POSTGRES_BIN_DIR      the programs for the one in DIR/postgres; default: those that are installed, else npm's
-  PUBSUB_EMULATOR_HOST  a Pub/Sub of your own; default: one in this process, kept in DIR/pubsub
+  PUBSUB_EMULATOR_HOST  a Pub/Sub of your own; default: one in this process, kept in DIR/pubsub.data
   PUBSUB_PROJECT        the project of topic and subscription; default: local
   NO_COLOR              print without colors
 

@@ -62,7 +62,7 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.screen.print(s.screen.paint(bold, s.config.Name) + " starts on this machine.")
 	steps := []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve, s.explore,
 	}
 	for _, part := range s.parts {
 		steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })
@@ -257,13 +257,13 @@ func (s *Stack) openPubSub(ctx context.Context) error {
 		client, err = pubsub.NewClient(ctx, s.project) // it reads PUBSUB_EMULATOR_HOST
 	} else {
 		where = "in this process"
-		cfg := pubsublocal.Config{Addr: s.listenAddr(0), DataDir: filepath.Join(s.State, "pubsub")}
-		if s.allowed != "" {
-			cfg.AllowedHosts = strings.Split(s.allowed, ",")
+		cfg := pubsublocal.Config{Addr: s.listenAddr(0), File: filepath.Join(s.State, "pubsub.data")}
+		if s.fresh {
+			err = os.RemoveAll(cfg.File)
 		}
 		server, startErr := pubsublocal.Start(cfg)
-		if startErr != nil {
-			return fmt.Errorf("start Pub/Sub: %w", startErr)
+		if err := errors.Join(err, startErr); err != nil {
+			return fmt.Errorf("start Pub/Sub: %w, or start again with --fresh", err)
 		}
 		s.atStop(server.Close)
 		s.pubsub = loopback(server.Addr())

@@ -42,7 +42,6 @@ func (s *subscription) leaseOf(id string) (lease uint64, ok bool) {
 type ackResult struct {
 	exactlyOnce          bool
 	ok, invalid, unorder []string
-	written              *commit // exactly-once: the write after which the acknowledgments also survive a restart [J2]
 }
 
 // err returns the error of a unary call with this result.
@@ -77,8 +76,8 @@ type answer struct {
 // answers resolves ids. It sorts them by time of publishing, because clients send the ids of a request in any order.
 // [J8] A malformed id fails the request, or is invalid with exactly-once delivery. [H5, J12]
 func (s *subscription) answers(ids []string, seconds func(i int) int32, result *ackResult) ([]answer, error) {
-	if err := s.use(); err != nil {
-		return nil, err
+	if s.closed != nil {
+		return nil, s.closed
 	}
 	result.exactlyOnce = s.cfg.GetEnableExactlyOnceDelivery()
 	all := make([]answer, 0, len(ids))
@@ -138,9 +137,6 @@ func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error
 			s.acknowledge(d)
 			result.ok = append(result.ok, a.id)
 		}
-	}
-	if result.exactlyOnce {
-		result.written = s.server.journal.handedOver()
 	}
 	return result, nil
 }

@@ -146,8 +146,10 @@ func (h *timerHeap) Pop() any {
 	return t
 }
 
-// stop cancels all timers. It does not wait for one that runs.
+// stop cancels all timers, and waits for one that runs.
 func (c *Clock) stop() {
+	c.turn.Lock()
+	defer c.turn.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.timers {

@@ -23,9 +23,9 @@ func TestConformance(t *testing.T) {
 			}
 		})
 		return conformance.Target{
-			Project: "conformance", Options: server.Options(), HTTP: "http://" + server.Addr(), Prompt: true, Advance: clock.Advance,
+			Project: "conformance", Options: server.Options(), Prompt: true, Advance: clock.Advance,
 		}
-	}, nil)
+	})
 }
 
 // The service passes all cases, in the project of PUBSUB_CONFORMANCE_PROJECT.
@@ -36,5 +36,5 @@ func TestConformanceOfService(t *testing.T) {
 	if project == "" {
 		return // not skipped: this server has its own test
 	}
-	conformance.Run(t, func(*testing.T) conformance.Target { return conformance.Target{Project: project} }, nil)
+	conformance.Run(t, func(*testing.T) conformance.Target { return conformance.Target{Project: project} })
 }

@@ -117,7 +117,6 @@ func (s *subscription) forgetKeys() {
 // finish marks a delivery as done, and removes such deliveries from the
 // backlog. It takes constant time on average.
 func (s *subscription) finish(d *delivery) {
-	s.server.journal.acknowledged(s, d)
 	d.state = done
 	s.done++
 	for s.backlog.len() > 0 && s.backlog.at(0).state == done {

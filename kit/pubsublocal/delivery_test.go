@@ -20,17 +20,17 @@ import (
 const deadLetterTopic = "projects/p/topics/dead"
 
 // startDelivering starts a server with a topic, an ordered subscription, and a dead-letter topic.
-func startDelivering(t testing.TB, clock *Clock, change ...func(*pubsubpb.Subscription)) (*kept, *subscription) {
+func startDelivering(t testing.TB, clock *Clock, change ...func(*pubsubpb.Subscription)) (*local, *subscription) {
 	t.Helper()
-	k := startKept(t, Config{Clock: clock})
-	k.makeTopic(&pubsubpb.Topic{Name: journalTopic})
+	k := startLocal(t, Config{Clock: clock})
+	k.makeTopic(&pubsubpb.Topic{Name: testTopic})
 	k.makeTopic(&pubsubpb.Topic{Name: deadLetterTopic})
-	cfg := &pubsubpb.Subscription{Name: journalSubscription, Topic: journalTopic, EnableMessageOrdering: true, AckDeadlineSeconds: 10}
+	cfg := &pubsubpb.Subscription{Name: testSubscription, Topic: testTopic, EnableMessageOrdering: true, AckDeadlineSeconds: 10}
 	for _, f := range change {
 		f(cfg)
 	}
 	k.makeSubscription(cfg)
-	return k, k.subscriptions.get(journalSubscription)
+	return k, k.subscriptions.get(testSubscription)
 }
 
 func unordered(cfg *pubsubpb.Subscription)   { cfg.EnableMessageOrdering = false }
@@ -39,10 +39,10 @@ func deadLettering(cfg *pubsubpb.Subscription) {
 	cfg.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: deadLetterTopic, MaxDeliveryAttempts: 5}
 }
 
-func (k *kept) modify(seconds int32, messages ...*pubsubpb.ReceivedMessage) {
+func (k *local) modify(seconds int32, messages ...*pubsubpb.ReceivedMessage) {
 	k.t.Helper()
 	if _, err := k.ModifyAckDeadline(k.t.Context(), &pubsubpb.ModifyAckDeadlineRequest{
-		Subscription: journalSubscription, AckIds: ackIDsOf(messages), AckDeadlineSeconds: seconds,
+		Subscription: testSubscription, AckIds: ackIDsOf(messages), AckDeadlineSeconds: seconds,
 	}); err != nil {
 		k.t.Fatal(err)
 	}
@@ -61,11 +61,11 @@ func TestAckTwiceInOneRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock := &Clock{}
 			k, sub := startDelivering(t, clock, change)
-			k.publish(journalTopic, "a", "held")
-			k.publish(journalTopic, "b", "twice")
-			m := k.pull(journalSubscription)
-			k.ack(journalSubscription, m[1], m[1])
-			k.ack(journalSubscription, m[0])
+			k.publish(testTopic, "a", "held")
+			k.publish(testTopic, "b", "twice")
+			m := k.pull(testSubscription)
+			k.ack(testSubscription, m[1], m[1])
+			k.ack(testSubscription, m[0])
 			if n := sub.backlog.len(); n > 0 || sub.done != 0 {
 				t.Errorf("the backlog has %d deliveries, of which %d count as done, want none", n, sub.done)
 			}
@@ -78,12 +78,12 @@ func TestAckTwiceInOneRequest(t *testing.T) {
 func TestAcksAreASet(t *testing.T) {
 	clock := &Clock{}
 	k, sub := startDelivering(t, clock, exactlyOnce)
-	k.publish(journalTopic, "old", "x")
-	old := k.pull(journalSubscription)[0].GetAckId()
+	k.publish(testTopic, "old", "x")
+	old := k.pull(testSubscription)[0].GetAckId()
 	clock.Advance(time.Hour)
-	k.ack(journalSubscription, k.pull(journalSubscription)...)
-	k.publish(journalTopic, "key", "1", "2")
-	ids := ackIDsOf(k.pull(journalSubscription))
+	k.ack(testSubscription, k.pull(testSubscription)...)
+	k.publish(testTopic, "key", "1", "2")
+	ids := ackIDsOf(k.pull(testSubscription))
 	result, err := sub.acknowledgeAll([]string{ids[1], old, ids[0]})
 	if err != nil {
 		t.Fatal(err)
@@ -98,19 +98,19 @@ func TestAcksAreASet(t *testing.T) {
 func TestDeadLetterStaysDead(t *testing.T) {
 	k, _ := startDelivering(t, &Clock{}, deadLettering)
 	k.makeSubscription(&pubsubpb.Subscription{Name: "projects/p/subscriptions/dead", Topic: deadLetterTopic})
-	k.publish(journalTopic, "key", "1", "2", "3")
-	m := k.pull(journalSubscription)
+	k.publish(testTopic, "key", "1", "2", "3")
+	m := k.pull(testSubscription)
 	first, second := m[0], m[1]
 	for range 4 {
 		k.modify(0, second)
-		second = k.pull(journalSubscription)[0]
+		second = k.pull(testSubscription)[0]
 	}
 	k.modify(0, second)
-	if diff := cmp.Diff([]string{"3"}, dataOf(k.pull(journalSubscription))); diff != "" {
+	if diff := cmp.Diff([]string{"3"}, dataOf(k.pull(testSubscription))); diff != "" {
 		t.Errorf("after the dead letter (-want +got):\n%s", diff)
 	}
 	k.modify(0, first)
-	if diff := cmp.Diff([]string{"1", "3"}, dataOf(k.pull(journalSubscription))); diff != "" {
+	if diff := cmp.Diff([]string{"1", "3"}, dataOf(k.pull(testSubscription))); diff != "" {
 		t.Errorf("after the nack of the first message (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"2"}, dataOf(k.pull("projects/p/subscriptions/dead"))); diff != "" {
@@ -124,12 +124,12 @@ func TestExpiryOfRunCountsOnce(t *testing.T) {
 	k, _ := startDelivering(t, clock, deadLettering)
 	for place := range 5 {
 		for key := range 20 {
-			k.publish(journalTopic, strconv.Itoa(key), strconv.Itoa(place))
+			k.publish(testTopic, strconv.Itoa(key), strconv.Itoa(place))
 		}
 	}
-	k.modify(30, k.pull(journalSubscription)...)
+	k.modify(30, k.pull(testSubscription)...)
 	clock.Advance(31 * time.Second)
-	for _, m := range k.pull(journalSubscription) {
+	for _, m := range k.pull(testSubscription) {
 		want := int32(1)
 		if string(m.GetMessage().GetData()) == "0" {
 			want = 2
@@ -143,15 +143,15 @@ func TestExpiryOfRunCountsOnce(t *testing.T) {
 // Keys with new messages all the time do not starve messages without a key.
 func TestUnkeyedMessageHasItsTurn(t *testing.T) {
 	k, _ := startDelivering(t, &Clock{})
-	k.publish(journalTopic, "", "unkeyed")
-	k.publish(journalTopic, "0", "keyed")
+	k.publish(testTopic, "", "unkeyed")
+	k.publish(testTopic, "0", "keyed")
 	for i := range 10 {
-		k.publish(journalTopic, strconv.Itoa(i+1), "keyed")
-		r := must[*pubsubpb.PullResponse](t)(k.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: journalSubscription, MaxMessages: 1}))
+		k.publish(testTopic, strconv.Itoa(i+1), "keyed")
+		r := must[*pubsubpb.PullResponse](t)(k.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: testSubscription, MaxMessages: 1}))
 		if dataOf(r.GetReceivedMessages())[0] == "unkeyed" {
 			return
 		}
-		k.ack(journalSubscription, r.GetReceivedMessages()...)
+		k.ack(testSubscription, r.GetReceivedMessages()...)
 	}
 	t.Error("ten newer messages with keys came, and the one without did not")
 }
@@ -159,22 +159,22 @@ func TestUnkeyedMessageHasItsTurn(t *testing.T) {
 // A message that is too old by new settings is not delivered. [C6, D14]
 func TestRetentionShortened(t *testing.T) {
 	paths := &fieldmaskpb.FieldMask{Paths: []string{"message_retention_duration"}}
-	setTopic := func(k *kept, d *durationpb.Duration) {
+	setTopic := func(k *local, d *durationpb.Duration) {
 		k.t.Helper()
 		must[*pubsubpb.Topic](k.t)(k.UpdateTopic(k.t.Context(), &pubsubpb.UpdateTopicRequest{
-			Topic: &pubsubpb.Topic{Name: journalTopic, MessageRetentionDuration: d}, UpdateMask: paths,
+			Topic: &pubsubpb.Topic{Name: testTopic, MessageRetentionDuration: d}, UpdateMask: paths,
 		}))
 	}
-	setSubscription := func(k *kept, d *durationpb.Duration) {
+	setSubscription := func(k *local, d *durationpb.Duration) {
 		k.t.Helper()
 		must[*pubsubpb.Subscription](k.t)(k.UpdateSubscription(k.t.Context(), &pubsubpb.UpdateSubscriptionRequest{
-			Subscription: &pubsubpb.Subscription{Name: journalSubscription, MessageRetentionDuration: d}, UpdateMask: paths,
+			Subscription: &pubsubpb.Subscription{Name: testSubscription, MessageRetentionDuration: d}, UpdateMask: paths,
 		}))
 	}
 	short := durationpb.New(10 * time.Minute)
-	for name, shorten := range map[string]func(*kept){
-		"of the subscription": func(k *kept) { setSubscription(k, short) },
-		"of the topic": func(k *kept) {
+	for name, shorten := range map[string]func(*local){
+		"of the subscription": func(k *local) { setSubscription(k, short) },
+		"of the topic": func(k *local) {
 			setTopic(k, durationpb.New(time.Hour))
 			setSubscription(k, short)
 			setTopic(k, nil)
@@ -183,46 +183,35 @@ func TestRetentionShortened(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock := &Clock{}
 			k, _ := startDelivering(t, clock)
-			k.publish(journalTopic, "key", "old")
+			k.publish(testTopic, "key", "old")
 			clock.Advance(20 * time.Minute)
 			shorten(k)
-			if got := dataOf(k.pull(journalSubscription)); len(got) > 0 {
+			if got := dataOf(k.pull(testSubscription)); len(got) > 0 {
 				t.Errorf("got %q, want nothing", got)
 			}
 		})
 	}
 }
 
-// A message that is published during a seek is not lost, even over a restart.
+// A message that is published during a seek is not lost.
 func TestPublishWhileSeeking(t *testing.T) {
-	const snapshotName = "projects/p/snapshots/snapshot"
-	for name, target := range map[string]*pubsubpb.SeekRequest{
-		"to a time":     {Subscription: journalSubscription, Target: &pubsubpb.SeekRequest_Time{Time: &timestamppb.Timestamp{Seconds: 1}}},
-		"to a snapshot": {Subscription: journalSubscription, Target: &pubsubpb.SeekRequest_Snapshot{Snapshot: snapshotName}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			k := startKept(t, Config{DataDir: t.TempDir()})
-			k.makeTopic(&pubsubpb.Topic{Name: journalTopic})
-			k.makeSubscription(&pubsubpb.Subscription{Name: journalSubscription, Topic: journalTopic})
-			k.makeSnapshot(snapshotName, journalSubscription)
-			sub := k.subscriptions.get(journalSubscription)
-			var both sync.WaitGroup
-			sub.mu.Lock()
-			both.Go(func() {
-				if _, err := k.Seek(t.Context(), target); err != nil {
-					t.Error(err)
-				}
-			})
-			time.Sleep(20 * time.Millisecond) // the seek waits for the subscription
-			both.Go(func() { k.publish(journalTopic, "", "meanwhile") })
-			time.Sleep(20 * time.Millisecond) // the publish waits for the subscription or the seek
-			sub.mu.Unlock()
-			both.Wait()
-			k = k.again()
-			if diff := cmp.Diff([]string{"meanwhile"}, dataOf(k.pull(journalSubscription))); diff != "" {
-				t.Errorf("after a restart (-want +got):\n%s", diff)
-			}
-		})
+	k, sub := startDelivering(t, &Clock{})
+	var both sync.WaitGroup
+	sub.mu.Lock()
+	both.Go(func() {
+		if _, err := k.Seek(t.Context(), &pubsubpb.SeekRequest{
+			Subscription: testSubscription, Target: &pubsubpb.SeekRequest_Time{Time: &timestamppb.Timestamp{Seconds: 1}},
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	time.Sleep(20 * time.Millisecond) // the seek waits for the subscription
+	both.Go(func() { k.publish(testTopic, "", "meanwhile") })
+	time.Sleep(20 * time.Millisecond) // the publish waits for the subscription or the seek
+	sub.mu.Unlock()
+	both.Wait()
+	if diff := cmp.Diff([]string{"meanwhile"}, dataOf(k.pull(testSubscription))); diff != "" {
+		t.Errorf("after the seek (-want +got):\n%s", diff)
 	}
 }
 
@@ -240,9 +229,9 @@ func TestNothingIsLeft(t *testing.T) {
 		clock := &Clock{}
 		k, sub := startDelivering(t, clock, exactlyOnce)
 		for i := range 100 {
-			k.publish(journalTopic, strconv.Itoa(i), "x")
+			k.publish(testTopic, strconv.Itoa(i), "x")
 		}
-		k.ack(journalSubscription, k.pull(journalSubscription)...)
+		k.ack(testSubscription, k.pull(testSubscription)...)
 		clock.Advance(time.Minute)
 		if n := held(sub, sub.confirmed.order.len); n > 0 {
 			t.Errorf("%d acks are remembered after their deadlines", n)
@@ -252,7 +241,7 @@ func TestNothingIsLeft(t *testing.T) {
 		clock := &Clock{}
 		k, sub := startDelivering(t, clock)
 		for i := range 1000 {
-			k.publish(journalTopic, strconv.Itoa(i), "x")
+			k.publish(testTopic, strconv.Itoa(i), "x")
 		}
 		clock.Advance(8 * 24 * time.Hour)
 		if n := held(sub, sub.readyKeys.len); n > 64 {
@@ -267,7 +256,7 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 100 {
-			k.publish(journalTopic, strconv.Itoa(i), "x")
+			k.publish(testTopic, strconv.Itoa(i), "x")
 		}
 		clock.Advance(10 * time.Minute)
 		if n := held(sub, func() int { return len(st.out) }); n > 300 {
@@ -283,38 +272,15 @@ func TestNothingIsLeft(t *testing.T) {
 		var all []*pubsubpb.ReceivedMessage
 		for range 5 {
 			for range 1000 {
-				k.publish(journalTopic, "", "x")
+				k.publish(testTopic, "", "x")
 			}
-			all = append(all, k.pull(journalSubscription)...)
+			all = append(all, k.pull(testSubscription)...)
 		}
-		k.ack(journalSubscription, all[1:]...)
+		k.ack(testSubscription, all[1:]...)
 		if n := held(sub, func() int { return sub.lent.peak }); n > 2000 {
 			t.Errorf("the table of leases has room for %d", n)
 		}
 	})
-}
-
-// A stream that is open for longer than the expiration of its subscription does not keep the clock
-// busy.
-func TestLongStreamLetsClockRest(t *testing.T) {
-	clock := &Clock{}
-	_, sub := startDelivering(t, clock)
-	st := &stream{wake: make(chan struct{}, 1), over: make(chan struct{}), ackDeadline: time.Minute}
-	if err := sub.open(st); err != nil {
-		t.Fatal(err)
-	}
-	ticks, tick := 0, sub.timer.run
-	sub.timer.run = func() {
-		if ticks++; ticks == 100 {
-			sub.shut(st) // an open stream keeps the subscription
-		}
-		tick()
-	}
-	clock.Advance(40 * 24 * time.Hour)
-	if ticks >= 100 {
-		t.Errorf("the timer ran %d times", ticks)
-	}
-	sub.shut(st)
 }
 
 // Everything due has happened when Advance returns, even if a timer is set meanwhile. Concurrent
@@ -347,7 +313,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Send(&pubsubpb.StreamingPullRequest{Subscription: journalSubscription, StreamAckDeadlineSeconds: 10}); err != nil {
+	if err := st.Send(&pubsubpb.StreamingPullRequest{Subscription: testSubscription, StreamAckDeadlineSeconds: 10}); err != nil {
 		t.Fatal(err)
 	}
 	for open := false; !open; time.Sleep(time.Millisecond) {
@@ -374,18 +340,16 @@ func TestCloseWaitsForCalls(t *testing.T) {
 // A client of a busy server has enough time to connect.
 func TestConnectSlowly(t *testing.T) {
 	k, _ := startDelivering(t, &Clock{})
-	dial := k.dial
-	k.dial = func(ctx context.Context, addr string) (net.Conn, error) {
+	conn := must[*grpc.ClientConn](t)(k.Conn(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		select {
 		case <-time.After(200 * time.Millisecond):
-			return dial(ctx, addr)
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		case <-ctx.Done():
 			return nil, fmt.Errorf("dial: %w", ctx.Err())
 		}
-	}
-	conn := must[*grpc.ClientConn](t)(k.Conn())
+	})))
 	defer conn.Close()
-	if _, err := pubsubpb.NewPublisherClient(conn).GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: journalTopic}); err != nil {
+	if _, err := pubsubpb.NewPublisherClient(conn).GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: testTopic}); err != nil {
 		t.Errorf("GetTopic() = %v, want no error", err)
 	}
 }

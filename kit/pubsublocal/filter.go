@@ -272,5 +272,7 @@ func (p *filterParser) expected(what string) error {
 	return status.Errorf(codes.InvalidArgument, "The filter does not parse at byte %d: expected %s. You passed %q.", p.pos, what, p.text)
 }
 
-func isWordByte(c byte) bool    { return isLetter(c) || isDigit(c) || c == '_' }
+func isWordByte(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_'
+}
 func isFilterSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }

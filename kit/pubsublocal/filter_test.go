@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // A valid filter accepts the messages that its sentence says.
@@ -86,6 +87,14 @@ func TestFilterMatches(t *testing.T) {
 				t.Errorf("match() = %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// checkStatus compares an error with a code and a part of its text.
+func checkStatus(t *testing.T, err error, code codes.Code, text string) {
+	t.Helper()
+	if status.Code(err) != code || !strings.Contains(status.Convert(err).Message(), text) {
+		t.Errorf("error = %v, want code %v and %q in it", err, code, text)
 	}
 }
 

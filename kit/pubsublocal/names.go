@@ -1,9 +1,9 @@
 package pubsublocal
 
 import (
+	"regexp"
 	"strings"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -14,7 +14,6 @@ type collection string
 const (
 	topics        collection = "topics"
 	subscriptions collection = "subscriptions"
-	snapshots     collection = "snapshots"
 	schemas       collection = "schemas"
 )
 
@@ -25,62 +24,35 @@ const (
 	deletedSchema = "_deleted-schema_"
 )
 
-// parseName splits a name such as projects/p/topics/t. It returns
-// INVALID_ARGUMENT if the name does not belong to the collection (A1, A2, A3).
-func parseName(c collection, name string) (project, id string, err error) {
-	project, id, ok := splitName(c, name)
-	if !ok {
-		return "", "", invalidName("name", name)
-	}
-	return project, id, nil
+var (
+	resourceName = regexp.MustCompile(`^projects/[^/]+/([a-z]+)/([A-Za-z][A-Za-z0-9_.~+%-]{2,254})$`)
+	projectName  = regexp.MustCompile(`^projects/[^/]+$`)
+)
+
+// isName reports whether a name such as projects/p/topics/t is valid for the
+// collection (A1, A2, A3). The project may be any (A8).
+func isName(c collection, name string) bool {
+	parts := resourceName.FindStringSubmatch(name)
+	return parts != nil && parts[1] == string(c) && !strings.HasPrefix(parts[2], "goog")
 }
 
-// checkReference returns INVALID_ARGUMENT if a name is not valid for a resource
-// of the collection (A3). The project may be any (A8).
-func checkReference(c collection, name string) error {
-	_, _, err := parseName(c, name)
-	return err
+// checkName returns INVALID_ARGUMENT if a name is not valid for a resource of
+// the collection.
+func checkName(c collection, name string) error {
+	if !isName(c, name) {
+		return invalidName("name", name)
+	}
+	return nil
 }
 
-// parseProject returns the project id of a name such as projects/p. It returns
-// INVALID_ARGUMENT for other names (A3).
-func parseProject(name string) (string, error) {
-	project, ok := strings.CutPrefix(name, "projects/")
-	if !ok || project == "" || strings.Contains(project, "/") {
-		return "", invalidName("name", name)
+// checkProject returns INVALID_ARGUMENT if a name is not one of a project, such
+// as projects/p (A3).
+func checkProject(name string) error {
+	if !projectName.MatchString(name) {
+		return invalidName("name", name)
 	}
-	return project, nil
+	return nil
 }
-
-func splitName(c collection, name string) (project, id string, ok bool) {
-	rest, ok := strings.CutPrefix(name, "projects/")
-	if !ok {
-		return "", "", false
-	}
-	project, rest, ok = strings.Cut(rest, "/")
-	if !ok || project == "" {
-		return "", "", false
-	}
-	id, ok = strings.CutPrefix(rest, string(c)+"/")
-	return project, id, ok && validID(id)
-}
-
-// validID reports whether id may be the last segment of a name (A1, A2). It
-// refuses a slash, and so names with more than four segments.
-func validID(id string) bool {
-	if len(id) < 3 || len(id) > 255 || !isLetter(id[0]) || strings.HasPrefix(id, "goog") {
-		return false
-	}
-	for i := range len(id) {
-		if c := id[i]; !isLetter(c) && !isDigit(c) && !strings.ContainsRune("-_.~+%", rune(c)) {
-			return false
-		}
-	}
-	return true
-}
-
-func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
-func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
 
 // invalidName returns the error for an invalid resource name in a field. The
 // service returns the same text.
@@ -90,25 +62,12 @@ func invalidName(field, value string) error {
 		field, value)
 }
 
-// notFound returns the error for a resource that does not exist (A5). what is
-// its kind, such as topic.
-func notFound(what, name string) error {
-	return resourceError(codes.NotFound, "Resource not found (resource="+name+").", what, name)
+// notFound returns the error for a resource that does not exist (A5).
+func notFound(name string) error {
+	return status.Errorf(codes.NotFound, "Resource not found (resource=%s).", name)
 }
 
-// alreadyExists returns the error for a name that is in use (A4). what is its
-// kind, such as topic.
-func alreadyExists(what, name string) error {
-	return resourceError(codes.AlreadyExists, "Resource already exists in the project (resource="+name+").", what, name)
-}
-
-// resourceError returns an error with the text of the service. The text does
-// not name the kind, so a detail does (AIP-193).
-func resourceError(code codes.Code, text, what, name string) error {
-	plain := status.New(code, text)
-	detailed, err := plain.WithDetails(&errdetails.ResourceInfo{ResourceType: what, ResourceName: name})
-	if err != nil {
-		return plain.Err() // the detail is optional
-	}
-	return detailed.Err()
+// alreadyExists returns the error for a name that is in use (A4).
+func alreadyExists(name string) error {
+	return status.Errorf(codes.AlreadyExists, "Resource already exists in the project (resource=%s).", name)
 }

@@ -3,7 +3,7 @@ package pubsublocal
 import (
 	"context"
 	"strconv"
-	"time"
+	"strings"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/grpc/codes"
@@ -21,7 +21,7 @@ type publisherService struct {
 
 // CreateTopic implements google.pubsub.v1.Publisher.
 func (p *publisherService) CreateTopic(_ context.Context, r *pubsubpb.Topic) (*pubsubpb.Topic, error) {
-	if _, _, err := parseName(topics, r.GetName()); err != nil {
+	if err := checkName(topics, r.GetName()); err != nil {
 		return nil, err
 	}
 	cfg := proto.CloneOf(r)
@@ -29,7 +29,7 @@ func (p *publisherService) CreateTopic(_ context.Context, r *pubsubpb.Topic) (*p
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.topics.get(r.GetName()) != nil {
-		return nil, alreadyExists("topic", r.GetName())
+		return nil, alreadyExists(r.GetName())
 	}
 	if err := normalizeTopic(cfg); err != nil {
 		return nil, err
@@ -39,12 +39,12 @@ func (p *publisherService) CreateTopic(_ context.Context, r *pubsubpb.Topic) (*p
 	}
 	t := newTopic(s, cfg)
 	s.topics.set(t.name, t)
-	return t.config(), s.journal.topic(t).wait()
+	return t.config(), nil
 }
 
 // UpdateTopic implements google.pubsub.v1.Publisher.
 func (p *publisherService) UpdateTopic(_ context.Context, r *pubsubpb.UpdateTopicRequest) (*pubsubpb.Topic, error) {
-	if err := checkReference(topics, r.GetTopic().GetName()); err != nil {
+	if err := checkName(topics, r.GetTopic().GetName()); err != nil {
 		return nil, err
 	}
 	s := p.server
@@ -52,12 +52,14 @@ func (p *publisherService) UpdateTopic(_ context.Context, r *pubsubpb.UpdateTopi
 	defer s.mu.Unlock()
 	t := s.topics.get(r.GetTopic().GetName())
 	if t == nil {
-		return nil, notFound("topic", r.GetTopic().GetName())
+		return nil, notFound(r.GetTopic().GetName())
 	}
 	t.mu.Lock()
 	current := t.cfg
 	t.mu.Unlock()
-	cfg, err := patchTopic(current, r)
+	cfg, err := patch(current, r.GetTopic(), r, mutableOfTopic, func(next *pubsubpb.Topic) error {
+		return completeTopic(next, current.GetSchemaSettings().GetSchema())
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -67,12 +69,12 @@ func (p *publisherService) UpdateTopic(_ context.Context, r *pubsubpb.UpdateTopi
 		}
 	}
 	t.setConfig(cfg)
-	return t.config(), s.journal.topic(t).wait()
+	return t.config(), nil
 }
 
 // find returns the topic with that name.
 func (p *publisherService) find(name string) (*topic, error) {
-	if err := checkReference(topics, name); err != nil {
+	if err := checkName(topics, name); err != nil {
 		return nil, err
 	}
 	return p.server.topic(name)
@@ -87,50 +89,22 @@ func (p *publisherService) GetTopic(_ context.Context, r *pubsubpb.GetTopicReque
 	return t.config(), nil
 }
 
-// ListTopics implements google.pubsub.v1.Publisher.
+// ListTopics implements google.pubsub.v1.Publisher. All are on one page.
 func (p *publisherService) ListTopics(_ context.Context, r *pubsubpb.ListTopicsRequest) (*pubsubpb.ListTopicsResponse, error) {
-	found, next, err := list(&p.server.topics, r.GetProject(), r.GetPageSize(), r.GetPageToken())
+	found, err := p.server.topics.in(r.GetProject())
 	if err != nil {
 		return nil, err
 	}
-	response := &pubsubpb.ListTopicsResponse{NextPageToken: next}
+	response := &pubsubpb.ListTopicsResponse{}
 	for _, t := range found {
 		response.Topics = append(response.Topics, t.config())
 	}
 	return response, nil
 }
 
-// ListTopicSubscriptions implements google.pubsub.v1.Publisher.
-func (p *publisherService) ListTopicSubscriptions(_ context.Context, r *pubsubpb.ListTopicSubscriptionsRequest) (*pubsubpb.ListTopicSubscriptionsResponse, error) {
-	t, err := p.find(r.GetTopic())
-	if err != nil {
-		return nil, err
-	}
-	all, _ := t.attached()
-	names, next, err := page(all, func(name string) string { return name }, r.GetPageSize(), r.GetPageToken())
-	if err != nil {
-		return nil, err
-	}
-	return &pubsubpb.ListTopicSubscriptionsResponse{Subscriptions: names, NextPageToken: next}, nil
-}
-
-// ListTopicSnapshots implements google.pubsub.v1.Publisher.
-func (p *publisherService) ListTopicSnapshots(_ context.Context, r *pubsubpb.ListTopicSnapshotsRequest) (*pubsubpb.ListTopicSnapshotsResponse, error) {
-	t, err := p.find(r.GetTopic())
-	if err != nil {
-		return nil, err
-	}
-	_, all := t.attached()
-	names, next, err := page(all, func(name string) string { return name }, r.GetPageSize(), r.GetPageToken())
-	if err != nil {
-		return nil, err
-	}
-	return &pubsubpb.ListTopicSnapshotsResponse{Snapshots: names, NextPageToken: next}, nil
-}
-
 // DeleteTopic implements google.pubsub.v1.Publisher.
 func (p *publisherService) DeleteTopic(_ context.Context, r *pubsubpb.DeleteTopicRequest) (*emptypb.Empty, error) {
-	if err := checkReference(topics, r.GetTopic()); err != nil {
+	if err := checkName(topics, r.GetTopic()); err != nil {
 		return nil, err
 	}
 	s := p.server
@@ -138,25 +112,11 @@ func (p *publisherService) DeleteTopic(_ context.Context, r *pubsubpb.DeleteTopi
 	defer s.mu.Unlock()
 	t := s.topics.get(r.GetTopic())
 	if t == nil {
-		return nil, notFound("topic", r.GetTopic())
+		return nil, notFound(r.GetTopic())
 	}
 	s.topics.remove(t.name)
 	t.close()
-	return &emptypb.Empty{}, s.journal.deleted(t.name).wait()
-}
-
-// DetachSubscription implements google.pubsub.v1.Publisher.
-func (p *publisherService) DetachSubscription(_ context.Context, r *pubsubpb.DetachSubscriptionRequest) (*pubsubpb.DetachSubscriptionResponse, error) {
-	if err := checkReference(subscriptions, r.GetSubscription()); err != nil {
-		return nil, err
-	}
-	sub, err := p.server.subscription(r.GetSubscription())
-	if err != nil {
-		return nil, err
-	}
-	sub.topic.remove(sub)
-	sub.detach()
-	return &pubsubpb.DetachSubscriptionResponse{}, p.server.journal.subscription(sub).wait()
+	return &emptypb.Empty{}, nil
 }
 
 // Publish implements google.pubsub.v1.Publisher.
@@ -259,17 +219,14 @@ func (s *subscription) copyTo(to *topic, m *message, attempts int32) error {
 	if err != nil {
 		return err
 	}
-	project, id, err := parseName(subscriptions, s.name)
-	if err != nil {
-		return err
-	}
+	segments := strings.Split(s.name, "/") // projects/{project}/subscriptions/{id}
 	if letter.Attributes == nil {
 		letter.Attributes = map[string]string{}
 	}
 	for name, value := range map[string]string{
 		"DeliveryCount":       strconv.Itoa(int(attempts)),
-		"Subscription":        id,
-		"SubscriptionProject": project,
+		"Subscription":        segments[3],
+		"SubscriptionProject": segments[1],
 		"TopicPublishTime":    m.publishTime().Format("2006-01-02T15:04:05.000-07:00"),
 	} {
 		letter.Attributes["CloudPubSubDeadLetterSource"+name] = value
@@ -280,23 +237,4 @@ func (s *subscription) copyTo(to *topic, m *message, attempts int32) error {
 	}
 	_, err = to.publish([]draft{d})
 	return err
-}
-
-// expireSubscription deletes a subscription that was not used for the ttl of
-// its expiration policy.
-func (s *Server) expireSubscription(sub *subscription) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.subscriptions.get(sub.name) == sub && !sub.idleSince().After(s.clock.Now()) {
-		s.deleteSubscription(sub)
-	}
-}
-
-func (s *subscription) idleSince() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inUse() {
-		return time.Unix(1<<40, 0)
-	}
-	return s.idleUntil()
 }

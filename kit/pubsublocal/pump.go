@@ -153,7 +153,7 @@ func (s *subscription) deliver(d *delivery, st *stream, now time.Time) {
 	d.lease = s.lastLease
 	s.lent.set(d.lease, d)
 	d.state = leased
-	d.counted = s.cfg.GetDeadLetterPolicy() != nil && !s.server.noDeadLetters.Load()
+	d.counted = s.cfg.GetDeadLetterPolicy() != nil
 	s.server.observe(s, Delivered, d.message)
 	d.stream = st
 	st.outstanding++

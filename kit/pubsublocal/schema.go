@@ -21,23 +21,12 @@ import (
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
 const (
 	// maxDefinition is the maximum size of a definition in bytes.
 	maxDefinition = 300_000
-	// maxFullName is the maximum size of the full name of a message in bytes.
-	// Each field stores the full name of its message, so without a limit a
-	// definition could need gigabytes. The parser limits how deep messages are
-	// nested.
-	maxFullName = 1024
-	// maxDefinitionError is the maximum size of an error text about a
-	// definition in bytes. The parser quotes the definition, and the error is
-	// sent in a header.
-	maxDefinitionError = 1000
-
 	// definitionFile is the name of the file in error positions.
 	definitionFile = "schema.proto"
 )
@@ -62,11 +51,7 @@ func compileSchema(definition string) (*compiledSchema, error) {
 	}
 	compiled, err := compileFile(definition)
 	if err != nil {
-		text := err.Error()
-		if len(text) > maxDefinitionError {
-			text = strings.ToValidUTF8(text[:maxDefinitionError], "") + "…"
-		}
-		return nil, status.Errorf(codes.InvalidArgument, "invalid schema definition: %s", text)
+		return nil, status.Errorf(codes.InvalidArgument, "invalid schema definition: %.1000v", err) // it is sent in a header
 	}
 	return compiled, nil
 }
@@ -84,14 +69,6 @@ func compileFile(definition string) (*compiledSchema, error) {
 	if err != nil {
 		return nil, err
 	}
-	// This is before the linker, where long names would need much memory.
-	source := parsed.FileDescriptorProto()
-	for _, m := range source.GetMessageType() {
-		if err := checkNames(source.GetPackage(), m); err != nil {
-			return nil, err
-		}
-	}
-
 	compiler := protocompile.Compiler{Resolver: protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
 		if path != definitionFile {
 			return protocompile.SearchResult{}, fs.ErrNotExist
@@ -141,28 +118,6 @@ func checkTopLevel(file *ast.FileNode) error {
 	}
 	if messages == 0 {
 		return errors.New("there is no top-level message")
-	}
-	return nil
-}
-
-// checkNames checks the full names of a message and of the messages in it.
-func checkNames(scope string, m *descriptorpb.DescriptorProto) error {
-	name := m.GetName()
-	if scope != "" {
-		name = scope + "." + name
-	}
-	switch {
-	case len(name) > maxFullName:
-		return fmt.Errorf("the full name of a message has more than %d bytes", maxFullName)
-	case name == "google.protobuf" || strings.HasPrefix(name, "google.protobuf."):
-		// The JSON decoder treats types with these names in a special way, and
-		// relies on their fields.
-		return fmt.Errorf("the name %s is in google.protobuf, which is reserved", name)
-	}
-	for _, nested := range m.GetNestedType() {
-		if err := checkNames(name, nested); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,8 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// maxRevisions is the maximum number of revisions of a schema. Deleted ones do not
-// count.
+// maxRevisions is the maximum number of revisions of a schema.
 const maxRevisions = 20
 
 // schemaRegistry stores the schemas of all projects, and implements
@@ -30,64 +29,40 @@ type schemaRegistry struct {
 	pubsubpb.UnimplementedSchemaServiceServer
 
 	now func() time.Time
-	// onChange, if not nil, is called after each change of a schema with all its
-	// revisions, as dump returns them. It gets none if the schema was deleted. It is
-	// called with the lock held, so it must not call the registry. Set it before the
-	// registry is used.
-	onChange func(name string, revisions []*pubsubpb.Schema)
+	// onDelete is called after a schema was deleted, with the lock held, so it must not call the registry. Set it before
+	// the registry is used.
+	onDelete func(name string)
 
 	mu     sync.RWMutex
 	byName map[string][]schemaRevision // guarded by mu; oldest first. A slice is replaced, never changed.
 }
 
-// schemaRevision is a revision of a schema. A deleted one keeps its place, because a
-// topic may still name it as the end of a range.
+// schemaRevision is a revision of a schema. It never changes.
 type schemaRevision struct {
-	schema   *pubsubpb.Schema // without definition if deleted; never changed
-	compiled *compiledSchema  // nil: deleted
+	schema   *pubsubpb.Schema
+	compiled *compiledSchema
 }
 
 func newSchemaRegistry(now func() time.Time) *schemaRegistry {
-	return &schemaRegistry{now: now, byName: map[string][]schemaRevision{}}
+	return &schemaRegistry{now: now, onDelete: func(string) {}, byName: map[string][]schemaRevision{}}
 }
 
 // check returns an error if a topic cannot have these settings. It is
-// INVALID_ARGUMENT for a bad name, no encoding, or a range that ends before it
-// starts. It is NOT_FOUND if the schema or a revision does not exist.
+// INVALID_ARGUMENT for a bad name or no encoding, and NOT_FOUND if the schema does
+// not exist.
 func (r *schemaRegistry) check(settings *pubsubpb.SchemaSettings) error {
 	if settings == nil {
 		return nil
 	}
-	name := settings.GetSchema()
-	if _, _, err := parseName(schemas, name); err != nil {
+	if err := checkUnimplemented(settings, "first_revision_id", "last_revision_id"); err != nil {
 		return err
 	}
-	switch settings.GetEncoding() {
-	case pubsubpb.Encoding_JSON, pubsubpb.Encoding_BINARY:
-	default:
-		return status.Errorf(codes.InvalidArgument, "schema_settings.encoding is %v, but must be JSON or BINARY", settings.GetEncoding())
-	}
-	revisions, err := r.revisions(name)
-	if err != nil {
-		return err
-	}
-	for _, id := range []string{settings.GetFirstRevisionId(), settings.GetLastRevisionId()} {
-		if id == "" {
-			continue
-		}
-		if _, err := revisionOf(name, revisions, id); err != nil {
-			return err
-		}
-	}
-	if first, last, _ := revisionRange(revisions, settings); first > last {
-		return status.Errorf(codes.InvalidArgument, "schema_settings.first_revision_id %s is newer than last_revision_id %s",
-			settings.GetFirstRevisionId(), settings.GetLastRevisionId())
-	}
-	return nil
+	_, err := r.revisions(settings.GetSchema())
+	return err
 }
 
-// validate returns the newest revision in the range of the settings that accepts
-// data. It returns INVALID_ARGUMENT if there is none or the schema was deleted.
+// validate returns the newest revision that accepts data. It returns
+// INVALID_ARGUMENT if there is none or the schema was deleted.
 func (r *schemaRegistry) validate(settings *pubsubpb.SchemaSettings, data []byte) (revisionID string, err error) {
 	r.mu.RLock()
 	revisions := r.byName[settings.GetSchema()]
@@ -95,70 +70,55 @@ func (r *schemaRegistry) validate(settings *pubsubpb.SchemaSettings, data []byte
 	if len(revisions) == 0 {
 		return "", status.Error(codes.InvalidArgument, "Invalid data in message: The schema of the topic was deleted.")
 	}
-	if first, last, ok := revisionRange(revisions, settings); ok {
-		for i := last; i >= first; i-- {
-			if c := revisions[i].compiled; c != nil && c.validate(data, settings.GetEncoding()) == nil {
-				return revisions[i].schema.GetRevisionId(), nil
-			}
+	for _, revision := range slices.Backward(revisions) {
+		if revision.compiled.validate(data, settings.GetEncoding()) == nil {
+			return revision.schema.GetRevisionId(), nil
 		}
 	}
 	return "", status.Error(codes.InvalidArgument, "Invalid data in message: Message failed schema validation.")
 }
 
-// exists reports whether a schema has this name.
-func (r *schemaRegistry) exists(name string) bool {
+// dump returns all revisions, of each schema the oldest first.
+func (r *schemaRegistry) dump() (all []*pubsubpb.Schema) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return len(r.byName[name]) > 0
+	for _, name := range slices.Sorted(maps.Keys(r.byName)) {
+		for _, revision := range r.byName[name] {
+			all = append(all, revision.schema)
+		}
+	}
+	return all
 }
 
-// restore adds a revision that onChange had, as the newest one. It does not call
-// onChange.
+// restore adds a revision of dump, as the newest one.
 func (r *schemaRegistry) restore(s *pubsubpb.Schema) error {
-	name := s.GetName()
-	if _, _, err := parseName(schemas, name); err != nil {
+	compiled, err := compileBody(s)
+	if err != nil {
 		return err
-	}
-	if s.GetRevisionId() == "" {
-		return status.Errorf(codes.InvalidArgument, "schema %s: revision_id is empty", name)
-	}
-	revision := schemaRevision{schema: proto.CloneOf(s)}
-	if s.GetDefinition() != "" {
-		var err error
-		if revision.compiled, err = compileBody(s); err != nil {
-			return err
-		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	revisions := r.byName[name]
-	if revisionIndex(revisions, s.GetRevisionId()) >= 0 {
-		return alreadyExists("schema revision", name+"@"+s.GetRevisionId())
-	}
-	r.byName[name] = append(slices.Clip(revisions), revision)
+	r.byName[s.GetName()] = append(r.byName[s.GetName()], schemaRevision{schema: s, compiled: compiled})
 	return nil
 }
 
 // CreateSchema implements pubsubpb.SchemaServiceServer.
 func (r *schemaRegistry) CreateSchema(_ context.Context, req *pubsubpb.CreateSchemaRequest) (*pubsubpb.Schema, error) {
-	if _, err := parseProject(req.GetParent()); err != nil {
+	if err := checkProject(req.GetParent()); err != nil {
 		return nil, err
 	}
 	name := req.GetParent() + "/schemas/" + req.GetSchemaId()
-	if _, _, err := parseName(schemas, name); err != nil {
-		return nil, err
-	}
-	if r.exists(name) { // this error comes before errors of the definition
-		return nil, alreadyExists("schema", name)
-	}
-	compiled, err := compileBody(req.GetSchema())
-	if err != nil {
+	if err := checkName(schemas, name); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.byName[name]) > 0 {
-		return nil, alreadyExists("schema", name)
+		return nil, alreadyExists(name)
+	}
+	compiled, err := compileBody(req.GetSchema())
+	if err != nil {
+		return nil, err
 	}
 	return r.add(name, req.GetSchema(), compiled), nil
 }
@@ -173,28 +133,23 @@ func (r *schemaRegistry) GetSchema(_ context.Context, req *pubsubpb.GetSchemaReq
 }
 
 // ListSchemas implements pubsubpb.SchemaServiceServer. It returns the newest
-// revision of each schema of a project.
+// revision of each schema of a project, on one page.
 func (r *schemaRegistry) ListSchemas(_ context.Context, req *pubsubpb.ListSchemasRequest) (*pubsubpb.ListSchemasResponse, error) {
-	if _, err := parseProject(req.GetParent()); err != nil {
+	if err := checkProject(req.GetParent()); err != nil {
 		return nil, err
 	}
-	var found []*pubsubpb.Schema
+	response := &pubsubpb.ListSchemasResponse{}
 	r.mu.RLock()
-	for name, revisions := range r.byName {
+	defer r.mu.RUnlock()
+	for _, name := range slices.Sorted(maps.Keys(r.byName)) {
 		if strings.HasPrefix(name, req.GetParent()+"/schemas/") {
-			found = append(found, newestRevision(revisions).schema)
+			response.Schemas = append(response.Schemas, viewOf(newestRevision(r.byName[name]).schema, req.GetView()))
 		}
 	}
-	r.mu.RUnlock()
-	slices.SortFunc(found, func(a, b *pubsubpb.Schema) int { return cmp.Compare(a.GetName(), b.GetName()) })
-	found, next, err := page(found, (*pubsubpb.Schema).GetName, req.GetPageSize(), req.GetPageToken())
-	if err != nil {
-		return nil, err
-	}
-	return &pubsubpb.ListSchemasResponse{Schemas: viewsOf(found, req.GetView()), NextPageToken: next}, nil
+	return response, nil
 }
 
-// ListSchemaRevisions implements pubsubpb.SchemaServiceServer. It returns the newest first.
+// ListSchemaRevisions implements pubsubpb.SchemaServiceServer. It returns the newest first, on one page.
 func (r *schemaRegistry) ListSchemaRevisions(
 	_ context.Context, req *pubsubpb.ListSchemaRevisionsRequest,
 ) (*pubsubpb.ListSchemaRevisionsResponse, error) {
@@ -202,36 +157,18 @@ func (r *schemaRegistry) ListSchemaRevisions(
 	if err != nil {
 		return nil, err
 	}
-	type row struct {
-		schema *pubsubpb.Schema
-		key    string // page sorts by it: smaller for newer revisions, and never changes
+	response := &pubsubpb.ListSchemaRevisionsResponse{}
+	for _, revision := range slices.Backward(revisions) {
+		response.Schemas = append(response.Schemas, viewOf(revision.schema, req.GetView()))
 	}
-	var rows []row
-	for i, revision := range slices.Backward(revisions) {
-		if revision.compiled != nil {
-			rows = append(rows, row{revision.schema, fmt.Sprintf("%010d", math.MaxInt32-i)})
-		}
-	}
-	rows, next, err := page(rows, func(r row) string { return r.key }, req.GetPageSize(), req.GetPageToken())
-	if err != nil {
-		return nil, err
-	}
-	var found []*pubsubpb.Schema
-	for _, row := range rows {
-		found = append(found, row.schema)
-	}
-	return &pubsubpb.ListSchemaRevisionsResponse{Schemas: viewsOf(found, req.GetView()), NextPageToken: next}, nil
+	return response, nil
 }
 
 // CommitSchema implements pubsubpb.SchemaServiceServer.
 func (r *schemaRegistry) CommitSchema(_ context.Context, req *pubsubpb.CommitSchemaRequest) (*pubsubpb.Schema, error) {
 	name := req.GetName()
-	revisions, err := r.revisions(name)
-	if err != nil {
+	if _, err := r.revisions(name); err != nil {
 		return nil, err
-	}
-	if was, is := newestRevision(revisions).schema.GetType(), req.GetSchema().GetType(); was != is {
-		return nil, status.Errorf(codes.InvalidArgument, "schema.type is %v, but the type of %s is %v", is, name, was)
 	}
 	compiled, err := compileBody(req.GetSchema())
 	if err != nil {
@@ -240,50 +177,20 @@ func (r *schemaRegistry) CommitSchema(_ context.Context, req *pubsubpb.CommitSch
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.byName[name]) == 0 { // deleted meanwhile
-		return nil, notFound("schema", name)
+		return nil, notFound(name)
 	}
 	for _, revision := range r.byName[name] {
-		if revision.compiled != nil && revision.schema.GetDefinition() == req.GetSchema().GetDefinition() {
-			return nil, alreadyExists("schema revision with this definition", name+"@"+revision.schema.GetRevisionId())
-		}
-	}
-	for _, revision := range r.byName[name] {
-		if revision.compiled == nil {
-			continue
+		if revision.schema.GetDefinition() == req.GetSchema().GetDefinition() {
+			return nil, alreadyExists(name + "@" + revision.schema.GetRevisionId())
 		}
 		if err := compiled.compatibleWith(revision.compiled); err != nil {
 			return nil, err
 		}
 	}
-	if err := r.checkRoom(name); err != nil {
-		return nil, err
+	if len(r.byName[name]) >= maxRevisions {
+		return nil, status.Errorf(codes.ResourceExhausted, "schema %s has %d revisions, which is the maximum; delete one first", name, maxRevisions)
 	}
 	return r.add(name, req.GetSchema(), compiled), nil
-}
-
-// RollbackSchema implements pubsubpb.SchemaServiceServer.
-func (r *schemaRegistry) RollbackSchema(_ context.Context, req *pubsubpb.RollbackSchemaRequest) (*pubsubpb.Schema, error) {
-	name := req.GetName()
-	if _, _, err := parseName(schemas, name); err != nil {
-		return nil, err
-	}
-	if req.GetRevisionId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "revision_id is empty, but must name the revision to roll back to")
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.byName[name]) == 0 {
-		return nil, notFound("schema", name)
-	}
-	index, err := revisionOf(name, r.byName[name], req.GetRevisionId())
-	if err != nil {
-		return nil, err
-	}
-	if err := r.checkRoom(name); err != nil {
-		return nil, err
-	}
-	old := r.byName[name][index]
-	return r.add(name, old.schema, old.compiled), nil
 }
 
 // DeleteSchemaRevision implements pubsubpb.SchemaServiceServer. It returns the
@@ -292,7 +199,7 @@ func (r *schemaRegistry) DeleteSchemaRevision(
 	_ context.Context, req *pubsubpb.DeleteSchemaRevisionRequest,
 ) (*pubsubpb.Schema, error) {
 	name, id, ok := strings.Cut(req.GetName(), "@")
-	if _, _, err := parseName(schemas, name); err != nil {
+	if err := checkName(schemas, name); err != nil {
 		return nil, err
 	}
 	if !ok || id == "" {
@@ -301,80 +208,34 @@ func (r *schemaRegistry) DeleteSchemaRevision(
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.byName[name]) == 0 {
-		return nil, notFound("schema", name)
+		return nil, notFound(name)
 	}
 	index, err := revisionOf(name, r.byName[name], id)
 	if err != nil {
 		return nil, err
 	}
-	if countRevisions(r.byName[name]) == 1 {
+	if len(r.byName[name]) == 1 {
 		return nil, status.Errorf(codes.FailedPrecondition, "revision %s is the last one of its schema; delete the schema instead", req.GetName())
 	}
-	revisions := slices.Clone(r.byName[name])
-	place := proto.CloneOf(revisions[index].schema)
-	place.Definition = ""
-	revisions[index] = schemaRevision{schema: place}
-	r.set(name, revisions)
-	return viewOf(newestRevision(revisions).schema, pubsubpb.SchemaView_FULL), nil
+	r.byName[name] = slices.Delete(slices.Clone(r.byName[name]), index, index+1)
+	return viewOf(newestRevision(r.byName[name]).schema, pubsubpb.SchemaView_FULL), nil
 }
 
 // DeleteSchema implements pubsubpb.SchemaServiceServer. After that, topics with the
 // schema refuse all messages.
 func (r *schemaRegistry) DeleteSchema(_ context.Context, req *pubsubpb.DeleteSchemaRequest) (*emptypb.Empty, error) {
 	name := req.GetName()
-	if _, _, err := parseName(schemas, name); err != nil {
+	if err := checkName(schemas, name); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.byName[name]) == 0 {
-		return nil, notFound("schema", name)
+		return nil, notFound(name)
 	}
-	r.set(name, nil)
+	delete(r.byName, name)
+	r.onDelete(name)
 	return &emptypb.Empty{}, nil
-}
-
-// ValidateSchema implements pubsubpb.SchemaServiceServer.
-func (r *schemaRegistry) ValidateSchema(
-	_ context.Context, req *pubsubpb.ValidateSchemaRequest,
-) (*pubsubpb.ValidateSchemaResponse, error) {
-	if _, err := parseProject(req.GetParent()); err != nil {
-		return nil, err
-	}
-	if _, err := compileBody(req.GetSchema()); err != nil {
-		return nil, err
-	}
-	return &pubsubpb.ValidateSchemaResponse{}, nil
-}
-
-// ValidateMessage implements pubsubpb.SchemaServiceServer. Its error says what is
-// wrong with the message, unlike an error of Publish.
-func (r *schemaRegistry) ValidateMessage(
-	_ context.Context, req *pubsubpb.ValidateMessageRequest,
-) (*pubsubpb.ValidateMessageResponse, error) {
-	if _, err := parseProject(req.GetParent()); err != nil {
-		return nil, err
-	}
-	var compiled *compiledSchema
-	switch spec := req.GetSchemaSpec().(type) {
-	case *pubsubpb.ValidateMessageRequest_Name:
-		revision, err := r.find(spec.Name)
-		if err != nil {
-			return nil, err
-		}
-		compiled = revision.compiled
-	case *pubsubpb.ValidateMessageRequest_Schema:
-		var err error
-		if compiled, err = compileBody(spec.Schema); err != nil {
-			return nil, err
-		}
-	default:
-		return nil, status.Error(codes.InvalidArgument, "schema_spec is empty, but must be a name or a schema")
-	}
-	if err := compiled.validate(req.GetMessage(), req.GetEncoding()); err != nil {
-		return nil, err
-	}
-	return &pubsubpb.ValidateMessageResponse{}, nil
 }
 
 // compileBody compiles the schema of a request, if this server supports its type.
@@ -395,16 +256,15 @@ func compileBody(s *pubsubpb.Schema) (*compiledSchema, error) {
 	}
 }
 
-// revisions returns the revisions of a schema, oldest first, including deleted ones.
-// At least one is not deleted.
+// revisions returns the revisions of a schema, oldest first. There is at least one.
 func (r *schemaRegistry) revisions(name string) ([]schemaRevision, error) {
-	if _, _, err := parseName(schemas, name); err != nil {
+	if err := checkName(schemas, name); err != nil {
 		return nil, err
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if len(r.byName[name]) == 0 {
-		return nil, notFound("schema", name)
+		return nil, notFound(name)
 	}
 	return r.byName[name], nil
 }
@@ -427,108 +287,30 @@ func (r *schemaRegistry) find(name string) (schemaRevision, error) {
 	return revisions[index], nil
 }
 
-// checkRoom returns an error if a schema has no room for one more revision. It is
-// called with mu held.
-func (r *schemaRegistry) checkRoom(name string) error {
-	if countRevisions(r.byName[name]) >= maxRevisions {
-		return status.Errorf(codes.ResourceExhausted, "schema %s has %d revisions, which is the maximum; delete one first", name, maxRevisions)
-	}
-	return nil
-}
-
 // add adds a definition as the newest revision of a schema, and returns it. It is
 // called with mu held.
 func (r *schemaRegistry) add(name string, s *pubsubpb.Schema, compiled *compiledSchema) *pubsubpb.Schema {
 	revisions := r.byName[name]
-	id := newRevisionID()
-	for revisionIndex(revisions, id) >= 0 {
-		id = newRevisionID()
-	}
 	added := &pubsubpb.Schema{
 		Name:               name,
 		Type:               s.GetType(),
 		Definition:         s.GetDefinition(),
-		RevisionId:         id,
+		RevisionId:         fmt.Sprintf("%08x", uuid.New().ID()), // 8 random hex digits
 		RevisionCreateTime: timestamppb.New(r.now()),
 	}
-	r.set(name, append(slices.Clip(revisions), schemaRevision{schema: added, compiled: compiled}))
+	r.byName[name] = append(slices.Clip(revisions), schemaRevision{schema: added, compiled: compiled})
 	return viewOf(added, pubsubpb.SchemaView_FULL)
 }
 
-// newRevisionID returns 8 random hex digits.
-func newRevisionID() string { return fmt.Sprintf("%08x", uuid.New().ID()) }
+func newestRevision(revisions []schemaRevision) schemaRevision { return revisions[len(revisions)-1] }
 
-// set replaces the revisions of a schema. Without revisions, the schema is deleted.
-// It is called with mu held.
-func (r *schemaRegistry) set(name string, revisions []schemaRevision) {
-	if len(revisions) == 0 {
-		delete(r.byName, name)
-	} else {
-		r.byName[name] = revisions
-	}
-	if r.onChange != nil {
-		r.onChange(name, revisionSchemas(revisions))
-	}
-}
-
-// newestRevision returns the newest revision that is not deleted. There is always
-// one.
-func newestRevision(revisions []schemaRevision) schemaRevision {
-	for _, revision := range slices.Backward(revisions) {
-		if revision.compiled != nil {
-			return revision
-		}
-	}
-	return schemaRevision{}
-}
-
-// countRevisions counts the revisions that are not deleted.
-func countRevisions(revisions []schemaRevision) int {
-	n := 0
-	for _, revision := range revisions {
-		if revision.compiled != nil {
-			n++
-		}
-	}
-	return n
-}
-
-// revisionIndex returns the index of a revision, which may be deleted. It returns -1
-// if there never was one.
-func revisionIndex(revisions []schemaRevision, id string) int {
-	return slices.IndexFunc(revisions, func(r schemaRevision) bool { return r.schema.GetRevisionId() == id })
-}
-
-// revisionOf returns the index of a revision. It returns NOT_FOUND if the revision is
-// deleted or never existed.
+// revisionOf returns the index of a revision, or NOT_FOUND.
 func revisionOf(name string, revisions []schemaRevision, id string) (int, error) {
-	index := revisionIndex(revisions, id)
-	if index < 0 || revisions[index].compiled == nil {
-		return 0, notFound("schema revision", name+"@"+id)
+	index := slices.IndexFunc(revisions, func(r schemaRevision) bool { return r.schema.GetRevisionId() == id })
+	if index < 0 {
+		return 0, notFound(name + "@" + id)
 	}
 	return index, nil
-}
-
-// revisionRange returns the indexes of the first and the last revision of a range,
-// both inclusive. They may be deleted revisions. ok is false if the schema never had
-// one of them.
-func revisionRange(revisions []schemaRevision, settings *pubsubpb.SchemaSettings) (first, last int, ok bool) {
-	first, last = 0, len(revisions)-1
-	if id := settings.GetFirstRevisionId(); id != "" {
-		first = revisionIndex(revisions, id)
-	}
-	if id := settings.GetLastRevisionId(); id != "" {
-		last = revisionIndex(revisions, id)
-	}
-	return first, last, first >= 0 && last >= 0
-}
-
-func revisionSchemas(revisions []schemaRevision) []*pubsubpb.Schema {
-	var all []*pubsubpb.Schema
-	for _, revision := range revisions {
-		all = append(all, revision.schema)
-	}
-	return all
 }
 
 // viewOf returns a copy of a schema. Only the FULL view has the definition.
@@ -538,12 +320,4 @@ func viewOf(s *pubsubpb.Schema, view pubsubpb.SchemaView) *pubsubpb.Schema {
 		s.Definition = ""
 	}
 	return s
-}
-
-func viewsOf(all []*pubsubpb.Schema, view pubsubpb.SchemaView) []*pubsubpb.Schema {
-	var shown []*pubsubpb.Schema
-	for _, s := range all {
-		shown = append(shown, viewOf(s, view))
-	}
-	return shown
 }

@@ -2,7 +2,6 @@ package pubsublocal_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -89,15 +87,6 @@ func ack(t testing.TB, client *pubsub.Client, messages ...*pubsubpb.ReceivedMess
 		r.AckIds = append(r.AckIds, m.GetAckId())
 	}
 	if err := client.SubscriptionAdminClient.Acknowledge(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func nack(t testing.TB, client *pubsub.Client, m *pubsubpb.ReceivedMessage) {
-	t.Helper()
-	if err := client.SubscriptionAdminClient.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{
-		Subscription: testSub, AckIds: []string{m.GetAckId()},
-	}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -215,56 +204,6 @@ func TestStreamOfClientThatReadsNothing(t *testing.T) {
 	}
 	if again != 30 {
 		t.Errorf("%d messages went to others after the cut, want 30", again)
-	}
-}
-
-// If the service account lacks its roles, no attempt is counted and nothing is
-// forwarded. [K11]
-func TestDeadLetterRights(t *testing.T) {
-	t.Parallel()
-	server, client := start(t, pubsublocal.Config{}, func(s *pubsubpb.Subscription) {
-		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: testTopic, MaxDeliveryAttempts: 5}
-	})
-	server.SetDeadLetterRights(false)
-	if err := publish(t.Context(), client, "a"); err != nil {
-		t.Fatal(err)
-	}
-	for range 10 {
-		nack(t, client, pull(t, client)[0])
-	}
-	server.SetDeadLetterRights(true)
-	for want := range int32(5) {
-		m := pull(t, client)[0]
-		if got := m.GetDeliveryAttempt(); got != want+1 {
-			t.Errorf("delivery_attempt = %d, want %d", got, want+1)
-		}
-		nack(t, client, m)
-	}
-	if got := pull(t, client)[0].GetMessage().GetAttributes()["CloudPubSubDeadLetterSourceDeliveryCount"]; got != "5" {
-		t.Errorf("the dead letter has the count %q, want 5", got)
-	}
-}
-
-// A server in memory does not listen, and has the same API through Conn.
-func TestInMemory(t *testing.T) {
-	t.Parallel()
-	server, err := pubsublocal.Start(pubsublocal.Config{InMemory: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := server.Conn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := pubsub.NewClient(t.Context(), "test", option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: testTopic}); err != nil {
-		t.Error(err)
-	}
-	if err := errors.Join(client.Close(), server.Close()); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
+
+// streamLifetime is the time after which the server ends a StreamingPull.
+const streamLifetime = 30 * time.Minute
 
 // stream is an open StreamingPull, or a waiting Pull. The lock of the
 // subscription guards the fields that change.
@@ -124,7 +125,7 @@ func (p *subscriberService) StreamingPull(g pubsubpb.Subscriber_StreamingPullSer
 	if err != nil {
 		return err
 	}
-	if err := checkReference(subscriptions, first.GetSubscription()); err != nil {
+	if err := checkName(subscriptions, first.GetSubscription()); err != nil {
 		return err
 	}
 	if seconds := first.GetStreamAckDeadlineSeconds(); seconds < 10 || seconds > 600 {
@@ -153,7 +154,7 @@ func (p *subscriberService) StreamingPull(g pubsubpb.Subscriber_StreamingPullSer
 		sub.endStream(st, status.Error(codes.Unavailable,
 			"The StreamingPull stream closed for an expected reason and should be recreated, which is done automatically if using the client libraries."))
 	})
-	lifetime.set(p.server.clock.Now().Add(p.server.streamLifetime))
+	lifetime.set(p.server.clock.Now().Add(streamLifetime))
 	defer lifetime.set(time.Time{})
 	received := make(chan error, 1)
 	go func() { received <- sub.receive(st, g) }() // it ends when this method returns, because Recv then returns
@@ -282,9 +283,6 @@ func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) er
 		if err != nil {
 			return err
 		}
-		if err := result.written.wait(); err != nil {
-			return err
-		}
 		if result.exactlyOnce {
 			confirmation.AcknowledgeConfirmation = &pubsubpb.StreamingPullResponse_AcknowledgeConfirmation{
 				AckIds: result.ok, InvalidAckIds: result.invalid, UnorderedAckIds: result.unorder,
@@ -319,7 +317,7 @@ func (s *subscription) endStream(st *stream, why error) {
 
 // Pull implements google.pubsub.v1.Subscriber.
 func (p *subscriberService) Pull(ctx context.Context, r *pubsubpb.PullRequest) (*pubsubpb.PullResponse, error) {
-	if err := checkReference(subscriptions, r.GetSubscription()); err != nil {
+	if err := checkName(subscriptions, r.GetSubscription()); err != nil {
 		return nil, err
 	}
 	if r.GetMaxMessages() < 1 {
@@ -348,11 +346,6 @@ func (p *subscriberService) Pull(ctx context.Context, r *pubsubpb.PullRequest) (
 func (p *subscriberService) wait(ctx context.Context, st *stream) {
 	const longest = 20 * time.Second
 	limit := p.server.clock.Now().Add(longest)
-	if values := metadata.ValueFromIncomingContext(ctx, "x-server-timeout"); len(values) > 0 {
-		if seconds, err := strconv.ParseFloat(values[0], 64); err == nil && seconds > 0 && seconds < longest.Seconds() {
-			limit = p.server.clock.Now().Add(time.Duration(seconds * float64(time.Second)))
-		}
-	}
 	if deadline, ok := ctx.Deadline(); ok {
 		// Leaves time for the response to reach the caller, also on a busy
 		// machine.

@@ -2,14 +2,13 @@ package pubsublocal
 
 import (
 	"cmp"
+	"hash/crc32"
 	"slices"
 	"sync"
 	"time"
 	"unique"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -23,46 +22,40 @@ type subscription struct {
 	server *Server
 	name   string
 	topic  *topic
-	mark   uint32 // part of its ack ids, which no other subscription has
+	mark   uint32 // part of its ack ids: the checksum of its name, so that it is the same after a restart
 
-	mu            sync.Mutex
-	cfg           *pubsubpb.Subscription // the value is never changed, only replaced
-	filter        filter
-	closed        error                    // why nothing can be received any more; nil: it can
-	backlog       deque[*delivery]         // unacknowledged messages in the order of publishing, and some that are done
-	done          int                      // number of deliveries in backlog that are done
-	lent          table[uint64, *delivery] // by lease; only the newest lease of each delivery
-	lastLease     uint64                   // number of the newest lease
-	ready         deque[*delivery]         // deliveries that are ready and have no key
-	keys          table[unique.Handle[string], *keyQueue]
-	readyKeys     deque[*keyQueue] // keys that may have something to deliver, and some that have nothing left
-	afterRun      bool             // the last delivery had a key: the next one is from ready
-	deadlines     deadlines        // of leases and retries
-	acked         deque[*message]  // messages that retain_acked_messages retains, in the order of acks
-	retainedUntil time.Time        // until then, no message in backlog is dropped because of its age
-	confirmed     confirmed        // exactly-once: leases whose ack may be repeated
-	streams       []*stream        // open streams and waiting Pulls
-	next          int              // index of the stream whose turn it is
-	duplicates    int              // how many more acknowledged messages are delivered again: a fault
-	letters       []*delivery      // to be forwarded as dead letters when mu is unlocked
-	used          time.Time        // time of the last use
-	timer         *timer
-	armed         time.Time // when timer runs; zero: not set
+	mu         sync.Mutex
+	cfg        *pubsubpb.Subscription // the value is never changed, only replaced
+	filter     filter
+	closed     error                    // why nothing can be received any more; nil: it can
+	backlog    deque[*delivery]         // unacknowledged messages in the order of publishing, and some that are done
+	done       int                      // number of deliveries in backlog that are done
+	lent       table[uint64, *delivery] // by lease; only the newest lease of each delivery
+	lastLease  uint64                   // number of the newest lease
+	ready      deque[*delivery]         // deliveries that are ready and have no key
+	keys       table[unique.Handle[string], *keyQueue]
+	readyKeys  deque[*keyQueue] // keys that may have something to deliver, and some that have nothing left
+	afterRun   bool             // the last delivery had a key: the next one is from ready
+	deadlines  deadlines        // of leases and retries
+	acked      deque[*message]  // messages that retain_acked_messages retains, in the order of acks
+	confirmed  confirmed        // exactly-once: leases whose ack may be repeated
+	streams    []*stream        // open streams and waiting Pulls
+	next       int              // index of the stream whose turn it is
+	duplicates int              // how many more acknowledged messages are delivered again: a fault
+	letters    []*delivery      // to be forwarded as dead letters when mu is unlocked
+	timer      *timer
+	armed      time.Time // when timer runs; zero: not set
 }
 
 func newSubscription(t *topic, cfg *pubsubpb.Subscription, f filter) *subscription {
-	now := t.server.clock.Now()
 	s := &subscription{
-		server: t.server, name: cfg.GetName(), topic: t, mark: t.server.lastMark.Add(1),
+		server: t.server, name: cfg.GetName(), topic: t, mark: crc32.ChecksumIEEE([]byte(cfg.GetName())),
 		cfg: cfg, filter: f,
 		// After a restart, the leases must be new, so that an old ack id does
 		// not match.
-		lastLease: uint64(now.UnixMicro()),
-		used:      now,
+		lastLease: uint64(t.server.clock.Now().UnixMicro()),
 	}
-	s.timer = t.server.clock.newTimer(s.tick)
-	s.mu.Lock()
-	s.unlock()
+	s.timer = t.server.clock.newTimer(s.settleNow)
 	return s
 }
 
@@ -88,8 +81,6 @@ func (s *subscription) update(f func(*pubsubpb.Subscription) (*pubsubpb.Subscrip
 		return err
 	}
 	s.cfg = cfg
-	now := s.server.clock.Now()
-	s.used = now
 	if !cfg.GetRetainAckedMessages() {
 		s.acked = deque[*message]{}
 	}
@@ -98,12 +89,12 @@ func (s *subscription) update(f func(*pubsubpb.Subscription) (*pubsubpb.Subscrip
 			s.backlog.at(i).attempts, s.backlog.at(i).counted = 0, false
 		}
 	}
-	s.settle(now)
+	s.settle(s.server.clock.Now())
 	return nil
 }
 
-// retentionChanged applies a new retention of the topic. [C6]
-func (s *subscription) retentionChanged() {
+// settleNow applies what is due, such as a new retention of the topic. The timer calls it, too. [C6]
+func (s *subscription) settleNow() {
 	s.mu.Lock()
 	defer s.unlock()
 	s.settle(s.server.clock.Now())
@@ -145,21 +136,6 @@ func (s *subscription) unlock() {
 	}
 }
 
-// tick is called by the timer.
-func (s *subscription) tick() {
-	now := s.server.clock.Now()
-	s.mu.Lock()
-	s.armed = time.Time{}
-	if s.closed == nil {
-		s.expire(now)
-	}
-	idle := s.closed == nil && s.idleUntil().Before(now.Add(time.Nanosecond)) && !s.inUse()
-	s.unlock()
-	if idle {
-		s.server.expireSubscription(s)
-	}
-}
-
 // expire handles everything that is due: deadlines, retention, and
 // confirmations.
 func (s *subscription) expire(now time.Time) {
@@ -188,27 +164,13 @@ func (s *subscription) retention() time.Duration {
 
 // dropAt returns when an unacknowledged message is dropped.
 func (s *subscription) dropAt(m *message) time.Time {
-	at := m.publishTime().Add(s.retention() + time.Millisecond)
-	if at.Before(s.retainedUntil) {
-		return s.retainedUntil
-	}
-	return at
+	return m.publishTime().Add(s.retention() + time.Millisecond)
 }
 
 // forgetAt returns when an acknowledged message is dropped. Until then, a seek
 // can bring it back. [D13]
 func (s *subscription) forgetAt(m *message) time.Time {
 	return m.publishTime().Add(s.cfg.GetMessageRetentionDuration().AsDuration() + time.Millisecond)
-}
-
-func (s *subscription) inUse() bool { return len(s.streams) > 0 }
-
-// idleUntil returns when the subscription expires if it is not used.
-func (s *subscription) idleUntil() time.Time {
-	if ttl := s.cfg.GetExpirationPolicy().GetTtl(); ttl != nil {
-		return s.used.Add(ttl.AsDuration())
-	}
-	return time.Unix(1<<40, 0)
 }
 
 // arm sets the timer to the next time at which something is due. The timer may
@@ -219,9 +181,6 @@ func (s *subscription) arm() {
 		return
 	}
 	next := time.Unix(1<<40, 0)
-	if !s.inUse() { // a subscription in use does not expire, and shut calls arm again
-		next = s.idleUntil()
-	}
 	if len(s.deadlines) > 0 {
 		next = earlier(next, s.deadlines[0].deadline)
 	}
@@ -240,25 +199,12 @@ func (s *subscription) arm() {
 	}
 }
 
-// use records that the subscription is used. It returns an error if the
-// subscription is deleted or detached.
-func (s *subscription) use() error {
-	if s.closed != nil {
-		return s.closed
-	}
-	s.used = s.server.clock.Now()
-	return nil
-}
-
 // open adds a stream or a Pull.
 func (s *subscription) open(st *stream) error {
 	s.mu.Lock()
 	defer s.unlock()
-	if err := s.use(); err != nil {
-		return err
-	}
-	if s.cfg.GetPushConfig().GetPushEndpoint() != "" {
-		return status.Error(codes.FailedPrecondition, "This method is not supported for push subscriptions.")
+	if s.closed != nil {
+		return s.closed
 	}
 	s.streams = append(s.streams, st)
 	return nil
@@ -269,7 +215,6 @@ func (s *subscription) open(st *stream) error {
 func (s *subscription) shut(st *stream) {
 	s.mu.Lock()
 	defer s.unlock()
-	s.used = s.server.clock.Now()
 	st.ended = true
 	s.streams = slices.DeleteFunc(s.streams, func(other *stream) bool { return other == st })
 	st.out, st.confirmations = nil, nil // a delivery may refer to the stream for a long time

@@ -12,27 +12,24 @@ import (
 
 // topic assigns ids to messages and passes them to its subscriptions.
 //
-// Locks are taken in the order registry, topic, subscription. Only the lock of the
-// registry is held while something waits: a change of a resource waits for the journal
-// under it. Publishing and delivery do not take that lock.
+// Locks are taken in the order registry, topic, subscription. Publishing and delivery do
+// not take the lock of the registry.
 type topic struct {
 	server    *Server
 	name      string
-	number    uint64       // its number in the journal; a topic that is created again under the same name has another one
-	gone      atomic.Bool  // deleted, but subscriptions and snapshots may still refer to it
+	gone      atomic.Bool  // deleted, but subscriptions may still refer to it
 	retention atomic.Int64 // message_retention_duration; 0: none
 
 	mu            sync.Mutex
 	cfg           *pubsubpb.Topic // guarded by mu: the value is never changed, only replaced
 	lastTime      int64           // guarded by mu
 	subscriptions []*subscription // guarded by mu
-	snapshots     []*snapshot     // guarded by mu: each gets every new message
 	log           deque[*message] // guarded by mu: messages that message_retention_duration of the topic retains
 	trimming      *timer
 }
 
 func newTopic(s *Server, cfg *pubsubpb.Topic) *topic {
-	t := &topic{server: s, name: cfg.GetName(), number: s.lastID.Add(1), cfg: cfg}
+	t := &topic{server: s, name: cfg.GetName(), cfg: cfg}
 	t.retention.Store(int64(cfg.GetMessageRetentionDuration().AsDuration()))
 	t.trimming = s.clock.newTimer(func() {
 		t.mu.Lock()
@@ -64,9 +61,9 @@ func (t *topic) config() *pubsubpb.Topic {
 // their ids.
 func (t *topic) publish(drafts []draft) ([]*message, error) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.gone.Load() {
-		t.mu.Unlock()
-		return nil, notFound("topic", t.name)
+		return nil, notFound(t.name)
 	}
 	now := t.server.clock.Now()
 	t.lastTime = max(t.lastTime, now.UnixMilli())
@@ -75,7 +72,6 @@ func (t *topic) publish(drafts []draft) ([]*message, error) {
 	for i := range drafts {
 		messages[i] = drafts[i].stamp(last-uint64(len(drafts)-1-i), t.lastTime) //nolint:gosec // i is an index of drafts
 	}
-	written := t.server.journal.published(t, messages)
 	t.server.observePublished(t, messages)
 	if t.retention.Load() > 0 {
 		for _, m := range messages {
@@ -83,14 +79,10 @@ func (t *topic) publish(drafts []draft) ([]*message, error) {
 		}
 		t.trim(now)
 	}
-	for _, s := range t.snapshots {
-		s.later = append(s.later, messages...)
-	}
 	for _, s := range t.subscriptions {
 		s.offer(drafts, messages, now)
 	}
-	t.mu.Unlock()
-	return messages, written.wait()
+	return messages, nil
 }
 
 // trim drops the messages that the topic no longer retains. It is called with mu held.
@@ -126,7 +118,7 @@ func (t *topic) setConfig(cfg *pubsubpb.Topic) {
 	attached := slices.Clone(t.subscriptions)
 	t.mu.Unlock() // the calls below may publish dead letters, which locks a topic
 	for _, s := range attached {
-		s.retentionChanged()
+		s.settleNow()
 	}
 }
 
@@ -151,21 +143,6 @@ func (t *topic) remove(s *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.subscriptions = slices.DeleteFunc(t.subscriptions, func(other *subscription) bool { return other == s })
-}
-
-// attached returns the names of the subscriptions and snapshots of the topic.
-func (t *topic) attached() (subscriptions, snapshots []string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, s := range t.subscriptions {
-		subscriptions = append(subscriptions, s.name)
-	}
-	for _, s := range t.snapshots {
-		snapshots = append(snapshots, s.name)
-	}
-	slices.Sort(subscriptions)
-	slices.Sort(snapshots)
-	return subscriptions, snapshots
 }
 
 // close ends the topic. Its subscriptions keep their messages.

@@ -15,6 +15,7 @@ import (
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -48,7 +49,7 @@ func (m *machine) startWay(ctx context.Context, connections int32, t *times) (_ 
 	if w.client, err = w.server.Client(ctx, project); err != nil {
 		return nil, err
 	}
-	outbox.RetrySoon(w.client)
+	reconnect.RetrySoon(w.client)
 	return w, localtopics.Create(ctx, w.client, localbroker.Resources{})
 }
 

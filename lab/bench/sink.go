@@ -13,6 +13,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/reconnect"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -160,7 +161,7 @@ func (k *sink) broker(ctx context.Context, inFlight int) (outbox.Broker, func() 
 	if err != nil {
 		return nil, nil, err
 	}
-	outbox.RetrySoon(client)
+	reconnect.RetrySoon(client)
 	topic := outbox.NewTopic(client.Publisher(k.topic), 4*time.Second, inFlight)
 	return topic, func() error { topic.Stop(); return client.Close() }, nil
 }

@@ -14,6 +14,7 @@ import (
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
 )
 
 // Who waits for a connection in vain is told so while there is time to do
@@ -76,7 +77,7 @@ func TestWaitForConnection(t *testing.T) {
 // then says nothing about them: they are not slow.
 func TestSilentDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
-	network := storetest.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, storetest.URL(t))
 	pool, err := db.Open(t.Context(), network.URL+"&connect_timeout=1", 1, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strings"
@@ -88,9 +87,9 @@ func (c *controlPlane) start(t *testing.T) string {
 }
 
 // withPubSub passes requests for pubsub.example.com to a server, and records those that change something.
-func (c *controlPlane) withPubSub(addr string) {
-	to := &url.URL{Scheme: "http", Host: addr}
-	c.pubsub = &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }} // with its host, too
+func (c *controlPlane) withPubSub(addr string) (err error) {
+	c.pubsub, err = pubSubREST(addr)
+	return err
 }
 
 // changed returns the requests since the last call that changed something.

@@ -41,7 +41,9 @@ func newStand(t *testing.T) (*stand, bool) {
 		t.Fatalf("start Pub/Sub: %v", err)
 	}
 	t.Cleanup(func() { broker.Close() })
-	s.control.withPubSub(broker.Addr())
+	if err := s.control.withPubSub(broker.Addr()); err != nil {
+		t.Fatal(err)
+	}
 	var ok bool
 	if s.env, ok = gcloud(t, s.control); !ok {
 		return nil, false

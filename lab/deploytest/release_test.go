@@ -418,7 +418,7 @@ func checkService(t *testing.T, manifest object, serviceAccount string, env map[
 		{"execution environment", at(annotations, "run.googleapis.com/execution-environment"), "gen2"},
 		{"service account", at(spec, "serviceAccountName"), serviceAccount + "@" + project + ".iam.gserviceaccount.com"},
 		{"timeout", at(spec, "timeoutSeconds"), 3600.0},
-		{"concurrency, at most port.Config.MaxConcurrentStreams", at(spec, "containerConcurrency"), 250.0},
+		{"concurrency, at most the calls of one connection", at(spec, "containerConcurrency"), 250.0},
 		{"number of containers", len(list(at(spec, "containers"))), 1},
 		{"image", at(container, "image"), image},
 		{"port", at(container, "ports", 0, "name"), "h2c"},
@@ -541,7 +541,7 @@ func environment(container any) (values, secrets map[string]string) {
 func checkSettings(t *testing.T, container any) {
 	t.Helper()
 	values, secrets := environment(container)
-	env := []string{"LAB_DATABASE_WAIT=10ms", "PORT=0"}
+	env := []string{"PORT=0"}
 	for name, value := range values {
 		if value == "google" {
 			value = "none"

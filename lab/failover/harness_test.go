@@ -41,6 +41,7 @@ import (
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
 )
 
 const root = "../.."
@@ -341,7 +342,7 @@ func ask[T any](t *testing.T, target, sql string, args ...any) []T {
 type cluster struct {
 	primary, standby       *localpg.Server
 	primaryURL, standbyURL string
-	network                *storetest.Network
+	network                *rig.Network
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -352,7 +353,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.standby, c.standbyURL = newServer(t, localpg.Config{StandbyOf: c.primary})
-	c.network = storetest.NewNetwork(t, c.primaryURL)
+	c.network = rig.NewNetwork(t, c.primaryURL)
 	return c
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
 )
 
 func open(t *testing.T, target string) *pgxpool.Pool {
@@ -62,7 +62,7 @@ func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
 	t.Parallel()
 	const conns = 8 // so that one number is above every number of the server
 	server, pooled := start(t)
-	network := storetest.NewNetworkTo(t, pooled)
+	network := rig.NewNetworkTo(t, pooled)
 	pool, err := db.Open(t.Context(), network.URL+"&default_query_exec_mode=cache_describe", conns, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ import (
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
 )
 
 const project = "test-project"
@@ -84,7 +85,7 @@ type reactorChaos struct {
 	folder   string          // of the data of the database
 	logs     string          // folder of the logs of processes
 	database *localpg.Server // replaced when it crashes
-	network  *storetest.Network
+	network  *rig.Network
 	videos   videov1.VideoServiceClient
 
 	ended atomic.Int64 // processes
@@ -107,7 +108,7 @@ func newReactorChaos(t *testing.T, program string) *reactorChaos {
 	if _, err := db.Migrate(t.Context(), c.database.DSN("postgres"), slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
 		t.Fatal(err)
 	}
-	c.network = storetest.NewNetwork(t, c.database.DSN("postgres"))
+	c.network = rig.NewNetwork(t, c.database.DSN("postgres"))
 	var err error
 	if c.pubsub, err = localbroker.Start(); err != nil {
 		t.Fatal(err)
@@ -130,7 +131,7 @@ func newReactorChaos(t *testing.T, program string) *reactorChaos {
 	c.environ = []string{
 		"PATH=" + os.Getenv("PATH"), "PORT=0", "AUTH=off", "DATABASE_URL=" + c.network.URL, "PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + c.pubsub.Addr(),
 		// A dead publisher is replaced after the lease.
-		"LAB_OUTBOX_LEASE=3s", "LAB_OUTBOX_PUBLISH_TIMEOUT=1s", "LAB_OUTBOX_REQUEST_TIMEOUT=500ms", "LAB_DATABASE_WAIT=30s",
+		"LAB_OUTBOX_LEASE=3s", "LAB_OUTBOX_PUBLISH_TIMEOUT=1s", "LAB_OUTBOX_REQUEST_TIMEOUT=500ms",
 	}
 	return c
 }
@@ -255,6 +256,10 @@ func (c *reactorChaos) keep(ctx context.Context, t *testing.T, slot int, environ
 		}
 		_ = cmd.Wait() // how it ended is in its state
 		c.ended.Add(1)
+		if cmd.ProcessState.ExitCode() == 1 { // a start without the database
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
 		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
 			t.Errorf("process %d ended by itself: %s", slot, cmd.ProcessState)
 			return

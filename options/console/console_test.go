@@ -592,11 +592,24 @@ func TestShowsNow(t *testing.T) {
 // Without a database every page says so with status 503, and comes back by itself.
 func TestWithoutDatabase(t *testing.T) {
 	t.Parallel()
-	_, target := newDatabase(t)
-	network := storetest.NewNetwork(t, target)
-	c := start(t, network.URL)
+	pool, target := newDatabase(t)
+	name := pool.Config().ConnConfig.Database
+	admin, err := pgx.Connect(t.Context(), strings.Replace(storetest.Direct(t, target), "/"+name, "/postgres", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.WithoutCancel(t.Context()))
+	allow := func(connections bool) {
+		if _, err := admin.Exec(t.Context(), fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", name, connections)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := start(t, target)
 	c.get(t, "/")
-	network.Move(t, "postgres://nobody@127.0.0.1:1/none")
+	allow(false)
+	if _, err := admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
 		"/": "The command side cannot be read", "/stuck": "not available", "/audit": "not available",
 		"/aggregates/thing/" + uuid.NewString(): "not available", "/aggregates?q=text": "not available",
@@ -606,7 +619,7 @@ func TestWithoutDatabase(t *testing.T) {
 			return status == http.StatusServiceUnavailable && strings.Contains(body, want) && !strings.Contains(body, "Nothing is stuck")
 		})
 	}
-	network.Move(t, target)
+	allow(true)
 	eventually(t, "the page is as before", func() bool {
 		status, _, _ := c.do(t, http.MethodGet, "/", nil)
 		return status == http.StatusOK

@@ -56,8 +56,8 @@ func letIn(origins []string, next http.Handler) http.Handler {
 	c := cors.New(cors.Options{
 		AllowedOrigins: origins,
 		AllowedMethods: []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete},
-		AllowedHeaders: []string{"Authorization", "Content-Type", "If-Match", "Last-Event-ID", "X-Request-Id", "traceparent", "tracestate"},
-		ExposedHeaders: []string{"ETag", "Retry-After"},
+		AllowedHeaders: []string{"Authorization", "Content-Type", "Last-Event-ID", "X-Request-Id", "traceparent", "tracestate"},
+		ExposedHeaders: []string{"Retry-After"},
 		MaxAge:         int((2 * time.Hour).Seconds()), // the maximum in Chromium
 	})
 	return c.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,5 @@
 // Package conformance defines what a Pub/Sub server does, as test cases that run against any endpoint: a local server,
-// Google's emulator, or the service itself.
+// or the service itself.
 //
 // Each case has the number of the sentence that it tests. README.md explains the numbers. A case uses the official Go
 // client, and creates its own topics and subscriptions. It checks only what the client receives.
@@ -28,8 +28,6 @@ type Target struct {
 	Project string
 	// Options are the options of a client of the server.
 	Options []option.ClientOption
-	// HTTP is the base URL of the JSON API, such as http://127.0.0.1:8085. Empty: the cases of that API are skipped.
-	HTTP string
 	// Prompt says that all effects of a call have happened when it returns, so that cases need not wait for them.
 	Prompt bool
 	// Advance moves the clock of the server. Nil: cases that would wait for more than a minute are skipped.
@@ -44,33 +42,24 @@ type Case struct {
 	Sentence string
 	// Clock says that the case needs Target.Advance.
 	Clock bool
-	// HTTP says that the case needs Target.HTTP.
-	HTTP bool
-	Run  func(t *testing.T, e *Env)
+	Run   func(t *testing.T, e *Env)
 }
 
 // Cases returns all cases, section by section.
 func Cases() []Case {
 	return slices.Concat(names, publish, topicRetention, subscriptions, filters,
 		pull, streamingPull, streamingPullEnds, leases, ordering, orderingFailures,
-		exactlyOnce, deadLetters, seek, snapshotCases, schemas, schemaMessages, rest)
+		exactlyOnce, deadLetters, seek, schemas, schemaMessages)
 }
 
-// Run runs the cases. It calls open for a target per case. different maps the ids of cases that the server is known to
-// fail to the reason. They are skipped.
-func Run(t *testing.T, open func(t *testing.T) Target, different map[string]string) {
+// Run runs the cases. It calls open for a target per case.
+func Run(t *testing.T, open func(t *testing.T) Target) {
 	for _, c := range Cases() {
 		t.Run(c.ID, func(t *testing.T) {
-			if reason, ok := different[c.ID]; ok {
-				t.Skip("known difference: " + reason)
-			}
 			t.Parallel()
 			target := open(t)
 			if c.Clock && target.Advance == nil {
 				t.Skip("needs a clock that can be moved")
-			}
-			if c.HTTP && target.HTTP == "" {
-				t.Skip("needs the JSON API")
 			}
 			t.Log(c.Sentence)
 			c.Run(t, newEnv(t, target))
@@ -160,11 +149,14 @@ func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string
 	return response.GetMessageIds()
 }
 
-// Pull sends one Pull for up to limit messages. It waits for two seconds, unless the target is prompt. Google's
-// emulator returns an empty response a second before the deadline.
+// Pull sends one Pull for up to limit messages. It waits for two seconds for them, unless the target is prompt.
 func (e *Env) Pull(t *testing.T, sub string, limit int) []*pubsubpb.ReceivedMessage {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	wait := 2 * time.Second
+	if e.Prompt {
+		wait = patience // it returns at once
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
 	response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{
 		Subscription: sub, MaxMessages: int32(limit), //nolint:gosec // few

@@ -11,8 +11,6 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -38,41 +36,10 @@ func schemaIn(t *testing.T, e *Env, project string) string {
 	return schema.GetName()
 }
 
-func schemaRevision(t *testing.T, e *Env, name string) string {
-	t.Helper()
-	schema, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
-	if err != nil {
-		t.Fatalf("GetSchema: %v", err)
-	}
-	return schema.GetRevisionId()
-}
-
-// snapshotOf creates a snapshot of a subscription and returns its name.
-func snapshotOf(t *testing.T, e *Env, sub string, change ...func(*pubsubpb.CreateSnapshotRequest)) string {
-	t.Helper()
-	request := &pubsubpb.CreateSnapshotRequest{Name: e.Name("snapshots"), Subscription: sub}
-	for _, f := range change {
-		f(request)
-	}
-	if _, err := e.Subs.CreateSnapshot(t.Context(), request); err != nil {
-		t.Fatalf("CreateSnapshot: %v", err)
-	}
-	return request.GetName()
-}
-
 func seekToTime(t *testing.T, e *Env, sub string, at time.Time) {
 	t.Helper()
 	if _, err := e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{
 		Subscription: sub, Target: &pubsubpb.SeekRequest_Time{Time: timestamppb.New(at)},
-	}); err != nil {
-		t.Fatalf("Seek: %v", err)
-	}
-}
-
-func seekToSnapshot(t *testing.T, e *Env, sub, snapshot string) {
-	t.Helper()
-	if _, err := e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{
-		Subscription: sub, Target: &pubsubpb.SeekRequest_Snapshot{Snapshot: snapshot},
 	}); err != nil {
 		t.Fatalf("Seek: %v", err)
 	}
@@ -89,13 +56,7 @@ func collect(t *testing.T, e *Env, sub string, want int) (messages []*pubsubpb.R
 		}
 		messages = append(messages, next...)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
-	defer cancel()
-	more, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1000}, singleTry)
-	if err != nil && status.Code(err) != codes.DeadlineExceeded {
-		t.Fatalf("Pull: %v", err)
-	}
-	return append(messages, more.GetReceivedMessages()...)
+	return append(messages, e.Pull(t, sub, 1000)...)
 }
 
 // wantTexts pulls, and fails the test unless it gets exactly these texts, in any order.

@@ -12,10 +12,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
-	"github.com/googleapis/gax-go/v2"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -45,7 +42,6 @@ var publish = []Case{
 	{ID: "B20", Sentence: "The same content twice is two messages.", Run: sameContent},
 	{ID: "B21", Sentence: "Publishing to a topic that is not there is NOT_FOUND.", Run: publishWithoutTopic},
 	{ID: "B22", Sentence: "Messages arrive byte for byte.", Run: byteForByte},
-	{ID: "B23", Sentence: "Requests may be compressed with gzip.", Run: compressed},
 }
 
 // publishOnce sends one request, without retries.
@@ -538,23 +534,5 @@ func byteForByte(t *testing.T, e *Env) {
 				}
 			}
 		})
-	}
-}
-
-func compressed(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
-	data := []byte(strings.Repeat("easily compressed ", 50_000))
-	_, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{
-		Topic: topic, Messages: []*pubsubpb.PubsubMessage{{Data: data}},
-	}, singleTry, gax.WithGRPCOptions(grpc.UseCompressor(gzip.Name)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantTexts(t, e, sub, string(data))
-	// The limit applies to the decompressed request. The compressed one is far smaller.
-	for bytes, want := range map[int]codes.Code{10_000_000: codes.OK, 10_000_001: codes.InvalidArgument} {
-		_, err := e.Topics.Publish(t.Context(), sized(topic, bytes, 1), singleTry, gax.WithGRPCOptions(grpc.UseCompressor(gzip.Name)))
-		WantCode(t, err, want)
 	}
 }

@@ -95,13 +95,6 @@ func allSchemas(t *testing.T, it *vkit.SchemaIterator) (all []*pubsubpb.Schema) 
 	}
 }
 
-func revisionIDs(schemas []*pubsubpb.Schema) (ids []string) {
-	for _, s := range schemas {
-		ids = append(ids, s.GetRevisionId())
-	}
-	return ids
-}
-
 // unusedRevision returns a valid revision id that is not in used.
 func unusedRevision(used []string) string {
 	for _, id := range []string{"00000000", "11111111", "22222222"} {
@@ -113,12 +106,11 @@ func unusedRevision(used []string) string {
 }
 
 // topicWithSchema creates a topic whose messages are validated against a schema.
-func topicWithSchema(t *testing.T, e *Env, encoding pubsubpb.Encoding, schema string, change ...func(*pubsubpb.Topic)) string {
+func topicWithSchema(t *testing.T, e *Env, encoding pubsubpb.Encoding, schema string) string {
 	t.Helper()
-	set := func(topic *pubsubpb.Topic) {
+	return e.Topic(t, func(topic *pubsubpb.Topic) {
 		topic.SchemaSettings = &pubsubpb.SchemaSettings{Schema: schema, Encoding: encoding}
-	}
-	return e.Topic(t, append([]func(*pubsubpb.Topic){set}, change...)...)
+	})
 }
 
 // setSchemaSettings updates a path of a topic's schema settings.

@@ -13,19 +13,16 @@ import (
 var schemaMessages = []Case{
 	{
 		ID:       "M11",
-		Sentence: "A topic that names a missing schema or revision is NOT_FOUND, one with a schema and no encoding INVALID_ARGUMENT.",
+		Sentence: "A topic that names a missing schema is NOT_FOUND, one with a schema and no encoding INVALID_ARGUMENT.",
 		Run: func(t *testing.T, e *Env) {
 			schema := newSchema(t, e, filmV1)
-			name, missing := schema.GetName(), unusedRevision([]string{schema.GetRevisionId()})
-			json := pubsubpb.Encoding_JSON
+			name := schema.GetName()
 			for _, test := range []struct {
 				name     string
 				settings *pubsubpb.SchemaSettings
 				want     codes.Code
 			}{
-				{"missing schema", &pubsubpb.SchemaSettings{Schema: e.Name("schemas"), Encoding: json}, codes.NotFound},
-				{"missing first revision", &pubsubpb.SchemaSettings{Schema: name, Encoding: json, FirstRevisionId: missing}, codes.NotFound},
-				{"missing last revision", &pubsubpb.SchemaSettings{Schema: name, Encoding: json, LastRevisionId: missing}, codes.NotFound},
+				{"missing schema", &pubsubpb.SchemaSettings{Schema: e.Name("schemas"), Encoding: pubsubpb.Encoding_JSON}, codes.NotFound},
 				{"no encoding", &pubsubpb.SchemaSettings{Schema: name}, codes.InvalidArgument},
 			} {
 				t.Run(test.name, func(t *testing.T) {
@@ -47,7 +44,7 @@ var schemaMessages = []Case{
 	},
 	{
 		ID: "M12",
-		Sentence: "Publish tries the revisions of the topic from last to first, newest first; the first that fits wins; " +
+		Sentence: "Publish tries the revisions of the schema, newest first; the first that fits wins; " +
 			"none is INVALID_ARGUMENT for the whole request.",
 		Run: func(t *testing.T, e *Env) {
 			v1 := newSchema(t, e, filmV1)
@@ -62,41 +59,21 @@ var schemaMessages = []Case{
 			}
 			ids := map[string]string{"v1": v1.GetRevisionId(), "v2": v2.GetRevisionId(), "v3": v3.GetRevisionId()}
 			bare, year, rating, both := `{"title": "Ran"}`, `{"title": "Ran", "year": 1985}`, `{"rating": "12"}`, `{"year": 1985, "rating": "12"}`
-			for _, test := range []struct {
-				first, last string
-				want        map[string]string // by message, "" is refused
-			}{
-				{"", "", map[string]string{bare: "v3", rating: "v3", year: "v1", both: ""}},
-				{"v2", "", map[string]string{bare: "v3", rating: "v3", year: "", both: ""}},
-				{"", "v2", map[string]string{bare: "v2", rating: "", year: "v1", both: ""}},
-				{"v2", "v2", map[string]string{bare: "v2", rating: "", year: "", both: ""}},
-				{"v1", "v3", map[string]string{bare: "v3", rating: "v3", year: "v1", both: ""}},
-			} {
-				t.Run("from "+test.last+" to "+test.first, func(t *testing.T) {
-					topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name, func(topic *pubsubpb.Topic) {
-						topic.SchemaSettings.FirstRevisionId, topic.SchemaSettings.LastRevisionId = ids[test.first], ids[test.last]
-					})
-					sub := e.Subscription(t, topic)
-					for message, revision := range test.want {
-						err := publishData(t, e, topic, message)
-						if revision == "" {
-							WantCode(t, err, codes.InvalidArgument, "Invalid data in message: Message failed schema validation.")
-							continue
-						}
-						if err != nil {
-							t.Errorf("Publish %s: %v", message, err)
-							continue
-						}
-						m := oneDelivery(t, e, sub)
-						if got := m.GetMessage().GetAttributes()["googclient_schemarevisionid"]; got != ids[revision] {
-							t.Errorf("%s: got revision %q, want %q, %s", message, got, ids[revision], revision)
-						}
-						e.Ack(t, sub, m)
-					}
-					WantCode(t, publishData(t, e, topic, bare, both), codes.InvalidArgument)
-					expectSilence(t, e, sub)
-				})
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name)
+			sub := e.Subscription(t, topic)
+			for message, revision := range map[string]string{bare: "v3", rating: "v3", year: "v1"} {
+				if err := publishData(t, e, topic, message); err != nil {
+					t.Errorf("Publish %s: %v", message, err)
+					continue
+				}
+				m := oneDelivery(t, e, sub)
+				if got := m.GetMessage().GetAttributes()["googclient_schemarevisionid"]; got != ids[revision] {
+					t.Errorf("%s: got revision %q, want %q, %s", message, got, ids[revision], revision)
+				}
+				e.Ack(t, sub, m)
 			}
+			WantCode(t, publishData(t, e, topic, bare, both), codes.InvalidArgument, "Invalid data in message: Message failed schema validation.")
+			expectSilence(t, e, sub)
 		},
 	},
 	{
@@ -212,53 +189,6 @@ var schemaMessages = []Case{
 		},
 	},
 	{
-		ID: "M17",
-		Sentence: "ValidateSchema and ValidateMessage return INVALID_ARGUMENT for what is not valid, and store nothing; " +
-			"a message is tried against a name or an inline schema.",
-		Run: func(t *testing.T, e *Env) {
-			parent := "projects/" + e.Project
-			inline := &pubsubpb.Schema{Name: e.Name("schemas"), Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: filmV1}
-			bad := &pubsubpb.Schema{Name: e.Name("schemas"), Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: "What a film."}
-			for schema, want := range map[*pubsubpb.Schema]codes.Code{inline: codes.OK, bad: codes.InvalidArgument} {
-				_, err := e.Schema.ValidateSchema(t.Context(), &pubsubpb.ValidateSchemaRequest{Parent: parent, Schema: schema})
-				WantCode(t, err, want)
-				wantNoSchema(t, e, schema.GetName())
-			}
-			stored := newSchema(t, e, filmV1)
-			named := func(name string) *pubsubpb.ValidateMessageRequest {
-				return &pubsubpb.ValidateMessageRequest{SchemaSpec: &pubsubpb.ValidateMessageRequest_Name{Name: name}}
-			}
-			given := func(schema *pubsubpb.Schema) *pubsubpb.ValidateMessageRequest {
-				return &pubsubpb.ValidateMessageRequest{SchemaSpec: &pubsubpb.ValidateMessageRequest_Schema{Schema: schema}}
-			}
-			json, binary := pubsubpb.Encoding_JSON, pubsubpb.Encoding_BINARY
-			for _, test := range []struct {
-				name     string
-				request  *pubsubpb.ValidateMessageRequest
-				encoding pubsubpb.Encoding
-				message  string
-				want     codes.Code
-			}{
-				{"name, fits", named(stored.GetName()), json, `{"title": "Ran"}`, codes.OK},
-				{"name, fits in binary", named(stored.GetName()), binary, string(protoString(1, "Ran")), codes.OK},
-				{"name, does not fit", named(stored.GetName()), json, `{"director": "Kurosawa"}`, codes.InvalidArgument},
-				{"name, the other encoding", named(stored.GetName()), binary, `{"title": "Ran"}`, codes.InvalidArgument},
-				{"missing name", named(e.Name("schemas")), json, `{"title": "Ran"}`, codes.NotFound},
-				{"inline, fits", given(inline), json, `{"title": "Ran"}`, codes.OK},
-				{"inline, does not fit", given(inline), json, `{"director": "Kurosawa"}`, codes.InvalidArgument},
-				{"inline, no schema", given(bad), json, `{"title": "Ran"}`, codes.InvalidArgument},
-				{"neither", &pubsubpb.ValidateMessageRequest{}, json, `{"title": "Ran"}`, codes.InvalidArgument},
-			} {
-				t.Run(test.name, func(t *testing.T) {
-					test.request.Parent, test.request.Encoding, test.request.Message = parent, test.encoding, []byte(test.message)
-					_, err := e.Schema.ValidateMessage(t.Context(), test.request)
-					WantCode(t, err, test.want)
-				})
-			}
-			wantNoSchema(t, e, inline.GetName())
-		},
-	},
-	{
 		ID:       "M18",
 		Sentence: "A schema in use may be deleted; the topic then shows _deleted-schema_, and every Publish to it is INVALID_ARGUMENT.",
 		Run: func(t *testing.T, e *Env) {
@@ -300,19 +230,15 @@ var schemaMessages = []Case{
 			}
 			WantCode(t, publishData(t, e, topic, rating), codes.OK)
 
-			set := func(settings *pubsubpb.SchemaSettings, path string) {
+			set := func(settings *pubsubpb.SchemaSettings) {
 				t.Helper()
-				if err := setSchemaSettings(t, e, topic, settings, path); err != nil {
+				if err := setSchemaSettings(t, e, topic, settings, "schema_settings"); err != nil {
 					t.Fatalf("UpdateTopic: %v", err)
 				}
 			}
-			set(&pubsubpb.SchemaSettings{LastRevisionId: first.GetRevisionId()}, "schema_settings.last_revision_id")
+			set(&pubsubpb.SchemaSettings{Schema: name, Encoding: pubsubpb.Encoding_BINARY})
 			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
-			set(nil, "schema_settings.last_revision_id")
-			WantCode(t, publishData(t, e, topic, rating), codes.OK)
-			set(&pubsubpb.SchemaSettings{Encoding: pubsubpb.Encoding_BINARY}, "schema_settings.encoding")
-			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
-			set(&pubsubpb.SchemaSettings{Encoding: pubsubpb.Encoding_JSON}, "schema_settings.encoding")
+			set(&pubsubpb.SchemaSettings{Schema: name, Encoding: pubsubpb.Encoding_JSON})
 			WantCode(t, publishData(t, e, topic, rating), codes.OK)
 
 			request := &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + third.GetRevisionId()}
@@ -320,7 +246,7 @@ var schemaMessages = []Case{
 				t.Fatalf("DeleteSchemaRevision: %v", err)
 			}
 			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
-			set(nil, "schema_settings")
+			set(nil)
 			WantCode(t, publishData(t, e, topic, "anything"), codes.OK)
 		},
 	},

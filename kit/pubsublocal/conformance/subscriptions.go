@@ -1,9 +1,7 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"testing"
 	"time"
 
@@ -19,10 +17,6 @@ var subscriptions = []Case{
 	{ID: "D2", Sentence: "The ack deadline is 10 to 600 seconds, or 0 for 10.", Run: ackDeadlines},
 	{ID: "D3", Sentence: "With exactly-once delivery the default ack deadline is 60 seconds.", Run: exactlyOnceDeadline},
 	{ID: "D4", Sentence: "A subscription keeps messages for 10 minutes to 31 days.", Run: subscriptionRetentionLimits},
-	{ID: "D5", Sentence: "A subscription lives for at least a day without use.", Run: shortestLife},
-	{ID: "D6", Sentence: "A subscription does not live shorter than it keeps messages.", Run: lifeAndRetention},
-	{ID: "D7", Sentence: "An expiration policy without a time means never.", Clock: true, Run: neverExpires},
-	{ID: "D8", Sentence: "An unused subscription is deleted; streams and calls are use.", Clock: true, Run: unusedSubscription},
 	{ID: "D9", Sentence: "Retry delays are 0 to 600 seconds, by default 10 and 600, the minimum not above the maximum.", Run: retryLimits},
 	{ID: "D10", Sentence: "Without retry policy a failed message comes again at once.", Clock: true, Run: withoutRetryPolicy},
 	{ID: "D11", Sentence: "With one the delay doubles with each failure up to the maximum.", Clock: true, Run: retryDelays},
@@ -30,10 +24,6 @@ var subscriptions = []Case{
 		Run: retryDelayOfOne},
 	{ID: "D13", Sentence: "Acknowledged messages are kept on demand, as long as the others.", Clock: true, Run: ackedRetained},
 	{ID: "D14", Sentence: "Messages past the retention are dropped, outstanding ones too.", Clock: true, Run: unackedDropped},
-	{ID: "D15", Sentence: "A detached subscription has no messages, no streams and no pulls.", Run: detached},
-	{ID: "D16", Sentence: "A detached subscription can be read and deleted, and not attached again.", Run: detachedForGood},
-	{ID: "D17", Sentence: "A subscription has one way of delivery at most.", Run: oneWayOfDelivery},
-	{ID: "D18", Sentence: "Exactly-once delivery is for pulling only.", Run: exactlyOncePulls},
 	{ID: "D19", Sentence: "Exactly-once delivery can be switched, and open streams report the change.", Run: switchExactlyOnce},
 }
 
@@ -41,13 +31,6 @@ var subscriptions = []Case{
 func delaying(shortest, longest time.Duration) func(*pubsubpb.Subscription) {
 	return func(s *pubsubpb.Subscription) {
 		s.RetryPolicy = &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(shortest), MaximumBackoff: durationpb.New(longest)}
-	}
-}
-
-// living sets the expiration of a subscription.
-func living(ttl time.Duration) func(*pubsubpb.Subscription) {
-	return func(s *pubsubpb.Subscription) {
-		s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(ttl)}
 	}
 }
 
@@ -108,7 +91,6 @@ func subscriptionDefaults(t *testing.T, e *Env) {
 		AckDeadlineSeconds:       10,
 		MessageRetentionDuration: durationpb.New(7 * day),
 		ExpirationPolicy:         &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(31 * day)},
-		PushConfig:               &pubsubpb.PushConfig{},
 		State:                    pubsubpb.Subscription_ACTIVE,
 	}
 	got, err := tryCreate(t, e, topic)
@@ -193,181 +175,11 @@ func subscriptionRetentionLimits(t *testing.T, e *Env) {
 		t.Run(test.name, func(t *testing.T) {
 			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) {
 				s.MessageRetentionDuration = durationpb.New(test.d)
-				s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{} // no expiration, so that all of them are allowed
 			}, test.want, func(t *testing.T, s *pubsubpb.Subscription) {
 				if got := s.GetMessageRetentionDuration().AsDuration(); got != test.d {
 					t.Errorf("got %v, want %v", got, test.d)
 				}
-			}, "message_retention_duration", "expiration_policy")
+			}, "message_retention_duration")
 		})
 	}
-}
-
-func shortestLife(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	tests := []struct {
-		name string
-		ttl  time.Duration
-		want codes.Code
-	}{
-		{"a day", day, codes.OK},
-		{"a year", 365 * day, codes.OK},
-		{"a bit less than a day", day - time.Second, codes.InvalidArgument},
-		{"an hour", time.Hour, codes.InvalidArgument},
-		{"zero", 0, codes.InvalidArgument},
-		{"negative", -day, codes.InvalidArgument},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) {
-				s.MessageRetentionDuration = durationpb.New(10 * time.Minute) // shorter than all values except in the last rows
-				s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(test.ttl)}
-			}, test.want, func(t *testing.T, s *pubsubpb.Subscription) {
-				if got := s.GetExpirationPolicy().GetTtl().AsDuration(); got != test.ttl {
-					t.Errorf("got %v, want %v", got, test.ttl)
-				}
-			}, "message_retention_duration", "expiration_policy")
-		})
-	}
-}
-
-func lifeAndRetention(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	tests := []struct {
-		name           string
-		ttl, retention time.Duration // 0: not set
-		want           codes.Code
-	}{
-		{"shorter", 2*day - time.Second, 2 * day, codes.InvalidArgument},
-		{"shorter than the default retention", 6 * day, 0, codes.InvalidArgument},
-		{"equal", 2 * day, 2 * day, codes.OK},
-		{"default life and longest retention", 0, 31 * day, codes.OK},
-		{"longer", 3 * day, 2 * day, codes.OK},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			change := func(s *pubsubpb.Subscription) {
-				if test.ttl != 0 {
-					living(test.ttl)(s)
-				}
-				if test.retention != 0 {
-					retaining(test.retention)(s)
-				}
-			}
-			tryBoth(t, e, topic, change, test.want, func(*testing.T, *pubsubpb.Subscription) {},
-				"expiration_policy", "message_retention_duration")
-		})
-	}
-	t.Run("update of one of them", func(t *testing.T) {
-		sub := e.Subscription(t, topic, living(5*day), retaining(3*day))
-		_, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{
-			Name: sub, MessageRetentionDuration: durationpb.New(6 * day),
-		}, "message_retention_duration")
-		WantCode(t, err, codes.InvalidArgument)
-		_, err = subscriptionUpdate(t, e, &pubsubpb.Subscription{
-			Name: sub, ExpirationPolicy: &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(2 * day)},
-		}, "expiration_policy")
-		WantCode(t, err, codes.InvalidArgument)
-		_, err = subscriptionUpdate(t, e, &pubsubpb.Subscription{
-			Name: sub, ExpirationPolicy: &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(3 * day)},
-		}, "expiration_policy")
-		WantCode(t, err, codes.OK)
-	})
-}
-
-func neverExpires(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	created, err := tryCreate(t, e, topic, func(s *pubsubpb.Subscription) { s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{} })
-	if err != nil {
-		t.Fatal(err)
-	}
-	updated := e.Subscription(t, topic)
-	if _, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{
-		Name: updated, ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
-	}, "expiration_policy"); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 { // now, and after years
-		for _, name := range []string{created.GetName(), updated} {
-			policy := subscriptionNow(t, e, name).GetExpirationPolicy()
-			if policy == nil || policy.GetTtl() != nil {
-				t.Errorf("got expiration policy %v, want one without ttl", policy)
-			}
-		}
-		e.Advance(1000 * day)
-	}
-}
-
-func unusedSubscription(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	brief := []func(*pubsubpb.Subscription){living(day), retaining(10 * time.Minute)}
-	uses := map[string]func(t *testing.T, sub string){
-		"Pull": func(t *testing.T, sub string) { wantTexts(t, e, sub, "m") },
-		"Acknowledge": func(t *testing.T, sub string) {
-			e.Ack(t, sub, wantTexts(t, e, sub, "m")...)
-		},
-		"ModifyAckDeadline": func(t *testing.T, sub string) {
-			e.Extend(t, sub, 20, wantTexts(t, e, sub, "m")...)
-		},
-		"GetSubscription": func(t *testing.T, sub string) { subscriptionNow(t, e, sub) },
-		"UpdateSubscription": func(t *testing.T, sub string) {
-			if _, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub}, "labels"); err != nil {
-				t.Error(err)
-			}
-		},
-		"Seek":           func(t *testing.T, sub string) { seekToTime(t, e, sub, aBeginning()) },
-		"CreateSnapshot": func(t *testing.T, sub string) { snapshotOf(t, e, sub) },
-		"StreamingPull": func(t *testing.T, sub string) {
-			stream := streamFrom(t, e, sub)
-			nextMessages(t, stream)
-		},
-	}
-	subs := map[string]string{}
-	for name := range uses {
-		subs[name] = e.Subscription(t, topic, brief...)
-	}
-	// Both are unused, because publishing is not a use of a subscription.
-	idle, idleWithStream := e.Subscription(t, topic, brief...), e.Subscription(t, topic, brief...)
-
-	e.Advance(20 * time.Hour)
-	e.Publish(t, topic, "", "m")
-	for name, use := range uses {
-		use(t, subs[name])
-	}
-	stream := streamFrom(t, e, idleWithStream)
-	nextMessages(t, stream)
-	e.Advance(20 * time.Minute)
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	if err := endOf(t, stream); !errors.Is(err, io.EOF) {
-		t.Errorf("the stream ended with %v, want EOF", err)
-	}
-
-	e.Advance(20 * time.Hour)
-	e.Publish(t, topic, "", "late")
-	if _, err := e.Subs.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: idle, Topic: topic}, singleTry); err != nil {
-		t.Errorf("create the expired one again: %v", err)
-	} else {
-		wantTexts(t, e, idle)
-	}
-	for name, sub := range subs {
-		if _, err := e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: sub}, singleTry); err != nil {
-			t.Errorf("20 hours after %s: %v, want that it lives", name, err)
-		}
-	}
-	// This is 24 hours and 10 minutes after its stream was opened, and 23:50 after it was closed.
-	e.Advance(3*time.Hour + 50*time.Minute)
-	subscriptionNow(t, e, idleWithStream)
-
-	e.Advance(25 * time.Hour)
-	for name, sub := range subs {
-		_, err := e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: sub}, singleTry)
-		if t.Run("gone after "+name, func(t *testing.T) { WantCode(t, err, codes.NotFound) }); err != nil {
-			_, err = e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1}, singleTry)
-			WantCode(t, err, codes.NotFound)
-		}
-	}
-	_, err := e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: idleWithStream}, singleTry)
-	WantCode(t, err, codes.NotFound)
 }

@@ -20,6 +20,7 @@ import (
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/reconnect"
 )
 
 // Messages come soon after an outage, however often the client tried in vain to
@@ -48,7 +49,7 @@ func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	consumer.RetrySoon(client)
+	reconnect.RetrySoon(client)
 	b.publish(messages(1)...)
 	(&broker{t, b.server, client}).start(consumer.Config{}, &memStore{})
 	b.waitForAcks()

@@ -193,15 +193,3 @@ func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 		}
 	})
 }
-
-// Validate names every mistake in a Config.
-func TestConfigValidate(t *testing.T) {
-	if err := (consumer.Config{}).Validate(); err != nil {
-		t.Errorf("Validate() of the zero value = %v, want nil", err)
-	}
-	err := consumer.Config{Workers: -1, StopTimeout: -time.Second}.Validate()
-	want := "Workers must not be negative\nStopTimeout must not be negative"
-	if err == nil || err.Error() != want {
-		t.Errorf("Validate() = %v, want %s", err, want)
-	}
-}

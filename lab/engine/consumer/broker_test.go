@@ -15,6 +15,7 @@ import (
 	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/reconnect"
 )
 
 // broker is a Pub/Sub server with the topic and the subscription.
@@ -34,7 +35,7 @@ func newBroker(t *testing.T, resources localbroker.Resources) *broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	consumer.RetrySoon(client)
+	reconnect.RetrySoon(client)
 	t.Cleanup(func() {
 		if err := errors.Join(client.Close(), server.Close()); err != nil {
 			t.Error(err)

@@ -2,7 +2,6 @@ package db_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -62,14 +61,14 @@ func TestCheckRefusesCommitsThatACrashLoses(t *testing.T) {
 		"off": "SET synchronous_commit = on",
 	} {
 		err := db.Check(t.Context(), storetest.Options(), open(t, user(t, direct, "ALTER ROLE %s SET synchronous_commit = "+setting)))
-		if errors.Is(err, db.ErrUnfit) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("Check() with synchronous_commit = %s = %v, want %q", setting, err, want)
 		}
 	}
 }
 
 // A database of another encoding than UTF-8 would keep other characters than it was
-// given. It is refused before the first migration, and when a process starts.
+// given. It is refused before the first migration.
 func TestAnotherEncodingIsRefused(t *testing.T) {
 	t.Parallel()
 	admin := open(t, storetest.Direct(t, storetest.URL(t)))
@@ -81,14 +80,9 @@ func TestAnotherEncodingIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		address.Path = "/" + name
-		other := open(t, address.String())
-		_, migrate := db.Migrate(t.Context(), address.String(), discard)
-		for what, err := range map[string]error{"Migrate": migrate, "Check": db.Check(t.Context(), storetest.Options(), other)} {
-			if !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "server_encoding is "+encoding) {
-				t.Errorf("%s() of a database in %s = %v, want it refused with the name of the setting", what, encoding, err)
-			}
+		if _, err := db.Migrate(t.Context(), address.String(), discard); err == nil || !strings.Contains(err.Error(), "server_encoding is "+encoding) {
+			t.Errorf("Migrate() of a database in %s = %v, want it refused with the name of the setting", encoding, err)
 		}
-		other.Close()
 		execute(t, admin, "DROP DATABASE "+name+" WITH (FORCE)")
 	}
 }
@@ -103,8 +97,8 @@ func TestPing(t *testing.T) {
 	if err := db.Ping(t.Context(), pool, false); err != nil {
 		t.Errorf("Ping() for reads = %v, want nil", err)
 	}
-	if err := db.Ping(t.Context(), pool, true); !errors.Is(err, db.ErrReadOnly) {
-		t.Errorf("Ping() for writes = %v, want ErrReadOnly", err)
+	if err := db.Ping(t.Context(), pool, true); err == nil || !strings.Contains(err.Error(), "read-only") {
+		t.Errorf("Ping() for writes = %v, want that it is read-only", err)
 	}
 	execute(t, open(t, direct), "ALTER ROLE "+pool.Config().ConnConfig.User+" RESET default_transaction_read_only")
 	if err := db.Ping(t.Context(), pool, true); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/lab/engine/rig"
 )
 
 // A server that accepts connections and says nothing keeps no place in the pool
@@ -47,7 +48,7 @@ func TestPoolGivesUpASilentServer(t *testing.T) {
 // next one serves.
 func TestPoolReplacesASilentConnection(t *testing.T) {
 	t.Parallel()
-	network := storetest.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, storetest.URL(t))
 	pool := openThrough(t, network, 2, "")
 	execute(t, pool, "SELECT 1")
 	network.Forget()
@@ -72,7 +73,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	}
 	t.Run("broken", func(t *testing.T) {
 		t.Parallel()
-		network := storetest.NewNetwork(t, storetest.URL(t))
+		network := rig.NewNetwork(t, storetest.URL(t))
 		pool := openThrough(t, network, conns, "")
 		backends(t, pool, conns)
 		network.Cut()
@@ -87,7 +88,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
-		network := storetest.NewNetwork(t, storetest.URL(t))
+		network := rig.NewNetwork(t, storetest.URL(t))
 		pool := openThrough(t, network, conns, "")
 		backends(t, pool, conns)
 		network.Forget()
@@ -116,7 +117,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
 	t.Parallel()
 	const conns = 4
-	network := storetest.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, storetest.URL(t))
 	pool := openThrough(t, network, conns, "")
 	for range 4 {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -149,7 +150,7 @@ func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
 // server said nothing to new connections either; and then not for long.
 func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 	t.Parallel()
-	network := storetest.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, storetest.URL(t))
 	pool := openThrough(t, network, 1, "")
 	execute(t, pool, "SELECT 1")
 	network.Mute()
@@ -171,7 +172,7 @@ func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 // A statement that its caller gives up costs its own connection, and no other.
 func TestPoolKeepsWhatIsNotLost(t *testing.T) {
 	t.Parallel()
-	pool := openThrough(t, storetest.NewNetwork(t, storetest.URL(t)), 3, "")
+	pool := openThrough(t, rig.NewNetwork(t, storetest.URL(t)), 3, "")
 	before := backends(t, pool, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -193,7 +194,7 @@ func TestPoolKeepsWhatIsNotLost(t *testing.T) {
 // A connection lives on when the time to connect is over.
 func TestPoolKeepsConnections(t *testing.T) {
 	t.Parallel()
-	network := storetest.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, storetest.URL(t))
 	pool := openThrough(t, network, 1, "&connect_timeout=1")
 	for start := time.Now(); ; { // on a busy machine it takes longer
 		err := pool.Ping(t.Context())
@@ -235,7 +236,7 @@ func backends(t *testing.T, pool *pgxpool.Pool, n int) map[uint32]bool {
 }
 
 // openThrough makes a pool whose connections go through a network.
-func openThrough(t *testing.T, network *storetest.Network, conns int32, settings string) *pgxpool.Pool {
+func openThrough(t *testing.T, network *rig.Network, conns int32, settings string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := db.Open(t.Context(), network.URL+settings, conns, nil)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/reconnect"
 )
 
 // newTopic makes a topic on a server of its own. The client tries a request
@@ -46,7 +47,7 @@ func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true}); err != nil {
 		t.Fatal(err)
 	}
-	outbox.RetrySoon(client)
+	reconnect.RetrySoon(client)
 	t.Cleanup(func() {
 		if err := errors.Join(client.Close(), server.Close()); err != nil {
 			t.Error(err)

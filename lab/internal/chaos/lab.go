@@ -21,7 +21,7 @@ import (
 
 // settings are the environment variables of every process.
 var settings = []string{
-	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "LAB_DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
+	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "PUBSUB_PROJECT=" + project,
 	fmt.Sprintf("LAB_OUTBOX_LEASE=%s", lease), fmt.Sprintf("LAB_OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
 	fmt.Sprintf("LAB_OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("LAB_OUTBOX_POLL_INTERVAL=%s", pollInterval),
 	fmt.Sprintf("LAB_OUTBOX_WORKERS=%d", workers), fmt.Sprintf("LAB_OUTBOX_BATCH=%d", batch),

@@ -57,15 +57,16 @@ func (p *process) orders() string { return filepath.Join(p.dir, p.name+".order")
 func (p *process) clock() string { return filepath.Join(p.dir, p.name+".clock") }
 
 // start starts the binary, and returns when its log says that it has started.
-// If it ends before, it is started again a few times, because the database may
-// be unavailable for longer than it waits.
+// If it ends before, it is started again for half a minute, as a platform does,
+// because the database may be unavailable.
 func (p *process) start(ctx context.Context) error {
 	var err error
-	for range 5 {
+	for range 60 {
 		if err = p.startOnce(ctx); err == nil || ctx.Err() != nil {
 			return err
 		}
 		p.timeline.add("start failed", "process", p.name, "err", err.Error())
+		sleep(ctx, 500*time.Millisecond)
 	}
 	return err
 }

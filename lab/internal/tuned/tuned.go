@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/caarlos0/env/v11"
 
@@ -29,11 +28,10 @@ func Main(p app.Program) error {
 
 func read(c *app.Config, variables map[string]string) error {
 	fields := struct {
-		DatabaseWait *time.Duration
-		Outbox       *outbox.Config   `envPrefix:"OUTBOX_"`
-		Consumer     *consumer.Config `envPrefix:"CONSUMER_"`
-		Port         *port.Config     `envPrefix:"PORT_"`
-	}{&c.DatabaseWait, &c.Outbox, &c.Consumer, &c.Port}
+		Outbox   *outbox.Config   `envPrefix:"OUTBOX_"`
+		Consumer *consumer.Config `envPrefix:"CONSUMER_"`
+		Port     *port.Config     `envPrefix:"PORT_"`
+	}{&c.Outbox, &c.Consumer, &c.Port}
 	options := env.Options{Environment: variables, Prefix: "LAB_", UseFieldNameByDefault: true}
 	known, err := env.GetFieldParamsWithOptions(&fields, options)
 	if err != nil {

@@ -14,12 +14,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"example.com/videocatalog/internal/reconnect"
-	"example.com/videocatalog/internal/reconnect/reconnecttest"
 )
 
 // server is one with gRPC's defaults, behind a network that breaks.
 type server struct {
-	*reconnecttest.Network
+	*network
 	says   *health.Server
 	client grpc_health_v1.HealthClient
 }
@@ -28,7 +27,7 @@ type server struct {
 func withServer(t *testing.T, test func(t *testing.T, s *server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{Network: reconnecttest.New(), says: health.NewServer()}
+		s := &server{network: newNetwork(), says: health.NewServer()}
 		serves := grpc.NewServer()
 		grpc_health_v1.RegisterHealthServer(serves, s.says)
 		defer s.Serve(serves)()

@@ -1,4 +1,4 @@
-package storetest
+package rig
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"example.com/videocatalog/internal/store/storetest"
 )
 
 // Network is a network between clients and a database. A test can break it. Its
@@ -35,7 +37,7 @@ type way struct {
 // test. It bypasses a pooler.
 func NewNetwork(t testing.TB, target string) *Network {
 	t.Helper()
-	return NewNetworkTo(t, Direct(t, target))
+	return NewNetworkTo(t, storetest.Direct(t, target))
 }
 
 // NewNetworkTo is NewNetwork to exactly this address, which may be a pooler's.
@@ -75,7 +77,7 @@ func addressOf(t testing.TB, target string) (*pgx.ConnConfig, func(context.Conte
 // the present ones.
 func (n *Network) Move(t testing.TB, target string) {
 	t.Helper()
-	_, dial := addressOf(t, Direct(t, target))
+	_, dial := addressOf(t, storetest.Direct(t, target))
 	n.mu.Lock()
 	n.dial = dial
 	n.mu.Unlock()

@@ -1,7 +1,4 @@
-// Package reconnecttest provides an in-memory network between a gRPC client and
-// a server, with failures that a test controls. It works inside
-// testing/synctest.
-package reconnecttest
+package reconnect_test
 
 import (
 	"context"
@@ -14,8 +11,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// Network is an in-memory network. It is safe for concurrent use.
-type Network struct {
+// network is an in-memory network between a gRPC client and a server, with failures that a test
+// controls. It works inside testing/synctest, and is safe for concurrent use.
+type network struct {
 	listener *bufconn.Listener
 	away     atomic.Bool
 
@@ -24,11 +22,11 @@ type Network struct {
 	silent   *atomic.Bool // of the newest connection; guarded by mu
 }
 
-// New returns a Network that accepts connections.
-func New() *Network { return &Network{listener: bufconn.Listen(1 << 20)} }
+// newNetwork returns a network that accepts connections.
+func newNetwork() *network { return &network{listener: bufconn.Listen(1 << 20)} }
 
 // Serve runs a server on the network until stop is called.
-func (n *Network) Serve(server *grpc.Server) (stop func()) {
+func (n *network) Serve(server *grpc.Server) (stop func()) {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(n.listener) }) // an error shows in the calls
 	return func() {
@@ -38,7 +36,7 @@ func (n *Network) Serve(server *grpc.Server) (stop func()) {
 }
 
 // Dial returns the option with which a client connects over the network.
-func (n *Network) Dial() grpc.DialOption {
+func (n *network) Dial() grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -53,18 +51,18 @@ func (n *Network) Dial() grpc.DialOption {
 }
 
 // SetAway makes the network refuse new connections, or accept them again.
-func (n *Network) SetAway(away bool) { n.away.Store(away) }
+func (n *network) SetAway(away bool) { n.away.Store(away) }
 
 // Silence drops all later data that the client sends on the newest connection,
 // without closing it.
-func (n *Network) Silence() {
+func (n *network) Silence() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.silent.Store(true)
 }
 
 // Attempts returns how often clients tried to connect.
-func (n *Network) Attempts() int {
+func (n *network) Attempts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.attempts

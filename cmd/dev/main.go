@@ -20,6 +20,6 @@ func config() dev.Config {
 		Server: "./cmd/server",
 		Topics: localtopics.Topics,
 		Parts:  parts(),
-		Try:    []string{"curl -s http://HOST/v1/videos"},
+		Try:    []string{`curl -s http://HOST/v1/videos -d '{"title": "Ran"}'`, "curl -s http://HOST/v1/videos"},
 	}
 }

@@ -15,7 +15,7 @@ import (
 // template is the repository that is copied.
 type template struct {
 	root, commit string
-	source       string // where an upgrade finds it: a URL or a path
+	url, path    string // where an upgrade finds it: one of them
 }
 
 // findTemplate returns the repository of the current folder. It refuses one with changes
@@ -40,7 +40,11 @@ func findTemplate(ctx context.Context) (template, error) {
 		return template{}, fmt.Errorf("the template has changes that are not committed, such as %q: commit or stash them", first)
 	}
 	commit, err := output(ctx, root, "git", "rev-parse", "HEAD")
-	return template{root: root, commit: commit, source: source(ctx, root)}, err
+	t := template{root: root, commit: commit}
+	if t.url = source(ctx, root); isLocal(t.url) {
+		t.url, t.path = "", t.url
+	}
+	return t, err
 }
 
 // source returns the URL of the remote origin, or the path of a repository without one. It
@@ -60,6 +64,13 @@ func source(ctx context.Context, root string) string {
 		}
 	}
 	return origin
+}
+
+// isLocal reports whether a place is a path of this machine. As git does, it takes what has a colon before
+// the first slash for a URL, or for HOST:PATH.
+func isLocal(place string) bool {
+	before, _, hasColon := strings.Cut(place, ":")
+	return !hasColon || strings.Contains(before, "/") || before == "file"
 }
 
 // files returns the committed files.
@@ -99,6 +110,11 @@ func (r *renderer) commit() error {
 	}
 	if err := r.commitAs("Template at " + r.from.commit); err != nil {
 		return err
+	}
+	if r.from.path != "" { // not in template.json, which others read
+		if err := command(r.ctx, r.dir, "git", "config", "template.source", r.from.path); err != nil {
+			return err
+		}
 	}
 	return command(r.ctx, r.dir, "git", "checkout", "--quiet", "-b", "main")
 }

@@ -21,7 +21,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -29,6 +28,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -36,7 +36,7 @@ import (
 const usage = `go run ./cmd/new DIR makes a service of your own from this repository, in the new folder DIR.
 
   --module PATH    Go module path, such as github.com/acme/orders
-  --service NAME   name in Cloud Run; accounts, secrets, jobs and worker pools begin with it; default: the last part of the module path, without its version
+  --service NAME   name in Cloud Run; accounts, secrets, jobs and worker pools begin with it; default: after the last part of the module path
   --schema NAME    PostgreSQL schema and roles; default: SERVICE_db
   --domain NAME    domain of the reasons of errors, which clients see; default: SERVICE.example.com
   --entity NAME    what the service stores, in the singular: order, purchase_order
@@ -44,6 +44,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --fields LIST    its fields, as go run ./cmd/entity --help says; default: title:string
   --transitions LIST   its transitions; default: none
   --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
+  --purpose TEXT   what the service is for, in a sentence, for its README
   --with LIST      parts that the service also has, separated by commas: pools, terraform, and the folders of options
   --full           the whole reference instead, with the example and every part
   --yes            take the defaults without asking
@@ -71,12 +72,15 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
+	from, err := findTemplate(ctx)
+	if err != nil {
+		return err
+	}
 	if mode.upgrade {
-		from, err := findTemplate(ctx)
-		if err != nil {
-			return err
-		}
-		return upgrade(ctx, from, a.dir, a.With, stdout)
+		return upgrade(ctx, from, a.dir, list(a.with), stdout)
+	}
+	if a.offered, err = from.optionNames(); err != nil {
+		return err
 	}
 	if a.Module == "" && !mode.yes && isTerminal(stdin) {
 		if err := ask(&a, stdin, stdout); err != nil {
@@ -84,11 +88,7 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 		}
 	}
 	a.setDefaults()
-	from, err := findTemplate(ctx)
-	if err == nil {
-		a.offered, err = from.optionNames()
-	}
-	if err := errors.Join(a.check(), err); err != nil {
+	if err := a.check(); err != nil {
 		return err
 	}
 	return render(ctx, from, a, stdout)
@@ -99,7 +99,6 @@ type mode struct{ yes, upgrade bool }
 
 // parse reads the command line.
 func parse(args []string) (a options, m mode, err error) {
-	var with string
 	flags := flag.NewFlagSet("new", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&a.Module, "module", "", "")
@@ -108,7 +107,8 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Domain, "domain", "", "")
 	flags.StringVar(&a.Entity, "entity", "", "")
 	flags.StringVar(&a.Plural, "plural", "", "")
-	flags.StringVar(&with, "with", "", "")
+	flags.StringVar(&a.with, "with", "", "")
+	flags.StringVar(&a.Purpose, "purpose", "", "")
 	flags.BoolVar(&a.Full, "full", false, "")
 	flags.StringVar(&a.Fields, "fields", "", "")
 	flags.StringVar(&a.Transitions, "transitions", "", "")
@@ -135,40 +135,17 @@ func parse(args []string) (a options, m mode, err error) {
 			err = fmt.Errorf("--%s must not be given with --upgrade, which takes the recorded options", f.Name)
 		}
 	})
-	for part := range strings.SplitSeq(with, ",") {
-		if part = strings.TrimSpace(part); part != "" {
-			a.With = append(a.With, part)
-		}
-	}
 	return a, m, err
 }
 
-// ask asks for the options that are missing. An empty line takes the default.
-func ask(a *options, stdin io.Reader, stdout io.Writer) error {
-	lines := bufio.NewScanner(stdin)
-	for _, question := range []struct {
-		text  string
-		field *string
-	}{
-		{"Go module path", &a.Module}, {"Name of the service", &a.Service}, {"PostgreSQL schema", &a.Schema}, {"Domain of errors", &a.Domain},
-		{"Entity instead of the video, in the singular", &a.Entity}, {"Its plural", &a.Plural},
-	} {
-		ofEntity := question.field == &a.Entity || question.field == &a.Plural
-		if *question.field != "" || ofEntity && a.Full {
-			continue
+// list returns the parts of --with.
+func list(text string) (parts []string) {
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part != "" && !slices.Contains(parts, part) {
+			parts = append(parts, part)
 		}
-		guess := *a
-		guess.setDefaults()
-		byDefault := map[*string]string{&a.Service: guess.Service, &a.Schema: guess.Schema, &a.Domain: guess.Domain, &a.Plural: guess.Plural}[question.field]
-		if _, err := fmt.Fprintf(stdout, "%s [%s]: ", question.text, byDefault); err != nil {
-			return err
-		}
-		if !lines.Scan() {
-			return errors.Join(errors.New("the input ended before all questions"), lines.Err())
-		}
-		*question.field = strings.TrimSpace(lines.Text())
 	}
-	return nil
+	return parts
 }
 
 func isTerminal(f *os.File) bool {

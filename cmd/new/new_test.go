@@ -50,7 +50,7 @@ func TestWrongOptions(t *testing.T) {
 		"a URL":                 {options{Module: "https://github.com/acme/orders"}, []string{"--module"}},
 		"a space":               {options{Module: "github.com/acme/my orders", Service: "orders"}, []string{"--module"}},
 		"a version":             {options{Module: "github.com/acme/orders@v1", Service: "orders"}, []string{"--module"}},
-		"short service":         {options{Module: "github.com/acme/shop"}, []string{"--service"}},
+		"short service":         {options{Module: "github.com/acme/orders", Service: "shop"}, []string{"--service"}},
 		"long service":          {options{Module: "github.com/acme/orders", Service: strings.Repeat("x", 21)}, []string{"--service"}},
 		"service in capitals":   {options{Module: "github.com/acme/orders", Service: "Orders"}, []string{"--service", "--schema", "--domain"}},
 		"service with a dot":    {options{Module: "github.com/acme/orders", Service: "orders.v1"}, []string{"--service", "--schema"}},
@@ -71,6 +71,9 @@ func TestWrongOptions(t *testing.T) {
 		"unknown part":          {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"terraform", "docs"}}, []string{`--with "docs"`, "one of pools, terraform"}},
 		"part of the example":   {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"lab"}}, []string{`--with "lab"`}},
 		"full has every part":   {options{Module: "github.com/acme/orders", Full: true, With: []string{"console"}}, []string{"--with must not be given with --full"}},
+		"a long purpose":        {options{Module: "github.com/acme/orders", Entity: "order", Purpose: strings.Repeat("x", 301)}, []string{"--purpose"}},
+		"unknown type":          {options{Module: "github.com/acme/orders", Entity: "order", Fields: "total:money"}, []string{"--fields", `unknown type "money"`}},
+		"transition of nothing": {options{Module: "github.com/acme/orders", Entity: "order", Transitions: "draft→placed"}, []string{"--transitions", "want FROM→TO:COMMAND"}},
 		"no entity":             {options{Module: "github.com/acme/orders"}, []string{"--entity is required"}},
 		"service of Google":     {options{Module: "github.com/acme/orders", Service: "google-orders", Full: true}, []string{"--service", "goog"}},
 		"entity, full":          {options{Module: "github.com/acme/orders", Full: true, Entity: "order"}, []string{"must not be given with --full"}},
@@ -122,6 +125,8 @@ func TestServiceOfModule(t *testing.T) {
 	t.Parallel()
 	for module, want := range map[string]string{
 		"github.com/acme/orders": "orders", "github.com/acme/orders/v2": "orders", "gopkg.in/orders.v2": "orders", "github.com/acme/Orders-v2": "orders-v2",
+		"github.com/acme/subs": "subs-service", "github.com/acme/x": "x-service", "github.com/acme/24_hours.shop": "my-24-hours-shop", "github.com/acme/google-pay": "my-google-pay",
+		"github.com/acme/a-name-of-nineteen-x-y": "a-name-of-nineteen-x", "github.com/acme/pg-orders": "pg-orders", "github.com/acme/~": "my-service",
 	} {
 		a := options{Module: module, Full: true, dir: filepath.Join(t.TempDir(), "new")}
 		a.setDefaults()
@@ -154,7 +159,7 @@ func TestParse(t *testing.T) {
 		{"dir", "--module", "m", "--with", "console, terraform", "--yes"}, {"--module", "m", "--yes", "--with=console,terraform", "dir"},
 	} {
 		a, m, err := parse(args)
-		if err != nil || a.dir != "dir" || a.Module != "m" || !m.yes || strings.Join(a.With, " ") != "console terraform" {
+		if err != nil || a.dir != "dir" || a.Module != "m" || !m.yes || strings.Join(list(a.with), " ") != "console terraform" {
 			t.Errorf("parse(%q) = %+v, %+v, %v", args, a, m, err)
 		}
 	}
@@ -165,27 +170,55 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// The questions take an empty line for the default, which follows from the answers before,
-// and skip what the command line said.
-func TestAsk(t *testing.T) {
+// answers joins the lines of an input.
+func answers(lines ...string) *strings.Reader {
+	return strings.NewReader(strings.Join(lines, "\n") + "\n")
+}
+
+// An empty line takes the default, which keeps the rules, at every question.
+func TestAskWithDefaults(t *testing.T) {
+	t.Parallel()
+	for dir, want := range map[string]string{
+		"orders": "example.com/orders orders order", "subs": "example.com/subs-service subs-service sub",
+		"My Shop": "example.com/my-shop my-shop my_shop", "billing": "example.com/billing billing billing", "événement": "example.com/v-nement v-nement v_nement",
+	} {
+		a := options{dir: filepath.Join(t.TempDir(), dir)}
+		if err := ask(&a, answers(make([]string, 20)...), t.Output()); err != nil {
+			t.Errorf("%s: ask() = %v", dir, err)
+			continue
+		}
+		a.setDefaults()
+		if got := a.Module + " " + a.Service + " " + a.Entity; a.check() != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", dir, got, a.check(), want)
+		}
+	}
+}
+
+// A wrong answer is asked for again, after its rule. An option of the command line is not asked for, and
+// the command at the end has all answers.
+func TestAskAgain(t *testing.T) {
 	t.Parallel()
 	var screen strings.Builder
-	a := options{Domain: "orders.acme.example"}
-	if err := ask(&a, strings.NewReader("github.com/acme/order-service\n\nmoney\norder\n\n"), &screen); err != nil {
-		t.Fatal(err)
+	a := options{Domain: "orders.acme.example", dir: filepath.Join(t.TempDir(), "my orders"), offered: []string{"console", "reactions"}}
+	if err := ask(&a, answers("orders", "github.com/acme/subs", "subs", "", "Order", "event", "plan", "plan", "",
+		"seats:int", "seats:int32 price:{units:int64}", "open->open:open", "trial->active:activate", "Bob's plans.", "kiosk", "reactions, console",
+		"trial:soon:activate", "trial:15m:activate", "plan", "money"), &screen); err != nil {
+		t.Fatalf("ask() = %v:\n%s", err, &screen)
 	}
-	a.setDefaults()
-	if a.Module != "github.com/acme/order-service" || a.Service != "order-service" || a.Schema != "money" || a.Domain != "orders.acme.example" || a.Entity != "order" || a.Plural != "orders" {
-		t.Errorf("options = %+v", a)
+	for _, rule := range []string{
+		"must be a host and a path", "6 to 20 lower-case letters", "2 to 24 lower-case letters", "a word of Go, or of a package", "equal to the singular",
+		`unknown type "int"`, "it changes nothing", "must be one of pools, terraform, console, reactions", `"soon" must be a duration`, "must differ from the service, the entity",
+		`--purpose 'Bob'\''s plans.' --with 'reactions, console' --timers trial:15m:activate --schema money --domain orders.acme.example`, "my orders'",
+	} {
+		if strings.Count(screen.String(), rule) != 1 {
+			t.Errorf("the screen has not once %q", rule)
+		}
 	}
-	if text := screen.String(); !strings.Contains(text, "[order-service]") || !strings.Contains(text, "[order_service_db]") || !strings.Contains(text, "[orders]") || strings.Contains(text, "Domain") {
-		t.Errorf("screen = %q, want the defaults, and no question about the domain", text)
+	if a.setDefaults(); a.check() != nil || strings.Contains(screen.String(), "Domain of") {
+		t.Errorf("options = %+v, %v", a, a.check())
 	}
-	screen.Reset()
-	if err := ask(&options{Module: "m", Service: "s", Schema: "d", Domain: "e", Full: true}, strings.NewReader(""), &screen); err != nil || screen.Len() > 0 {
-		t.Errorf("ask() = %v, and it asks for an entity of a full service: %s", err, screen.String())
-	}
-	if err := ask(new(options), strings.NewReader("github.com/acme/orders\n"), &screen); err == nil {
+	t.Log(screen.String())
+	if err := ask(&options{dir: filepath.Join(t.TempDir(), "x")}, answers("github.com/acme/orders"), &screen); err == nil {
 		t.Error("ask() of an input that ends = nil")
 	}
 }
@@ -199,6 +232,7 @@ func TestUnlink(t *testing.T) {
 		"[a](decisions/1.md), and [b](decisions/README.md#x)":             "a, and b",
 		"[c](../lab/bench) [d](testing.md#lab); [中文](../README.zh-CN.md)": "c [d](testing.md#lab); 中文",
 		"[d](testing.md), [a](decisions/1.md), [c](../lab/x), [e](e.md)":  "[d](testing.md), [e](e.md)",
+		"[d](testing.md) · [c](../lab/x) · [e](e.md)":                     "[d](testing.md) · [e](e.md)",
 		"[d](testing.md)、[a](decisions/1.md)、[e](e.md)、[c](../lab/x)。":    "[d](testing.md)、[e](e.md)。",
 		"- one\n- [two](decisions/2.md)\n3. [three](../lab/x) is more\n":  "- one\n",
 		"| [a](decisions/1.md) | b |\n| [decisions](e.md) | lab/x |\n":    "| [decisions](e.md) | lab/x |\n",
@@ -243,6 +277,30 @@ func TestForget(t *testing.T) {
 	const text = "# Contributing\n\n## A service of your own\n\ngo run ./cmd/new\nand more\n\n## Next\nlint ./...\n| `cmd/new/` | x |\nkept\n"
 	if got, want := forget(text, "cmd/new"), "# Contributing\n\n## Next\nlint ./...\nkept\n"; got != want {
 		t.Errorf("forget() = %q, want %q", got, want)
+	}
+}
+
+// The body of a create has a value of each field.
+func TestBodyOf(t *testing.T) {
+	t.Parallel()
+	const fields = "customer_id:uuid! color:enum(red,green)! note:string? place:{street:string,floor:int32} due_time:time tags:strings! ok:bool after:duration"
+	want := `{"customerId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "color": "COLOR_RED", "note": "text", "place": {"street": "text", "floor": 12}, ` +
+		`"dueTime": "2026-01-02T03:04:05Z", "tags": ["text"], "ok": true, "after": "90s"}`
+	if got := bodyOf(fields); got != want {
+		t.Errorf("bodyOf() = %s, want %s", got, want)
+	}
+}
+
+// A place is local as git sees it.
+func TestIsLocal(t *testing.T) {
+	t.Parallel()
+	for place, want := range map[string]bool{
+		"/home/ann/template": true, "../template": true, "file:///home/ann/template": true, "./a:b": true, "": true,
+		"https://github.com/acme/template": false, "git@github.com:acme/template.git": false, "ssh://git@host/x": false,
+	} {
+		if got := isLocal(place); got != want {
+			t.Errorf("isLocal(%q) = %t, want %t", place, got, want)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/servicekit/entity"
 	"example.com/servicekit/naming"
 )
 
@@ -24,6 +25,8 @@ type options struct {
 	// machinery, one entity that cmd/entity makes, and the parts of With.
 	Full bool     `json:"full,omitempty"`
 	With []string `json:"with,omitempty"`
+	// Purpose is what the service is for, in a sentence: its README begins with it.
+	Purpose string `json:"purpose,omitempty"`
 
 	// The entity that a lean service has instead of videos and the catalog.
 	Entity string `json:"entity,omitempty"`
@@ -34,21 +37,44 @@ type options struct {
 	Timers      string `json:"timers,omitempty"`
 
 	dir     string
+	with    string   // With as it was typed
 	offered []string // the names of the options of the template
 }
 
-// setDefaults sets the options that are missing.
+// setDefaults sets the options that are missing. For a good module path each default keeps the rules.
 func (a *options) setDefaults() {
-	a.Service = cmp.Or(a.Service, strings.ToLower(path.Base(majorVersion.ReplaceAllString(a.Module, ""))))
-	a.Schema = cmp.Or(a.Schema, strings.ReplaceAll(a.Service, "-", "_")+"_db")
+	a.Service = cmp.Or(a.Service, serviceOf(a.Module))
+	a.Schema = cmp.Or(a.Schema, strings.TrimPrefix(strings.ReplaceAll(a.Service, "-", "_"), "pg_")+"_db")
 	a.Domain = cmp.Or(a.Domain, a.Service+".example.com")
+	if a.with != "" {
+		a.With = list(a.with)
+	}
 	if a.Entity != "" {
 		a.Plural = cmp.Or(a.Plural, naming.Plural(a.Entity))
+		a.Purpose = cmp.Or(a.Purpose, "Manages "+write(a.Plural, plain)+".")
 	}
 	if !a.Full {
 		a.Fields = cmp.Or(a.Fields, "title:string")
 	}
 }
+
+// serviceOf returns the name of a service by its module's path.
+func serviceOf(module string) string {
+	if module == "" {
+		return ""
+	}
+	name := strings.Trim(notOfService.ReplaceAllString(strings.ToLower(path.Base(majorVersion.ReplaceAllString(module, ""))), "-"), "-")
+	if name == "" || name[0] < 'a' || strings.HasPrefix(name, "goog") {
+		name = "my-" + name
+	}
+	if len(name) < 6 {
+		name = strings.TrimSuffix(name, "-") + "-service"
+	}
+	return strings.TrimRight(name[:min(len(name), 20)], "-")
+}
+
+// notOfService matches what the name of a service does not have.
+var notOfService = regexp.MustCompile(`[^a-z0-9]+`)
 
 // topic returns the topic of the service's events, as cmd/entity names it. Services of one project share
 // its topics, so the name begins with the service.
@@ -104,117 +130,144 @@ func (a *options) withoutOptions() []string {
 	return slices.DeleteFunc(slices.Clone(a.offered), func(name string) bool { return slices.Contains(a.With, name) })
 }
 
+// mistake is a rule that an option breaks.
+type mistake struct{ flag, rule string }
+
+func (m mistake) Error() string { return "--" + m.flag + " " + m.rule }
+
+// mistakes are all of them.
+type mistakes []mistake
+
+func (all *mistakes) add(flag, format string, args ...any) {
+	*all = append(*all, mistake{flag, fmt.Sprintf(format, args...)})
+}
+
+func (all mistakes) join() error {
+	var errs []error
+	for _, m := range all {
+		errs = append(errs, m)
+	}
+	return errors.Join(errs...)
+}
+
 // check returns every option that breaks a rule.
 func (a *options) check() error {
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	return errors.Join(a.mistakes().join(), a.checkFolder())
+}
+
+// checkFolder returns an error if the folder has something.
+func (a *options) checkFolder() error {
+	entries, err := os.ReadDir(a.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && len(entries) > 0:
+		return fmt.Errorf("%s must be a new or an empty folder", a.dir)
+	}
+	return err
+}
+
+func (a *options) mistakes() (all mistakes) {
 	switch {
 	case a.Module == "":
-		wrong("--module is required: a Go module path, such as github.com/acme/orders")
+		all.add("module", "is required: a Go module path, such as github.com/acme/orders")
 	case !modulePath.MatchString(a.Module):
-		wrong("--module %q must be a host and a path, such as github.com/acme/orders", a.Module)
+		all.add("module", "%q must be a host and a path, such as github.com/acme/orders", a.Module)
 	case refusedPath.MatchString(a.Module):
-		wrong("--module %q must not have the part vendor, nor end in /v1 or a version that begins with 0: the go command refuses it", a.Module)
+		all.add("module", "%q must not have the part vendor, nor end in /v1 or a version that begins with 0: the go command refuses it", a.Module)
 	}
-	if a.Module != "" || a.Service != "" && a.Service != "." {
-		a.checkNames(wrong)
+	if a.Module != "" || a.Service != "" {
+		a.checkNames(&all)
 	}
 	if a.Entity != "" {
-		a.checkWords(wrong)
+		a.checkEntity(&all)
 	}
 	switch {
 	case !a.Full && a.Entity == "":
-		wrong("--entity is required: what the service stores, such as order; --full keeps the example instead")
-	case a.Full && a.Entity+a.Plural+a.Fields+a.Transitions+a.Timers != "":
-		wrong("--entity and its plural, fields, transitions and timers must not be given with --full, which keeps the example: add it with cmd/entity")
+		all.add("entity", "is required: what the service stores, such as order; --full keeps the example instead")
+	case a.Full && a.Entity+a.Plural+a.Fields+a.Transitions+a.Timers+a.Purpose != "":
+		all.add("entity", "and its plural, fields, transitions, timers and purpose must not be given with --full, which keeps the example: add it with cmd/entity")
 	case a.Timers != "" && !slices.Contains(a.With, "reactions"):
-		wrong("--timers needs --with reactions: the option fires them")
+		all.add("timers", "needs --with reactions: the option fires them")
+	}
+	if strings.ContainsAny(a.Purpose, "\r\n") || len(a.Purpose) > 300 {
+		all.add("purpose", "must be one line of at most 300 characters")
 	}
 	if a.Full && len(a.With) > 0 {
-		wrong("--with must not be given with --full, which has every part")
+		all.add("with", "must not be given with --full, which has every part")
 	}
-	errs = append(errs, a.checkWith())
-	entries, err := os.ReadDir(a.dir)
-	switch {
-	case err == nil && len(entries) > 0:
-		wrong("%s must be a new or an empty folder", a.dir)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	a.checkWith(&all)
+	return all
 }
 
-// checkWith returns the parts that the template does not offer.
-func (a *options) checkWith() error {
-	var errs []error
+// checkWith adds the parts that the template does not offer.
+func (a *options) checkWith(all *mistakes) {
 	offered := slices.Concat(choices, a.offered)
 	for _, part := range a.With {
 		if !slices.Contains(offered, part) {
-			errs = append(errs, fmt.Errorf("--with %q must be one of %s", part, strings.Join(offered, ", ")))
+			all.add("with", "%q must be one of %s", part, strings.Join(offered, ", "))
 		}
 	}
-	return errors.Join(errs...)
 }
 
-func (a *options) checkNames(wrong func(string, ...any)) {
+func (a *options) checkNames(all *mistakes) {
 	if !serviceName.MatchString(a.Service) {
-		wrong("--service %q must have 6 to 20 lower-case letters, digits and hyphens, and begin with a letter: Google Cloud's rule for accounts", a.Service)
+		all.add("service", "%q must have 6 to 20 lower-case letters, digits and hyphens, and begin with a letter: Google Cloud's rule for accounts", a.Service)
 	}
 	switch {
 	case !schemaName.MatchString(a.Schema):
-		wrong("--schema %q must have 2 to 40 lower-case letters, digits and underscores, and begin with a letter", a.Schema)
+		all.add("schema", "%q must have 2 to 40 lower-case letters, digits and underscores, and begin with a letter", a.Schema)
 	case strings.HasPrefix(a.Schema, "pg_") || slices.Contains(reserved, a.Schema):
-		wrong("--schema %q is a name that PostgreSQL or its platforms use: choose another", a.Schema)
-	case a.Schema == a.Service:
-		wrong("--schema %q must differ from the service: a later change of one must not change the other", a.Schema)
+		all.add("schema", "%q is a name that PostgreSQL or its platforms use: choose another", a.Schema)
+	case slices.Contains([]string{a.Service, a.Entity, a.Plural}, a.Schema):
+		all.add("schema", "%q must differ from the service, the entity and its plural: a later change of one must not change the other", a.Schema)
 	case naming.IsSQLKeyword(a.Schema):
-		wrong("--schema %q is a keyword of SQL: choose another", a.Schema)
+		all.add("schema", "%q is a keyword of SQL: choose another", a.Schema)
 	}
 	if strings.HasPrefix(a.Service, "goog") {
-		wrong("--service %q begins with goog, which Pub/Sub keeps for itself, and topics begin with it: choose another", a.Service)
+		all.add("service", "%q begins with goog, which Pub/Sub keeps for itself, and topics begin with it: choose another", a.Service)
 	}
 	if !domainName.MatchString(a.Domain) {
-		wrong("--domain %q must be a domain, such as orders.acme.example", a.Domain)
+		all.add("domain", "%q must be a domain, such as orders.acme.example", a.Domain)
 	}
 }
 
-// checkWords checks the words of the entity.
-func (a *options) checkWords(wrong func(string, ...any)) {
-	switch {
-	case !a.checkWord(wrong, "entity", a.Entity), !a.checkWord(wrong, "plural", a.Plural):
-	case a.Plural == a.Entity:
-		wrong("--plural %q must differ from the singular: choose another, such as %s_items", a.Plural, a.Entity)
+// checkEntity checks the words of the entity by the rules of this command, and all that describes it by
+// the rules of cmd/entity. It reports the first option that breaks a rule: the later ones depend on it.
+func (a *options) checkEntity(all *mistakes) {
+	if !a.checkWord(all, "entity", a.Entity) || !a.checkWord(all, "plural", a.Plural) {
+		return
+	}
+	const anyField = "title:string"
+	for _, rule := range []struct {
+		flag string
+		err  error
+	}{
+		{"entity", entity.Check(a.Entity, a.Entity+"_list", anyField, "", "")},
+		{"plural", entity.Check(a.Entity, a.Plural, anyField, "", "")},
+		{"fields", entity.Check(a.Entity, a.Plural, a.Fields, "", "")},
+		{"transitions", entity.Check(a.Entity, a.Plural, a.Fields, a.Transitions, "")},
+		{"timers", entity.Check(a.Entity, a.Plural, a.Fields, a.Transitions, a.Timers)},
+	} {
+		if rule.err != nil {
+			all.add(rule.flag, "%s", strings.ReplaceAll(rule.err.Error(), "\n", "; "))
+			return
+		}
 	}
 }
 
-// checkWord checks one of the words. The plural may be the service: orders is the service of
-// the entity order.
-func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok bool) {
+// checkWord checks one of the words.
+func (a *options) checkWord(all *mistakes, flag, name string) (ok bool) {
 	isPart := func(word string) bool { return slices.Contains(strings.Split(name, "_"), word) }
 	switch {
 	case !entityName.MatchString(name) || len(name) < 2 || len(name) > 24:
-		wrong("--%s %q must have 2 to 24 lower-case letters, with one underscore between words", flag, name)
-	case name == a.Schema || flag != "plural" && write(name, kebab) == a.Service:
-		wrong("--%s %q must differ from the service and the schema: a later change of one must not change the other", flag, name)
+		all.add(flag, "%q must have 2 to 24 lower-case letters, with one underscore between words", name)
 	case slices.ContainsFunc([]string{"video", "videos", "film", "films", "catalog", "catalogs"}, isPart):
-		wrong("--%s %q has a word of the example, which --full keeps", flag, name)
+		all.add(flag, "%q has a word of the example, which --full keeps", name)
 	case isPart("id"):
-		wrong("--%s %q has the word id, which Go and SQL write in different ways: choose another", flag, name)
-	case naming.IsClientKeyword(name):
-		wrong("--%s %q is a word of Java, JavaScript or Python, which the API linter refuses: choose another, such as order_%s", flag, name, name)
-	case naming.HasPreposition(name):
-		wrong("--%s %q has a preposition, which the API linter refuses: choose another", flag, name)
-	case slices.ContainsFunc(machinery, func(word string) bool { return word == name || naming.Plural(word) == name }):
-		wrong("--%s %q is a word of the machinery: choose another, such as order_%s", flag, name, name)
+		all.add(flag, "%q has the word id, which Go and SQL write in different ways: choose another", name)
 	default:
 		return true
 	}
 	return false
 }
-
-// machinery are words that every service has for something else, the packages and folders of
-// Go among them, and the keywords of protobuf that stand where an entity would.
-var machinery = strings.Fields(`aggregate attribute audit claim consumer decision domain entry envelope event fence google grpc health
-	inbox internal lane lease message outbox problem projection projector publisher pubsub quarantine
-	schema server service store subscription support telemetry testdata topic vendor
-	enum extend extensions group import oneof option optional package repeated required reserved returns rpc stream syntax`)

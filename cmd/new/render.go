@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,9 @@ import (
 
 // notCopied are what only the template needs.
 var notCopied = []string{"CHANGELOG.md", "SECURITY.md", "cmd/new", "examples/saga", "lab"}
+
+// license is the license of the template. An owner chooses a license for the service.
+const license, licenseCopy = "LICENSE", "third_party/LICENSE"
 
 // wordTest is the test that the machinery has no word of the example. The words of an entity may be
 // words of the machinery, too.
@@ -38,6 +42,9 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	if err := os.Chmod(work, 0o755); err != nil { //nolint:gosec // as git clone makes it: PostgreSQL of cmd/dev may be another user
+		return err
+	}
 	r := &renderer{ctx: ctx, from: from, options: a, dir: work}
 	steps := []step{{"copy and rename", r.copy}}
 	if !a.Full {
@@ -100,11 +107,14 @@ func (r *renderer) copy() error {
 			return err
 		}
 	}
-	text, err := json.MarshalIndent(record{recordForm, r.from.commit, r.from.source, r.options}, "", "  ")
-	if err != nil {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(record{recordForm, r.from.commit, r.from.url, r.options}); err != nil {
 		return err
 	}
-	return r.write("template.json", append(text, '\n'), 0o644)
+	return r.write("template.json", text.Bytes(), 0o644)
 }
 
 func (r *renderer) copyFile(name string, left []string) error {
@@ -138,8 +148,15 @@ func (r *renderer) copyFile(name string, left []string) error {
 		switch name {
 		case "README.md":
 			text = r.introduce(text, "## Run it", introduction)
+			text = strings.Replace(text, "("+license+")", "("+licenseCopy+") of the template that this service was made from", 1)
 		case "README.zh-CN.md":
 			text = r.introduce(text, "## 运行", introductionZH)
+			text = strings.Replace(text, "("+license+")", "("+licenseCopy+")", 1)
+		case license:
+			name = licenseCopy
+		}
+		if !r.options.Full {
+			text = strings.ReplaceAll(text, exampleBody, bodyOf(r.options.Fields))
 		}
 		text = forget(forget(text, "cmd/new"), "lab/programs.sh")
 		if !r.options.Full {
@@ -288,7 +305,11 @@ func (r *renderer) introduce(text, heading, introduction string) string {
 	if !ok {
 		return text
 	}
-	return fmt.Sprintf(introduction, r.options.Service) + heading + "\n" + rest
+	purpose := r.options.Purpose
+	if purpose != "" {
+		purpose += "\n\n"
+	}
+	return fmt.Sprintf(introduction, r.options.Service, purpose) + heading + "\n" + rest
 }
 
 // section matches the section of CONTRIBUTING.md about this command.
@@ -309,7 +330,7 @@ func forget(text, path string) string {
 
 const introduction = `# %[1]s
 
-%[1]s serves gRPC and REST on Cloud Run, writes PostgreSQL, and publishes events to Pub/Sub: none is lost, none takes effect twice, and
+%[2]s%[1]s serves gRPC and REST on Cloud Run, writes PostgreSQL, and publishes events to Pub/Sub: none is lost, none takes effect twice, and
 those of one aggregate are applied in order. [docs/guarantees.md](docs/guarantees.md) says what holds and where it ends.
 
 `
@@ -318,7 +339,7 @@ const introductionZH = `# %[1]s
 
 [English](README.md)
 
-%[1]s 在 Cloud Run 上提供 gRPC 和 REST，写入 PostgreSQL，并向 Pub/Sub 发布事件：不丢失、不重复生效，同一聚合的事件按顺序生效。承诺及其边界见 [docs/guarantees.md](docs/guarantees.md)。
+%[2]s%[1]s 在 Cloud Run 上提供 gRPC 和 REST，写入 PostgreSQL，并向 Pub/Sub 发布事件：不丢失、不重复生效，同一聚合的事件按顺序生效。承诺及其边界见 [docs/guarantees.md](docs/guarantees.md)。
 
 `
 
@@ -359,4 +380,4 @@ func unlinkLine(dir, line string, left []string) string {
 var item = regexp.MustCompile(`^(\||- |[0-9]+\. )`)
 
 // separator matches what is between two links of a list, behind the first one.
-var separator = regexp.MustCompile(`\)(, |、)$`)
+var separator = regexp.MustCompile(`\)(, |、| · )$`)

@@ -45,7 +45,8 @@ var errInterrupted = errors.New("interrupted: the service is as it was")
 // the recorded options, commits that to the branch template, and merges the branch into
 // the current one. The service then also has the parts of with.
 //
-// It refuses a service with uncommitted changes, and a template that checkMigrations refuses.
+// It refuses a service with uncommitted changes or one that checkAge refuses, and a template that checkMigrations
+// refuses.
 // It renders and merges in temporary worktrees, so a failure or a crash before the last step
 // leaves the service as it was. If the merge has conflicts, or generating after it fails, the
 // service is left in the middle of a merge, as after git merge.
@@ -54,8 +55,11 @@ func upgrade(ctx context.Context, from template, dir string, with []string, stdo
 	if err != nil {
 		return err
 	}
-	if err := s.add(from, with); err != nil {
+	if err := errors.Join(s.checkAge(ctx, from, recorded), s.add(from, with)); err != nil {
 		return err
+	}
+	if from.url == "" && !isLocal(s.Source) {
+		from.url = s.Source
 	}
 	if s.work, err = os.MkdirTemp("", "upgrade-"); err != nil {
 		return err
@@ -148,7 +152,9 @@ func (s *service) add(from template, with []string) (err error) {
 	if s.offered, err = from.optionNames(); err != nil {
 		return err
 	}
-	return s.checkWith()
+	var all mistakes
+	s.checkWith(&all)
+	return all.join()
 }
 
 // findBranch finds the branch template. After a git clone it is on the remote only; after a

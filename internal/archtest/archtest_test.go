@@ -1,12 +1,17 @@
+// Package archtest holds the architecture in place: it is tests only, and they
+// read the source of the whole module.
+//
+// They hold what the compiler cannot: which package may import which, what is
+// linked into the server, that the domain is pure, that an aggregate and its event
+// are written in one place, and a few things that must not come back because
+// they looked right and were not. docs/architecture.md has the reasons.
 package archtest
 
 import (
-	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"go/version"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -386,50 +391,6 @@ func TestServersDoNotCutStreams(t *testing.T) {
 			}
 			return true
 		})
-	}
-}
-
-// The oldest Go that works is in the go.mod of the root: the net/http of an older one ends HTTP/2
-// streams at the timeout of a header. Other modules and the pages have the same version, and
-// images have it or a newer one.
-func TestOldestGoIsNamedOnce(t *testing.T) {
-	goDirective := regexp.MustCompile(`(?m)^go (\S+)$`)
-	text, err := os.ReadFile(root + "/go.mod")
-	if err != nil || !goDirective.Match(text) {
-		t.Fatalf("go.mod has no version of Go: %v", err)
-	}
-	oldest := string(goDirective.FindSubmatch(text)[1])
-	if version.Compare("go"+oldest, "go1.26.7") < 0 {
-		t.Errorf("go.mod has go %s, want 1.26.7 or newer", oldest)
-	}
-	for _, tt := range []struct {
-		files, says *regexp.Regexp
-		newer       bool // whether it may be
-	}{
-		{regexp.MustCompile(`(^|/)go\.mod$`), goDirective, false},
-		{regexp.MustCompile(`\.md$`), regexp.MustCompile(`\bGo (1[0-9.]*[0-9])( or newer| 或更新)`), false},
-		{regexp.MustCompile(`(^|/)(Dockerfile|cloudbuild\.yaml)$`), regexp.MustCompile(`\bgolang:([0-9.]+)`), true},
-	} {
-		found := 0
-		err := fs.WalkDir(os.DirFS(root), ".", func(name string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata") {
-				return cmp.Or(err, fs.SkipDir)
-			}
-			if !tt.files.MatchString(name) {
-				return nil
-			}
-			text, err := os.ReadFile(filepath.Join(root, name))
-			for _, said := range tt.says.FindAllSubmatch(text, -1) {
-				found++
-				if order := version.Compare("go"+string(said[1]), "go"+oldest); order < 0 || order > 0 && !tt.newer {
-					t.Errorf("%s has Go %s, and go.mod %s", name, said[1], oldest)
-				}
-			}
-			return err
-		})
-		if err != nil || found == 0 {
-			t.Errorf("files %s: %d versions of Go, error %v", tt.files, found, err)
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package event_test
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,8 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
 )
+
+var update = flag.Bool("update", false, "write the samples in testdata that are still encoded; see testdata/README.md")
 
 // sample is an event and the bytes that stand for it, for ever.
 type sample struct {

@@ -3,6 +3,7 @@ package entity
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"go/token"
@@ -487,4 +488,12 @@ func (e *entity) growStates(next []transition, exists bool) error {
 func (f field) sameType(other field) bool {
 	return f.Name == other.Name && f.Type == other.Type && f.Optional == other.Optional && f.Required == other.Required &&
 		len(f.Values) <= len(other.Values) && slices.Equal(f.Values, other.Values[:len(f.Values)]) && slices.EqualFunc(f.Parts, other.Parts, field.sameType)
+}
+
+// Check returns the mistakes in the description of a new entity. Only add itself reports conflicts with a
+// service, such as a name that it has already.
+func Check(name, plural, fields, transitions, timers string) error {
+	o := options{name: name, plural: plural, fields: fields, moves: transitions, timers: timers}
+	grown, err := o.grow(context.Background(), entity{names: names{HasReactions: true}})
+	return errors.Join(err, grown.checkLint(entity{}))
 }

@@ -180,23 +180,34 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if before.Replica() {
 		return entity{}, fmt.Errorf("%s is a replica: its owner adds fields, and then replicate takes them", o.name)
 	}
+	grown, err := o.grow(ctx, before)
+	if err != nil {
+		return entity{}, err
+	}
+	if !exists {
+		err = grown.checkFree()
+	}
+	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
+}
+
+// grow returns an entity with what the options add.
+func (o options) grow(ctx context.Context, before entity) (entity, error) {
+	exists := before.Name != ""
 	next := entity{Name: o.name, Plural: o.plural}
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural
 	} else if next.Plural == "" && snake.MatchString(o.name) {
 		next.Plural = naming.Plural(o.name)
 	}
-	var fieldErr error
+	var fieldErr, moveErr, timerErr error
 	if o.file != "" {
 		next.Fields, fieldErr = readProto(ctx, o.file, o.name)
 	} else {
 		next.Fields, fieldErr = parseFields(o.fields)
 	}
-	var moveErr error
 	if next.Transitions, moveErr = parseTransitions(o.moves); o.moves == "" && exists {
 		next.Transitions = before.Transitions
 	}
-	var timerErr error
 	if next.Timers, timerErr = parseTimers(o.timers); o.timers == "" && exists {
 		next.Timers = before.Timers
 	}
@@ -206,14 +217,7 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if exists && next.Plural != before.Plural {
 		return entity{}, fmt.Errorf("the plural of %s is %s, and cannot change", before.Name, before.Plural)
 	}
-	grown, err := before.grow(next, nextMigration())
-	if err != nil {
-		return entity{}, err
-	}
-	if !exists {
-		err = grown.checkFree()
-	}
-	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
+	return before.grow(next, nextMigration())
 }
 
 // firstOwn is the number of the first migration of a service.

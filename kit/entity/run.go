@@ -38,13 +38,15 @@ func samples(ctx context.Context, all []entity) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return command(ctx, "go", "test", "./internal/event", "-run", "^Test("+strings.Join(names, "|")+")Samples$", "-update")
+	return command(ctx, "go", "test", "./internal/event", "-run", "^Test("+strings.Join(names, "|")+")Samples$")
 }
 
 // command runs a program. Its error has what the program printed. When it returns, no
 // program that it started writes any more.
 func command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // of this folder
+	// The tests of events then write the samples that are missing.
+	cmd.Env = append(os.Environ(), "UPDATE_SAMPLES=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // and what it runs
 	out, err := cmd.CombinedOutput()

@@ -6,13 +6,7 @@
 //	go run ./cmd/upgrade --with console    adds an option, at the version that the service has
 //
 // It clones the template into a temporary folder, and runs the command of that version that
-// renders a service again: so the newer version decides how. That command commits the new
-// rendering to the branch template, and merges the branch into the current one. Your
-// changes stay. If both sides changed the same lines, or generating fails after the merge, git's merge
-// waits for you.
-//
-// It refuses a service with changes that are not committed. If it fails or is interrupted
-// before the merge, the service is as it was. It never rewrites history.
+// renders a service again and merges: so the newer version decides how. CONTRIBUTING.md says what it promises.
 package upgrade
 
 import (
@@ -22,7 +16,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -30,14 +23,13 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 )
 
 const usage = `go run ./cmd/upgrade [REF] brings this service to a later version of its template.
 
   REF             tag, branch or commit of the template; default: its default branch
   --with LIST     options that the service gets, separated by commas. Without REF its version stays
-  --from PLACE    path or URL of the template; default: "source" in template.json. The upgrade records PLACE there
+  --from PLACE    path or URL of the template; default: "source" in template.json, then the place of the last upgrade
 `
 
 // errTold means that the command of the template has already said why it failed.
@@ -72,11 +64,14 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if from != "" {
 		s.Source = from
 		if path, err := filepath.Abs(from); err == nil && exists(path) {
-			s.Source = path // the next rendering records it
+			s.Source = path
 		}
 	}
 	if with != "" && ref == "" {
 		ref = s.Template
+	}
+	if s.Source == "" { // of this machine
+		s.Source, _ = output(ctx, s.root, "git", "config", "--get", "template.source") // it fails if there is none
 	}
 	if s.Source == "" {
 		return errors.New("template.json does not say where the template is: say it with --from PLACE, a path or a URL")
@@ -87,23 +82,24 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	template, program := filepath.Join(work, "template"), filepath.Join(work, "new")
-	fmt.Fprintf(stdout, "%-40s", "clone the template")
-	start := time.Now()
+	fmt.Fprintln(stdout, "clone the template")
 	if err := prepare(ctx, s, ref, template, program); err != nil {
-		fmt.Fprintln(stdout)
 		if ctx.Err() != nil {
 			return errors.New("interrupted: the service is as it was")
 		}
 		return err
 	}
-	fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
 	cmd := exec.CommandContext(ctx, program, s.root, "--upgrade", "--with", with) //nolint:gosec // built above
 	cmd.Dir, cmd.Stdout, cmd.Stderr = template, stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it tidies up
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%w: %w", errTold, err)
 	}
-	return nil
+	if from == "" {
+		return nil
+	}
+	_, err = output(ctx, s.root, "git", "config", "template.source", s.Source)
+	return err
 }
 
 // parse reads the command line.
@@ -137,21 +133,15 @@ type service struct {
 
 // findService reads template.json at the top of the current repository.
 func findService(ctx context.Context) (s service, err error) {
-	if _, err := exec.LookPath("git"); err != nil {
-		return s, errors.New("git is not installed: an upgrade is a merge")
-	}
 	if s.root, err = output(ctx, ".", "git", "rev-parse", "--show-toplevel"); err != nil {
 		return s, fmt.Errorf("this folder is in no git repository: an upgrade is a merge: %w", err)
 	}
 	text, err := os.ReadFile(filepath.Join(s.root, "template.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		if exists(filepath.Join(s.root, "cmd", "new")) {
-			return s, errors.New("this is the template itself: run the command in a service that was made from it")
-		}
-		return s, fmt.Errorf("%s has no template.json, so it was not made from a template", s.root)
+	if err != nil && exists(filepath.Join(s.root, "cmd", "new")) {
+		return s, errors.New("this is the template itself: run the command in a service that was made from it")
 	}
 	if err != nil {
-		return s, err
+		return s, fmt.Errorf("%s was not made from a template: %w", s.root, err)
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
 		return s, fmt.Errorf("template.json: %w", err)
@@ -175,9 +165,6 @@ func prepare(ctx context.Context, s service, ref, template, program string) erro
 	}
 	if _, err := output(ctx, template, "git", "checkout", "--quiet", "--detach", commit); err != nil {
 		return err
-	}
-	if !exists(filepath.Join(template, "cmd", "new")) {
-		return fmt.Errorf("version %.12s of %s cannot upgrade a service: it has no cmd/new", commit, s.Source)
 	}
 	// The program itself, not go run, gets the signals and prints the error.
 	_, err = output(ctx, template, "go", "build", "-o", program, "./cmd/new")

@@ -124,7 +124,7 @@ func TestWrongInputs(t *testing.T) {
 		want string
 	}{
 		"no repository":          {func(t *testing.T) string { t.Helper(); return t.TempDir() }, nil, "no git repository"},
-		"no template.json":       {newRepository, nil, "no template.json"},
+		"no template.json":       {newRepository, nil, "was not made from a template"},
 		"the template itself":    {func(*testing.T) string { return template }, nil, "this is the template itself"},
 		"broken template.json":   {service("{"), nil, "template.json: "},
 		"no source":              {service(`{"template": "` + recorded + `"}`), nil, "--from PLACE"},
@@ -133,7 +133,7 @@ func TestWrongInputs(t *testing.T) {
 		"a flag as version":      {good, []string{"--", "-v9"}, `"-v9"`},
 		"two versions":           {good, []string{"v1", "v2"}, "2 versions, want one"},
 		"unknown flag":           {good, []string{"--force"}, "--help"},
-		"without the command":    {good, []string{first}, "has no cmd/new"},
+		"without the command":    {good, []string{first}, "cmd/new"},
 		"an older version":       {service(`{"template": "` + gitIn(t, template, "rev-parse", "main") + `", "source": "` + template + `"}`), []string{second}, "no way back"},
 		"the command has failed": {good, []string{"broken"}, errTold.Error()},
 	} {
@@ -148,7 +148,7 @@ func TestWrongInputs(t *testing.T) {
 	t.Run("no git", func(t *testing.T) {
 		t.Chdir(good(t))
 		t.Setenv("PATH", t.TempDir())
-		if err := run(t.Context(), nil, new(strings.Builder)); err == nil || !strings.Contains(err.Error(), "git is not installed") {
+		if err := run(t.Context(), nil, new(strings.Builder)); err == nil || !strings.Contains(err.Error(), "\"git\": executable file not found") {
 			t.Errorf("upgrade without git = %v", err)
 		}
 	})

@@ -145,10 +145,11 @@ func TestLean(t *testing.T) {
 	if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
 		t.Errorf("the tests changed %s", changes)
 	}
-	address := startDev(t, service)
-	useOrders(t, address)
+	refusesMistakes(t, service)
+	create := startDev(t, service)
+	useOrders(t, service, create)
 	for _, row := range drawn {
-		row.Use(t, "http://"+address+"/v1/")
+		row.Use(t, "http://"+create[2]+"/v1/")
 	}
 	kitByVersion(t, service)
 }
@@ -173,9 +174,9 @@ func TestMatrix(t *testing.T) {
 			clone.Run(t, service, "go", "vet", "./...")
 			clone.Run(t, service, "make", "--silent", "drift", "lint")
 			clone.Run(t, service, "go", "test", "./...")
-			address := startDev(t, service)
+			create := startDev(t, service)
 			for _, row := range rows[i] {
-				row.Use(t, "http://"+address+"/v1/")
+				row.Use(t, "http://"+create[2]+"/v1/")
 			}
 		})
 	}
@@ -190,11 +191,50 @@ func addRows(t *testing.T, service string, rows []entity.Row) {
 	commit(t, service)
 }
 
-// useOrders makes an order over REST at the address of a service, and finds it over gRPC.
-func useOrders(t *testing.T, address string) {
+// refusesMistakes checks that the tests of a service find mistakes of its owner, in a sentence.
+func refusesMistakes(t *testing.T, service string) {
 	t.Helper()
-	const order = `{"customer": "Ada", "totalCents": "1200"}`
-	response, err := http.Post("http://"+address+"/v1/orders", "application/json", strings.NewReader(order))
+	const event = "api/proto/order/v1/order_event.proto"
+	migration := func(up, down string) func() {
+		return func() {
+			write(t, filepath.Join(service, "db/migrations/01001_mistake.sql"), "-- +goose Up\n"+up+"\n\n-- +goose Down\n"+down+"\n")
+		}
+	}
+	for _, test := range []struct {
+		mistake    func()
+		tests, say string
+	}{
+		{migration("ALTER TABLE orders_db.orders RENAME COLUMN note TO remark;", "ALTER TABLE orders_db.orders RENAME COLUMN remark TO note;"),
+			"./db", "01001_mistake.sql:2: rename: the previous build has only the old name"},
+		{migration("GRANT DELETE ON orders_db.orders TO orders_db_rw;", "REVOKE DELETE ON orders_db.orders FROM orders_db_rw;"),
+			"./db", "orders_db_rw has DELETE on orders_db.orders, which its work does not need"},
+		{func() {
+			edit(t, filepath.Join(service, event), "package order.v1;\n", "package order.v1;\n\nimport \"google/protobuf/timestamp.proto\";\n")
+		}, "./cmd/server", "imports are not supported"},
+		{func() {
+			edit(t, filepath.Join(service, "internal/app/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\"`\n\n\tOutboxRetention time.Duration")
+		}, "./internal/app", "CURRENCY has no help"},
+	} {
+		test.mistake()
+		cmd := exec.CommandContext(t.Context(), "go", "test", test.tests)
+		cmd.Dir = service
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), test.say) {
+			t.Errorf("go test %s of a mistake = %v, want %q:\n%s", test.tests, err, test.say, out)
+		}
+		clone.Run(t, service, "git", "checkout", "--quiet", ".")
+		clone.Run(t, service, "git", "clean", "--quiet", "--force", "db")
+	}
+}
+
+// useOrders makes an order over REST by the command that cmd/dev of a service prints, and finds it over gRPC.
+func useOrders(t *testing.T, service string, create []string) {
+	t.Helper()
+	url, address, order := create[1], create[2], create[3]
+	if order != `{"customer": "text", "totalCents": 1200, "note": "text"}` {
+		t.Errorf("the printed order is %s", order)
+	}
+	contains(t, filepath.Join(service, "README.md"), order)
+	response, err := http.Post(url, "application/json", strings.NewReader(order))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,8 +259,9 @@ func useOrders(t *testing.T, address string) {
 	}
 }
 
-// startDev starts cmd/dev of a service, and returns the address of the API.
-func startDev(t *testing.T, service string) string {
+// startDev starts cmd/dev of a service, and returns the parts of the command that makes an order: the URL, the
+// address in it, and the order.
+func startDev(t *testing.T, service string) []string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "dev")
 	clone.Run(t, service, "go", "build", "-o", program, "./cmd/dev")
@@ -240,13 +281,13 @@ func startDev(t *testing.T, service string) string {
 		_ = cmd.Wait() // it was told to end
 	})
 	var text strings.Builder
-	address := regexp.MustCompile(`http://(localhost:\d+)/v1`)
+	create := regexp.MustCompile(`curl -s (http://(localhost:\d+)/v1/orders) -d '(.*)'`)
 	for buffer := make([]byte, 1000); ; {
 		n, err := screen.Read(buffer)
 		text.Write(buffer[:n])
-		if found := address.FindStringSubmatch(text.String()); found != nil {
+		if found := create.FindStringSubmatch(text.String()); found != nil {
 			go io.Copy(io.Discard, screen) //nolint:errcheck // until it ends
-			return found[1]
+			return found
 		}
 		if err != nil {
 			t.Fatalf("cmd/dev ended: %v\n%s", err, &text)

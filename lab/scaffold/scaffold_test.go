@@ -50,6 +50,7 @@ func newTemplate(t *testing.T, dir string) string {
 	template := filepath.Join(dir, "template")
 	clone.Tree(t, "../..", template)
 	clone.Run(t, template, "git", "init", "--quiet")
+	write(t, filepath.Join(template, "cmd/new/oldest"), "") // this history has no such version
 	commit(t, template)
 	return template
 }
@@ -114,7 +115,8 @@ func checkNames(t *testing.T, dir string) {
 	}
 }
 
-// checkRecord reads template.json, which an upgrade will need.
+// checkRecord reads template.json, which an upgrade will need. It has no path of this machine, and others
+// may read the folder.
 func checkRecord(t *testing.T, dir string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, "template.json"))
@@ -122,8 +124,11 @@ func checkRecord(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	var record struct{ Template, Source, Module, Service, Schema, Domain string }
-	if err := json.Unmarshal(content, &record); err != nil || len(record.Template) != 40 || !filepath.IsAbs(record.Source) ||
+	if err := json.Unmarshal(content, &record); err != nil || len(record.Template) != 40 || record.Source != "" ||
 		record.Module == "" || record.Service == "" || record.Schema == "" || record.Domain == "" {
-		t.Errorf("template.json = %s, %v, want the commit, the path of the template and all options", content, err)
+		t.Errorf("template.json = %s, %v, want the commit, no path of the template, and all options", content, err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the mode of %s is %v, %v, want 0755", dir, info.Mode(), err)
 	}
 }

@@ -35,6 +35,8 @@ func TestUpgrade(t *testing.T) {
 	// A clone has the branch template only as origin/template.
 	s.dir = filepath.Join(dir, "clone")
 	clone.Run(t, dir, "git", "clone", "--quiet", orders, s.dir)
+	s.refusedAsItIs("say it with --from PLACE")
+	clone.Run(t, s.dir, "git", "config", "template.source", template)
 	mine := strings.TrimSpace(s.rev("HEAD"))
 	edit(t, filepath.Join(s.dir, "Makefile"), "\n\tgo test ./internal/names ", "\n\t@echo out of order; false\n\tgo test ./internal/names ")
 	commit(t, s.dir)
@@ -288,12 +290,19 @@ func shallow(s upgrading, template string) {
 	first := strings.Fields(clone.Run(s.t, template, "git", "rev-list", "--max-parents=0", "HEAD"))[0]
 
 	s.dir = few
+	clone.Run(s.t, few, "git", "config", "template.source", template)
 	s.refused("git fetch --unshallow origin '+refs/heads/*:refs/remotes/origin/*'")
 	clone.Run(s.t, few, "git", "fetch", "--quiet", "--unshallow", "origin", "+refs/heads/*:refs/remotes/origin/*")
 	s.succeeds("up to date")
 	s.succeeds("up to date", "--from", "file://"+copied)
 	s.refusedAsItIs("git fetch --unshallow", "--from", "file://"+copied, first)
 	s.refusedAsItIs("there is no way back", first)
+
+	edit(s.t, filepath.Join(template, "README.md"), "## Read next", "## Read this next")
+	commit(s.t, template)
+	write(s.t, filepath.Join(template, "cmd/new/oldest"), clone.Run(s.t, template, "git", "rev-parse", "HEAD"))
+	commit(s.t, template)
+	s.refusedAsItIs("make a new service with cmd/new, and copy your files into it", "--from", template)
 }
 
 // upgrading runs the command of a service.

@@ -200,13 +200,13 @@ func TestAskAgain(t *testing.T) {
 	t.Parallel()
 	var screen strings.Builder
 	a := options{Domain: "orders.acme.example", dir: filepath.Join(t.TempDir(), "my orders"), offered: []string{"console", "reactions"}}
-	if err := ask(&a, answers("orders", "github.com/acme/subs", "subs", "", "Order", "event", "plan", "plan", "",
+	if err := ask(&a, answers("orders", "github.com/acme/subs", "subs", "", "Order", "class", "plan", "plan", "",
 		"seats:int", "seats:int32 price:{units:int64}", "open->open:open", "trial->active:activate", "Bob's plans.", "kiosk", "reactions, console",
 		"trial:soon:activate", "trial:15m:activate", "plan", "money"), &screen); err != nil {
 		t.Fatalf("ask() = %v:\n%s", err, &screen)
 	}
 	for _, rule := range []string{
-		"must be a host and a path", "6 to 20 lower-case letters", "2 to 24 lower-case letters", "a word of Go, or of a package", "equal to the singular",
+		"must be a host and a path", "6 to 20 lower-case letters", "2 to 24 lower-case letters", "a word of Java", "equal to the singular",
 		`unknown type "int"`, "it changes nothing", "must be one of pools, terraform, console, reactions", `"soon" must be a duration`, "must differ from the service, the entity",
 		`--purpose 'Bob'\''s plans.' --with 'reactions, console' --timers trial:15m:activate --schema money --domain orders.acme.example`, "my orders'",
 	} {

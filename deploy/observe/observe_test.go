@@ -221,7 +221,7 @@ func TestRunbookCommandsExist(t *testing.T) {
 		help += read(t, path)
 	}
 	for _, m := range regexp.MustCompile(`(?m)(?:^|`+"`"+`)  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(help, -1) {
-		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", " [ITEM]", "", "...", "").Replace(m[1]), "#")
+		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", " [WHICH]", "", "...", "").Replace(m[1]), "#")
 		known[command] = true
 		known[strings.TrimRight(command, " #")+" --all"] = true
 	}

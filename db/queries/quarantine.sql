@@ -27,7 +27,7 @@ LIMIT @max_rows;
 
 -- name: ListQuarantine :many
 -- Returns messages in the order in which they were set aside, and how many match, without their payloads, which are large, and
--- which support_ro may not read. An empty text matches all. An id is that of an event, or the number of a message.
+-- which support_ro may not read. An empty text matches all. An id is the id of an event, or the number of a message.
 WITH matching AS (
 	SELECT q.id, count(*) OVER () AS total
 	FROM video_catalog_read.quarantine q

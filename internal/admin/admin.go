@@ -1,4 +1,4 @@
-// Package admin has what the commands of operators share, also those of options: what is stuck and
+// Package admin has what the commands of operators and of options share: what is stuck and
 // the filter that selects it, the entry that every action leaves in the table audit, and the flags
 // and the output of a command. It has no SQL: internal/store does what it describes.
 package admin

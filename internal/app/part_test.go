@@ -58,8 +58,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// The help has every command, also those of parts. Each command shows its own lines, without any
-// setting; a command of operators shows those of all four.
+// The help has every command, also of parts. Each command shows its own lines, without any setting;
+// the four commands of operators show the lines of all four.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	p := Program{Parts: []Part{greeting()}}

@@ -56,7 +56,7 @@ func (p Program) projected() (all []Subscription) {
 	return all
 }
 
-// subscriptions returns those of the query side, and those of the parts, which write to the
+// subscriptions returns the subscriptions of the query side, and of the parts, which write to the
 // command side.
 func (p Program) subscriptions() []Subscription {
 	all := p.projected()

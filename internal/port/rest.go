@@ -96,7 +96,7 @@ func keepRequest(next runtime.HandlerFunc) runtime.HandlerFunc {
 }
 
 // checkQuery makes the call of a REST request, unless its query would be ignored: the gateway
-// parses only that of a method that has parameters. Its error has the form that gatewayError reads.
+// parses the query of a method with parameters only. Its error has the form that gatewayError reads.
 func checkQuery(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, call grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	if rest, ok := ctx.Value(restKey{}).(*http.Request); ok && rest.Form == nil && rest.URL.RawQuery != "" {
 		return status.Error(codes.InvalidArgument, "query: unknown parameter: this method has none")

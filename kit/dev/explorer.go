@@ -28,7 +28,7 @@ func (s *Stack) explore(ctx context.Context) error {
 	return nil
 }
 
-// explorer is a page with all methods of the API, Swagger UI. All other paths are those of the server at addr, so that
+// explorer is a page with all methods of the API, Swagger UI. All other paths lead to the server at addr, so that
 // the calls of the page have its origin.
 func explorer(addr string) http.Handler {
 	server := &url.URL{Scheme: "http", Host: addr}

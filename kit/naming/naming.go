@@ -59,7 +59,7 @@ var folders = []string{"vendor", "internal", "testdata", "google", "buf"}
 // Methods are names that protoc-gen-go changes, because messages have methods of these names.
 var Methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
 
-// machinery are tables, fields of each event, and names of Go that are beside those of an entity.
+// machinery are tables, fields of each event, and names of Go that are beside the names of an entity.
 var machinery = strings.Fields(`audit inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
 	stamp time`)
 

@@ -174,7 +174,7 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 	s.eventuallySays("1 message is in quarantine")
 	s.command("skip", "--aggregate", id, "--id", event, "--why", "from a test")
 
-	// A seek empties the inbox. What was applied is not shown as not applied, nor as late.
+	// A seek empties the inbox. An applied event is not shown as not applied, nor as late.
 	s.broker.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
 	s.command("seek", "video.events.catalog", time.Now().UTC().Format(time.RFC3339), "--why", "rows were lost")
 	s.eventually("now says that no event was not applied", func() bool { return !strings.Contains(s.page("/"), "not yet") })

@@ -18,8 +18,8 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Outbox is the outbox of the command side. It holds the committed events that are not
-// known to be published. It implements outbox.Store.
+// Outbox is the outbox of the command side: every event of the last days, and a pending copy
+// of each that is not known to be published. It implements outbox.Store.
 type Outbox struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
@@ -145,13 +145,13 @@ func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held boo
 // settle writes the results of the events of a claim, after its lane is locked. All events
 // are deferred before an aggregate is blocked or resumed.
 func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) {
-	if len(s.Done) > 0 {
-		Queue(q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Done}))
+	if len(s.Published) > 0 {
+		Queue(q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Published}))
 	}
 	if len(s.Defer) > 0 {
 		Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Defer}))
 	}
-	for _, f := range s.Failed {
+	for _, f := range s.Refused {
 		Queue(q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
 			AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: limit(f.Attempts), Park: f.Park, RetryIn: f.RetryIn,
 			// The text of the broker. If PostgreSQL could not store it, the whole

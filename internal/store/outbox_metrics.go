@@ -67,7 +67,7 @@ func (o *Outbox) measure(ctx context.Context) (measured, error) {
 	return m, err
 }
 
-// Backlog describes the pending events of the outbox.
+// Backlog describes the events that are not known to be published.
 type Backlog struct {
 	// Oldest is when the oldest event in a lane happened; zero if there is none. An event
 	// of a blocked aggregate is in its lane until a pass defers it. Events that are

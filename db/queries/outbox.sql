@@ -1,18 +1,3 @@
--- name: UseOutboxIndexes :exec
--- Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so no plan may depend on them:
--- each statement below has one index to use, and scalar subqueries in place of joins and EXISTS, which may read a whole queue.
--- Without sequential scans a plan costs so much that JIT would compile it.
-SELECT set_config('enable_seqscan', 'off', true),
-	set_config('enable_bitmapscan', 'off', true),
-	set_config('enable_hashjoin', 'off', true),
-	set_config('enable_mergejoin', 'off', true),
-	set_config('jit', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true);
-
--- name: CommitOutboxAsync :exec
--- Losing a claim or a settlement in a crash means publishing twice, never losing an event.
-SELECT set_config('synchronous_commit', 'off', true);
-
 -- name: AppendOutbox :exec
 -- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row has no caller, so
 -- nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
@@ -34,7 +19,8 @@ FROM event;
 -- name: LeaseLane :one
 -- Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
 -- of the database. Work is a pending event or an aggregate that is due. A lease that ends later than in twice its duration was
--- taken before the clock was set back. It reads behind settled_seq first: before it are the dead rows of the last claims.
+-- taken before the clock was set back. It reads behind settled_seq first: before it are the rows that the last
+-- settlements deleted. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
 UPDATE video_catalog.outbox_lanes
 SET token = @token, leased_until = clock_timestamp() + @lease_for::interval
 WHERE lane = (
@@ -178,9 +164,10 @@ FROM next
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 
 -- name: RaiseFloors :exec
--- Raises the floor of each lane to its lowest pending seq, not above the mark. A transaction has its id before it draws a seq,
--- so when all transactions before mark_xid have ended, no more events appear at or below mark_seq. The next mark is the
--- settled_seq of our snapshot, which is older than our own id; the row itself may be newer.
+-- Raises the floor of each lane, from which claims read, to below its lowest pending seq. It stays at or below mark_seq, because
+-- a transaction that has drawn a lower seq may commit later. Such a transaction had its id before, so when all transactions
+-- before mark_xid have ended, no more events appear at or below mark_seq. The next mark is the settled_seq of our snapshot, which
+-- is older than our own id; the row itself may be newer.
 WITH seen AS MATERIALIZED (
 	SELECT l.lane, l.settled_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
 ), free AS (
@@ -197,45 +184,22 @@ SET mark_seq = seen.settled_seq,
 FROM seen JOIN free USING (lane)
 WHERE l.lane = seen.lane;
 
+-- name: UseOutboxIndexes :exec
+-- Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so no plan may depend on them:
+-- each statement on the outbox has one index to use, and scalar subqueries in place of joins and EXISTS, which may read a whole queue.
+-- Without sequential scans a plan costs so much that JIT would compile it.
+SELECT set_config('enable_seqscan', 'off', true),
+	set_config('enable_bitmapscan', 'off', true),
+	set_config('enable_hashjoin', 'off', true),
+	set_config('enable_mergejoin', 'off', true),
+	set_config('jit', 'off', true),
+	set_config('plan_cache_mode', 'force_generic_plan', true);
+
+-- name: CommitOutboxAsync :exec
+-- Losing a claim or a settlement in a crash means publishing twice, never losing an event.
+SELECT set_config('synchronous_commit', 'off', true);
+
 -- name: MaintainOutbox :one
 -- Creates and drops partitions: see video_catalog.outbox_maintain.
 SELECT m.created::int AS created, m.dropped::int AS dropped
 FROM video_catalog.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
-
--- name: MeasureOutbox :one
--- Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest head of a blocked
--- aggregate happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
--- are not late. It counts pending events, blocked aggregates and parked aggregates, each up to max_counted.
-WITH lanes AS (
-	SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
-)
-SELECT
-	coalesce((
-		SELECT min(head.occurred_at) FROM lanes l CROSS JOIN LATERAL (
-			SELECT p.occurred_at FROM video_catalog.outbox_pending p
-			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
-		) head
-	), 'epoch')::timestamptz AS oldest,
-	coalesce((SELECT b.oldest_at FROM video_catalog.outbox_blocked b WHERE b.oldest_at IS NOT NULL ORDER BY b.oldest_at LIMIT 1), 'epoch')::timestamptz AS oldest_blocked,
-	(SELECT count(*) FROM (
-		(SELECT 1 FROM lanes l CROSS JOIN LATERAL (
-			SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
-		) p)
-		UNION ALL
-		(SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted)
-		LIMIT @max_counted
-	) counted)::bigint AS pending,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_blocked b ORDER BY b.lane, b.next_retry_at LIMIT @max_counted
-	) counted)::bigint AS blocked,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l CROSS JOIN LATERAL (
-			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT @max_counted
-		) b LIMIT @max_counted
-	) counted)::bigint AS parked;
-
--- name: MeasurePartitions :one
--- Returns how many future days have their partition.
-SELECT coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead
-FROM pg_catalog.pg_class c
-WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$';

@@ -65,7 +65,7 @@ type Quarantined struct {
 	Consumer string `json:"consumer"` // of the subscription that it came from
 	envelope.Quarantined
 	Cause      string    `json:"cause"`        // of Reason: see Group
-	ReceivedAt time.Time `json:"receive_time"` // when it was set aside
+	ReceivedAt time.Time `json:"receive_time"` // when it was quarantined
 	// If the payload is not kept, PayloadSize is its size in bytes and PayloadSHA256 its
 	// hash in hexadecimal, and attributes and reason are shortened. Otherwise both are zero.
 	PayloadSize   int64  `json:"payload_size,omitempty"`

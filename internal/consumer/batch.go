@@ -14,8 +14,8 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// applyBatches runs one worker, until r.work ends. It gives a verdict to every delivery of
-// its batches.
+// applyBatches runs one worker, until r.work ends. Every delivery, a message in hand, gets its
+// verdict: acknowledge it, try it again, or give it back.
 func (r *run) applyBatches(loop *heartbeat.Loop) {
 	defer loop.Rest()
 	for r.work.Err() == nil {
@@ -70,7 +70,7 @@ func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 	}
 	for _, d := range alone {
 		if d.reason != "" {
-			r.setAside(d, loop)
+			r.quarantined(d, loop)
 		} else {
 			r.apply([]*delivery{d}, loop)
 		}
@@ -141,16 +141,16 @@ func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 	}
 	if d.refusals >= r.cfg.MaxAttempts {
 		d.reason = fmt.Sprintf("refused %d times: %v", d.refusals, err)
-		r.setAside(d, loop)
+		r.quarantined(d, loop)
 		return
 	}
 	r.log.WarnContext(r.work, "consumer: event refused, trying again", d.with("refusals", d.refusals, "err", err)...)
 	d.verdict <- retried
 }
 
-// setAside stores a message in the quarantine and gives the verdict on it. If that fails,
+// quarantined stores a message in the quarantine and gives the verdict on it. If that fails,
 // the message is tried again without a limit, because it must not get lost.
-func (r *run) setAside(d *delivery, loop *heartbeat.Loop) {
+func (r *run) quarantined(d *delivery, loop *heartbeat.Loop) {
 	whole := envelope.Quarantined{MessageID: d.ID, OrderingKey: d.Key, Attributes: d.Attributes, Payload: d.Data, Reason: d.reason, PublishTime: d.PublishTime}
 	err := r.persist(loop, func(ctx context.Context) error { return r.quarantine.Quarantine(ctx, r.Consumer, whole) })
 	switch {

@@ -10,7 +10,7 @@
 // # What it promises
 //
 //   - A message is acknowledged only after the commit of the transaction that applied it
-//     or set it aside. After a crash at any point, the broker delivers it again.
+//     or quarantined it. After a crash at any point, the broker delivers it again.
 //   - An event takes effect once, however often it comes. An old event never undoes a
 //     newer one. The store ensures both, and reports an outcome of each event.
 //   - Messages of one key are handled in order. One that fails holds back the later ones,
@@ -19,7 +19,7 @@
 //     unhandled, and never decoded. So a subscription may carry more types than this
 //     process handles.
 //   - While the database is unavailable, messages wait without a limit. None is given back
-//     to the broker, which would count it as a failed delivery. None is set aside.
+//     to the broker, which would count it as a failed delivery. None is quarantined.
 //   - A bad message harms only itself. A message that cannot be decoded (broken bytes, a
 //     newer schema version, a missing attribute) goes to the quarantine, because giving it
 //     back would block its key. An event that the store refuses Config.MaxAttempts times,
@@ -63,7 +63,7 @@ type Message struct {
 	PublishTime time.Time
 }
 
-// Quarantine stores the messages that a projector sets aside.
+// Quarantine stores the messages that a projector cannot apply.
 type Quarantine interface {
 	// Quarantine stores a message, whatever it contains, once per consumer and message id.
 	// If the stored bytes have reached the limit, it stores the message without its

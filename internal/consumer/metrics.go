@@ -45,7 +45,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	var m metrics
 	var errs [3]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Messages applied or set aside, counted after the commit, by aggregate_type (a type with a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events have the same version), quarantined, unhandled (no handler for its aggregate type: it is only acknowledged)."))
+		metric.WithDescription("Messages applied or quarantined, counted after the commit, by aggregate_type (a type with a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events have the same version), quarantined, unhandled (no handler for its aggregate type: it is only acknowledged)."))
 	m.failures, errs[1] = meter.Int64Counter("consumer.failures", metric.WithUnit("{failure}"),
 		metric.WithDescription("Failures, by error.type: unavailable (the database), refused (by the store), panic, receive (the subscription could not be read)."))
 	// Bounds in seconds, because the default bounds are meant for milliseconds.

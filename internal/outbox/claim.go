@@ -24,7 +24,7 @@ type Claimed struct {
 	// Deferred means that the event was deferred, because its aggregate is blocked, and is
 	// now due.
 	Deferred bool
-	// Attempts is how often the event was refused since a person last requeued or skipped.
+	// Attempts is how often the event was refused since a person last retried or skipped.
 	// Only the first deferred event of an aggregate can have attempts. If it has, the claim
 	// has no other deferred event of that aggregate.
 	Attempts int
@@ -39,18 +39,18 @@ type Claimed struct {
 type Settlement struct {
 	Lane  int16
 	Token int64
-	// Done are pending events that the broker acknowledged: delete them.
-	Done []int64
+	// Published are pending events that the broker acknowledged: delete them.
+	Published []int64
 	// Defer are pending events to move to the deferred ones: refused events, the events of
 	// their aggregates behind them, and the Blocked events.
 	Defer []int64
-	// Failed are aggregates whose first event was refused, after Defer has taken effect.
-	Failed []Failure
+	// Refused are aggregates whose first event was refused, after Defer has taken effect.
+	Refused []Refusal
 	// Resumed are blocked aggregates whose first deferred events were acknowledged, or got
 	// no response and have no attempts.
 	Resumed []Resumed
 	// Head and Tail are the first and last Seq of the pending events of the claim, whatever
-	// their result. So the events of Done and Defer are between them. Both are 0 if there
+	// their result. So the events of Published and Defer are between them. Both are 0 if there
 	// were none.
 	Head, Tail int64
 }
@@ -63,9 +63,9 @@ type Resumed struct {
 	Published int64 // the last acknowledged Seq; 0 if none
 }
 
-// Failure is a refused event, the first of its aggregate. It does not count if a person has
-// skipped the event meanwhile, or has requeued an event that had attempts.
-type Failure struct {
+// Refusal is a refused event, the first of its aggregate. It does not count if a person has
+// skipped the event meanwhile, or has retried an event that had attempts.
+type Refusal struct {
 	envelope.Aggregate
 	Seq int64 // of the event
 	// Attempts is how many attempts were made, including this one.

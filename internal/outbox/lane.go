@@ -6,7 +6,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// Lanes is the number of lanes. A lane is a shard of the outbox: it has the pending events
+// Lanes is the number of lanes. A lane is a shard of the pending events: it has the events
 // of a fixed share of all aggregates.
 const Lanes = 8
 

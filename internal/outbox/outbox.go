@@ -1,9 +1,9 @@
 // Package outbox sends: it moves events from the outbox to Pub/Sub.
 //
-// A [Publisher] makes passes. A lane is a shard of the outbox: a fixed share of all
-// aggregates. A pass claims a lane under a lease. It publishes the oldest events of the lane, with the aggregate
-// as the ordering key. Then it settles: it deletes the events that the broker acknowledged
-// and releases the lane. [Topic] sends to the broker. The package does not access any table
+// A [Publisher] makes passes. A lane is a shard of the pending events: they belong to a
+// fixed share of all aggregates. A pass claims a lane under a lease. It publishes the oldest
+// events of the lane, with the aggregate as the ordering key. Then it settles: it deletes the
+// events that the broker acknowledged and releases the lane. [Topic] sends to the broker. The package does not access any table
 // itself: it calls two methods of the store. It never reads a payload.
 //
 // # What it promises
@@ -17,7 +17,7 @@
 //     before a sent event was sent in the same pass, or acknowledged before.
 //   - If the broker refuses a message because of its content, only its own aggregate is
 //     blocked. The message is tried again with growing pauses. After Config.MaxAttempts it
-//     is parked, until a person requeues or skips it.
+//     is parked, until a person retries or skips it.
 //   - A broker that is unavailable, or refuses everything (no such topic, no permission),
 //     is an outage. However long it lasts, no attempt is counted and nothing is parked. A
 //     breaker pauses all workers and lets one or two events through at a time, as probes.

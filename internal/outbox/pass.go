@@ -95,8 +95,6 @@ func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, s
 	return receipts
 }
 
-var errLeftOut = errors.New("not sent: the time of the pass was over")
-
 // collect waits for the responses in the order of the claim, and returns the result and the
 // settlement. An aggregate stops at its first event that is not acknowledged: see tally.
 func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, deadline time.Time, spans *passTrace) (Result, Settlement) {
@@ -105,29 +103,29 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, d
 	t := newTally(claim)
 	for i, e := range claim.Events {
 		if e.Blocked {
-			t.postpone(e)
+			t.deferred(e)
 			continue
 		}
-		err := errLeftOut
-		if receipt := receipts[i]; receipt != nil {
-			err = receipt.Wait(ctx)
+		var err error
+		if receipts[i] != nil {
+			err = receipts[i].Wait(ctx)
 		}
 		traced := spans.responded(ctx, i, err)
-		var refusal *RefusedError
+		var refused *RefusedError
 		switch {
 		case t.behind(e):
+		case receipts[i] == nil:
+			t.unknown(e)
 		case err == nil:
 			t.published(e)
 			p.metrics.published(traced, e.Message)
-		case errors.As(err, &refusal):
+		case errors.As(err, &refused):
 			if t.refused(e) {
-				t.settlement.Failed = append(t.settlement.Failed, p.failure(ctx, e, refusal.Err))
-			} else {
-				p.log.WarnContext(ctx, "outbox: event refused behind another one", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version, "err", refusal.Err)
+				t.settlement.Refused = append(t.settlement.Refused, p.refusal(ctx, e, refused.Err))
 			}
 		default:
 			t.unknown(e)
-			if t.result.err == nil && receipts[i] != nil {
+			if t.result.err == nil {
 				t.result.err = err
 			}
 		}
@@ -135,19 +133,19 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, d
 	return t.result, t.settlement
 }
 
-// failure decides when a refused event is tried again, or parks it.
-func (p *passes) failure(ctx context.Context, e Claimed, cause error) Failure {
+// refusal decides when a refused event is tried again, or parks it.
+func (p *passes) refusal(ctx context.Context, e Claimed, cause error) Refusal {
 	attempts := e.Attempts + 1
-	failure := Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
+	refusal := Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
 	alone := e.Deferred && e.Attempts > 0 // else another message of the same request may be the cause
 	if alone && attempts >= p.cfg.MaxAttempts {
-		failure.Park = true
+		refusal.Park = true
 	} else {
-		failure.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)
+		refusal.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)
 	}
 	p.log.ErrorContext(ctx, "outbox: event refused", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version,
-		"attempts", attempts, "parked", failure.Park, "retry_in", failure.RetryIn, "err", cause)
-	return failure
+		"attempts", attempts, "parked", refusal.Park, "retry_in", refusal.RetryIn, "err", cause)
+	return refusal
 }
 
 // settle records the result of a claim, even if ctx is done: otherwise acknowledged events

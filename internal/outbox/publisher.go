@@ -133,25 +133,6 @@ func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
 	p.passes.metrics.breakerIs(ctx, open)
 }
 
-// RunOnce makes one pass over at most batch pending events, and half as many deferred ones: claim,
-// publish, settle. When ctx ends, it hands nothing more to the broker and stops waiting for
-// responses. Events that were acknowledged by then are still settled.
-func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
-	return p.passes.run(ctx, batch, AnyLane)
-}
-
-// Stuck returns an error that names every worker in one pass for three times as long as a
-// lease. Such a worker does not recover by itself, so the process should be restarted. A
-// pass that fails, because the database or the broker is unavailable, still ends.
-func (p *Publisher) Stuck() error { return heartbeat.Check(p.loops...) }
-
-// after returns a context that ends d after ctx has ended.
-func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
-	return later, func() { stop(); cancel() }
-}
-
 // Drain publishes until only blocked aggregates and the lanes of other publishers are left,
 // and returns how many events it published. It stops at the first pass that fails and
 // returns its error. If ctx ends, Drain settles the current pass, as Run does, and returns
@@ -170,4 +151,22 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 		}
 	}
 	return published, ctx.Err()
+}
+
+// RunOnce makes one pass, of AnyLane: see Config.Batch for batch. When ctx ends, it still settles
+// the events that were acknowledged by then.
+func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
+	return p.passes.run(ctx, batch, AnyLane)
+}
+
+// Stuck returns an error that names every worker in one pass for three times as long as a
+// lease. Such a worker does not recover by itself, so the process should be restarted. A
+// pass that fails, because the database or the broker is unavailable, still ends.
+func (p *Publisher) Stuck() error { return heartbeat.Check(p.loops...) }
+
+// after returns a context that ends d after ctx has ended.
+func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return later, func() { stop(); cancel() }
 }

@@ -31,8 +31,8 @@ func newTally(claim Claim) *tally {
 	return t
 }
 
-// postpone defers an event, unless it already is deferred.
-func (t *tally) postpone(e Claimed) {
+// deferred records that an event must wait behind the head of its blocked aggregate.
+func (t *tally) deferred(e Claimed) {
 	if !e.Deferred {
 		t.settlement.Defer = append(t.settlement.Defer, e.Seq)
 	}
@@ -55,7 +55,7 @@ func (t *tally) resume(aggregate envelope.Aggregate, published int64) {
 func (t *tally) behind(e Claimed) bool {
 	switch {
 	case t.refusals[e.Aggregate()]:
-		t.postpone(e)
+		t.deferred(e)
 		return true
 	case t.unknowns[e.Aggregate()]:
 		t.result.Unknown++
@@ -69,7 +69,7 @@ func (t *tally) published(e Claimed) {
 	if e.Deferred {
 		t.resume(e.Aggregate(), e.Seq)
 	} else {
-		t.settlement.Done = append(t.settlement.Done, e.Seq)
+		t.settlement.Published = append(t.settlement.Published, e.Seq)
 	}
 }
 
@@ -79,7 +79,7 @@ func (t *tally) published(e Claimed) {
 func (t *tally) refused(e Claimed) (counts bool) {
 	t.result.Refused++
 	t.refusals[e.Aggregate()] = true
-	t.postpone(e)
+	t.deferred(e)
 	_, resumed := t.resumed[e.Aggregate()]
 	return !resumed
 }

@@ -200,7 +200,7 @@ func settle(t testing.TB, events *store.Outbox, s outbox.Settlement) {
 func block(t testing.TB, events *store.Outbox, park bool) {
 	t.Helper()
 	s := settlement(claim(t, events), func(outbox.Claimed) bool { return true })
-	s.Failed[0].Park, s.Failed[0].Error = park, "refused: "+marker
+	s.Refused[0].Park, s.Refused[0].Error = park, "refused: "+marker
 	settle(t, events, s)
 }
 
@@ -241,8 +241,8 @@ func TestPurgeAmongPublishers(t *testing.T) {
 					}
 					return refuse
 				})
-				for i := range s.Failed { // a publisher parks only what it has tried alone
-					s.Failed[i].Park = s.Failed[i].Attempts > 1 && random.IntN(2) == 0
+				for i := range s.Refused { // a publisher parks only what it has tried alone
+					s.Refused[i].Park = s.Refused[i].Attempts > 1 && random.IntN(2) == 0
 				}
 				settle(t, events, s)
 			}

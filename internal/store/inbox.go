@@ -1,18 +1,18 @@
 package store
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -72,6 +72,71 @@ func freshOf(ids, recorded []uuid.UUID) (fresh []int) {
 	return fresh
 }
 
+// projected identifies a row of a projection, and the event and version that wrote it.
+type projected struct {
+	aggregate, event uuid.UUID // event is zero if a repair wrote the row
+	version          int64
+	purged           bool // a purge erases events that are not published yet
+}
+
+// projectRows applies the events that are new to a consumer in one transaction. read returns the
+// rows that exist. write queues a statement that writes the row of an event, if the event is newer.
+// So the read needs no lock: beside another projector it may be old, and then only the counted
+// outcome is wrong. Rows are written in the order of their ids, so that two batches cannot deadlock.
+func projectRows[E any](ctx context.Context, inbox *Inbox, consumerName string, events []E, of func(E) projected,
+	read func(ctx context.Context, q *sqlcgen.Queries, aggregates []uuid.UUID) ([]projected, error),
+	write func(ctx context.Context, q *sqlcgen.Queries, event E) error,
+) ([]envelope.Outcome, error) {
+	ids := mapSlice(events, func(e E) uuid.UUID { return of(e).event })
+	return inbox.apply(ctx, consumerName, ids, func(ctx context.Context, q *sqlcgen.Queries, fresh []int) ([]envelope.Outcome, error) {
+		if len(fresh) == 0 {
+			return nil, nil
+		}
+		rows, err := read(ctx, q, mapSlice(fresh, func(i int) uuid.UUID { return of(events[i]).aggregate }))
+		if err != nil {
+			return nil, err
+		}
+		states := make(map[uuid.UUID]projected)
+		for _, row := range rows {
+			states[row.aggregate] = row
+		}
+		newest := make(map[uuid.UUID]E)
+		outcomes := mapSlice(fresh, func(i int) envelope.Outcome {
+			event := of(events[i])
+			outcome, newer := effectOf(states[event.aggregate], event)
+			if newer {
+				states[event.aggregate], newest[event.aggregate] = event, events[i]
+			}
+			return outcome
+		})
+		byID := func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
+		for _, id := range slices.SortedFunc(maps.Keys(newest), byID) {
+			if err := write(ctx, q, newest[id]); err != nil {
+				return nil, err
+			}
+		}
+		return outcomes, nil
+	})
+}
+
+// effectOf returns the effect of an event on a row, and whether it is newer. Only a newer one
+// changes the row. Two events with one version are a conflict: the owner lost a transaction in a
+// failover after its event was published. The greater id wins, in whatever order they come. A
+// snapshot stands for all events until its version: it leaves no gap, and contradicts none.
+func effectOf(before, event projected) (outcome envelope.Outcome, newer bool) {
+	switch {
+	case event.version > before.version+1 && !event.purged && !domain.IsSnapshot(event.event):
+		return envelope.AppliedAfterGap, true
+	case event.version > before.version:
+		return envelope.Applied, true
+	case event.version < before.version, before.event == uuid.Nil, event.event == before.event,
+		domain.IsSnapshot(event.event), domain.IsSnapshot(before.event):
+		return envelope.Stale, false
+	default:
+		return envelope.Conflict, bytes.Compare(event.event[:], before.event[:]) > 0
+	}
+}
+
 // LastApplied returns when a consumer has applied the newest of its events; zero if it has none.
 func (b *Inbox) LastApplied(ctx context.Context, consumerName string) (time.Time, error) {
 	at, err := b.queries.LastInbox(ctx, consumerName)
@@ -84,31 +149,4 @@ func (b *Inbox) LastApplied(ctx context.Context, consumerName string) (time.Time
 func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
 	return n, wrap(err, "prune inbox")
-}
-
-// WrapEvents is [Wrap] for a transaction about events, which come again after an
-// [envelope.ErrUnavailable]: that is each error that no event can have caused.
-func WrapEvents(err error, format string, args ...any) error {
-	return forConsumer(wrap(notTheEvents(err), format, args...))
-}
-
-// notTheEvents changes errors that no event can have caused to kind Unavailable, for
-// example a missing privilege, table or extension, or a timeout. The events then wait until
-// the database is repaired. Errors of the classes 22, 23 and 54, and those raised by a
-// function, are about the data and stay as they are. A timeout of a statement, or of its
-// wait for a lock, also becomes a context.DeadlineExceeded, as when our own deadline ends
-// it.
-func notTheEvents(err error) error {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
-		return &problem.Error{Kind: problem.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
-	}
-	return err
-}
-
-// forConsumer makes an error of kind Unavailable an envelope.ErrUnavailable as well.
-func forConsumer(err error) error {
-	if known, ok := errors.AsType[*problem.Error](err); ok && known.Kind == problem.Unavailable {
-		return fmt.Errorf("%w: %w", envelope.ErrUnavailable, err)
-	}
-	return err
 }

@@ -147,11 +147,11 @@ func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Set
 				s.Defer = append(s.Defer, e.Seq)
 			}
 			if isRefused && resumed < 0 {
-				s.Failed = append(s.Failed, outbox.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
+				s.Refused = append(s.Refused, outbox.Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			}
 			stopped[e.Aggregate()] = stopped[e.Aggregate()] || isRefused
 		case !e.Deferred:
-			s.Done = append(s.Done, e.Seq)
+			s.Published = append(s.Published, e.Seq)
 		case resumed < 0:
 			s.Resumed = append(s.Resumed, outbox.Resumed{Aggregate: e.Aggregate(), Published: e.Seq})
 		default:

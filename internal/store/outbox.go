@@ -1,9 +1,16 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/envelope"
@@ -11,8 +18,8 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Outbox is the outbox of the command side. It holds the committed events that are not
-// known to be published. It implements outbox.Store.
+// Outbox is the outbox of the command side: every event of the last days, and a pending copy
+// of each that is not known to be published. It implements outbox.Store.
 type Outbox struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
@@ -36,15 +43,125 @@ func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) {
 	}))
 }
 
-// UseOutboxIndexes sets the planner for the rest of a transaction that reads the outbox: the
-// statistics of a queue are always wrong.
-func UseOutboxIndexes(ctx context.Context, tx Tx) { Queue(sqlcgen.New(tx).UseOutboxIndexes(ctx)) }
+// ClaimEvents implements outbox.Store. The lease lasts until leaseFor from now by the clock
+// of the database.
+//
+// The token is random. A claim is committed asynchronously, so a crash or a failover may
+// forget it, and the next claim must have another token.
+func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, maxBytes int64, leaseFor time.Duration) (outbox.Claim, error) {
+	claim := outbox.Claim{Token: 1 + rand.Int64N(math.MaxInt64)}
+	first, last := lane, lane
+	if lane == outbox.AnyLane {
+		first, last = 0, outbox.Lanes-1
+	}
+	maxDeferred := (maxEvents + 1) / 2
+	err := inTx(ctx, o.pool, "store.ClaimEvents", func(ctx context.Context, q *sqlcgen.Queries) error {
+		Queue(q.UseOutboxIndexes(ctx))
+		Queue(q.CommitOutboxAsync(ctx))
+		lease, err := q.LeaseLane(ctx, sqlcgen.LeaseLaneParams{Token: claim.Token, LeaseFor: leaseFor, FirstLane: first, LastLane: last})
+		if err != nil {
+			return err
+		}
+		claim.Lane = lease.Lane
+		if lease.Due {
+			Queue(q.EndBlocks(ctx, lease.Lane))
+			rows, err := q.ReadDeferred(ctx, lease.Lane, limit(maxDeferred), maxBytes)
+			if err != nil {
+				return err
+			}
+			claim.Events = mapSlice(rows, claimedOf)
+			for i := range claim.Events {
+				claim.Events[i].Deferred = true
+			}
+		}
+		rows, err := q.ReadPending(ctx, sqlcgen.ReadPendingParams{
+			Lane: lease.Lane, FloorSeq: lease.FloorSeq, MaxEvents: limit(maxEvents), MaxBytes: maxBytes,
+		})
+		for _, row := range rows {
+			claim.Events = append(claim.Events, claimedOf(sqlcgen.ReadDeferredRow(row)))
+		}
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return outbox.Claim{}, nil // no lane is free and has work
+	}
+	if err != nil {
+		return outbox.Claim{}, wrap(err, "claim events")
+	}
+	slices.SortFunc(claim.Events, func(a, b outbox.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+	unblock(claim.Events, maxDeferred, maxBytes)
+	return claim, nil
+}
 
-// Maintain creates the partitions of the next daysAhead days and drops those older than
-// keep. It returns how many it created and dropped.
-func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration) (created, dropped int, err error) {
-	row, err := o.queries.MaintainOutbox(ctx, limit(daysAhead), keep)
-	return int(row.Created), int(row.Dropped), wrap(err, "maintain outbox")
+func claimedOf(row sqlcgen.ReadDeferredRow) outbox.Claimed {
+	return outbox.Claimed{Seq: row.Seq, Attempts: int(row.Attempts), Blocked: row.Blocked, Message: envelope.Message{
+		ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version,
+		SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: valueOf[string](row.Traceparent), Repeat: row.Repeat,
+		Cause: envelope.Cause{CausationID: valueOf[uuid.UUID](row.CausationID), CorrelationID: valueOf[uuid.UUID](row.CorrelationID)},
+	}}
+}
+
+// unblock lets pending events follow the deferred events of their aggregate, if the claim
+// has all of those. Otherwise an aggregate that gets new events all the time would stay
+// blocked. The claim may lack some of them if it is full. It always lacks some for an
+// aggregate with attempts, of which it has one event.
+func unblock(events []outbox.Claimed, maxDeferred int, maxBytes int64) {
+	whole := make(map[envelope.Aggregate]bool)
+	rows, bytes := 0, int64(0)
+	for _, e := range events {
+		if e.Deferred {
+			whole[e.Aggregate()] = e.Attempts == 0
+			rows++
+			bytes += int64(len(e.Payload))
+		}
+	}
+	if rows >= maxDeferred || bytes >= maxBytes {
+		return
+	}
+	for i := range events {
+		events[i].Blocked = events[i].Blocked && !whole[events[i].Aggregate()]
+	}
+}
+
+// SettleClaim implements outbox.Store.
+func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held bool, err error) {
+	err = inTx(ctx, o.pool, "store.SettleClaim", func(ctx context.Context, q *sqlcgen.Queries) error {
+		Queue(q.UseOutboxIndexes(ctx))
+		Queue(q.CommitOutboxAsync(ctx))
+		if held, err = q.ReleaseLane(ctx, s.Tail, s.Lane, s.Token); err == nil {
+			settle(ctx, q, s)
+		}
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil // the lease was lost
+	}
+	if err != nil {
+		return false, wrap(err, "settle lane %d", s.Lane)
+	}
+	return held, nil
+}
+
+// settle writes the results of the events of a claim, after its lane is locked. All events
+// are deferred before an aggregate is blocked or resumed.
+func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) {
+	if len(s.Published) > 0 {
+		Queue(q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Published}))
+	}
+	if len(s.Defer) > 0 {
+		Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Defer}))
+	}
+	for _, f := range s.Refused {
+		Queue(q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
+			AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: limit(f.Attempts), Park: f.Park, RetryIn: f.RetryIn,
+			// The text of the broker. If PostgreSQL could not store it, the whole
+			// settlement would fail, again and again.
+			LastError: escape(f.Error),
+		}))
+	}
+	for _, r := range s.Resumed {
+		Queue(q.ResumeAggregate(ctx, r.Type, r.ID, r.Published))
+	}
 }
 
 // RaiseFloors lets claims begin behind the rows that are deleted. Call it every few seconds:
@@ -59,35 +176,13 @@ func (o *Outbox) RaiseFloors(ctx context.Context) error {
 	return wrap(err, "raise floors")
 }
 
-// Backlog describes the pending events of the outbox.
-type Backlog struct {
-	// Oldest is when the oldest event in a lane happened; zero if there is none. An event
-	// of a blocked aggregate is in its lane until a pass defers it. Events that are
-	// published again do not count, here and in OldestBlocked.
-	Oldest time.Time
-	// OldestBlocked is when the oldest event that blocks an aggregate happened; zero if
-	// none is blocked.
-	OldestBlocked time.Time
-	// Pending is the number of pending and deferred events, counted up to the limit.
-	Pending int64
-	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
-	// Both are counted up to the limit.
-	Blocked, Parked int64
+// Maintain creates the partitions of the next daysAhead days and drops those older than
+// keep. It returns how many it created and dropped.
+func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration) (created, dropped int, err error) {
+	row, err := o.queries.MaintainOutbox(ctx, limit(daysAhead), keep)
+	return int(row.Created), int(row.Dropped), wrap(err, "maintain outbox")
 }
 
-// Measure returns the backlog. It counts up to maxCounted rows of each kind.
-func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
-	var row sqlcgen.MeasureOutboxRow
-	err := inTx(ctx, o.pool, "store.Measure", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
-		Queue(q.UseOutboxIndexes(ctx))
-		row, err = q.MeasureOutbox(ctx, limit(maxCounted))
-		return err
-	})
-	if err != nil {
-		return Backlog{}, wrap(err, "measure outbox")
-	}
-	return Backlog{
-		Oldest: notEpoch(row.Oldest), OldestBlocked: notEpoch(row.OldestBlocked),
-		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked,
-	}, nil
-}
+// UseOutboxIndexes sets the planner for the rest of a transaction that reads the outbox: the
+// statistics of a queue are always wrong.
+func UseOutboxIndexes(ctx context.Context, tx Tx) { Queue(sqlcgen.New(tx).UseOutboxIndexes(ctx)) }

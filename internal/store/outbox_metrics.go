@@ -8,6 +8,8 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
+
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // Observe lets a meter show the outbox. Every process reports the same values, because it reads
@@ -63,4 +65,37 @@ func (o *Outbox) measure(ctx context.Context) (measured, error) {
 		m.age = max(0, time.Since(m.Oldest).Seconds())
 	}
 	return m, err
+}
+
+// Backlog describes the events that are not known to be published.
+type Backlog struct {
+	// Oldest is when the oldest event in a lane happened; zero if there is none. An event
+	// of a blocked aggregate is in its lane until a pass defers it. Events that are
+	// published again do not count, here and in OldestBlocked.
+	Oldest time.Time
+	// OldestBlocked is when the oldest event that blocks an aggregate happened; zero if
+	// none is blocked.
+	OldestBlocked time.Time
+	// Pending is the number of pending and deferred events, counted up to the limit.
+	Pending int64
+	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
+	// Both are counted up to the limit.
+	Blocked, Parked int64
+}
+
+// Measure returns the backlog. It counts up to maxCounted rows of each kind.
+func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
+	var row sqlcgen.MeasureOutboxRow
+	err := inTx(ctx, o.pool, "store.Measure", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
+		Queue(q.UseOutboxIndexes(ctx))
+		row, err = q.MeasureOutbox(ctx, limit(maxCounted))
+		return err
+	})
+	if err != nil {
+		return Backlog{}, wrap(err, "measure outbox")
+	}
+	return Backlog{
+		Oldest: notEpoch(row.Oldest), OldestBlocked: notEpoch(row.OldestBlocked),
+		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked,
+	}, nil
 }

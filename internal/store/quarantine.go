@@ -81,7 +81,7 @@ func (b *Inbox) GroupQuarantine(ctx context.Context, maxRows int) ([]admin.Group
 	}), nil
 }
 
-// ListQuarantine returns messages that match, in the order in which they were set aside, and how
+// ListQuarantine returns messages that match, in the order in which they were quarantined, and how
 // many match in all.
 func (b *Inbox) ListQuarantine(ctx context.Context, f admin.Filter, maxRows int) (messages []admin.Quarantined, total int64, err error) {
 	rows, err := b.queries.ListQuarantine(ctx, sqlcgen.ListQuarantineParams{

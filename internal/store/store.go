@@ -33,10 +33,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -146,6 +148,33 @@ const (
 func tooLong(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == codeCanceled || pgErr.Code == codeLockTimeout) {
 		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return err
+}
+
+// WrapEvents is [Wrap] for a transaction about events, which come again after an
+// [envelope.ErrUnavailable]: that is each error that no event can have caused.
+func WrapEvents(err error, format string, args ...any) error {
+	return forConsumer(wrap(notTheEvents(err), format, args...))
+}
+
+// notTheEvents changes errors that no event can have caused to kind Unavailable, for
+// example a missing privilege, table or extension, or a timeout. The events then wait until
+// the database is repaired. Errors of the classes 22, 23 and 54, and those raised by a
+// function, are about the data and stay as they are. A timeout of a statement, or of its
+// wait for a lock, also becomes a context.DeadlineExceeded, as when our own deadline ends
+// it.
+func notTheEvents(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
+		return &problem.Error{Kind: problem.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
+	}
+	return err
+}
+
+// forConsumer makes an error of kind Unavailable an envelope.ErrUnavailable as well.
+func forConsumer(err error) error {
+	if known, ok := errors.AsType[*problem.Error](err); ok && known.Kind == problem.Unavailable {
+		return fmt.Errorf("%w: %w", envelope.ErrUnavailable, err)
 	}
 	return err
 }

@@ -201,7 +201,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			first, last := claim.Events[0], claim.Events[len(claim.Events)-1]
 			_, err = events.SettleClaim(ctx, outbox.Settlement{
 				Lane: claim.Lane, Token: claim.Token, Head: first.Seq, Tail: last.Seq, Defer: []int64{first.Seq},
-				Failed: []outbox.Failure{{Aggregate: first.Aggregate(), Seq: first.Seq, Attempts: 1, Park: true, Error: "refused"}},
+				Refused: []outbox.Refusal{{Aggregate: first.Aggregate(), Seq: first.Seq, Attempts: 1, Park: true, Error: "refused"}},
 			})
 			return err
 		},

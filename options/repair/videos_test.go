@@ -465,14 +465,14 @@ func (s *sides) relay(ctx context.Context) error {
 				return err
 			}
 			decoded = append(decoded, e)
-			settlement.Done = append(settlement.Done, claimed.Seq)
+			settlement.Published = append(settlement.Published, claimed.Seq)
 			settlement.Tail = claimed.Seq
 		}
 		if len(decoded) == 0 {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		settlement.Head = settlement.Done[0]
+		settlement.Head = settlement.Published[0]
 		if _, err := events.SettleClaim(s.Context(), settlement); err != nil {
 			return err
 		}

@@ -137,7 +137,7 @@ func (s *memory) SettleClaim(_ context.Context, settlement outbox.Settlement) (b
 	lane.until = time.Now()
 	lane.mark = max(lane.mark, settlement.Tail)
 	lane.pending = slices.DeleteFunc(lane.pending, func(e outbox.Claimed) bool {
-		return slices.Contains(settlement.Done, e.Seq) || slices.Contains(settlement.Resumed, outbox.Resumed{Aggregate: e.Aggregate(), Published: e.Seq})
+		return slices.Contains(settlement.Published, e.Seq) || slices.Contains(settlement.Resumed, outbox.Resumed{Aggregate: e.Aggregate(), Published: e.Seq})
 	})
 	s.settled = append(s.settled, settlement)
 	return true, nil

@@ -86,7 +86,7 @@ func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
 }
 
 // refuse lets an event be refused that was tried some times before.
-func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Failure {
+func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Refusal {
 	t.Helper()
 	events := claimed("a1")
 	events[0].Deferred, events[0].Attempts = attempts > 0, attempts
@@ -95,7 +95,7 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Failure {
 	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	return store.settled[0].Failed[0]
+	return store.settled[0].Refused[0]
 }
 
 // Events whose lease was lost before the settlement do not count as published.
@@ -276,7 +276,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 				if (err != nil) != test.away {
 					t.Errorf("RunOnce() = %v, want an error: %t", err, test.away)
 				}
-				if len(store.settled) == 0 || !slices.Equal(store.settled[0].Done, []int64{1}) {
+				if len(store.settled) == 0 || !slices.Equal(store.settled[0].Published, []int64{1}) {
 					t.Errorf("settlements = %+v, want event 1 done", store.settled)
 				}
 				if took, most := time.Since(start), max(test.stop, time.Second)+2*time.Second; took > most {
@@ -336,7 +336,7 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	if diff := cmp.Diff([]string{"a1", "b1", "a2"}, sent); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
 	}
-	want := []outbox.Settlement{{Token: 7, Done: []int64{1, 2, 3}, Head: 1, Tail: 5}}
+	want := []outbox.Settlement{{Token: 7, Published: []int64{1, 2, 3}, Head: 1, Tail: 5}}
 	if diff := cmp.Diff(want, store.settled); diff != "" {
 		t.Errorf("settlements (-want +got):\n%s", diff)
 	}

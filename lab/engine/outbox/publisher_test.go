@@ -100,7 +100,7 @@ func TestOutageParksNothing(t *testing.T) {
 				stop()
 
 				for _, settlement := range store.settled {
-					if len(settlement.Failed)+len(settlement.Defer) > 0 {
+					if len(settlement.Refused)+len(settlement.Defer) > 0 {
 						t.Fatalf("settlement %+v, want no failure and nothing aside", settlement)
 					}
 				}

@@ -123,7 +123,7 @@ func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 			store.add(0, "a2")
 			publisher.Wake(letter("a"))
 			time.Sleep(time.Millisecond)
-			if _, err := store.SettleClaim(t.Context(), outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}); err != nil {
+			if _, err := store.SettleClaim(t.Context(), outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Published: []int64{claim.Events[0].Seq}}); err != nil {
 				t.Fatal(err)
 			}
 			settled := time.Now()

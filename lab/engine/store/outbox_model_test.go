@@ -402,14 +402,14 @@ func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 		s.Tail = e.Seq
 		switch fate {
 		case acknowledged:
-			s.Done = append(s.Done, e.Seq)
+			s.Published = append(s.Published, e.Seq)
 		case refused, behindRefused, wasBlocked:
 			s.Defer = append(s.Defer, e.Seq)
 		case notSent, lost: // it stays
 		}
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
-		s.Failed = append(s.Failed, outbox.Failure{
+		s.Refused = append(s.Refused, outbox.Refusal{
 			Aggregate: m.letter(aggregate), Seq: p.failed[aggregate].seq, Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour, Park: p.failed[aggregate].park,
 		})
 	}

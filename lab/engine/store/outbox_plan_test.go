@@ -272,8 +272,8 @@ func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {
 			seen++
 			return i < n/2 && !e.Deferred && seen%refuse == 0
 		})
-		for j := range s.Failed {
-			s.Failed[j].RetryIn = time.Millisecond
+		for j := range s.Refused {
+			s.Refused[j].RetryIn = time.Millisecond
 		}
 		aside += len(s.Defer)
 		l.settle(s)

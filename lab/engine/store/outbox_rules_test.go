@@ -172,14 +172,15 @@ func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
 
 // requeue lets a blocked aggregate try at once, with all attempts before it.
 func (m *outboxModel) requeue(aggregate string) {
-	*m.blocked[aggregate] = modelBlock{due: m.tick()}
+	if b := m.blocked[aggregate]; b.parked || b.attempts > 0 || b.due == 0 { // else it is due, and keeps its place
+		*m.blocked[aggregate] = modelBlock{due: m.tick()}
+	}
 }
 
 // skip gives up an event, and lets the next one of its aggregate try at once.
 func (m *outboxModel) skip(head int) {
-	aggregate := m.pending[head].aggregate
+	*m.blocked[m.pending[head].aggregate] = modelBlock{due: m.tick()}
 	m.pending = slices.Delete(m.pending, head, head+1)
-	m.requeue(aggregate)
 }
 
 // laneOf is the lane of a letter, as newLetters chooses them.

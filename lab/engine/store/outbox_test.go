@@ -22,14 +22,14 @@ func TestRefusalOfAnyTextIsSettled(t *testing.T) {
 	l := newLetters(t, 2)
 	l.append(l.pool, "a1 b1")
 	settlement := l.settlement(l.claimNames(10, "a1 b1"), "a1")
-	settlement.Failed[0].Error = "refused: \x00\xff"
+	settlement.Refused[0].Error = "refused: \x00\xff"
 	l.settle(settlement)
 	l.due("a")
 	l.claimNames(10, "a1/1")
 	if n := l.count(`SELECT count(*) FROM video_catalog.outbox_blocked WHERE last_error = 'refused: \x00\xff'`); n != 1 {
 		t.Errorf("%d reasons are stored in characters, want 1", n)
 	}
-	if blocked, err := l.listBlocked(1); err != nil || len(blocked) != 1 || blocked[0].LastError != settlement.Failed[0].Error {
+	if blocked, err := l.listBlocked(1); err != nil || len(blocked) != 1 || blocked[0].LastError != settlement.Refused[0].Error {
 		t.Errorf("ListBlocked() = %+v, %v, want the broker's words", blocked, err)
 	}
 }

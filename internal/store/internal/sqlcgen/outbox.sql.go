@@ -217,7 +217,8 @@ type LeaseLaneRow struct {
 
 // Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
 // of the database. Work is a pending event or an aggregate that is due. A lease that ends later than in twice its duration was
-// taken before the clock was set back. It reads behind settled_seq first: before it are the dead rows of the last claims.
+// taken before the clock was set back. It reads behind settled_seq first: before it are the rows that the last
+// settlements deleted. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
 func (q *Queries) LeaseLane(ctx context.Context, arg LeaseLaneParams) (LeaseLaneRow, error) {
 	row := q.db.QueryRow(ctx, LeaseLane,
 		arg.Token,
@@ -248,74 +249,6 @@ func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time
 	return i, err
 }
 
-const MeasureOutbox = `-- name: MeasureOutbox :one
-WITH lanes AS (
-	SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
-)
-SELECT
-	coalesce((
-		SELECT min(head.occurred_at) FROM lanes l CROSS JOIN LATERAL (
-			SELECT p.occurred_at FROM video_catalog.outbox_pending p
-			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
-		) head
-	), 'epoch')::timestamptz AS oldest,
-	coalesce((SELECT b.oldest_at FROM video_catalog.outbox_blocked b WHERE b.oldest_at IS NOT NULL ORDER BY b.oldest_at LIMIT 1), 'epoch')::timestamptz AS oldest_blocked,
-	(SELECT count(*) FROM (
-		(SELECT 1 FROM lanes l CROSS JOIN LATERAL (
-			SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
-		) p)
-		UNION ALL
-		(SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1)
-		LIMIT $1
-	) counted)::bigint AS pending,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_blocked b ORDER BY b.lane, b.next_retry_at LIMIT $1
-	) counted)::bigint AS blocked,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l CROSS JOIN LATERAL (
-			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT $1
-		) b LIMIT $1
-	) counted)::bigint AS parked
-`
-
-type MeasureOutboxRow struct {
-	Oldest        time.Time
-	OldestBlocked time.Time
-	Pending       int64
-	Blocked       int64
-	Parked        int64
-}
-
-// Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest head of a blocked
-// aggregate happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
-// are not late. It counts pending events, blocked aggregates and parked aggregates, each up to max_counted.
-func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
-	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
-	var i MeasureOutboxRow
-	err := row.Scan(
-		&i.Oldest,
-		&i.OldestBlocked,
-		&i.Pending,
-		&i.Blocked,
-		&i.Parked,
-	)
-	return i, err
-}
-
-const MeasurePartitions = `-- name: MeasurePartitions :one
-SELECT coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead
-FROM pg_catalog.pg_class c
-WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
-`
-
-// Returns how many future days have their partition.
-func (q *Queries) MeasurePartitions(ctx context.Context) (int32, error) {
-	row := q.db.QueryRow(ctx, MeasurePartitions)
-	var days_ahead int32
-	err := row.Scan(&days_ahead)
-	return days_ahead, err
-}
-
 const RaiseFloors = `-- name: RaiseFloors :exec
 WITH seen AS MATERIALIZED (
 	SELECT l.lane, l.settled_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
@@ -334,9 +267,10 @@ FROM seen JOIN free USING (lane)
 WHERE l.lane = seen.lane
 `
 
-// Raises the floor of each lane to its lowest pending seq, not above the mark. A transaction has its id before it draws a seq,
-// so when all transactions before mark_xid have ended, no more events appear at or below mark_seq. The next mark is the
-// settled_seq of our snapshot, which is older than our own id; the row itself may be newer.
+// Raises the floor of each lane, from which claims read, to below its lowest pending seq. It stays at or below mark_seq, because
+// a transaction that has drawn a lower seq may commit later. Such a transaction had its id before, so when all transactions
+// before mark_xid have ended, no more events appear at or below mark_seq. The next mark is the settled_seq of our snapshot, which
+// is older than our own id; the row itself may be newer.
 func (q *Queries) RaiseFloors(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, RaiseFloors)
 	return err
@@ -572,7 +506,7 @@ SELECT set_config('enable_seqscan', 'off', true),
 `
 
 // Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so no plan may depend on them:
-// each statement below has one index to use, and scalar subqueries in place of joins and EXISTS, which may read a whole queue.
+// each statement on the outbox has one index to use, and scalar subqueries in place of joins and EXISTS, which may read a whole queue.
 // Without sequential scans a plan costs so much that JIT would compile it.
 func (q *Queries) UseOutboxIndexes(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, UseOutboxIndexes)

@@ -207,7 +207,7 @@ type ListQuarantineRow struct {
 	Total         int64
 }
 
-// Returns messages in the order in which they were set aside, and how many match, without their payloads, which are large, and
+// Returns messages in the order in which they were quarantined, and how many match, without their payloads, which are large, and
 // which support_ro may not read. An empty text matches all. An id is the id of an event, or the number of a message.
 func (q *Queries) ListQuarantine(ctx context.Context, arg ListQuarantineParams) ([]ListQuarantineRow, error) {
 	rows, err := q.db.Query(ctx, ListQuarantine,

@@ -116,7 +116,7 @@ func TestDocumentedUsers(t *testing.T) {
 	want, got := make(map[string][]string), make(map[string][]string)
 	for _, statement := range documented(t, "database.md") {
 		statement = rename.Replace(statement)
-		const duplicateObject = "42710" // the roles of the migrations, which other databases of this server have
+		const duplicateObject = "42710" // the roles of the migrations may exist: roles belong to the server
 		var pgErr *pgconn.PgError
 		if _, err := admin.Exec(t.Context(), statement); err != nil && (!errors.As(err, &pgErr) || pgErr.Code != duplicateObject || !strings.HasSuffix(statement, "NOLOGIN")) {
 			t.Fatalf("%s: %v", statement, err)

@@ -63,8 +63,8 @@ func TestKeysRotate(t *testing.T) {
 	})
 }
 
-// A token that names a key which does not exist puts off a new key for as long as
-// the pause between two requests lasts, however many more such tokens there are.
+// After a token that names an unknown key, a new key is read when the pause between two
+// requests is over. More such tokens do not make it longer.
 func TestUnknownKeysPutOffANewOneBriefly(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *verifier, old jose.JSONWebKey) {

@@ -35,7 +35,7 @@ type Filter struct {
 	Parked    bool   `json:"-"`                   // leaves out the aggregates that are tried again by themselves
 }
 
-// Group is what is stuck for one cause.
+// Group counts the stuck items of one cause.
 type Group struct {
 	Cause   string    // errors that differ only in numbers, ids and quoted words have the same one
 	Sample  string    // the error of one item

@@ -196,7 +196,7 @@ func (c config) telemetry() telemetry.Config {
 	return telemetry.Config{Service: names.Service, Version: c.program.Version, Prometheus: c.TelemetryAddr != ""}
 }
 
-// mistakes are what is wrong in the settings.
+// mistakes are the errors of the settings.
 type mistakes []error
 
 func (m *mistakes) unless(ok bool, format string, args ...any) {

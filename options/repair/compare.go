@@ -231,8 +231,8 @@ func (s source) digests(ctx context.Context, after, upTo uuid.UUID, each bool) (
 	return both[0], both[1], nil
 }
 
-// settle looks at ids, and returns those that differ. For entries that may wait for their event it
-// looks again, until all have it or the wait is over.
+// settle reads the rows of ids, and returns the differences. It reads entries that may wait for
+// their event again, until all have it or the wait is over.
 func (c comparison) settle(ctx context.Context, ids []uuid.UUID) (differences []difference, pending int64, err error) {
 	found, err := c.lookAt(ctx, ids)
 	if err != nil {

@@ -27,7 +27,7 @@ kit-fmt:
 kit-verify:
 	cd kit && go mod verify
 
-# What mostly waits, for alerts, leases and restarts, runs beside what computes, and takes precedence. Each prints when it ends.
+# lab-waits mostly waits: for alerts, leases and restarts. It runs beside lab-computes, and takes precedence (nice). Each prints when it ends.
 .PHONY: lab-check lab-computes lab-waits
 lab-check: test-race ## Test the kit and the lab, and break the service for two minutes.
 	$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lab-computes lab-waits

@@ -99,7 +99,7 @@ func (q question) byDefault(a options) string {
 	switch q.flag {
 	case "module":
 		return "example.com/" + serviceOf(filepath.Base(a.dir))
-	case "entity": // of orders or order-service: order
+	case "entity": // the service orders or order-service suggests order
 		guess := strings.TrimSuffix(strings.ReplaceAll(strings.TrimSuffix(a.Service, "-service"), "-", "_"), "s")
 		if a.Entity = guess; a.rule("entity") != "" {
 			return "item"

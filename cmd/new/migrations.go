@@ -106,8 +106,8 @@ func (s *service) sameMigration(ctx context.Context, one, other, name string) er
 	return nil
 }
 
-// sqlToken matches what the spaces and hyphens of SQL may be part of: quoted text, bodies of
-// functions, comments, and empty space. PostgreSQL keeps the body of a function as it is,
+// sqlToken matches the tokens of SQL that may have spaces and hyphens: quoted text, bodies
+// of functions, comments, and empty space. PostgreSQL keeps the body of a function as it is,
 // with its comments.
 var sqlToken = regexp.MustCompile(`(?s)[eE]'(?:[^'\\]|\\.)*'|'[^']*'|"[^"]*"|\$\w*\$.*?\$\w*\$|--[^\n]*|/\*.*?\*/|\s+`)
 

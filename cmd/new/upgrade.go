@@ -252,7 +252,7 @@ func (s *service) checkRendered(ctx context.Context, tree string) error {
 	return s.checkMigrations(ctx, staged)
 }
 
-// folderOf returns the folders of a pattern before its first star.
+// folderOf returns the folder in which a pattern has its first star.
 func folderOf(pattern string) string {
 	before, _, _ := strings.Cut(pattern, "*")
 	return before[:strings.LastIndexByte(before, '/')+1]

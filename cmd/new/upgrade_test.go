@@ -303,8 +303,8 @@ func main() {
 	}
 }
 
-// A merge leaves the migrations of a service as they are. The branch template has only the
-// migrations of entities, without later edits.
+// A merge leaves the migrations of a service as they are, although the branch named
+// template has them without the owner's edits.
 func TestMergeKeepsOwnMigrations(t *testing.T) {
 	t.Parallel()
 	dir := newService(t)

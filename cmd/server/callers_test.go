@@ -123,8 +123,8 @@ func TestPortsWithoutAuthenticationAreLocal(t *testing.T) {
 	}
 }
 
-// With AUTH=iam the outbox keeps the caller whom Cloud Run has checked, and nobody if the call
-// has no token.
+// With AUTH=iam the outbox keeps the caller whom Cloud Run has checked, and no caller if the
+// call has no token.
 func TestOutboxKeepsCallersBehindIAM(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

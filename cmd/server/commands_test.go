@@ -105,8 +105,8 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	}
 }
 
-// A message that cannot be decoded is quarantined. A retry applies those that this build can
-// decode, and a skip deletes one.
+// A message that cannot be decoded is quarantined. A retry applies the messages that this
+// build can decode, and a skip deletes one.
 func TestOperatorEmptiesQuarantine(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -126,7 +126,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	eventually(t, 20*time.Second, "both are quarantined", func() bool {
 		return s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") == 2
 	})
-	// More than are read at a time.
+	// More messages than the command reads at a time.
 	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
 		SELECT consumer, 'more ' || n, '', '{}', '', 'more', publish_time FROM video_catalog_read.quarantine, generate_series(1, 40) n WHERE reason LIKE '%newer%'`); err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 		t.Errorf("stuck has %d messages, %v, want 42 and both reasons:\n%s", n, err, list)
 	}
 
-	// As if a newer build were deployed, which reads it.
+	// As if a newer build, which reads the message, were deployed.
 	if _, err := s.pool.Exec(t.Context(), `UPDATE video_catalog_read.quarantine SET attributes = jsonb_set(attributes, '{schema_version}', '"1"')`); err != nil {
 		t.Fatal(err)
 	}

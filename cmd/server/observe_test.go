@@ -182,9 +182,9 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 	}
 }
 
-// The trace of a caller is stored and goes with the event, for consumers of
-// others, whatever of this process is on; a caller without one begins none, as
-// long as nothing is traced here.
+// The trace of a caller is stored, and goes with the event to the consumers of other
+// services, even if telemetry is off here. A caller without a trace begins none, as long
+// as nothing is traced here.
 func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 	t.Parallel()
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

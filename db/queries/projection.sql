@@ -23,7 +23,7 @@ RETURNING
 	update_time;
 
 -- name: ResetProjections :exec
--- Has ProjectVideo write some rows, whatever their version.
+-- Resets the version of some rows, so that ProjectVideo writes them.
 UPDATE video_catalog_read.video_projection SET version = 0, event_id = NULL WHERE video_id = ANY (@video_ids::uuid[]);
 
 -- name: GetProjection :one

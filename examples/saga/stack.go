@@ -115,7 +115,7 @@ func (s *stack) stop() error {
 	return err
 }
 
-// startPostgres starts PostgreSQL, with the data of before or as new.
+// startPostgres starts PostgreSQL, with the existing data, or without data if isNew.
 func (s *stack) startPostgres(ctx context.Context, isNew bool) error {
 	server, err := localpg.Start(ctx, localpg.Config{Dir: filepath.Join(s.dir, "postgres"), Fresh: isNew})
 	if err != nil {

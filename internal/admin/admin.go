@@ -35,7 +35,7 @@ type Filter struct {
 	Parked    bool   `json:"-"`                   // leaves out the aggregates that are tried again by themselves
 }
 
-// Group is what is stuck for one cause.
+// Group counts the stuck items of one cause.
 type Group struct {
 	Cause   string    // errors that differ only in numbers, ids and quoted words have the same one
 	Sample  string    // the error of one item
@@ -72,12 +72,12 @@ type Quarantined struct {
 	PayloadSHA256 string `json:"payload_sha256,omitempty"`
 }
 
-// Aggregate returns what the message says it is about.
+// Aggregate returns the aggregate that the message's attributes name.
 func (m Quarantined) Aggregate() envelope.Aggregate {
 	return envelope.Aggregate{Type: m.Attributes[envelope.AttrAggregateType], ID: m.Attributes[envelope.AttrAggregateID]}
 }
 
-// Entry is what the table audit has of an action, but for its items.
+// Entry is an action as the table audit has it, without the items.
 type Entry struct {
 	Actor
 

@@ -7,9 +7,9 @@ import (
 	"os/user"
 )
 
-// Operation is what the flags and arguments of an operator's command say.
+// Operation has the flags and arguments of an operator's command.
 type Operation struct {
-	Args   []string // that are no flags
+	Args   []string // without the flags
 	Reason string   // for those who read the audit
 	DryRun bool     // change nothing, and count what matches
 	JSON   bool

@@ -55,7 +55,7 @@ type config struct {
 	Port     uint16     `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks; 0: any free one"`
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
-	Auth         string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), off (nobody; not on Cloud Run) or an option of the service, by its name; required by the role api"`
+	Auth         string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before a request gets here), off (nobody; not on Cloud Run) or the name of an option; required by the role api"`
 	AllowedHosts []string `env:"ALLOWED_HOSTS" help:"host names, separated by commas, by which ports without authentication are called besides localhost and IP addresses: PORT with AUTH=off and TELEMETRY_ADDR; *: any; default: none, and PORT with AUTH=off is open on 127.0.0.1 only"`
 
 	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate as the owner of the schemas; required"`
@@ -196,7 +196,7 @@ func (c config) telemetry() telemetry.Config {
 	return telemetry.Config{Service: names.Service, Version: c.program.Version, Prometheus: c.TelemetryAddr != ""}
 }
 
-// mistakes are what is wrong in the settings.
+// mistakes are the errors of the settings.
 type mistakes []error
 
 func (m *mistakes) unless(ok bool, format string, args ...any) {

@@ -21,7 +21,7 @@ import (
 // empty is a service without aggregate types.
 var empty Program
 
-// Every mistake in the configuration is told at once, by the variable's name.
+// The error has every mistake in the configuration, by the variable's name.
 func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

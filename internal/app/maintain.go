@@ -15,8 +15,8 @@ const (
 	requestRetention = 25 * time.Hour       // of a request_id; the API promises 24 hours
 	auditRetention   = 366 * 24 * time.Hour // of the audit of operators' actions
 	// PruneRows is how many rows one transaction deletes. That takes far less than the 8 s
-	// that a transaction may take. Many small ones would read what is deleted and not yet
-	// vacuumed again and again.
+	// that a transaction may take. Many small transactions would read the same deleted
+	// rows again and again, until a vacuum.
 	PruneRows           = 10_000
 	pruneQuarantineRows = 1_000 // the same, where a row may have 10 MB
 	// maintainInterval and maintainRetry are the average pauses: after a maintenance that
@@ -95,24 +95,24 @@ func (s *Service) inboxSteps(inbox *store.Inbox) []Step {
 	return steps
 }
 
-// tombstoneRetention returns how long the tombstone of a purged aggregate stays. Until then
-// something may bring its content back: an event that comes late, a message that was quarantined
-// then, and a client that resumes a watch.
+// tombstoneRetention returns how long the tombstone of a purged aggregate stays. Until then a
+// late event, one that was quarantined in between, or a client that resumes a watch may bring
+// its content back.
 func (c config) tombstoneRetention() time.Duration {
 	const resumes = 30 * 24 * time.Hour // server.ResumeTokenAge
 	return 2*c.InboxRetention + resumes
 }
 
-// maintain runs steps until the process ends. The loop is stuck if it does not come by for twice
-// the longest pause, which leaves time for the work.
+// maintain runs steps until the process ends. The loop must beat once in twice the longest
+// pause, which leaves time for the work.
 func (s *Service) maintain(name string, interval time.Duration, steps ...Step) {
 	loop := heartbeat.New(name, 2*max(interval, maintainRetry))
 	s.Go(name, func(ctx context.Context) error { return maintain(ctx, s.Log, loop, interval, steps...) }, loop.Check)
 }
 
 // maintain runs all steps at start and then about every interval, or about a minute after a
-// failure. The pauses are random, so the processes of a service do not run it at the same
-// time. Any number of processes may run it at once.
+// failure. The pauses are random, so that processes seldom run the steps at the same time.
+// They may.
 func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, interval time.Duration, steps ...Step) error {
 	defer loop.Rest()
 	for {

@@ -93,8 +93,9 @@ func consumers(names ...string) (all []Subscription) {
 	return all
 }
 
-// A role of an option is in ROLES, by default too. Its process needs Pub/Sub, both sides, and a
-// connection for each worker. An aggregate type with a part for a missing option is an error.
+// ROLES may have the role of an option, and has it by default. A process with the role needs
+// Pub/Sub, both sides, and a connection for each worker. An aggregate type with a part for a
+// missing option is an error.
 func TestRoleOfAPart(t *testing.T) {
 	t.Parallel()
 	worker := Part{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return consumers("a", "b", "c", "d") }}

@@ -73,11 +73,11 @@ var (
 	}
 )
 
-// double is the Pub/Sub of the client library for tests. It is not like the
-// real one in ways that matter, so nobody may use it: pubsublocal is.
+// double is the Pub/Sub of the client library for tests. It differs from the real one in
+// ways that matter. No package may use it: use pubsublocal.
 const double = "cloud.google.com/go/pubsub/v2/pstest"
 
-// Nobody imports what the table does not give them.
+// Each package imports only packages that the table allows.
 func TestImportsFollowTheTable(t *testing.T) {
 	for _, f := range source(t) {
 		user := tableKey(f.dir)
@@ -141,7 +141,7 @@ func tableKey(dir string) string {
 	return dir
 }
 
-// Only tests and commands of development use the kit, and nobody looks behind it.
+// Only tests and commands of development use the kit and the other tools for tests.
 func TestKitStaysOutOfTheServer(t *testing.T) {
 	for _, f := range source(t) {
 		for _, spec := range f.tree.Imports {

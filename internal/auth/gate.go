@@ -91,8 +91,8 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, e
 	return verified, nil
 }
 
-// identify returns the caller of a call. Behind Cloud Run's IAM it is zero if the call has no
-// token.
+// identify returns the caller of a call. Behind Cloud Run's IAM the caller is zero if the
+// call has no token.
 func (g *Gate) identify(ctx context.Context) (Caller, error) {
 	if g.Checker == nil {
 		return vouched(ctx), nil

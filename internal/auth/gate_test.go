@@ -137,7 +137,7 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 		if status.Code(err) != tt.code {
 			t.Errorf("%s: Admit() = %v, want %v", name, err, tt.code)
 		}
-		wantWho := "" // without a token nobody is known, and whose token is bad is not
+		wantWho := "" // a call with a missing or a bad token has no known caller
 		if tt.method != checkHealth && (tt.code == codes.OK || tt.code == codes.PermissionDenied) {
 			wantWho = "web@shop.example.com"
 		}
@@ -157,8 +157,8 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 	}
 }
 
-// While nobody can tell who somebody is, the answer is to call again, not that
-// the credentials are bad.
+// While the checker cannot identify any caller, the status says to call again, and not
+// that the credentials are bad.
 func TestGateTellsWhenItCannotKnow(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, &Gate{Checker: checker{err: fmt.Errorf("%w: no keys", ErrUnavailable)}})

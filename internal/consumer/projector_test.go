@@ -40,7 +40,7 @@ func TestProjectorAcksAfterCommit(t *testing.T) {
 	b.waitForAcks()
 }
 
-// Whatever events of a note come, twice, late or with gaps, each is acknowledged, and the newest
+// Events of a note may come twice, late or with gaps. Each is acknowledged, and the newest
 // version stays.
 func TestProjectorAcknowledgesEveryOutcome(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@ const Snapshot EventType = "Snapshot"
 // snapshotVersion is the version of the UUIDs of snapshots. Other events have UUIDv7.
 const snapshotVersion = 8
 
-// SnapshotID returns an id for a snapshot from the digest of what the snapshot is of. It is
+// SnapshotID returns an id for a snapshot from the digest of the state. The id is
 // a UUIDv8 (https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-8) whose time is 0. So
 // it is below the id of every other event, and of two events with one version the greater
 // id wins.

@@ -341,8 +341,8 @@ func TestTimeNeverRunsBackwards(t *testing.T) {
 	}
 }
 
-// An event belongs to nobody else: whoever handed slices to a decision may
-// write to them afterwards, and the decision has written to none of them.
+// An event shares no memory: the caller of a decision may later write to the slices that
+// it passed, and the decision has not written to them.
 func TestEventSharesNoMemoryWithItsCause(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -470,8 +470,8 @@ func history(t *testing.T, seed uint64) []domain.VideoEvent {
 	return events
 }
 
-// Whatever commands come: versions have no gap, time does not run backwards,
-// what a video is never changes, and its times tell its state.
+// After any commands, versions have no gap, time does not run backwards, the identity of
+// a video does not change, and its times fit its state.
 func TestHistoryIsSound(t *testing.T) {
 	for seed := range uint64(300) {
 		events := history(t, seed)

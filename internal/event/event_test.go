@@ -54,7 +54,7 @@ func encoded(t testing.TB, change func(*videov1.VideoEvent)) []byte {
 	return payload
 }
 
-// around returns the message of published with another payload.
+// around returns the message of the event published, with the given payload.
 func around(t testing.TB, payload []byte) envelope.Message {
 	t.Helper()
 	m, err := event.EncodeVideo(published())
@@ -83,7 +83,7 @@ func TestEncodeFillsTheMessage(t *testing.T) {
 	}
 }
 
-// An event that says nothing that can be written is a defect, not a message.
+// An event that the contract cannot express is a defect: EncodeVideo returns an error.
 func TestEncodeRefusesWhatItDoesNotKnow(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -105,8 +105,8 @@ func TestEncodeRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// size is what a message takes of a publish request, as the quotas of Pub/Sub
-// count: data, attributes and ordering key.
+// size returns the bytes of a message as the quotas of Pub/Sub count them: data,
+// attributes and ordering key.
 func size(m envelope.Message) int {
 	n := len(m.Payload) + len(m.AggregateID)
 	for name, value := range m.Attributes() {
@@ -115,9 +115,9 @@ func size(m envelope.Message) int {
 	return n
 }
 
-// The largest event that is accepted is, with the traceparent and the mark that it may
-// get, exactly as large as the limit, which leaves a thousand bytes of the broker's
-// 10,000,000 for the rest of the request; a byte more is the caller's mistake.
+// The largest event that is accepted reaches the limit exactly, with the traceparent and
+// the mark that it may get. The limit leaves a thousand of the broker's 10,000,000 bytes
+// for the rest of the request. One more byte is the caller's mistake.
 func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	const limit = 9_999_000
 	e := published()
@@ -317,8 +317,8 @@ func TestDecodeReadsTheTimesThatAnAPICanTell(t *testing.T) {
 	}
 }
 
-// An event of a type that only a newer build knows has no type, and is whole
-// otherwise.
+// If only a newer build knows the type of an event, the decoded event has no type. All
+// other fields are decoded.
 func TestDecodeOfUnknownType(t *testing.T) {
 	payload := encoded(t, func(pb *videov1.VideoEvent) { pb.Type = nil })
 	payload = protowire.AppendTag(payload, 99, protowire.BytesType)
@@ -353,8 +353,8 @@ func TestDecodeIgnoresUnknownFields(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, Decode answers; and what it reads can be written again
-// and means the same.
+// DecodeVideo returns an event or a DecodeError for any bytes. A decoded event can be
+// encoded again, and keeps its meaning.
 func FuzzDecode(f *testing.F) {
 	for _, s := range samples() {
 		payload := s.payload(f)
@@ -367,7 +367,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(encoded(f, func(pb *videov1.VideoEvent) { pb.Video.CreateTimeMs = math.MinInt64 }), int32(1))
 	f.Fuzz(func(t *testing.T, payload []byte, schemaVersion int32) {
 		var pb videov1.VideoEvent
-		_ = proto.Unmarshal(payload, &pb) // what is broken stays so, and Decode says it
+		_ = proto.Unmarshal(payload, &pb) // DecodeVideo reports a broken payload
 		id, _ := uuid.Parse(pb.GetEventId())
 		videoID, _ := uuid.Parse(pb.GetVideoId())
 		e, err := event.DecodeVideo(envelope.Message{

@@ -39,11 +39,11 @@ const (
 // MostItems is how many items of each side an action changes at most.
 const MostItems = 10_000
 
-// Found is what is stuck.
+// Found has the blocked aggregates and the quarantined messages that match a filter.
 type Found struct {
 	Blocked  []admin.Blocked
 	Messages []admin.Quarantined
-	Total    int64 // also of those that are left out
+	Total    int64 // with the items that are left out
 }
 
 // Find returns at most mostOfSide items of each side that match.
@@ -73,7 +73,7 @@ func (s Sides) Causes(ctx context.Context, mostOfSide int) (all []admin.Group, e
 	return all, err
 }
 
-// Result is what an action did.
+// Result is the result of an action.
 type Result struct {
 	ActionID uuid.UUID `json:"action_id,omitzero"` // of its entries in the table audit; zero if nothing was changed
 	Matched  int64     `json:"matched"`

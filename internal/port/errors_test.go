@@ -18,8 +18,8 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// Each kind of error has its code, however it is wrapped, and only the message
-// of a domain error is told.
+// Each kind of error has its code, even if it is wrapped. Only the message of a domain
+// error reaches the caller.
 func TestToStatusMapsKinds(t *testing.T) {
 	t.Parallel()
 	const internal = "internal error"

@@ -71,7 +71,7 @@ type Deps struct {
 	Log     *slog.Logger // gets a line for every call, and the errors that clients must not see
 }
 
-// withDefaults returns the Deps with each zero value of what calls use replaced.
+// withDefaults replaces the zero values that calls would use.
 func (d Deps) withDefaults() Deps {
 	if d.Admit == nil {
 		d.Admit = func(context.Context, string) (string, error) { return "", nil }

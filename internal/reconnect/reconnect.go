@@ -42,7 +42,7 @@ func DialOptions() []grpc.DialOption {
 // would still sleep when the broker is back. Which errors are retried, and for how long in
 // total, does not change. Call RetrySoon before the client is used.
 func RetrySoon(client *pubsub.Client) {
-	soon := func(again ...codes.Code) gax.CallOption { // the client's own codes
+	soon := func(again ...codes.Code) gax.CallOption { // again: the codes of the client's own retries
 		return gax.WithRetry(func() gax.Retryer {
 			return gax.OnCodes(again, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
 		})

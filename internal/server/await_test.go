@@ -67,7 +67,7 @@ func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 	})
 }
 
-// An entry that cannot be read fails those who wait for it, and nobody after.
+// An entry that cannot be read fails the calls that wait for it, and no later call.
 func TestWaitsEndWhenTheEntryCannotBeRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -46,7 +46,7 @@ func TestGetCatalogEntryWaitsForAVersion(t *testing.T) {
 	}
 }
 
-// Who waits in vain learns which version there was.
+// The error of a call that waited in vain has the version of the entry.
 func TestGetCatalogEntryGivesUpWaiting(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{}, func(d *deps) { d.catalogConfig.MaxWait = 300 * time.Millisecond })

@@ -70,7 +70,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 	}
 }
 
-// A process without the API tells its health all the same.
+// A process without the API serves its health, too.
 func TestServerWorksWithoutStores(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{}, func(d *deps) { d.entries = nil })

@@ -81,7 +81,7 @@ type watch struct {
 // was removed longer ago, so its tombstone may be deleted.
 const ResumeTokenAge = 30 * 24 * time.Hour
 
-// resumeToken is what a resume token has. One of an earlier build has no time.
+// resumeToken is the content of a resume token. A token of an earlier build has no time.
 type resumeToken struct {
 	domain.Position
 	Time time.Time // when it was sent

@@ -116,7 +116,7 @@ func TestDocumentedUsers(t *testing.T) {
 	want, got := make(map[string][]string), make(map[string][]string)
 	for _, statement := range documented(t, "database.md") {
 		statement = rename.Replace(statement)
-		const duplicateObject = "42710" // the roles of the migrations, which other databases of this server have
+		const duplicateObject = "42710" // the roles of the migrations may exist: roles belong to the server
 		var pgErr *pgconn.PgError
 		if _, err := admin.Exec(t.Context(), statement); err != nil && (!errors.As(err, &pgErr) || pgErr.Code != duplicateObject || !strings.HasSuffix(statement, "NOLOGIN")) {
 			t.Fatalf("%s: %v", statement, err)
@@ -198,9 +198,9 @@ func TestSupportRoleLooks(t *testing.T) {
 	}
 }
 
-// privileges are those on all schemas and what is in them that somebody else than the owner
-// has: as grantee, object. The schema public itself is open, and has goose's tables only. The
-// columns of support_ro are in TestSupportRoleLooks.
+// privileges returns the privileges of users other than the owner on all schemas and their
+// objects: as grantee, object. The schema public itself is open, and has goose's tables only.
+// The columns of support_ro are in TestSupportRoleLooks.
 const privileges = `
 	WITH ours AS (SELECT * FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema')
 	SELECT DISTINCT format('%s: %s', CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, o.name)
@@ -260,7 +260,7 @@ func TestDataAPISeesNothing(t *testing.T) {
 		t.Errorf("privileges (-before +after tables, functions and partitions were added):\n%s", diff)
 	}
 
-	// Somebody opens public once more, as a recipe on the web has it: goose's table stays empty and closed.
+	// An administrator opens public again, as a recipe on the web says: goose's table stays empty and closed.
 	execute(t, admin, "GRANT ALL ON ALL TABLES IN SCHEMA public TO anon, authenticated")
 	for _, role := range []string{"anon", "authenticated"} {
 		err := pgx.BeginFunc(t.Context(), admin, func(tx pgx.Tx) error {

@@ -25,7 +25,7 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 	if total != 1 || err != nil {
 		t.Fatalf("ListBlocked() = %d, %v, want one", total, err)
 	}
-	nothing := admin.Entry{} // no filter, which the table refuses
+	nothing := admin.Entry{} // the table refuses an entry without a filter
 	for name, act := range map[string]func(context.Context, admin.Entry) error{
 		"retry": func(ctx context.Context, e admin.Entry) error {
 			_, err := events.RetryBlocked(ctx, blocked, e)

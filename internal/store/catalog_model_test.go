@@ -290,8 +290,8 @@ func (m *catalogMachine) deliverInTurn(t *rapid.T) {
 }
 
 // deliverTogether lets projectors work at the same time. Each event is new to one of
-// them, as it would be one after the other, in one order or another, and nobody sees a
-// row go back meanwhile. The other outcomes may be of a row that was just written.
+// them, as if they worked one after the other in some order, and no reader sees a row go
+// back. The other outcomes may be of a row that was just written.
 func (m *catalogMachine) deliverTogether(t *rapid.T) {
 	projectors := rapid.IntRange(2, modelProjectors).Draw(t, "projectors")
 	consumers, batches := make([]string, projectors), make([][]domain.VideoEvent, projectors)

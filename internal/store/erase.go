@@ -12,11 +12,11 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// erase erases the pending events of an aggregate, and queues the erasure of what else the
-// command side has of it, which an Eraser does. It runs in the transaction that purges the
-// aggregate, after its row is locked and before the event of the purge is appended. A
-// publisher that has claimed those events may still publish them. It keeps the lane until
-// it is done, so the event of the purge is sent after them.
+// erase erases the pending events of an aggregate. It queues the erasure of the
+// aggregate's other data on the command side, which an Eraser does. It runs in the
+// transaction that purges the aggregate, after its row is locked and before the event of
+// the purge is appended. A publisher that has claimed those events may still publish them.
+// It keeps the lane until it is done, so the event of the purge is sent after them.
 func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate) error {
 	Queue(q.UseOutboxIndexes(ctx))
 	lane := outbox.Lane(aggregate)

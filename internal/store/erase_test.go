@@ -204,8 +204,8 @@ func block(t testing.TB, events *store.Outbox, park bool) {
 	settle(t, events, s)
 }
 
-// Whatever publishers have in hand when a video is purged, and whatever becomes of it: nothing
-// follows the event of the purge, that event is published, and nothing stays blocked.
+// Publishers may have claimed any events when a video is purged, with any result. The event of
+// the purge is published, as the last one, and nothing stays blocked.
 func TestPurgeAmongPublishers(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -221,7 +221,7 @@ func TestPurgeAmongPublishers(t *testing.T) {
 				if pass > 50 {
 					t.Fatalf("after 50 passes not all is published, but %q", published)
 				}
-				// So that the pauses of retries need not be waited for. Parked ones stay.
+				// Ends the pauses of retries. Parked aggregates stay parked.
 				execute(t, pool, "UPDATE video_catalog.outbox_blocked SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
 				c := claim(t, events)
 				if c.Token == 0 && purged {
@@ -258,14 +258,14 @@ func TestPurgeAmongPublishers(t *testing.T) {
 	}
 }
 
-// An eraser that dies after any of its statements leaves work that the next one does. A video
+// If an eraser dies after any of its statements, the next eraser does the rest. A video
 // that is purged meanwhile waits for the next round, and is erased too.
 func TestEraserCanDieAnywhere(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 	kept := deletedVideo(t, videos, "Ozu")
-	for steps := range 14 { // 12 are a whole round in the beginning
+	for steps := range 14 { // the first round has 12 steps
 		id := deletedVideo(t, videos, marker)
 		change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
 		dies := store.NewEraser(events)
@@ -276,7 +276,7 @@ func TestEraserCanDieAnywhere(t *testing.T) {
 		}
 		late := deletedVideo(t, videos, marker)
 		change(t, videos, late, domain.PurgeVideo(5, stamp(t)))
-		if steps%2 == 0 { // two at the same time, of which the one is far ahead
+		if steps%2 == 0 { // two erasers at a time, one of them ahead
 			erase(t, dies, 3)
 		}
 		erase(t, store.NewEraser(events), 4)
@@ -329,7 +329,7 @@ func TestEraserReadsEachRowOnce(t *testing.T) {
 		if whole -= wholeBefore; whole != 0 {
 			t.Errorf("analyzed=%t: %d tables were read as a whole, want none", analyzed, whole)
 		}
-		// The limit of each batch, its rows, and the pages that a range begins and ends with.
+		// The bound allows for the limit of each batch, its rows, and the pages at the ends of a range.
 		if entries -= entriesBefore; entries > 3*(2*rows+7*purged) {
 			t.Errorf("analyzed=%t: %d entries of indexes were read for %d rows", analyzed, entries, 2*rows+7*purged)
 		}
@@ -389,7 +389,7 @@ func TestTombstonesArePruned(t *testing.T) {
 		}
 	}
 	execute(t, pool, "UPDATE video_catalog.videos SET purge_time = now() WHERE purge_time IS NOT NULL")
-	prune("videos", eraser.PruneTombstones, 0, 0) // the function does not believe its caller
+	prune("videos", eraser.PruneTombstones, 0, 0) // the function has a minimum age of its own
 	prune("catalog", catalog.PruneTombstones, 0, 0)
 	execute(t, pool, `UPDATE video_catalog.videos SET purge_time = now() - interval '95 days' WHERE purge_time IS NOT NULL AND id <> '`+ids[5].String()+`';
 		UPDATE video_catalog.videos SET delete_time = now() - interval '95 days';
@@ -416,8 +416,8 @@ func TestTombstonesArePruned(t *testing.T) {
 	}
 }
 
-// A purge empties the entry, and deletes what the quarantine has of the video, for whatever
-// consumer. No event of before brings anything back, however it comes.
+// A purge empties the entry, and deletes the messages of the video from the quarantine of
+// every consumer. No earlier event brings content back.
 func TestPurgeErasesTheQuerySide(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

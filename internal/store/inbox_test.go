@@ -64,7 +64,7 @@ func TestProjectRows(t *testing.T) {
 	}
 }
 
-// Only a newer event changes a row, and a hole before it is told.
+// Only a newer event changes a row. The outcome reports a gap before it.
 func TestEffectOfAnEvent(t *testing.T) {
 	t.Parallel()
 	earlier, later, snapshot := newID(t), newID(t), domain.SnapshotID([10]byte{1})

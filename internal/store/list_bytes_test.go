@@ -13,8 +13,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// A page ends behind the item with which it has the bytes it may have, whatever
-// the size of one, and says whether there is more; the pages meet everything once.
+// A page ends behind the item that reaches the limit of bytes, even if that item is
+// large, and says whether there is more. Together the pages have every item once.
 func TestPagesEndByBytes(t *testing.T) {
 	t.Parallel()
 	const items = 24

@@ -28,8 +28,8 @@ func TestLeaseKeepsOthersOut(t *testing.T) {
 	}
 }
 
-// A publisher that wakes up after its lease, when another one has the lane, changes nothing:
-// whatever it says of the events, and however often.
+// A publisher that continues after its lease, when another one has the lane, changes
+// nothing, with any settlement and any number of attempts.
 func TestSettlementIsFenced(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 2)
@@ -65,8 +65,8 @@ func TestSettlementIsFenced(t *testing.T) {
 	}
 }
 
-// A transaction that drew its place early and commits late is not overlooked, however many
-// passes went by, and whichever transaction has the lower id.
+// A transaction that drew its seq early and commits late is not overlooked, after any
+// number of passes, whether its transaction id is lower or higher.
 func TestLateCommitIsNotLost(t *testing.T) {
 	t.Parallel()
 	for _, idFirst := range []bool{true, false} {

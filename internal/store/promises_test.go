@@ -29,12 +29,12 @@ type world struct {
 	skipped   map[string]bool
 }
 
-// Whatever writers, publishers and operators do, in any order, and whenever publishers crash or
-// sleep longer than their lease: every committed event is published, the first deliveries of
-// an aggregate come in the order of its versions, no event comes twice unless a publisher
-// crashed or overslept, and a settlement counts only under the last claim of its lane.
-// A failure prints the shortest sequence of steps, and the flag that repeats it. For a longer run
-// add -rapid.checks=10000.
+// Writers, publishers and operators act in any order, and publishers may crash or sleep longer
+// than their lease. Then every committed event is published, the first deliveries of an aggregate
+// come in the order of its versions, no event comes twice unless a publisher crashed or
+// overslept, and a settlement counts only under the last claim of its lane. A failure prints the
+// shortest sequence of steps, and the flag that repeats it. For a longer run add
+// -rapid.checks=10000.
 func TestOutboxKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)

@@ -147,14 +147,14 @@ func checkAudit(t *testing.T, side interface {
 	}
 }
 
-// isDenied tells whether the database refused for want of a privilege.
+// isDenied reports whether the database refused because a privilege is missing.
 func isDenied(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && pgErr.Code == "42501"
 }
 
-// A role may do what its side does and no more: events are never edited or
-// deleted, rows with a version never deleted, and nobody makes tables.
+// A role may do what its side does and no more: no role edits or deletes events, deletes
+// rows with a version, or creates tables.
 func TestRolesHaveLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	owner := storetest.Pool(t, 2)

@@ -23,8 +23,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// syncs is a way to a database that counts, on each connection, for how many Syncs
-// and simple queries the server still has to say ReadyForQuery
+// syncs is a proxy of a database. On each connection it counts the Syncs and simple
+// queries to which the server has not sent ReadyForQuery yet
 // (https://www.postgresql.org/docs/current/protocol-flow.html).
 type syncs struct {
 	url         string
@@ -61,7 +61,7 @@ func newSyncs(t *testing.T) *syncs {
 	return s
 }
 
-// pass copies message by message; the first of a client has no type.
+// pass copies message by message. The first message of a client has no type.
 func (s *syncs) pass(to, from net.Conn, outstanding *atomic.Int64, isClient bool) {
 	defer to.Close()
 	defer from.Close()
@@ -125,8 +125,8 @@ func TestOneSyncAtATime(t *testing.T) {
 	}
 }
 
-// everyMethod calls each method of the stores, by its name. Those that fail for
-// what they are asked, such as a video that does not exist, return a problem.Error.
+// everyMethod calls each method of the stores, by its name. Methods that refuse their
+// arguments, such as a video that does not exist, return a problem.Error.
 func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catalog *store.Catalog, inbox *store.Inbox) map[string]func(context.Context) error {
 	t.Helper()
 	nothing := func(context.Context) error { return nil }

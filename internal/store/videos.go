@@ -57,8 +57,8 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Vi
 }
 
 // Decide applies a decision to a video in a transaction that has locked it, and returns the
-// state after it. If the decision returns no event, nothing changes. The zero value is the state
-// before of a video that does not exist.
+// state after it. If the decision returns no event, nothing changes. If a video does not exist,
+// before is the zero value.
 func (*Videos) Decide(ctx context.Context, tx Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*domain.VideoEvent, error)) (after domain.Video, changed bool, err error) {
 	next, err := decide(before)
 	if next == nil || err != nil {
@@ -127,7 +127,7 @@ func recordVideo(ctx context.Context, tx Tx, e *domain.VideoEvent) error {
 			PublishTime: optional(v.PublishTime), PurgeTime: optional(v.PurgeTime),
 		}))
 	}
-	appendEvent(ctx, q, message) // last: the row is locked
+	appendEvent(ctx, q, message) // last: the row is locked, so events are appended in the order of versions
 	return nil
 }
 

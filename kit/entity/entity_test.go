@@ -161,7 +161,7 @@ func TestDescriptionsAreChecked(t *testing.T) {
 	}
 }
 
-// All mistakes are told at once, one in a line.
+// The error has all mistakes, one in a line.
 func TestMistakesAreToldTogether(t *testing.T) {
 	t.Chdir(root)
 	_, err := described(t, "Order", "--fields=Title:string user:money", "--plural=table")

@@ -127,9 +127,9 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 	}
 }
 
-// New states and new values of enums come last, so that numbers stay. A migration replaces the
-// constraints of their columns, and the next one validates them. A column that came later has
-// no constraint.
+// New states and new values of enums come last, so that the numbers of the old ones stay. One
+// migration replaces the constraints of their columns, and the next migration validates the
+// constraints. A column that was added later has no constraint.
 func TestStatesAndValuesGrow(t *testing.T) {
 	service(t)
 	const transitions = "--transitions=placed→sent:send draft→placed:place"

@@ -226,7 +226,7 @@ func (f field) ColumnRule() string {
 	return f.Null() + fmt.Sprintf(" CHECK (%s IN (%s))", f.Name, texts(f.allowed(f.Values)))
 }
 
-// allowed are the values of an enum in the database, where an empty text is a value that is not set.
+// allowed returns the values of an enum in the database. The empty text stands for an optional value that is not set.
 func (f field) allowed(values []string) []string {
 	if f.Required {
 		return values
@@ -326,7 +326,7 @@ func (f field) IsEmpty(x string) string {
 	return "len(" + x + ") == 0"
 }
 
-// EmptyRule says what is wrong then.
+// EmptyRule is the message of the error for a missing value.
 func (f field) EmptyRule() string {
 	if f.Type == typeString {
 		return "must not be empty: at least one character must be visible"

@@ -107,7 +107,7 @@ type Process struct {
 }
 
 // Beside starts another program that works in Folder, such as a pooler, as the server's user. Its output goes to log.
-// Call its Stop before the server's. If our process dies, it ends in the same way as the server.
+// Stop the returned Process before the server. On Linux the program also ends when our process is killed.
 func (s *Server) Beside(log *os.File, program string, args ...string) (*Process, error) {
 	cmd := s.command(context.Background(), log, program, args...)
 	done, err := keep(cmd)

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// child makes the test binary start a server, tell about it, and wait to be killed.
+// child makes the test binary start a server, print the folder of its socket, and wait to be killed.
 const child = "LOCALPG_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -104,7 +104,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// alive says whether a process runs that is our child.
+// alive reports whether our child process runs.
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 // A throw-away server takes connections from its owner alone, is fast but commits as in production, and leaves nothing.
@@ -139,8 +139,8 @@ func TestThrowAwayServer(t *testing.T) {
 	}
 }
 
-// Data in a kept folder is durable, outlives the server, even a crash that leaves a stale postmaster.pid,
-// and goes with Fresh.
+// Data in a kept folder is durable. It survives a crash of the server that leaves a stale postmaster.pid.
+// Fresh deletes it.
 func TestKeptServer(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(openDir(t), strings.Repeat("longer-than-a-socket-path/", 8))
@@ -179,7 +179,7 @@ func TestKeptServer(t *testing.T) {
 	}
 }
 
-// A kept folder has one server, and the second is told who that is. This holds even if the first one's owner is gone.
+// A kept folder has one server. The error of a second Start names that server, even if the owner of the first has died.
 func TestKeptFolderInUse(t *testing.T) {
 	deep(t)
 	t.Parallel()
@@ -267,7 +267,7 @@ func TestInterruptedInitdb(t *testing.T) {
 	}
 }
 
-// A folder that the server's user cannot enter is replaced, always by the same one. Without root there is no such user.
+// A folder that the server's user cannot enter is replaced by another one, at every start by the same. Only root has such a user.
 func TestKeptFolderClosedToServer(t *testing.T) {
 	deep(t)
 	t.Parallel()
@@ -312,7 +312,7 @@ func TestStartError(t *testing.T) {
 	}
 }
 
-// Only what nobody uses is swept: the owner is dead, and the lock is free. Not parallel: a process that another test
+// Only a folder whose owner is dead and whose lock is free is swept. Not parallel: a process that another test
 // starts would have a copy of our lock for a moment.
 func TestSweep(t *testing.T) {
 	root := openDir(t)
@@ -345,7 +345,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A standby has what its primary has, and takes writes once it is promoted, without what the primary's crash took along.
+// A standby has the data of its primary, and takes writes once it is promoted. It lacks the writes that the crash of the primary lost.
 func TestStandby(t *testing.T) {
 	deep(t)
 	t.Parallel()

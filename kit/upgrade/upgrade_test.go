@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// newTemplate makes a repository with three versions of a small template. The command of a
-// version prints its number and its arguments. The first one is without the command.
+// newTemplate makes a repository with three versions of a small template. The command
+// cmd/new of the second version prints its arguments. The first version has no command.
 func newTemplate(t *testing.T) (dir, first, second string) {
 	t.Helper()
 	dir = newRepository(t)
@@ -65,8 +65,8 @@ func gitIn(t *testing.T, dir string, args ...string) string {
 	return out
 }
 
-// The command of the version that is wanted runs with the folder of the service, from
-// wherever the template is now. Tags, branches and commits are versions.
+// The command of the requested version runs with the folder of the service, even if the
+// template has moved. Tags, branches and commits are versions.
 func TestVersions(t *testing.T) {
 	template, _, second := newTemplate(t)
 	service := newRepository(t)
@@ -105,7 +105,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Whatever is missing is said in a sentence, with the remedy.
+// The error for a wrong input is one sentence that names the remedy.
 func TestWrongInputs(t *testing.T) {
 	template, first, second := newTemplate(t)
 	const recorded = "0123456789012345678901234567890123456789"

@@ -41,8 +41,8 @@ var partWords = map[string]string{
 	"terraform": `deploy/terraform/`,
 }
 
-// checkParts checks that a service has no word of the parts that it does not have, no mark of a
-// part, and no link that leads nowhere.
+// checkParts checks that a service has no word of a part that it lacks, no mark of a part, and
+// no broken link.
 func checkParts(t *testing.T, service string, with ...string) {
 	t.Helper()
 	words := []string{`only [a-z]+: (begin|end)`}

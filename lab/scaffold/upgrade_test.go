@@ -71,7 +71,7 @@ func TestUpgrade(t *testing.T) {
 		contains(t, filepath.Join(s.dir, filepath.FromSlash(file)), text)
 	}
 	for file, texts := range map[string][]string{
-		"parcel.go":                {"// It costs nothing.", "Alarm, in a later version, is what"},
+		"parcel.go":                {"// It costs nothing.", "Alarm, in a later version, returns"},
 		"parcel_purchase_order.go": {"// A supplier has one parcel.", "Reaction, in a later version, is how"},
 	} {
 		for _, text := range texts {
@@ -188,7 +188,7 @@ func editTemplate(t *testing.T, dir string) {
 	edit(t, path("api/proto/video/v1/video.proto"), "    STATE_PUBLISHED = 2;\n", "    STATE_PUBLISHED = 2;\n    // The video is kept, and not shown.\n    STATE_ARCHIVED = 3;\n")
 	edit(t, path("internal/port/port.go"), "// A gRPC request goes from", "// This is a later version of example.com/videocatalog.\n//\n// A gRPC request goes from")
 	edit(t, path("kit/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
-	edit(t, path("kit/entity/templates/domain.go.tmpl"), "Alarm is what", "Alarm, in a later version, is what")
+	edit(t, path("kit/entity/templates/domain.go.tmpl"), "Alarm returns", "Alarm, in a later version, returns")
 	edit(t, path("kit/entity/templates/reaction.go.tmpl"), "Reaction is how", "Reaction, in a later version, is how")
 	edit(t, path("kit/entity/templates/server.go.tmpl"), "// Prefixes of resource names.", "// The prefixes of resource names, in a later version.")
 	edit(t, path("kit/entity/templates/service.proto.tmpl"), "// Returns one {{.Words}}, even", "// Returns one {{.Words}} of a later version, even")

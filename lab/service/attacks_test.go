@@ -20,8 +20,8 @@ import (
 )
 
 // The tests of this file have their figures in lab/limits.md. In each of them two
-// well-behaved clients, one of gRPC and one of REST, call all the while. No test is parallel,
-// because each measures how long they wait. Its own attacks are.
+// well-behaved clients, one of gRPC and one of REST, call all the while. The attacks within a
+// test are parallel. The tests are not, because each measures how long these clients wait.
 
 const (
 	get     = "/catalog.v1.CatalogService/GetCatalogEntry"

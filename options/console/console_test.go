@@ -380,7 +380,7 @@ func TestActs(t *testing.T) {
 	}
 }
 
-// A person who has confirmed that nothing matches changes nothing, whatever matches later.
+// A person who has confirmed that nothing matches changes nothing, even if items match later.
 func TestConfirmedNothingChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)
@@ -458,7 +458,7 @@ func TestShowsPartialFailure(t *testing.T) {
 	shows(t, c.get(t, "/aggregates/thing/"+good.AggregateID), `<span title="by shelf">after`)
 }
 
-// A user of support_ro sees every page, and is told why it cannot act.
+// A user of support_ro sees every page. The pages say why this user cannot act.
 func TestOnlyReads(t *testing.T) {
 	t.Parallel()
 	pool, _, m := newEvil(t)
@@ -564,7 +564,7 @@ func TestShowsAnAggregate(t *testing.T) {
 	shows(t, c.get(t, "/"), "The Third Man", "ThingChanged")
 }
 
-// The overview has what waits, with the age of what is stuck, and how long events take.
+// The overview has the pending events, the stuck items with their age, and how long events take.
 func TestShowsNow(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)

@@ -18,7 +18,7 @@ const (
 	stuckRows = 100 // items of each side; an action by filter has no such limit
 )
 
-// stuckPage has what is stuck: groups by cause, and the items that match a filter.
+// stuckPage has blocked aggregates and quarantined messages: groups by cause, and the items that match a filter.
 type stuckPage struct {
 	Filter filter
 	Groups []admin.Group // nil if there is a filter

@@ -114,8 +114,8 @@ func next(t *testing.T, of *bufio.Scanner) (kind, id string, data map[string]any
 	return kind, id, data
 }
 
-// A watch arrives message by message, and goes on behind the last event that the browser has,
-// whatever its address says. An error that ends it is an event.
+// A watch arrives message by message. It resumes behind the last event that the browser has,
+// even if the URL has another token. An error that ends the watch is an event.
 func TestWatchByEvents(t *testing.T) {
 	t.Parallel()
 	url, stop := listen(t)

@@ -63,8 +63,8 @@ func TestKeysRotate(t *testing.T) {
 	})
 }
 
-// A token that names a key which does not exist puts off a new key for as long as
-// the pause between two requests lasts, however many more such tokens there are.
+// After a token that names an unknown key, a new key is read when the pause between two
+// requests is over. More such tokens do not make it longer.
 func TestUnknownKeysPutOffANewOneBriefly(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *verifier, old jose.JSONWebKey) {
@@ -89,8 +89,8 @@ func TestUnknownKeysPutOffANewOneBriefly(t *testing.T) {
 	})
 }
 
-// Tokens that name keys which do not exist make one request at a time, and no
-// more than one in ten seconds, and hold up nobody whose key is known.
+// Tokens with unknown keys cause one request at a time, and at most one in ten seconds.
+// They do not delay tokens with known keys.
 func TestKeysAreReadSeldomWhateverTokensSay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *verifier, known jose.JSONWebKey) {
@@ -133,8 +133,8 @@ func TestKeysAreReadSeldomWhateverTokensSay(t *testing.T) {
 	})
 }
 
-// While the issuer is unavailable its keys are good for a day, no longer, and once it is
-// back they are read soon. Whether an unknown key is new nobody can tell then.
+// While the issuer is unavailable, its keys are valid for a day, and an unknown key may
+// be new. Once the issuer is back, the keys are read soon.
 func TestKeysLastWhileTheIssuerIsAway(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *verifier, key jose.JSONWebKey) {
@@ -224,8 +224,8 @@ func write(w io.Writer, text string) bool {
 	return true
 }
 
-// An RSA key that is too short to trust is not used, however the issuer signs, and
-// the log says so once.
+// An RSA key that is too short to trust is not used for any algorithm, and the log
+// reports it once.
 func TestShortKeysAreNotUsed(t *testing.T) {
 	t.Parallel()
 	private, err := rsa.GenerateKey(rand.Reader, 1024)

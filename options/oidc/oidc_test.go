@@ -24,7 +24,7 @@ func writePolicy(t *testing.T, text string) string {
 	return name
 }
 
-// Settings that would let nobody in, or say one thing and do another, are refused, all at once.
+// Settings that would admit no caller, or contradict each other, are refused, with all mistakes in one error.
 // Without the option AUTH=oidc is refused.
 func TestMistakesAreToldAtOnce(t *testing.T) {
 	t.Parallel()

@@ -24,8 +24,7 @@ func mustParse(t *testing.T, text string) *policy {
 	return p
 }
 
-// A rule is for those it names, and for nobody else; what no rule allows is
-// denied.
+// A rule is only for the callers that it names. A call that no rule allows is denied.
 func TestPolicyAllowsWhatItsRulesSay(t *testing.T) {
 	t.Parallel()
 	p := mustParse(t, `
@@ -79,7 +78,7 @@ func TestPolicyMayBeJSON(t *testing.T) {
 	}
 }
 
-// A policy with mistakes is refused as a whole, and all of them are told.
+// A policy with mistakes is refused as a whole, and the error has all mistakes.
 func TestParsePolicyTellsAllMistakes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -16,8 +16,8 @@ import (
 	"example.com/videocatalog/internal/auth"
 )
 
-// A token of the issuer, for us and of now, tells who its caller is, whatever
-// the key; and clocks may be a little apart.
+// A valid token of the issuer for this service identifies the caller, with any kind of
+// key. Clocks may differ a little.
 func TestVerifierBelievesTheIssuer(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range []jose.SignatureAlgorithm{jose.RS256, jose.PS256, jose.ES256, jose.EdDSA} {
@@ -61,8 +61,8 @@ func TestVerifierBelievesTheIssuer(t *testing.T) {
 	}
 }
 
-// Nobody is believed who made or changed the token, or to whom it was not given
-// for this service and this time.
+// A token is refused if the issuer did not make it, if it was changed, or if it is for
+// another service or time.
 func TestVerifierRefusesEverythingElse(t *testing.T) {
 	t.Parallel()
 	key, rsaKey := newKey(t, "1", jose.ES256), newKey(t, "2", jose.RS256)

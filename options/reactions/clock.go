@@ -18,12 +18,12 @@ import (
 const (
 	batch    = 100                    // the largest number of timers that one transaction fires
 	interval = 500 * time.Millisecond // the average pause between two searches; each is random, from a half to one and a half of it
-	timeout  = 10 * time.Second       // of a call of Fire
+	timeout  = 10 * time.Second       // of one call of Fire
 	retryMax = 5 * time.Second        // the longest pause after a failure
 )
 
-// clock fires the timers of some aggregate types. A timer that fails is tried again later, and later each time; others do not
-// wait for it.
+// clock fires the timers of some aggregate types. A timer that fails is tried again after a growing pause. Other timers do
+// not wait for it.
 type clock struct {
 	types   map[string]Timers
 	log     *slog.Logger

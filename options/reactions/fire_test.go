@@ -40,7 +40,7 @@ func waiting(t testing.TB, timers Timers) int64 {
 	return n
 }
 
-// A timer fires once, whoever looks for it and whoever is interrupted, and not before it is
+// A timer fires once, with any number of processes and interruptions, and not before it is
 // due. Its event has the cause with which it was set.
 func TestTimerFiresOnce(t *testing.T) {
 	t.Parallel()

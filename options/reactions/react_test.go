@@ -53,8 +53,8 @@ func reviewed(t testing.TB, text string, videos ...uuid.UUID) received[review] {
 	return received[review]{Message: envelope.Message{ID: newID(t), Type: "ReviewWritten"}, Event: review{text: text, videos: videos}}
 }
 
-// However often and beside whom an event comes, a video reacts to it once, with one event
-// that has the cause and the trace. Some transactions are interrupted.
+// A video reacts to an event once, even if the event comes again or beside others. The
+// one new event has the cause and the trace. Some transactions are interrupted.
 func TestReactionTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
@@ -220,7 +220,7 @@ func TestReactionContinuesTheChain(t *testing.T) {
 	}
 }
 
-// The inbox forgets what is old enough, as much as it is told, and nothing else.
+// A call prunes only ids of the inbox that are old enough, and at most maxRows.
 func TestReactionsArePruned(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// commandRate and commandWait are the rate and the wait of a comparison by command: somebody
-	// waits.
+	// commandRate and commandWait are the rate and the wait of a comparison by command, for
+	// which a person waits.
 	commandRate = 50_000
 	commandWait = 10 * time.Second
 	// compareRows is how many rows are compared before what differs is shown.

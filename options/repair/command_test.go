@@ -117,7 +117,7 @@ func (s *service) unknown() int {
 }
 
 // A person who has looked at the data records the present databases of both sides, and says
-// why. The audit has the databases of before.
+// why. The audit has the previous databases.
 func TestAcceptDatabases(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -17,31 +17,31 @@ import (
 // The projection is read before its owner. A version is published before it is projected, so an
 // entry that is ahead of the owner, that the owner does not have, or that has the same version and
 // another content is a difference at once. An entry that is missing or behind may only wait for its
-// event. It counts if it still lacks the version of the first look after config.wait. If the outbox
-// still has an event of it, it is pending and no difference.
+// event. It is a difference if it lacks the version of the first look even after config.wait,
+// unless the outbox had an event of it before the wait: then it counts as pending.
 //
 // If a projector stands still for longer than config.wait, entries behind count as differences,
 // because they are.
 
 const (
-	// pageRows is how many rows of a side one checksum has. With the largest rows, of 50 kB, a page
+	// pageRows is how many rows of a side one checksum covers. With the largest rows, of 50 kB, a page
 	// is read in less than the time that a statement may take.
 	pageRows = 1000
 	// lookRows is how many rows are read whole at a time.
 	lookRows = 100
-	// maxDoubts is after how many ids with different checksums a comparison looks at them, before
-	// it reads on. It bounds the memory.
+	// maxDoubts is the number of ids with different checksums after which a comparison stops
+	// reading pages, and compares these ids. It bounds the memory.
 	maxDoubts = 10_000
 	// readTimeout is how long the statements of a page may take. The database itself ends a slow
 	// statement earlier. So this ends only those on a database that has become unreachable.
 	readTimeout = time.Minute
 )
 
-// config is how the background compares.
+// config has the limits of the comparison in the background.
 type config struct {
 	rate     int           // rows compared per second at most
 	wait     time.Duration // how long an event may be on its way, from the outbox to the projection
-	interval time.Duration // pause between two slices; another process begins one again after it
+	interval time.Duration // pause between two slices; after it another process may take a slice that was not finished
 	slice    int           // rows of a slice; compared in less than interval
 	pass     time.Duration // shortest time from the begin of one pass to the next
 }
@@ -124,7 +124,7 @@ type difference struct {
 	Fields       []string  `json:"fields,omitempty"`
 }
 
-// comparison is a comparison that runs.
+// comparison compares one source, with limits.
 type comparison struct {
 	source
 
@@ -135,8 +135,8 @@ type comparison struct {
 
 // compared is what a comparison has found.
 type compared struct {
-	upTo          uuid.UUID // the last id that was compared; uuid.Max if that are all
-	rows, pending int64     // of the owner; and how many of those the projection lacks only because their event is in the outbox
+	upTo          uuid.UUID // the last id that was compared; uuid.Max after the last page
+	rows, pending int64     // rows of the owner, and how many entries only wait for an event in the outbox
 	differences   []difference
 }
 
@@ -231,8 +231,8 @@ func (s source) digests(ctx context.Context, after, upTo uuid.UUID, each bool) (
 	return both[0], both[1], nil
 }
 
-// settle looks at ids, and returns those that differ. For entries that may wait for their event it
-// looks again, until all have it or the wait is over.
+// settle reads the rows of ids, and returns the differences. It reads entries that may wait for
+// their event again, until all have it or the wait is over.
 func (c comparison) settle(ctx context.Context, ids []uuid.UUID) (differences []difference, pending int64, err error) {
 	found, err := c.lookAt(ctx, ids)
 	if err != nil {
@@ -255,7 +255,7 @@ func (c comparison) settle(ctx context.Context, ids []uuid.UUID) (differences []
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, part := range []time.Duration{64, 64, 32, 16, 8, 4, 2} { // together one
+	for _, part := range []time.Duration{64, 64, 32, 16, 8, 4, 2} { // the sum of the parts is c.wait
 		if err := c.sleep(ctx, c.wait/part); err != nil {
 			return nil, 0, err
 		}
@@ -278,8 +278,8 @@ func (c comparison) settle(ctx context.Context, ids []uuid.UUID) (differences []
 	return differences, pending, nil
 }
 
-// lookAgain removes those that have arrived at the version of the first look, whatever has come
-// since. It returns those among them that are wrong in another way now.
+// lookAgain removes the entries that have reached the version of the first look, even if newer
+// versions are missing. It returns the removed entries that now differ in another way.
 func (c comparison) lookAgain(ctx context.Context, waiting map[uuid.UUID]seen) (wrong []difference, err error) {
 	found, err := c.lookAt(ctx, slices.Collect(maps.Keys(waiting)))
 	if err != nil {
@@ -298,7 +298,7 @@ func (c comparison) lookAgain(ctx context.Context, waiting map[uuid.UUID]seen) (
 	return wrong, nil
 }
 
-// lookAt looks at any number of ids.
+// lookAt reads any number of ids, lookRows at a time.
 func (c comparison) lookAt(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
 	found := make(map[uuid.UUID]seen)
 	for some := range slices.Chunk(ids, lookRows) {

@@ -199,7 +199,7 @@ func meterOf(s *app.Service) metric.Meter {
 	return s.Meter
 }
 
-// observe creates the metrics of what is watched.
+// observe creates the metrics of the watch.
 func (w *watch) observe(meter metric.Meter) error {
 	if meter == nil {
 		return nil

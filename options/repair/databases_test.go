@@ -13,8 +13,8 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// A database that is replaced is told once, and again every hour, until it is
-// known. One that is unavailable is neither.
+// The log reports a replaced database at once, and again every hour, until it is known.
+// It does not report an unavailable one.
 func TestReplacedDatabaseIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
-// loop compares projections in the background, a slice of all ids at a time. The database has how
-// far it has come. So any number of processes may run it, one of them compares at a time, and a
-// pass goes on after a restart. It repairs nothing: that is for an operator.
+// loop compares projections in the background, a slice of all ids at a time. The database stores
+// the progress. So any number of processes may run the loop, one compares at a time, and a pass
+// continues after a restart. The loop repairs nothing: an operator does.
 type loop struct {
 	config
 
@@ -48,8 +48,8 @@ func (l *loop) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		// First, so that no start is slower. Random, so that the processes of a service do
-		// not all ask at the same time.
+		// The pause comes first, so that no start is slower. It is random, so that the
+		// processes of a service do not all query at the same time.
 		case <-time.After(l.interval/2 + rand.N(l.interval/2)):
 		}
 		for _, s := range l.sources {

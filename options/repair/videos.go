@@ -23,9 +23,9 @@ type videos struct{ commands, queries *pgxpool.Pool }
 
 func newVideos(commands, queries *pgxpool.Pool) videos { return videos{commands, queries} }
 
-// source implements projection. The whole has the tombstones of purged videos. Each side prunes its
-// own, so one that is missing is no difference. A repair writes it all the same: in an empty catalog
-// it keeps out the events of before the purge.
+// source implements projection. The whole source has the tombstones of purged videos. Each side
+// prunes its own, so a missing tombstone is no difference. A repair still writes it: in an empty
+// catalog it keeps out the events before the purge.
 func (v videos) source(whole bool) source {
 	return source{
 		name: event.AggregateVideo, owner: comparedVideos{v.commands, whole}, projection: comparedEntries{v.queries, whole},

@@ -31,7 +31,7 @@ func (s *service) fillOwner(n int) {
 	s.exec(strings.ReplaceAll(ownersVideos, "$1", strconv.Itoa(n)))
 }
 
-// ownersVideos fills the owner with videos that no event tells of: every third is a draft, every
+// ownersVideos fills the owner with videos that have no events: every third is a draft, every
 // fifth is deleted.
 const ownersVideos = `
 	INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)

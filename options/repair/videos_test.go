@@ -406,7 +406,7 @@ func TestRepairLeavesAnEntryToItsEvents(t *testing.T) {
 }
 
 // A tombstone that the catalog lacks is no difference: it may have been pruned. A repair of all
-// writes it, so that in an empty catalog no event of before the purge brings anything back.
+// writes it, so that in an empty catalog no earlier event brings content back.
 func TestRepairCarriesTombstones(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)

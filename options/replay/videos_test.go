@@ -319,8 +319,8 @@ func (s *service) inOrder(id uuid.UUID) []string {
 }
 
 // While a command holds an aggregate, a snapshot does not get in front of its event. Otherwise a
-// claim could miss what is deferred: see AppendOutbox. Snapshots of old states are no backlog that
-// somebody must look at, and the audit has how many there are.
+// claim could miss what is deferred: see AppendOutbox. Snapshots of old states do not count as
+// backlog. The audit has their number.
 func TestBackfillWaitsForTheCommand(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -85,7 +85,7 @@ func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
 	}
 }
 
-// refuse lets an event be refused that was tried some times before.
+// refuse returns the refusal of an event that had this many attempts before.
 func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Refusal {
 	t.Helper()
 	events := claimed("a1")
@@ -203,9 +203,9 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 	}
 }
 
-// A database that takes longer for a settlement than the first attempt has gets
-// the time that it needs; what it would not settle would be published again, for
-// as long as it is slow.
+// If a slow database cannot settle within the first attempt, a later attempt has more
+// time. Otherwise the events would be published again for as long as the database is
+// slow.
 func TestSettlementOfASlowDatabase(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{900 * time.Millisecond, 1100 * time.Millisecond, 4900 * time.Millisecond} {

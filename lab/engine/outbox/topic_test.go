@@ -328,7 +328,7 @@ func TestTopicRefusesAnOversizedMessage(t *testing.T) {
 	}
 }
 
-// size is the size of a message as event.EncodeVideo has it.
+// size returns the size of a message as event.EncodeVideo counts it.
 func size(m envelope.Message) int {
 	size := len(m.Payload) + len(m.AggregateID)
 	for name, value := range m.Attributes() {
@@ -337,8 +337,8 @@ func size(m envelope.Message) int {
 	return size
 }
 
-// Stop waits for what is under way, also what a pass has abandoned, and leaves
-// no goroutine.
+// Stop waits for all publishes under way, even of an abandoned pass, and leaves no
+// goroutine.
 func TestTopicStopLeavesNothing(t *testing.T) {
 	t.Parallel()
 	client, server := newClient(t)

@@ -126,8 +126,8 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 	}
 }
 
-// Without the database its gauges are not there, and all others are: readers get
-// no error, for which they would drop everything.
+// Without the database its gauges are missing, and all other metrics are there. Readers
+// get no error, because they would then drop all metrics.
 func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
@@ -149,8 +149,8 @@ func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
 	}
 }
 
-// A database that does not respond delays a reader by the limit of each sample, and the
-// next readers not at all.
+// A database that does not respond delays one reader by the limit of each sample. It does
+// not delay the next readers.
 func TestSilentDatabaseDelaysOneReader(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts

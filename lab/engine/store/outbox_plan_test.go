@@ -82,7 +82,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 					}
 				}
 			}
-			// The blocks that autovacuum reads would count.
+			// Otherwise the blocks that autovacuum reads would count.
 			exec("ALTER TABLE video_catalog.outbox_deferred SET (autovacuum_enabled = off)")
 			for lane := range outbox.Lanes {
 				exec(fmt.Sprintf("ALTER TABLE video_catalog.outbox_lane_%d SET (autovacuum_enabled = off)", lane))
@@ -127,7 +127,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Parallel()
 	const events, batch = 10_000, 500
 	l := newLetters(t, 1)
-	// Autovacuum could remove nothing, but what it reads would count.
+	// Autovacuum could remove nothing, but the blocks that it reads would count.
 	if _, err := l.pool.Exec(t.Context(), `ALTER TABLE video_catalog.outbox_deferred SET (autovacuum_enabled = off)`); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	if last > first*5/4 {
 		t.Errorf("the first pass read %d blocks, and the last one %d", first, last)
 	}
-	// Blocked again, it begins behind them, too.
+	// After another block, the next claim begins behind the dead rows, too.
 	l.appendAs(l.pool, newID(t), "a10001")
 	l.settle(l.settlement(l.claimNames(10, "a10001"), "a10001"))
 	l.due("a")
@@ -172,14 +172,13 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Logf("%d, %d and %d blocks", first, last, after-before)
 }
 
-// While somebody claims, the lane looks free to everybody else. They look there in
-// vain, and read nothing that is settled, also while a transaction holds back the
-// floor.
+// While one process claims a lane, the lane looks free to the others. Their claims return
+// nothing, and read no settled events, even while a transaction holds back the floor.
 func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 	t.Parallel()
 	const events, batch = 20_000, 2000
 	l := newLetters(t, 1)
-	// It could remove nothing, but what it reads would count.
+	// Autovacuum could remove nothing, but the blocks that it reads would count.
 	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_lane_3 SET (autovacuum_enabled = off)")
 	if _, err := l.pool.Exec(t.Context(), `
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)

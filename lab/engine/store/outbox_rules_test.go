@@ -19,7 +19,7 @@ type outboxModel struct {
 }
 
 type modelEvent struct {
-	place     int // of the append, among all appends
+	place     int // position among all appends
 	aggregate string
 	version   int64
 	aside     bool
@@ -28,18 +28,18 @@ type modelEvent struct {
 type modelBlock struct {
 	attempts int
 	parked   bool
-	due      int // since when; 0: not yet
+	due      int // the tick since which the aggregate is due; 0: not due
 }
 
 type modelLane struct {
 	owner  int // the pass that may settle; 0: nobody
 	leased bool
-	free   int // since when
+	free   int // the tick since which the lane is free
 }
 
 func (e modelEvent) String() string { return fmt.Sprintf("%s%d", e.aggregate, e.version) }
 
-// payload differs in length, so that what fits where another does not is seen.
+// payload returns payloads of different lengths, so that one may fit into a claim where another does not.
 func (e modelEvent) payload() []byte { return bytes.Repeat([]byte{'x'}, 1+e.place*7%5) }
 
 func (m *outboxModel) tick() int { m.now++; return m.now }
@@ -52,7 +52,7 @@ func (m *outboxModel) commit(events []modelEvent) {
 }
 
 // claimable is the lane that a claim takes: of those that have work and no lease, the one
-// that has been free for longest; 0 if there is none. With a lane, it is that one or none.
+// that has been free for longest; 0 if there is none. If only is a lane, claimable returns that lane or 0.
 func (m *outboxModel) claimable(only int16) (best int16) {
 	for number, lane := range m.lanes {
 		waits := slices.ContainsFunc(m.pending, func(e modelEvent) bool { return !e.aside && laneOf(e.aggregate) == number })
@@ -79,7 +79,7 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 
 // claim leases a lane to a pass, and ends the blocks that are due and have nothing aside. It
 // returns the oldest events of the lane, and marks the events whose aggregate stays blocked.
-// It also returns half as many events aside of blocked aggregates that are due. Each of the
+// It also returns events aside of blocked aggregates that are due, at most half as many. Each of the
 // two lists ends with the event that uses up bytes.
 func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []string) {
 	for _, aggregate := range m.due(number) {
@@ -197,8 +197,8 @@ type fate int
 const (
 	notSent       fate = iota // or sent, and the broker does not have it
 	acknowledged              // it has it
-	lost                      // it has it, and its answer was lost
-	refused                   // it will not have it
+	lost                      // the broker has it, and the response was lost
+	refused                   // the broker will never take it
 	behindRefused             // not sent, because the one before was refused
 	wasBlocked                // not sent, because one before was refused in an earlier pass
 )

@@ -14,9 +14,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// The reason of a refusal is the broker's text, which may be anything: one that
-// PostgreSQL does not store as it is must not keep a whole claim from being
-// settled.
+// The reason of a refusal is any text of the broker. A text that PostgreSQL cannot store
+// as it is must not prevent the settlement of the claim.
 func TestRefusalOfAnyTextIsSettled(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 2)
@@ -41,7 +40,7 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 	t.Parallel()
 	for name, token := range map[string]int64{
 		"released": 0,
-		// By the clock of then, had a token been made of it.
+		// The token if tokens were made of the time.
 		"given when the clock was an hour ahead": time.Now().Add(time.Hour).UnixMicro(),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -180,8 +179,8 @@ func TestClaimInEveryExecMode(t *testing.T) {
 	}
 }
 
-// A clock that was set back leaves no lane leased until it is where it was. A
-// lease that is a little longer than ours is a lease.
+// After the clock was set back, a lease that ends far in the future does not count. A
+// lease a little longer than the requested one counts.
 func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
@@ -200,8 +199,8 @@ func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 	l.settle(l.settlement(next, ""))
 }
 
-// A lane that was released by a clock that was ahead does not wait for those that
-// have been served since.
+// A lane that was released before the clock was set back does not wait for lanes that
+// were released since.
 func TestClaimGoesRoundAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)

@@ -19,13 +19,13 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// leaveRoom fills the quarantine with bytes of others, until there is room for so many.
+// leaveRoom fills the quarantine with other messages, until this many bytes are free.
 func leaveRoom(t *testing.T, pool *pgxpool.Pool, room int) {
 	t.Helper()
 	execute(t, pool, "INSERT INTO video_catalog_read.quarantine_size (bytes) SELECT $1 - coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size", store.QuarantineBytes-room)
 }
 
-// checkQuarantineSize checks that the sum that is kept is the sum, with the bytes of others.
+// checkQuarantineSize checks that the stored size is the sum of all sizes, with the bytes of others.
 func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool, others int) {
 	t.Helper()
 	kept := count(t, pool, "SELECT coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size")
@@ -45,9 +45,9 @@ func heavy(n int) envelope.Quarantined {
 	return m
 }
 
-// However many messages are set aside at once, the quarantine keeps the bytes
-// that it may, and of each message beyond them what identifies it. None is
-// refused, and what is deleted makes room.
+// However many messages are set aside at once, the quarantine keeps payloads up to its
+// bound. Of each further message it keeps the parts that identify it. It refuses none,
+// and deleted messages make room.
 func TestQuarantineIsBounded(t *testing.T) {
 	t.Parallel()
 	const messages, workers, bound = 200, 4, 1 << 20
@@ -97,14 +97,14 @@ func TestQuarantineIsBounded(t *testing.T) {
 			t.Errorf("message %d (-set aside +listed):\n%s", n, diff)
 		}
 	}
-	const message = 24 << 10 // more than one has
+	const message = 24 << 10 // more bytes than one message has
 	if wholeBytes > bound+workers*message || wholeBytes < bound/2 {
 		t.Errorf("%d payloads are kept with %d bytes, want about %d", whole, wholeBytes, bound)
 	}
 	t.Logf("%d of %d messages are whole", whole, messages)
 
-	// Those beyond the bound count as well, so there is no room before they are deleted; and of the whole ones there
-	// are more than the bound allows, as many as are set aside at a time.
+	// Messages without a payload count as well, so there is no room before they are deleted. Calls at the same time
+	// also keep a few more whole messages than the bound allows.
 	for _, row := range rows {
 		if row.Payload == nil || row.ID%2 == 0 {
 			if err := discard(t, inbox, row.ID); err != nil {
@@ -121,7 +121,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 	checkQuarantineSize(t, pool, others)
 }
 
-// Nobody who sets a message aside waits for a transaction that was left open.
+// Setting a message aside does not wait for an open transaction.
 func TestQuarantineWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -641,7 +641,7 @@ func TestCheckerKnowsWrongClocks(t *testing.T) {
 		name  string
 		clock time.Duration // offset in the record of the fault
 		event time.Duration // offset of the event's time
-		want  time.Duration // measured waiting time at another fault, if the event is published a second after it
+		want  time.Duration // measured waiting time at the kill, if the event is published a second after the kill
 	}{
 		{"right", 0, 0, 0},
 		{"back", -time.Hour, -time.Hour, 0},

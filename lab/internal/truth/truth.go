@@ -30,8 +30,8 @@ type tree struct {
 //go:embed foreign.txt
 var foreign string
 
-// Lies returns the names in the service in dir of what does not exist, each with its place. help is
-// the output of its command help.
+// Lies returns the names of things that do not exist, each with its place, in the service in dir.
+// help is the output of the service's command help.
 func Lies(ctx context.Context, dir, help string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "git", "ls-files", "-z")
 	cmd.Dir = dir

@@ -1,7 +1,7 @@
 -- name: SampleOutbox :one
--- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred ones and
--- blocked aggregates up to that. oldest_age is in seconds; 0 if nothing is pending or blocked. Events
--- that are published again have no age.
+-- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
+-- and blocked aggregates up to max_counted in all. oldest_age is in seconds; 0 if nothing is pending or blocked. Events that
+-- are published again have no age.
 SELECT (coalesce(sum((SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
 	) counted)), 0) + (SELECT count(*) FROM (
@@ -60,7 +60,7 @@ WHERE aggregate_id = @aggregate_id
 ORDER BY aggregate_type;
 
 -- name: ListEvents :many
--- Returns up to max_rows events of one aggregate, the newest first, in the same way.
+-- Returns up to max_rows events of one aggregate, the newest first. Like ListTypes, it reads at most max_read events.
 SELECT id, event_type, version, occurred_at, coalesce(traceparent, '')::text AS traceparent,
 	coalesce(caller, '')::text AS caller, causation_id, correlation_id
 FROM (
@@ -74,7 +74,7 @@ ORDER BY id DESC
 LIMIT @max_rows;
 
 -- name: FindEvents :many
--- Returns the events of a list that the outbox has.
+-- Returns the given events, if the outbox still has them.
 SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY (@ids::uuid[]);
 
 -- name: ListPending :many

@@ -499,7 +499,7 @@ const ResetProjections = `-- name: ResetProjections :exec
 UPDATE video_catalog_read.video_projection SET version = 0, event_id = NULL WHERE video_id = ANY ($1::uuid[])
 `
 
-// Has ProjectVideo write some rows, whatever their version.
+// Resets the version of some rows, so that ProjectVideo writes them.
 func (q *Queries) ResetProjections(ctx context.Context, videoIds []uuid.UUID) error {
 	_, err := q.db.Exec(ctx, ResetProjections, videoIds)
 	return err

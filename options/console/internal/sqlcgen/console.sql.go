@@ -49,7 +49,7 @@ type FindEventsRow struct {
 	EventType     string
 }
 
-// Returns the events of a list that the outbox has.
+// Returns the given events, if the outbox still has them.
 func (q *Queries) FindEvents(ctx context.Context, ids []uuid.UUID) ([]FindEventsRow, error) {
 	rows, err := q.db.Query(ctx, findEvents, ids)
 	if err != nil {
@@ -261,7 +261,7 @@ type ListEventsRow struct {
 	CorrelationID *uuid.UUID
 }
 
-// Returns up to max_rows events of one aggregate, the newest first, in the same way.
+// Returns up to max_rows events of one aggregate, the newest first. Like ListTypes, it reads at most max_read events.
 func (q *Queries) ListEvents(ctx context.Context, arg ListEventsParams) ([]ListEventsRow, error) {
 	rows, err := q.db.Query(ctx, listEvents,
 		arg.FromID,
@@ -587,9 +587,9 @@ type SampleOutboxRow struct {
 	At        time.Time
 }
 
-// Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred ones and
-// blocked aggregates up to that. oldest_age is in seconds; 0 if nothing is pending or blocked. Events
-// that are published again have no age.
+// Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
+// and blocked aggregates up to max_counted in all. oldest_age is in seconds; 0 if nothing is pending or blocked. Events that
+// are published again have no age.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
 	var i SampleOutboxRow

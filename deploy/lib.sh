@@ -72,7 +72,6 @@ look() {
 	local remedy=$1 group=$3
 	shift
 	show "$@"
-	if [ "$group" = beta ]; then group=$3; fi
 	if has "$OFF" "$group"; then return; fi
 	"$@" || fail "this command failed: $*" "$remedy"
 }

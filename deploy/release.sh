@@ -72,6 +72,13 @@ if [ -n "${ROLLBACK:-}" ]; then
 	VERSION=$(date -u +%Y%m%d-%H%M%S)
 fi
 
+# This also checks, before anything else changes, that gcloud has the command.
+existing_pools=''
+if [ "$SHAPE" = pools ]; then
+	existing_pools=$(look "worker pools need a gcloud of April 2026 or newer (gcloud components update), and you roles/run.developer" \
+		gcloud run worker-pools list --region="$REGION" --format='value(metadata.name)')
+fi
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -96,18 +103,15 @@ replace() {
 
 # deploy_pools: deploys the worker pools. They get no traffic, so they run the new image at once.
 deploy_pools() {
-	local pool file existing=''
-	if [ -n "${DRY_RUN:-}" ] && [ ${#pools[@]} -gt 0 ]; then
-		existing=$(look "you need roles/run.developer" gcloud beta run worker-pools list --region="$REGION" --format='value(metadata.name)')
-	fi
+	local pool file
 	for pool in "${pools[@]}"; do
 		file=$(render "pools.$pool")
 		# gcloud 528 waits for the pool even after a validation, so without an existing pool it would never return.
-		if [ -n "${DRY_RUN:-}" ] && ! has "$existing" "$SERVICE-$pool"; then
-			show gcloud beta run worker-pools replace "$file"
+		if [ -n "${DRY_RUN:-}" ] && ! has "$existing_pools" "$SERVICE-$pool"; then
+			show gcloud run worker-pools replace "$file"
 			continue
 		fi
-		replace "$file" beta run worker-pools
+		replace "$file" run worker-pools
 	done
 }
 

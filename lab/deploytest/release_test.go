@@ -342,7 +342,7 @@ func TestDatabaseCertificate(t *testing.T) {
 		spec           []any
 	}{
 		{"all.service", "Service " + service, []string{"run", "services"}, []any{"spec", "template", "spec"}},
-		{"pools.publisher", "WorkerPool " + service + "-publisher", []string{"beta", "run", "worker-pools"}, []any{"spec", "template", "spec"}},
+		{"pools.publisher", "WorkerPool " + service + "-publisher", []string{"run", "worker-pools"}, []any{"spec", "template", "spec"}},
 		{"migrate.job", "Job " + service + "-migrate", []string{"run", "jobs"}, []any{"spec", "template", "spec", "template", "spec"}},
 	} {
 		data, err := os.ReadFile("../../deploy/run/" + test.manifest + ".yaml")
@@ -358,8 +358,8 @@ func TestDatabaseCertificate(t *testing.T) {
 			manifest = manifest[:line] + indent + strings.ReplaceAll(strings.TrimSpace(lines), "\n", "\n"+indent) + "\n" + manifest[line:]
 		}
 		file := writeFile(t, "manifest.yaml", []byte(manifest))
-		args := append(slices.Clone(test.command), "replace", file)
-		if out, err := command(t, append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region), "gcloud", args...); err != nil {
+		args := append([]string{"-c", `exec gcloud "$@"`, "gcloud"}, append(test.command, "replace", file)...)
+		if out, err := command(t, append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region), "bash", args...); err != nil {
 			t.Fatalf("gcloud %q: %v\n%s", args, err, out)
 		}
 		_, bodies := sent(control.changed())

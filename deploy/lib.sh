@@ -90,6 +90,16 @@ has() {
 	grep -qxF -- "$2" <<<"$1"
 }
 
+# newest SECRET: prints the number of its newest enabled version.
+newest() {
+	local version
+	# --limit would apply before the filter.
+	version=$(look "you need roles/secretmanager.viewer on the secret: run provision.sh again" \
+		gcloud secrets versions list "$1" --filter=state=ENABLED --sort-by=~createTime --format='value(name.basename())') || return 1
+	[ -n "$version" ] || fail "the secret $1 has no enabled version" "docs/deploy.md, step 4"
+	printf %s "${version%%$'\n'*}"
+}
+
 # email NAME: prints the e-mail address of a service account.
 email() {
 	printf '%s@%s.iam.gserviceaccount.com' "$1" "$PROJECT"

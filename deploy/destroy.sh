@@ -44,12 +44,12 @@ if [ -n "$found" ]; then
 	without "${missing[@]}"
 fi
 
-# First the services that use the rest. In older releases of gcloud, worker-pools is a beta command.
+# First the services that use the rest.
 listed=$(look "$owner" gcloud run services list --region="$REGION" --format='value(metadata.name)')
 remove "$listed" "$SERVICE" gcloud run services delete "$SERVICE"
-listed=$(look "$owner" gcloud beta run worker-pools list --region="$REGION" --format='value(metadata.name)')
+listed=$(look "worker pools need a gcloud of April 2026 or newer (gcloud components update); $owner" gcloud run worker-pools list --region="$REGION" --format='value(metadata.name)')
 for name in "$SERVICE-publisher" "$SERVICE-projector"; do
-	remove "$listed" "$name" gcloud beta run worker-pools delete "$name"
+	remove "$listed" "$name" gcloud run worker-pools delete "$name"
 done
 listed=$(look "$owner" gcloud run jobs list --region="$REGION" --format='value(metadata.name)')
 remove "$listed" "$SERVICE-migrate" gcloud run jobs delete "$SERVICE-migrate"

@@ -72,7 +72,6 @@ look() {
 	local remedy=$1 group=$3
 	shift
 	show "$@"
-	if [ "$group" = beta ]; then group=$3; fi
 	if has "$OFF" "$group"; then return; fi
 	"$@" || fail "this command failed: $*" "$remedy"
 }
@@ -89,6 +88,16 @@ change() {
 # has LINES LINE: reports whether LINE is one of LINES.
 has() {
 	grep -qxF -- "$2" <<<"$1"
+}
+
+# newest SECRET: prints the number of its newest enabled version.
+newest() {
+	local version
+	# --limit would apply before the filter.
+	version=$(look "you need roles/secretmanager.viewer on the secret: run provision.sh again" \
+		gcloud secrets versions list "$1" --filter=state=ENABLED --sort-by=~createTime --format='value(name.basename())') || return 1
+	[ -n "$version" ] || fail "the secret $1 has no enabled version" "docs/deploy.md, step 4"
+	printf %s "${version%%$'\n'*}"
 }
 
 # email NAME: prints the e-mail address of a service account.

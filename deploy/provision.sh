@@ -173,6 +173,9 @@ reads=roles/secretmanager.secretAccessor
 bind "$COMMAND_SECRET" secrets -- "$reads" "$all" "$reads" "$api" "$reads" "$publisher"
 bind "$QUERY_SECRET" secrets -- "$reads" "$all" "$reads" "$api" "$reads" "$projector"
 bind "$MIGRATE_SECRET" secrets -- "$reads" "$migrate"
+for secret in "$COMMAND_SECRET" "$QUERY_SECRET" "$MIGRATE_SECRET"; do
+	bind "$secret" secrets -- roles/secretmanager.viewer "$release" # a release pins the newest version, and cannot read it
+done
 
 # Traces and metrics. These roles can be granted only on the whole project.
 observed=()

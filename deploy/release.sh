@@ -70,6 +70,23 @@ if [ -n "${ROLLBACK:-}" ]; then
 	IMAGE=$(look "is there such a revision? gcloud run revisions list --service=$SERVICE" \
 		gcloud run revisions describe "$revision" --format='value(spec.containers[0].image)')
 	VERSION=$(date -u +%Y%m%d-%H%M%S)
+	pinned=$(look "is there such a revision? gcloud run revisions list --service=$SERVICE" \
+		gcloud run revisions describe "$revision" --flatten='spec.containers[0].env[]' \
+		--format='value[separator=" "](spec.containers[0].env.valueFrom.secretKeyRef.name,spec.containers[0].env.valueFrom.secretKeyRef.key)')
+	command_version=$(sed -n "s/^$COMMAND_SECRET //p" <<<"$pinned")
+	query_version=$(sed -n "s/^$QUERY_SECRET //p" <<<"$pinned")
+else
+	# Each revision names the versions of its secrets, so that a rotation takes effect with a release, and a roll-back undoes it.
+	command_version=$(newest "$COMMAND_SECRET")
+	query_version=$(newest "$QUERY_SECRET")
+	migrate_version=$(newest "$MIGRATE_SECRET")
+fi
+
+# This also checks, before anything else changes, that gcloud has the command.
+existing_pools=''
+if [ "$SHAPE" = pools ]; then
+	existing_pools=$(look "worker pools need a gcloud of April 2026 or newer (gcloud components update), and you roles/run.developer" \
+		gcloud run worker-pools list --region="$REGION" --format='value(metadata.name)')
 fi
 
 work=$(mktemp -d)
@@ -78,6 +95,7 @@ trap 'rm -rf "$work"' EXIT
 # render NAME: fills in a manifest of run/, and prints the path of the result.
 render() {
 	sed -e "s|\${SERVICE}|$SERVICE|g" -e "s|\${VERSION}|$VERSION|g" -e "s|\${IMAGE}|$IMAGE|g" \
+		-e "s|\${COMMAND_VERSION}|$command_version|g" -e "s|\${QUERY_VERSION}|$query_version|g" -e "s|\${MIGRATE_VERSION}|${migrate_version:-}|g" \
 		-e "s|\${PROJECT}|$PROJECT|g" -e "s|\${REGION}|$REGION|g" "$here/run/$1.yaml" >"$work/$1.yaml"
 	printf %s "$work/$1.yaml"
 }
@@ -96,18 +114,15 @@ replace() {
 
 # deploy_pools: deploys the worker pools. They get no traffic, so they run the new image at once.
 deploy_pools() {
-	local pool file existing=''
-	if [ -n "${DRY_RUN:-}" ] && [ ${#pools[@]} -gt 0 ]; then
-		existing=$(look "you need roles/run.developer" gcloud beta run worker-pools list --region="$REGION" --format='value(metadata.name)')
-	fi
+	local pool file
 	for pool in "${pools[@]}"; do
 		file=$(render "pools.$pool")
 		# gcloud 528 waits for the pool even after a validation, so without an existing pool it would never return.
-		if [ -n "${DRY_RUN:-}" ] && ! has "$existing" "$SERVICE-$pool"; then
-			show gcloud beta run worker-pools replace "$file"
+		if [ -n "${DRY_RUN:-}" ] && ! has "$existing_pools" "$SERVICE-$pool"; then
+			show gcloud run worker-pools replace "$file"
 			continue
 		fi
-		replace "$file" beta run worker-pools
+		replace "$file" run worker-pools
 	done
 }
 

@@ -40,8 +40,9 @@ func (r request) String() string { return r.Method + " " + r.Path }
 type controlPlane struct {
 	project, number, region string
 	pubsub                  http.Handler
-	broken                  string // path of the requests that it refuses
-	grpc                    string // address for the gRPC calls of gcloud
+	broken                  string   // path of the requests that it refuses
+	states                  []string // of the versions of every secret, from version 1
+	grpc                    string   // address for the gRPC calls of gcloud
 	mu                      sync.Mutex
 	resources               map[string]object // guarded by mu: by path, without the version of the API
 	policies                map[string]object // guarded by mu
@@ -54,7 +55,7 @@ type controlPlane struct {
 func newControlPlane(project, region string) *controlPlane {
 	c := &controlPlane{
 		project: project, number: "123456789012", region: region,
-		resources: map[string]object{}, policies: map[string]object{}, owners: map[string]string{},
+		states: []string{"ENABLED"}, resources: map[string]object{}, policies: map[string]object{}, owners: map[string]string{},
 	}
 	for _, api := range apis {
 		c.enabled = append(c.enabled, api+".googleapis.com")
@@ -224,6 +225,14 @@ func (c *controlPlane) answer(r *http.Request, path, method string, body object)
 		return c.policy(path, method, body)
 	case method == "addVersion":
 		return object{"name": path + "/versions/1", "clientSpecifiedPayloadChecksum": true}, http.StatusOK
+	case strings.HasSuffix(path, "-database-url/versions"):
+		versions := []object{}
+		for i, state := range c.states {
+			versions = append(versions, object{
+				"name": fmt.Sprint(path, "/", i+1), "state": state, "createTime": fmt.Sprintf("2026-01-%02dT00:00:00Z", i+1),
+			})
+		}
+		return object{"versions": versions}, http.StatusOK
 	case method == "generateAccessToken":
 		return object{"accessToken": "token of the release", "expireTime": "2100-01-01T00:00:00Z"}, http.StatusOK
 	case method == "generateIdToken":

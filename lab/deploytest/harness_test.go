@@ -38,6 +38,7 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 	}
 	port := c.start(t)
 	env := append(environ(),
+		"PATH="+shim(t)+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"CLOUDSDK_CONFIG="+t.TempDir(),
 		"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE="+writeFile(t, "token", []byte("token")),
 		"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE="+writeFile(t, "ca.pem", c.startGRPC(t)),
@@ -53,6 +54,22 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 		env = append(env, "CLOUDSDK_API_ENDPOINT_OVERRIDES_"+api+"=http://"+strings.ToLower(api)+domain+"/")
 	}
 	return env, true
+}
+
+// shim returns a directory with a gcloud that has worker-pools also if the installed one has it only as a beta command.
+func shim(t *testing.T) string {
+	t.Helper()
+	installed, err := exec.LookPath("gcloud")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	text := "#!/bin/sh\ncase \"$1 $2\" in 'run worker-pools') " + installed + " run worker-pools --help >/dev/null 2>&1 || set -- beta \"$@\" ;; esac\n" +
+		"exec " + installed + " \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "gcloud"), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 func writeFile(t *testing.T, name string, data []byte) string {

@@ -257,6 +257,7 @@ func (s *stand) checkGrants(t *testing.T) {
 
 	release := account(service + "-release")
 	const reads, actAs = "roles/secretmanager.secretAccessor ", "roles/iam.serviceAccountUser "
+	lists := "roles/secretmanager.viewer " + release
 	inIAM := "projects/" + project + "/serviceAccounts/"
 	want := map[string][]string{
 		topicName:        {"roles/pubsub.publisher " + account(service), "roles/pubsub.publisher " + account(service+"-publisher")},
@@ -264,9 +265,9 @@ func (s *stand) checkGrants(t *testing.T) {
 		subscriptionName: {"roles/pubsub.subscriber " + pubsubAgent, "roles/pubsub.subscriber " + account(service), "roles/pubsub.subscriber " + account(service+"-projector")},
 		deadName:         nil,
 
-		"projects/" + project + "/secrets/" + service + "-database-url":         {reads + account(service), reads + account(service+"-api"), reads + account(service+"-publisher")},
-		"projects/" + project + "/secrets/" + service + "-read-database-url":    {reads + account(service), reads + account(service+"-api"), reads + account(service+"-projector")},
-		"projects/" + project + "/secrets/" + service + "-migrate-database-url": {reads + account(service+"-migrate")},
+		"projects/" + project + "/secrets/" + service + "-database-url":         {reads + account(service), reads + account(service+"-api"), reads + account(service+"-publisher"), lists},
+		"projects/" + project + "/secrets/" + service + "-read-database-url":    {reads + account(service), reads + account(service+"-api"), reads + account(service+"-projector"), lists},
+		"projects/" + project + "/secrets/" + service + "-migrate-database-url": {reads + account(service+"-migrate"), lists},
 
 		"projects/" + project: {"roles/logging.logWriter " + release, "roles/run.developer " + release, "roles/run.invoker " + release},
 		"projects/" + project + "/locations/" + region + "/repositories/" + service: {"roles/artifactregistry.writer " + release},

@@ -95,15 +95,16 @@ func TestReleaseToPools(t *testing.T) {
 		checkService(t, bodies["Service "+service], service+"-api", map[string]string{"ROLES": "api", "AUTH": "iam"})
 	})
 	t.Run("the publisher", func(t *testing.T) {
-		checkPool(t, bodies["WorkerPool "+service+"-publisher"], "publisher", service+"-database-url")
+		checkPool(t, bodies["WorkerPool "+service+"-publisher"], "publisher", service+"-database-url:1")
 	})
 	t.Run("the projector", func(t *testing.T) {
-		checkPool(t, bodies["WorkerPool "+service+"-projector"], "projector", service+"-read-database-url")
+		checkPool(t, bodies["WorkerPool "+service+"-projector"], "projector", service+"-read-database-url:1")
 	})
 	t.Run("the job", func(t *testing.T) {
-		checkJob(t, bodies["Job "+service+"-migrate"], "migrate", service+"-migrate", service+"-migrate-database-url")
+		checkJob(t, bodies["Job "+service+"-migrate"], "migrate", service+"-migrate", service+"-migrate-database-url:1")
 	})
 
+	control.states = []string{"ENABLED", "ENABLED", "DISABLED"}
 	out = mustScript(t, append(env, "VERSION=v2"), "release.sh", "pools", imageLater, project, region)
 	traffic := func() string { // as callers see it
 		b, err := json.Marshal(at(control.resources[namespace+"/services/"+service], "spec", "traffic"))
@@ -118,6 +119,12 @@ func TestReleaseToPools(t *testing.T) {
 		if change.Path == knative+"/services/"+service && deployed == nil {
 			deployed = change.Body
 		}
+	}
+	_, secrets := environment(at(deployed, "spec", "template", "spec", "containers", 0))
+	if diff := cmp.Diff(map[string]string{
+		"DATABASE_URL": service + "-database-url:2", "READ_DATABASE_URL": service + "-read-database-url:2",
+	}, secrets); diff != "" {
+		t.Errorf("secrets after a rotation: the newest enabled version (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]any{
 		object{"revisionName": service + "-v1", "percent": 100.0},
@@ -154,10 +161,11 @@ func TestReleaseToPools(t *testing.T) {
 	}, lines); diff != "" {
 		t.Errorf("roll-back, in the reverse of a release's order (-want +got):\n%s", diff)
 	}
-	for _, role := range []string{"publisher", "projector"} {
+	for role, secret := range map[string]string{"publisher": "-database-url:1", "projector": "-read-database-url:1"} {
 		container := at(bodies["WorkerPool "+service+"-"+role], "spec", "template", "spec", "containers", 0)
-		if got := at(container, "image"); got != image {
-			t.Errorf("after the roll-back the %s runs %v, want %s", role, got, image)
+		_, secrets := environment(container)
+		if got := at(container, "image"); got != image || secrets["DATABASE_URL"] != service+secret {
+			t.Errorf("after the roll-back the %s runs %v with %v, want %s, and the database URL %s of that revision", role, got, secrets, image, service+secret)
 		}
 	}
 
@@ -342,7 +350,7 @@ func TestDatabaseCertificate(t *testing.T) {
 		spec           []any
 	}{
 		{"all.service", "Service " + service, []string{"run", "services"}, []any{"spec", "template", "spec"}},
-		{"pools.publisher", "WorkerPool " + service + "-publisher", []string{"beta", "run", "worker-pools"}, []any{"spec", "template", "spec"}},
+		{"pools.publisher", "WorkerPool " + service + "-publisher", []string{"run", "worker-pools"}, []any{"spec", "template", "spec"}},
 		{"migrate.job", "Job " + service + "-migrate", []string{"run", "jobs"}, []any{"spec", "template", "spec", "template", "spec"}},
 	} {
 		data, err := os.ReadFile("../../deploy/run/" + test.manifest + ".yaml")
@@ -358,8 +366,8 @@ func TestDatabaseCertificate(t *testing.T) {
 			manifest = manifest[:line] + indent + strings.ReplaceAll(strings.TrimSpace(lines), "\n", "\n"+indent) + "\n" + manifest[line:]
 		}
 		file := writeFile(t, "manifest.yaml", []byte(manifest))
-		args := append(slices.Clone(test.command), "replace", file)
-		if out, err := command(t, append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region), "gcloud", args...); err != nil {
+		args := append([]string{"-c", `exec gcloud "$@"`, "gcloud"}, append(test.command, "replace", file)...)
+		if out, err := command(t, append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region), "bash", args...); err != nil {
 			t.Fatalf("gcloud %q: %v\n%s", args, err, out)
 		}
 		_, bodies := sent(control.changed())
@@ -438,7 +446,7 @@ func checkService(t *testing.T, manifest object, serviceAccount string, env map[
 	}
 	checkTelemetry(t, values)
 	if diff := cmp.Diff(map[string]string{
-		"DATABASE_URL": service + "-database-url", "READ_DATABASE_URL": service + "-read-database-url",
+		"DATABASE_URL": service + "-database-url:1", "READ_DATABASE_URL": service + "-read-database-url:1",
 	}, secrets); diff != "" {
 		t.Errorf("secrets (-want +got):\n%s", diff)
 	}
@@ -522,13 +530,13 @@ func checkJob(t *testing.T, job object, command, serviceAccount, secret string) 
 	checkSettings(t, container)
 }
 
-// environment returns the plain variables of a container, and the names of secrets by variable.
+// environment returns the plain variables of a container, and the secrets as NAME:VERSION by variable.
 func environment(container any) (values, secrets map[string]string) {
 	values, secrets = map[string]string{}, map[string]string{}
 	for _, v := range list(at(container, "env")) {
 		name := fmt.Sprint(at(v, "name"))
 		if secret := at(v, "valueFrom", "secretKeyRef", "name"); secret != nil {
-			secrets[name] = fmt.Sprint(secret)
+			secrets[name] = fmt.Sprint(secret, ":", at(v, "valueFrom", "secretKeyRef", "key"))
 			continue
 		}
 		values[name] = fmt.Sprint(at(v, "value"))

@@ -1,7 +1,9 @@
 package deploytest
 
 import (
+	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -28,6 +30,43 @@ func TestScalingFitsThePool(t *testing.T) {
 	}
 	if got, want := at(trigger, "authenticationRef", "name"), at(list(at(config, "spec", "triggerAuthentications"))[0], "metadata", "name"); got != want {
 		t.Errorf("the trigger authenticates as %v, want %v", got, want)
+	}
+}
+
+// The manifests need as many connections as docs/database.md and their comments say: of a service its maximum and one new
+// instance, for both URLs, and of pools twice their number.
+func TestConnectionsOfTheManifests(t *testing.T) {
+	t.Parallel()
+	const mostAnnotation, poolAnnotation = "run.googleapis.com/maxScale", "run.googleapis.com/manualInstanceCount"
+	connections := func(name, annotation string) (instances, each int) {
+		manifest := readManifest(t, name)
+		values, secrets := environment(at(manifest, "spec", "template", "spec", "containers", 0))
+		instances, err := strconv.Atoi(fmt.Sprint(at(manifest, "metadata", "annotations", annotation)))
+		if err != nil {
+			t.Errorf("%s of %s: %v", annotation, name, err)
+		}
+		each, err = strconv.Atoi(values["DATABASE_MAX_CONNS"])
+		if err != nil {
+			t.Errorf("DATABASE_MAX_CONNS of %s: %v", name, err)
+		}
+		return instances, each * len(secrets)
+	}
+	instances, each := connections("all.service", mostAnnotation)
+	all := (instances + 1) * each
+	instances, each = connections("pools.service", mostAnnotation)
+	pools := (instances + 1) * each
+	for _, name := range []string{"pools.publisher", "pools.projector"} {
+		instances, each = connections(name, poolAnnotation)
+		pools += 2 * instances * each
+	}
+	for file, want := range map[string]string{
+		"docs/database.md":              fmt.Sprintf("need %d or %d.", all, pools),
+		"deploy/run/all.service.yaml":   fmt.Sprintf("tried: %d.", all),
+		"deploy/run/pools.service.yaml": fmt.Sprintf("%d in all.", pools),
+	} {
+		if !strings.Contains(readFile(t, file), want) {
+			t.Errorf("%s does not say %q", file, want)
+		}
 	}
 }
 

@@ -1,8 +1,9 @@
 # One command each for what people do here every day. Everything runs from this folder. The Go command downloads and builds the
 # tools on first use. The plugins of buf have their versions in go.mod, beside the libraries of what they generate.
 
-# go run asks for the newest version of a tool each time. So it first asks the module cache, and works without a network.
-RUN         := GOPROXY=file://$(shell go env GOMODCACHE)/cache/download,$(shell go env GOPROXY) go run
+# go run asks for the newest version of a tool each time. So it first asks the module cache, and works without a network. With
+# -trimpath a tool is built once for all clones.
+RUN         := GOFLAGS=-trimpath GOPROXY=file://$(shell go env GOMODCACHE)/cache/download,$(shell go env GOPROXY) go run
 BUF         := $(RUN) github.com/bufbuild/buf/cmd/buf@v1.73.0
 SQLC        := $(RUN) github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 LINT        := $(RUN) github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0

@@ -197,7 +197,7 @@ func refusesMistakes(t *testing.T, service string) {
 	const event = "api/proto/order/v1/order_event.proto"
 	migration := func(up, down string) func() {
 		return func() {
-			write(t, filepath.Join(service, "db/migrations/01001_mistake.sql"), "-- +goose Up\n"+up+"\n\n-- +goose Down\n"+down+"\n")
+			write(t, filepath.Join(service, "db/migrations/01099_mistake.sql"), "-- +goose Up\n"+up+"\n\n-- +goose Down\n"+down+"\n")
 		}
 	}
 	for _, test := range []struct {
@@ -205,7 +205,7 @@ func refusesMistakes(t *testing.T, service string) {
 		tests, say string
 	}{
 		{migration("ALTER TABLE orders_db.orders RENAME COLUMN note TO remark;", "ALTER TABLE orders_db.orders RENAME COLUMN remark TO note;"),
-			"./db", "01001_mistake.sql:2: rename: the previous build has only the old name"},
+			"./db", "01099_mistake.sql:2: rename: the previous build has only the old name"},
 		{migration("GRANT DELETE ON orders_db.orders TO orders_db_rw;", "REVOKE DELETE ON orders_db.orders FROM orders_db_rw;"),
 			"./db", "orders_db_rw has DELETE on orders_db.orders, which its work does not need"},
 		{func() {

@@ -36,7 +36,7 @@ const (
 	Skip  = "skip"
 )
 
-// MostItems is how many items of each side an action changes at most.
+// MostItems is how many items of each side an action changes at most, unless --limit says otherwise.
 const MostItems = 10_000
 
 // Found has the blocked aggregates and the quarantined messages that match a filter.
@@ -111,8 +111,8 @@ func (s Sides) Act(ctx context.Context, action string, f admin.Filter, mostOfSid
 	return r, err
 }
 
-// actOnMessages deletes messages. A retry applies them first, in the order in which they were set
-// aside, and deletes those that are applied, also after an interrupt.
+// actOnMessages deletes messages. A retry applies them first, in the order in which they were
+// quarantined, and deletes those that are applied, also after an interrupt.
 func (s Sides) actOnMessages(ctx context.Context, messages []admin.Quarantined, e admin.Entry, r *Result) error {
 	var ids []int64
 	for _, m := range messages {

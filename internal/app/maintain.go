@@ -103,8 +103,8 @@ func (c config) tombstoneRetention() time.Duration {
 	return 2*c.InboxRetention + resumes
 }
 
-// maintain runs steps until the process ends. The loop must beat once in twice the longest
-// pause, which leaves time for the work.
+// maintain runs steps until the process ends. The loop must beat once in twice the longer average
+// pause: a pause is at most one and a half of it.
 func (s *Service) maintain(name string, interval time.Duration, steps ...Step) {
 	loop := heartbeat.New(name, 2*max(interval, maintainRetry))
 	s.Go(name, func(ctx context.Context) error { return maintain(ctx, s.Log, loop, interval, steps...) }, loop.Check)

@@ -67,7 +67,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		s.reject(w, r, problem.InvalidField("path", "must be UTF-8"))
 		return
 	case r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodDelete):
-		s.reject(w, r, problem.InvalidField("body", "%s has none: what it takes are parameters of the query", r.Method))
+		s.reject(w, r, problem.InvalidField("body", "%s has none: send parameters in the query", r.Method))
 		return
 	case r.Header["If-Match"] != nil:
 		s.reject(w, r, problem.InvalidField("If-Match", "is not read: send the etag in the request"))

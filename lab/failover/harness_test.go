@@ -25,6 +25,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
@@ -34,6 +35,7 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/localpg"
+
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
@@ -415,7 +417,7 @@ func (s *stack) eventsOf(name string, version int) []string {
 // create makes a video, publishes it, and returns its name.
 func (p *process) create(t *testing.T, title string) string {
 	t.Helper()
-	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
+	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{RequestId: uuid.NewString(), Video: &videov1.Video{Title: title}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,8 +36,8 @@ func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
 	if err != nil {
 		return fmt.Errorf("read schema version (has `server migrate` run?): %w", err)
 	}
-	for _, files := range append(options, heart) {
-		names, _ := fs.Glob(files, "migrations/*.sql") // only a wrong pattern is an error
+	for _, files := range append([]fs.FS{heart}, options...) {
+		names, _ := fs.Glob(files, "migrations/*.sql") // the pattern is valid, so there is no error
 		for _, name := range names {
 			if version, err := goose.NumericComponent(name); err != nil || !slices.Contains(applied, version) {
 				return fmt.Errorf("the schema is too old: it lacks %s; run `server migrate` first", name)

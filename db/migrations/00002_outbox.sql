@@ -68,8 +68,8 @@ CREATE TABLE video_catalog.outbox_blocked (
 	aggregate_id text COLLATE "C" NOT NULL,
 	lane smallint NOT NULL,
 	head_seq bigint NOT NULL DEFAULT 0, -- no event of it is or will be deferred below; the first one behind is the head
-	attempts int NOT NULL, -- how often the head was refused; 0 after a requeue or a skip
-	next_retry_at timestamptz, -- NULL if parked, until a person requeues or skips the head
+	attempts int NOT NULL, -- how often the head was refused; 0 after a retry or a skip by a person
+	next_retry_at timestamptz, -- NULL if parked, until a person retries or skips the head
 	parked_at timestamptz,
 	last_error text NOT NULL,
 	cause text GENERATED ALWAYS AS (video_catalog.cause(last_error)) STORED, -- what errors of the same cause have in common
@@ -104,8 +104,8 @@ INSERT INTO video_catalog.outbox_lanes (lane) SELECT generate_series(0, 7);
 COMMENT ON TABLE video_catalog.outbox_lanes IS 'The lanes: a row is the lease. Only its holder, or a transaction that locks the row, takes rows out of the lane or deletes blocked rows.';
 
 -- Creates the partitions of the outbox from yesterday until days_ahead days from now, and drops those that are older than
--- keep, then the notes of their skipped events. An event that is still pending is published all the same. Returns how many
--- partitions it created and dropped. While another process runs it, it does nothing. If partitions are in use, or there are
+-- keep. It also deletes the notes of skipped events of that age. An event that is still pending is published all the same.
+-- Returns how many partitions it created and dropped. While another process runs it, it does nothing. If partitions are in use, or there are
 -- many, it does not drop all: the next call continues. A partition that cannot be dropped stays, with a warning in the log of
 -- PostgreSQL. SECURITY DEFINER, because the service itself may not create tables.
 -- +goose StatementBegin
@@ -135,6 +135,7 @@ BEGIN
 			created := created + 1;
 		END IF;
 	END LOOP;
+	DELETE FROM video_catalog.outbox_skipped s WHERE s.create_time < now() - keep - interval '1 day'; -- before a DROP makes the writers wait; the event is older than its note
 	FOR old IN
 		SELECT p.relname
 		FROM (
@@ -161,7 +162,6 @@ BEGIN
 				RAISE WARNING 'partition % cannot be dropped: %', old, SQLERRM;
 		END;
 	END LOOP;
-	DELETE FROM video_catalog.outbox_skipped s WHERE s.create_time < now() - keep - interval '1 day'; -- the partition of the event is older
 	RETURN NEXT;
 END $$;
 -- +goose StatementEnd

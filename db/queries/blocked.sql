@@ -84,7 +84,7 @@ WITH due AS (
 		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq > gone.seq
 		ORDER BY d.seq LIMIT 1
 	)
-	FROM due JOIN gone ON gone.seq = due.seq
+	FROM due JOIN gone ON gone.aggregate_type = due.aggregate_type AND gone.aggregate_id = due.aggregate_id
 	WHERE b.aggregate_type = due.aggregate_type AND b.aggregate_id = due.aggregate_id
 	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, gone.event_id, gone.event_type, gone.version
 ), audited AS (

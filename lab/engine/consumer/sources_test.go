@@ -64,7 +64,7 @@ func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 	})
 }
 
-// A message that was set aside is applied by the handler of its type, if there is one.
+// A quarantined message is applied by the handler of its type, if there is one.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	store := &memStore{}

@@ -15,7 +15,7 @@ import (
 // controls. It works inside testing/synctest, and is safe for concurrent use.
 type network struct {
 	listener *bufconn.Listener
-	away     atomic.Bool
+	refuses  atomic.Bool
 
 	mu       sync.Mutex
 	attempts int          // to connect; guarded by mu
@@ -41,7 +41,7 @@ func (n *network) Dial() grpc.DialOption {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.attempts++
-		if n.away.Load() {
+		if n.refuses.Load() {
 			return nil, errors.New("refused")
 		}
 		conn, err := n.listener.DialContext(ctx)
@@ -50,8 +50,8 @@ func (n *network) Dial() grpc.DialOption {
 	})
 }
 
-// SetAway makes the network refuse new connections, or accept them again.
-func (n *network) SetAway(away bool) { n.away.Store(away) }
+// Refuse makes the network refuse new connections, or accept them again.
+func (n *network) Refuse(refuse bool) { n.refuses.Store(refuse) }
 
 // Silence drops all later data that the client sends on the newest connection,
 // without closing it.

@@ -50,17 +50,17 @@ func (s *server) call(ctx context.Context) error {
 	return err
 }
 
-// However long a server was away, it is called again soon after its return.
+// However long a server was unavailable, it is called again soon after its return.
 func TestServerThatWasAwayIsFound(t *testing.T) {
 	withServer(t, func(t *testing.T, s *server) {
-		s.SetAway(true)
+		s.Refuse(true)
 		for range 30 {
 			if err := s.call(t.Context()); err == nil {
 				t.Error("a call while the server is unavailable = nil, want an error")
 			}
 			time.Sleep(time.Minute)
 		}
-		s.SetAway(false)
+		s.Refuse(false)
 		time.Sleep(2 * time.Second)
 		if err := s.call(t.Context()); err != nil {
 			t.Errorf("a call 2 s after the return = %v, want nil", err)
@@ -68,8 +68,8 @@ func TestServerThatWasAwayIsFound(t *testing.T) {
 	})
 }
 
-// On a connection that was cut without a word a stream on which nothing happens
-// ends, and calls are answered on the next connection.
+// If a connection becomes silent, an idle stream on it ends, and the next calls use a new
+// connection.
 func TestSilentConnectionIsReplaced(t *testing.T) {
 	withServer(t, func(t *testing.T, s *server) {
 		stream, err := s.client.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})

@@ -69,6 +69,9 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 			if got := l.count("SELECT count(*) FROM video_catalog.outbox_deferred"); got != deferred {
 				t.Errorf("%d events are deferred, want %d", got, deferred)
 			}
+			if got := l.count("SELECT count(DISTINCT i ->> 'event_id') FROM video_catalog.audit, jsonb_array_elements(before) i"); got != parked-deferred {
+				t.Errorf("the audit names %d skipped events, want %d", got, parked-deferred)
+			}
 		})
 	}
 }

@@ -135,7 +135,7 @@ func (m *outboxModel) head(aggregate string) int {
 
 // settle records what became of a pass, and returns false, without doing
 // anything, when another pass has been given the lane. Uncounted are the failures
-// of events that a person has skipped or requeued meanwhile.
+// of events that a person has skipped or retried meanwhile.
 func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
 	lane := m.lanes[p.claim.Lane]
 	if lane.owner != p.number {

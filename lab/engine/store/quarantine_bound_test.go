@@ -45,7 +45,7 @@ func heavy(n int) envelope.Quarantined {
 	return m
 }
 
-// However many messages are set aside at once, the quarantine keeps payloads up to its
+// However many messages are quarantined at once, the quarantine keeps payloads up to its
 // bound. Of each further message it keeps the parts that identify it. It refuses none,
 // and deleted messages make room.
 func TestQuarantineIsBounded(t *testing.T) {
@@ -94,7 +94,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 			want.Attributes[envelope.AttrVersion] = strings.Repeat("1", 100)
 		}
 		if diff := cmp.Diff(want, row, ignoreReceived); diff != "" {
-			t.Errorf("message %d (-set aside +listed):\n%s", n, diff)
+			t.Errorf("message %d (-quarantined +listed):\n%s", n, diff)
 		}
 	}
 	const message = 24 << 10 // more bytes than one message has

@@ -56,7 +56,7 @@ func discard(t *testing.T, inbox *store.Inbox, id int64) error {
 }
 
 // A message comes out of the quarantine as it went in, whatever is in it: one
-// that could not be set aside would block its key.
+// that could not be quarantined would block its key.
 func TestQuarantineKeepsAnyMessage(t *testing.T) {
 	t.Parallel()
 	inbox := store.NewInbox(storetest.Pool(t, 2))
@@ -98,7 +98,7 @@ func TestQuarantineKeepsAnyMessage(t *testing.T) {
 			t.Fatalf("ListQuarantine() = %v", err)
 		}
 		if diff := cmp.Diff([]admin.Quarantined{{Quarantined: want}}, got, ignoreReceived); diff != "" {
-			t.Errorf("message %d (-set aside +listed):\n%s", i, diff)
+			t.Errorf("message %d (-quarantined +listed):\n%s", i, diff)
 			continue
 		}
 		if got[0].ReceivedAt.Before(before) || got[0].ReceivedAt.After(time.Now().Add(time.Second)) {

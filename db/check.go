@@ -37,7 +37,7 @@ func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
 		return fmt.Errorf("read schema version (has `server migrate` run?): %w", err)
 	}
 	for _, files := range append(options, heart) {
-		names, _ := fs.Glob(files, "migrations/*.sql") // only a wrong pattern is an error
+		names, _ := fs.Glob(files, "migrations/*.sql") // its one error is a wrong pattern
 		for _, name := range names {
 			if version, err := goose.NumericComponent(name); err != nil || !slices.Contains(applied, version) {
 				return fmt.Errorf("the schema is too old: it lacks %s; run `server migrate` first", name)

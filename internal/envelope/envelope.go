@@ -56,8 +56,8 @@ const (
 	AttrSchemaVersion = "schema_version"
 	AttrOccurredAt    = "occurred_at" // RFC 3339 with nanoseconds, UTC
 	AttrTraceparent   = "traceparent"
-	AttrRepeat        = "repeat"         // only of a message that an operator published
-	AttrCausationID   = "causation_id"   // only of an event that has a cause
+	AttrRepeat        = "repeat"         // of a message that an operator published
+	AttrCausationID   = "causation_id"   // of an event that has a cause
 	AttrCorrelationID = "correlation_id" // the same
 )
 

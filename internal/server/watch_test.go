@@ -211,7 +211,7 @@ func TestWatchLooksSoonAndSeldom(t *testing.T) {
 				time.AfterFunc(10*time.Second, func() {
 					if tt.early {
 						store.mu.Lock()
-						store.projectWaiting() // only announces
+						store.projectWaiting() // announces it, no more
 						store.otherSide = true
 						store.mu.Unlock()
 						time.Sleep(100 * time.Millisecond)

@@ -33,9 +33,9 @@ lab-check: test-race ## Test the kit and the lab, and break the service for two 
 	$(MAKE) --no-print-directory -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) lab-computes lab-waits
 lab-computes: deploy-test
 	cd kit && DEEP_TEST=1 nice go test -race -shuffle=on ./...
-	cd lab && go mod verify && go vet ./... && nice go test -race -shuffle=on ./cmd/... ./internal/... ./prove
+	cd lab && go mod verify && go vet -tags deep ./... && nice go test -race -shuffle=on ./cmd/... ./internal/... ./prove
 	@# Not from the cache, which does not see changes of files outside of this module.
-	cd lab && LAB_DEEP=$(filter long,$(PROFILE)) nice go test -count=1 -shuffle=on -timeout $(if $(filter long,$(PROFILE)),90m,30m) ./bench/... ./english ./entity ./guarantees ./licenses ./scaffold ./size
+	cd lab && nice go test $(if $(filter long,$(PROFILE)),-tags deep) -count=1 -shuffle=on -timeout $(if $(filter long,$(PROFILE)),90m,30m) ./bench/... ./english ./entity ./guarantees ./licenses ./scaffold ./size
 	cd lab && nice go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/...
 lab-waits:
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./console ./failover ./pooler ./service
@@ -52,7 +52,7 @@ test-pooler: ## Run each statement once more, through PgBouncer in transaction m
 lab-lint:
 	cd kit && $(LINT) run
 	cd examples/saga && $(LINT) run
-	cd lab && $(LINT) run $$(go list -f '{{.Dir}}' ./... | grep -v /bench)
+	cd lab && $(LINT) run --build-tags deep $$(go list -f '{{.Dir}}' ./... | grep -v /bench)
 
 .PHONY: lab-build
 lab-build:

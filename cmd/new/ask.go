@@ -42,8 +42,8 @@ func hasNoTimers(a *options) bool {
 	return a.Full || a.Transitions == "" || !slices.Contains(list(a.with), "reactions")
 }
 
-// ask asks for the options that are missing. An empty line takes the default. A wrong answer is asked
-// for again, after its rule. At the end it prints the command that needs no questions.
+// ask asks for the options that are missing. An empty line takes the default. After a value that breaks a rule,
+// it prints the rule and asks again. At the end it prints the command that needs no questions.
 func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 	if err := a.checkFolder(); err != nil {
 		return err
@@ -60,8 +60,8 @@ func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 	}
 	command := []string{"go run ./cmd/new", naming.ForShell(a.dir)}
 	for _, q := range questions {
-		if answer := *q.of(a); answer != "" {
-			command = append(command, "--"+q.flag, naming.ForShell(answer))
+		if value := *q.of(a); value != "" {
+			command = append(command, "--"+q.flag, naming.ForShell(value))
 		}
 	}
 	if a.Full {
@@ -71,7 +71,7 @@ func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 	return err
 }
 
-// ask asks until the answer keeps the rules.
+// ask asks until the value keeps the rules.
 func (q question) ask(a *options, lines *bufio.Scanner, stdout io.Writer) error {
 	for {
 		byDefault := q.byDefault(*a)
@@ -83,18 +83,18 @@ func (q question) ask(a *options, lines *bufio.Scanner, stdout io.Writer) error 
 		if !lines.Scan() {
 			return errors.Join(errors.New("the input ended before all questions"), lines.Err())
 		}
-		answer := *a
-		*q.of(&answer) = cmp.Or(strings.TrimSpace(lines.Text()), byDefault)
-		rule := answer.rule(q.flag)
+		next := *a
+		*q.of(&next) = cmp.Or(strings.TrimSpace(lines.Text()), byDefault)
+		rule := next.rule(q.flag)
 		if rule == "" {
-			*q.of(a) = *q.of(&answer)
+			*q.of(a) = *q.of(&next)
 			return nil
 		}
 		fmt.Fprintf(stdout, "  %s\n", rule)
 	}
 }
 
-// byDefault returns the answer of an empty line.
+// byDefault returns the value of an empty line.
 func (q question) byDefault(a options) string {
 	switch q.flag {
 	case "module":

@@ -17,8 +17,8 @@ import (
 var errInMerge = errors.New("git is in the middle of the merge")
 
 // merge merges a commit of the branch template into the current branch, and moves the
-// branch template to it. It merges in a worktree of its own first, and generates there. So
-// only the last two commands change the service. A crash between them leaves the branch
+// branch template to it. It merges in a worktree of its own first, and generates there, so
+// the service is changed by the last two commands only. A crash between them leaves the branch
 // template ahead, and the next upgrade begins with its merge.
 func (s *service) merge(ctx context.Context, next string, stdout io.Writer) error {
 	var merged string

@@ -170,8 +170,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// answers joins the lines of an input.
-func answers(lines ...string) *strings.Reader {
+// input returns what a person types.
+func input(lines ...string) *strings.Reader {
 	return strings.NewReader(strings.Join(lines, "\n") + "\n")
 }
 
@@ -183,7 +183,7 @@ func TestAskWithDefaults(t *testing.T) {
 		"My Shop": "example.com/my-shop my-shop my_shop", "billing": "example.com/billing billing billing", "événement": "example.com/v-nement v-nement v_nement",
 	} {
 		a := options{dir: filepath.Join(t.TempDir(), dir)}
-		if err := ask(&a, answers(make([]string, 20)...), t.Output()); err != nil {
+		if err := ask(&a, input(make([]string, 20)...), t.Output()); err != nil {
 			t.Errorf("%s: ask() = %v", dir, err)
 			continue
 		}
@@ -194,13 +194,13 @@ func TestAskWithDefaults(t *testing.T) {
 	}
 }
 
-// A wrong answer is asked for again, after its rule. An option of the command line is not asked for, and
-// the command at the end has all answers.
+// A wrong value is asked for again, after its rule. An option of the command line is not asked for, and
+// the command at the end has all values.
 func TestAskAgain(t *testing.T) {
 	t.Parallel()
 	var screen strings.Builder
 	a := options{Domain: "orders.acme.example", dir: filepath.Join(t.TempDir(), "my orders"), offered: []string{"console", "reactions"}}
-	if err := ask(&a, answers("orders", "github.com/acme/subs", "subs", "", "Order", "class", "plan", "plan", "",
+	if err := ask(&a, input("orders", "github.com/acme/subs", "subs", "", "Order", "class", "plan", "plan", "",
 		"seats:int", "seats:int32 price:{units:int64}", "open->open:open", "trial->active:activate", "Bob's plans.", "kiosk", "reactions, console",
 		"trial:soon:activate", "trial:15m:activate", "plan", "money"), &screen); err != nil {
 		t.Fatalf("ask() = %v:\n%s", err, &screen)
@@ -218,7 +218,7 @@ func TestAskAgain(t *testing.T) {
 		t.Errorf("options = %+v, %v", a, a.check())
 	}
 	t.Log(screen.String())
-	if err := ask(&options{dir: filepath.Join(t.TempDir(), "x")}, answers("github.com/acme/orders"), &screen); err == nil {
+	if err := ask(&options{dir: filepath.Join(t.TempDir(), "x")}, input("github.com/acme/orders"), &screen); err == nil {
 		t.Error("ask() of an input that ends = nil")
 	}
 }

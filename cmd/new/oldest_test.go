@@ -84,7 +84,7 @@ func TestOldestVersion(t *testing.T) {
 		{"db/migrations/00004_c.sql", "SELECT 4;\n", ""},
 		{first, "SELECT 9;\n", first + " is not what databases of version v1.0.0 have run"},
 		{ofOption, "", ofOption + " is not what"},
-		{"db/migrations/00002_c.sql", "SELECT 4;\n", "db/migrations/00002_c.sql is new, and databases of version v1.0.0 are beyond its number: number it from 00004 on"},
+		{"db/migrations/00003_c.sql", "SELECT 4;\n", "db/migrations/00003_c.sql is new, and databases of version v1.0.0 are beyond its number: number it from 00004 on"},
 	} {
 		file := filepath.Join(dir, filepath.FromSlash(test.name))
 		if test.text == "" {

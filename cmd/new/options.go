@@ -264,8 +264,6 @@ func (a *options) checkWord(all *mistakes, flag, name string) (ok bool) {
 		all.add(flag, "%q must have 2 to 24 lower-case letters, with one underscore between words", name)
 	case slices.ContainsFunc([]string{"video", "videos", "film", "films", "catalog", "catalogs"}, isPart):
 		all.add(flag, "%q has a word of the example, which --full keeps", name)
-	case isPart("id"):
-		all.add(flag, "%q has the word id, which Go and SQL write in different ways: choose another", name)
 	default:
 		return true
 	}

@@ -54,7 +54,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		stopLoops()
-		_ = group.Wait() // only if the start has failed
+		_ = group.Wait() // waits if the start has failed
 	}()
 	s.group, s.loops = group, loops
 	if cfg.has(rolePublisher) {

@@ -40,8 +40,8 @@ func PubSub(subscriber *pubsub.Subscriber) Source {
 // subscription does not exist.
 func (s pubSub) Receive(ctx context.Context, handle func(context.Context, Message) bool) error {
 	return s.Subscriber.Receive(ctx, func(received context.Context, m *pubsub.Message) {
-		// The client continues with the next message of a key after a nack. A nack comes after
-		// receiving has ended, and then all messages that follow are nacked too.
+		// The client continues with the next message of a key after a nack. So a nack comes only when
+		// receiving has ended, and then all messages that follow are nacked, too.
 		over := ctx.Err() != nil || received.Err() != nil
 		if !over && handle(received, Message{ID: m.ID, Key: m.OrderingKey, Attributes: m.Attributes, Data: m.Data, PublishTime: m.PublishTime}) {
 			m.Ack()

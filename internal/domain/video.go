@@ -137,7 +137,7 @@ type VideoEvent struct {
 	Type EventType // empty: a type that this build does not know
 	// Video is the full state after the event; its Version is the event's.
 	Video         Video
-	ChangedFields []string // empty except in VideoUpdated
+	ChangedFields []string // of VideoUpdated
 	OccurredAt    time.Time
 	// Caller and Cause are of the Stamp. No consumer sees them.
 	Caller string

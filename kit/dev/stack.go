@@ -123,10 +123,10 @@ func (s *Stack) openState(context.Context) error {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return fmt.Errorf("lock %s: %w: choose another folder with --state DIR", s.State, err)
 		}
-		pid, _ := io.ReadAll(lock) // only for the message
+		pid, _ := io.ReadAll(lock) // for the message below
 		return fmt.Errorf("cmd/dev runs already with the folder %s (pid %s): stop that one, or choose another folder with --state DIR and another PORT", s.State, pid)
 	}
-	_ = lock.Truncate(0) // only for the message
+	_ = lock.Truncate(0) // for that message
 	_, _ = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
 	return nil
 }

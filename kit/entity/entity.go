@@ -180,7 +180,7 @@ func (e entity) check() error {
 	if !snake.MatchString(e.Name) || len(e.Name) > 24 { // its consumer's has six more, and 30 at most
 		wrong("entity %q: the name must be lower_snake_case with at most 24 characters, in the singular", e.Name)
 	}
-	errs = append(errs, cmp.Or(naming.CheckEntity(e.Name), naming.CheckEntity(e.Plural)))
+	errs = append(errs, cmp.Or(checkWord(e.Name), checkWord(e.Plural)))
 	for _, name := range []string{e.Name, e.Plural} {
 		if last := name[strings.LastIndexByte(name, '_')+1:]; last != name && naming.IsFileSuffix(last) {
 			wrong("%q ends in _%s, which in the name of a Go file says where it is built: choose another name", name, last)
@@ -231,7 +231,7 @@ func (e entity) checkTransitions() (errs []error) {
 			wrong(t, "the state %q is no state: the event of that name exists", t.To)
 		}
 		switch field := e.eventField(t); {
-		case slices.Contains(naming.Methods, field):
+		case slices.Contains(methods, field):
 			wrong(t, "the field %q of its event has the name of a method of messages: choose another", field)
 		case slices.Contains(e.nested(), protoCamel(field)):
 			wrong(t, "the event has a message or an enum for %q already: choose another", field)

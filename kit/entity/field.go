@@ -64,7 +64,7 @@ var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
 var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}
 
 // taken are those names, and others that generated code needs.
-var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, systemColumns, naming.Methods)
+var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, systemColumns, methods)
 
 // systemColumns are columns that every table of PostgreSQL has.
 var systemColumns = []string{"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
@@ -122,7 +122,7 @@ func (f field) checkInner() (errs []error) {
 		switch {
 		case !snake.MatchString(part.Name) || len(part.Name) > 40:
 			wrong("the name of the part %q must be lower_snake_case with at most 40 characters", part.Name)
-		case slices.Contains(naming.Methods, part.Name):
+		case slices.Contains(methods, part.Name):
 			wrong("the part %q has the name of a method of messages: choose another", part.Name)
 		case naming.IsClientKeyword(part.Name):
 			wrong("the part %q is a word of Java, JavaScript or Python: choose another", part.Name)

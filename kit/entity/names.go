@@ -19,6 +19,36 @@ import (
 	"example.com/servicekit/naming"
 )
 
+// checkWord returns an error if a word cannot be the name or the plural of an entity in any service.
+// checkNames finds the names that one service has.
+func checkWord(word string) error {
+	named := func(taken string) bool { return taken == word || naming.Plural(taken) == word }
+	switch {
+	case slices.Contains(folders, word):
+		return fmt.Errorf("%q is a folder that the go command or buf treats differently: choose another", word)
+	case naming.IsClientKeyword(word):
+		return fmt.Errorf("%q is a word of Java, JavaScript or Python, whose clients could not name the package: choose another", word)
+	case slices.Contains(methods, word):
+		return fmt.Errorf("%q would be a field of messages, which have a method of this name: choose another", word)
+	case slices.ContainsFunc(strings.Split(word, "_"), naming.IsInitialism):
+		return fmt.Errorf("%q has a word, such as id, that Go and the API linter write in different ways: choose another", word)
+	case slices.ContainsFunc(machinery, named):
+		return fmt.Errorf("%q is a name of the machinery: choose another, such as order_%s", word, word)
+	}
+	return nil
+}
+
+// folders have a meaning to the go command (https://pkg.go.dev/cmd/go), or packages that every
+// contract imports.
+var folders = []string{"vendor", "internal", "testdata", "google", "buf"}
+
+// methods are names that protoc-gen-go changes, because messages have methods of these names.
+var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
+
+// machinery are tables, fields of each event, and names of Go that are beside the names of an entity.
+var machinery = strings.Fields(`audit inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
+	stamp time`)
+
 // checkNames returns an error if what is made of the entity has a name that the service has already,
 // or that a tool would refuse. Every run checks this before it writes a file.
 func (e entity) checkNames() error {

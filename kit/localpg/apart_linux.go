@@ -13,8 +13,8 @@ import (
 )
 
 // Apart gives one half of the CPUs to the server, and the other half to this process and its later children, until
-// undo is called. So a benchmark can run as if the database had its own machine. Apart returns an error if there is
-// only one CPU.
+// undo is called. So a benchmark can run as if the database had its own machine. Apart returns an error if there
+// is one CPU only.
 func (s *Server) Apart() (undo func() error, err error) {
 	var all unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {

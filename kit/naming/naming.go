@@ -3,7 +3,6 @@
 package naming
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -33,40 +32,10 @@ var fileSuffixes = strings.Fields(`test aix android darwin dragonfly freebsd hur
 	zos 386 amd64 amd64p32 arm armbe arm64 arm64be loong64 mips mipsle mips64 mips64le mips64p32 mips64p32le ppc ppc64 ppc64le riscv riscv64 s390 s390x
 	sparc sparc64 wasm`)
 
-// CheckEntity returns why a word cannot be the name of an entity or its plural, or nil if it is free. A
-// service may have more names that collide: cmd/entity finds them.
-func CheckEntity(word string) error {
-	named := func(taken string) bool { return taken == word || Plural(taken) == word }
-	switch {
-	case slices.Contains(folders, word):
-		return fmt.Errorf("%q is a folder that the go command or buf treats differently: choose another", word)
-	case IsClientKeyword(word):
-		return fmt.Errorf("%q is a word of Java, JavaScript or Python, whose clients could not name the package: choose another", word)
-	case slices.Contains(Methods, word):
-		return fmt.Errorf("%q would be a field of messages, which have a method of this name: choose another", word)
-	case slices.ContainsFunc(strings.Split(word, "_"), IsInitialism):
-		return fmt.Errorf("%q has a word, such as id, that Go and the API linter write in different ways: choose another", word)
-	case slices.ContainsFunc(machinery, named):
-		return fmt.Errorf("%q is a name of the machinery: choose another, such as order_%s", word, word)
-	}
-	return nil
-}
-
-// folders have a meaning to the go command (https://pkg.go.dev/cmd/go), or packages that every
-// contract imports.
-var folders = []string{"vendor", "internal", "testdata", "google", "buf"}
-
-// Methods are names that protoc-gen-go changes, because messages have methods of these names.
-var Methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
-
-// machinery are tables, fields of each event, and names of Go that are beside the names of an entity.
-var machinery = strings.Fields(`audit inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
-	stamp time`)
-
 // IsInitialism reports whether a part of a name is written in capitals in Go.
 func IsInitialism(part string) bool { return slices.Contains(initialisms, part) }
 
-// The words of staticcheck (ST1003) and revive (var-naming) know.
+// The words that staticcheck (ST1003) and revive (var-naming) know.
 var initialisms = strings.Fields(`acl amqp api ascii cpu css db dns eof gid guid html http https id ip json qps ram rpc rtp sip sla smtp sql ssh tcp
 	tls ts ttl udp ui uid uri url utf8 uuid vm xml xmpp xsrf xss`)
 
@@ -77,13 +46,6 @@ var clientKeywords = strings.Fields(`abstract and arguments as assert async awai
 	default del delete do double elif else enum eval except export extends false final finally float for from function global goto if implements
 	import in instanceof int interface is lambda let long native new nonlocal not null or package pass private protected public raise return self
 	short static strictfp super switch synchronized this throw throws transient true try typeof var void volatile while with yield`)
-
-// HasPreposition reports whether a part of a name is a preposition, which the API linter does not want.
-func HasPreposition(name string) bool {
-	return slices.ContainsFunc(strings.Split(name, "_"), func(part string) bool { return slices.Contains(prepositions, part) })
-}
-
-var prepositions = strings.Fields(`after at before between but by except for from in including into of over since to toward under upon with within without`)
 
 // ForShell returns a word, such as the path of a folder, as a POSIX shell reads it: in quotes if it
 // has other characters than the plain ones.

@@ -38,9 +38,4 @@ func TestNaming(t *testing.T) {
 			t.Errorf("IsClientKeyword(%q) = %t", word, got)
 		}
 	}
-	for name, has := range map[string]bool{"bill_of_lading": true, "office_order": false} {
-		if got := HasPreposition(name); got != has {
-			t.Errorf("HasPreposition(%q) = %t", name, got)
-		}
-	}
 }

@@ -13,8 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Fault says which calls fail or are delayed, and how. It applies to calls over gRPC and over JSON. The zero Fault
-// has no effect.
+// Fault says which calls fail or are delayed, and how. The zero Fault has no effect.
 type Fault struct {
 	// Method is the last part of a method's name, such as Publish, Acknowledge or StreamingPull. A fault applies to
 	// a stream when it opens. Empty: every method.

@@ -230,10 +230,12 @@ func fill(k *local) {
 
 // After a restart, leased messages and those acknowledged out of order are
 // delivered again, in the order of publishing. Other acknowledged messages are
-// not.
+// not. Ids increase, also if the clock goes back.
 func TestFileRedeliversInOrder(t *testing.T) {
 	t.Parallel()
-	k := startLocal(t, Config{File: filepath.Join(t.TempDir(), "file")})
+	ahead := &Clock{}
+	ahead.Advance(time.Hour)
+	k := startLocal(t, Config{File: filepath.Join(t.TempDir(), "file"), Clock: ahead})
 	k.makeTopic(&pubsubpb.Topic{Name: testTopic})
 	k.makeSubscription(&pubsubpb.Subscription{Name: testSubscription, Topic: testTopic, EnableMessageOrdering: true})
 	k.publish(testTopic, "k", "a", "b", "c", "d")
@@ -246,10 +248,14 @@ func TestFileRedeliversInOrder(t *testing.T) {
 	}
 	k.ack(testSubscription, leased[1:]...) // out of date: no error and no effect
 	k.ack(testSubscription, again[0])
-	k.publish(testTopic, "k", "e")
+	before := k.publish(testTopic, "k", "e")
+	k.cfg.Clock = nil // it goes back by an hour
 	k = k.again()
 	if diff := cmp.Diff([]string{"c", "d", "e"}, dataOf(k.pull(testSubscription))); diff != "" {
 		t.Errorf("after the second restart (-want +got):\n%s", diff)
+	}
+	if after := k.publish(testTopic, "k", "f"); after[0] <= before[0] {
+		t.Errorf("message id %s after %s", after[0], before[0])
 	}
 }
 

@@ -35,8 +35,8 @@ const (
 	maxDeliveryAttempts = 100
 )
 
-// The fields that an update mask may name. All others are immutable or output
-// only (A17–A19).
+// The fields that an update mask may name. All others are immutable, or set
+// by the server (A17–A19).
 var (
 	mutableOfTopic        = []string{"labels", "message_storage_policy", "message_retention_duration", "schema_settings"}
 	mutableOfSubscription = []string{

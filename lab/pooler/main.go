@@ -39,7 +39,7 @@ func run(folder string) error {
 		"[pgbouncer]",
 		"pool_mode = transaction",
 		"listen_addr =",
-		"listen_port = 6432", // only a part of the socket's name
+		"listen_port = 6432", // a part of the socket's name: there is no port
 		"unix_socket_dir = " + folder,
 		"auth_type = trust",
 		"auth_file = " + users,

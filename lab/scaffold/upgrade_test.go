@@ -19,7 +19,7 @@ import (
 // A service with changes of its own takes a later version of the template by its own
 // command. Generated files that both sides changed are generated again; what cannot be
 // merged is refused, or left to git's merge; and what fails before the merge, or is interrupted, leaves the
-// service as it was. Of the further steps one is drawn; LAB_DEEP takes all.
+// service as it was. Of the further steps one is drawn, or all are taken with the build tag deep.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -97,7 +97,7 @@ func TestUpgrade(t *testing.T) {
 		"conflicts": func() { conflicts(s, template) }, "squashed": func() { squashed(s, mine) }, "shallow": func() { shallow(s, template) },
 	}
 	drawn := slices.Sorted(maps.Keys(steps))
-	if os.Getenv("LAB_DEEP") == "" { // each takes up to two minutes
+	if !deep { // each takes up to two minutes
 		drawn = []string{cmp.Or(os.Getenv("LAB_UPGRADE"), drawn[rand.IntN(len(drawn))])}
 	}
 	for _, name := range drawn {
@@ -105,6 +105,9 @@ func TestUpgrade(t *testing.T) {
 		steps[name]()
 	}
 }
+
+// deep is true with the build tag deep.
+var deep bool
 
 // editService makes the changes that the owner of a service typically makes: a field and
 // its code, a rule, a setting, a page, a subscription, and a migration.

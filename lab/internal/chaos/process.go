@@ -22,8 +22,8 @@ import (
 )
 
 // process is one of the service's processes. It runs the binary several times,
-// one execution after the other. Its methods are safe for concurrent use, but
-// only the injector of faults may call those that start and stop it.
+// one execution after the other. Its methods are safe for concurrent use, but no one
+// except the injector of faults may call those that start and stop it.
 type process struct {
 	name, role string
 	serves     bool // clients call it

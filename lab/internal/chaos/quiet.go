@@ -38,8 +38,8 @@ const (
 )
 
 // quiet waits until every event is published and consumed. The leases of a killed
-// projector last a minute, so quiet moves the clock of the broker. It moves the clock
-// only while nothing changes, because running projectors lose their leases, too.
+// projector last a minute, so quiet moves the clock of the broker. It does this
+// while nothing changes, because running projectors lose their leases, too.
 func (l *lab) quiet(ctx context.Context) {
 	start := time.Now()
 	moved, lent := start, start

@@ -24,7 +24,7 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 		group := []string{groupProcess, groupBroker, groupDatabase}[n%3]
 		s.inject(fault{"fault", group, NoRecovery, func(_ context.Context, _ *lab, r *rand.Rand, record *FaultRecord) error {
 			record.Target = group
-			r.Uint64() // only this fault uses r; the race detector checks that
+			r.Uint64() // no other fault uses r; the race detector checks that
 			mu.Lock()
 			active[group]++
 			all := active[groupProcess] + active[groupBroker] + active[groupDatabase]
@@ -116,8 +116,8 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// It is a stall if the lab lost half of the request timeout, but not if it was
-// only woken a little late.
+// It is a stall if the lab lost half of the request timeout, but not if it
+// was woken a little late.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	at := time.Now()

@@ -1,0 +1,39 @@
+//go:build deep
+
+package scaffold
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"example.com/videocatalog/lab/entity"
+	"example.com/videocatalog/lab/internal/clone"
+)
+
+func init() { deep = true }
+
+// The whole matrix, in services with some of the options each, and with all of them. TestLean has two entities of it.
+func TestMatrix(t *testing.T) {
+	template := newTemplate(t, t.TempDir())
+	sets := []string{"", "console,oidc", "cors,repair", "reactions,replay", "console,cors,oidc,reactions,repair,replay"}
+	rows := slices.Collect(slices.Chunk(entity.Drawn(t, len(entity.Matrix())), (len(entity.Matrix())+len(sets)-1)/len(sets)))
+	for i, with := range sets[:len(rows)] {
+		t.Run(with, func(t *testing.T) {
+			service := filepath.Join(t.TempDir(), "orders")
+			args := append(slices.Clone(order), "--module", "github.com/acme/orders")
+			if with != "" {
+				args = append(args, "--with", with)
+			}
+			newService(t, template, service, args...)
+			addRows(t, service, rows[i])
+			clone.Run(t, service, "go", "vet", "./...")
+			clone.Run(t, service, "make", "--silent", "drift", "lint")
+			clone.Run(t, service, "go", "test", "./...")
+			create := startDev(t, service)
+			for _, row := range rows[i] {
+				row.Use(t, "http://"+create[2]+"/v1/")
+			}
+		})
+	}
+}

@@ -110,7 +110,5 @@ secrets: ## Look for secrets in the tree.
 vulns: ## Ask the Go vulnerability database, over the network, about what we link.
 	$(GOVULNCHECK) ./...
 
-# What may be deleted: without the folder, make check does without its steps.
-
-# More work for the targets above.
+# More work for the targets above, of folders that may be deleted.
 -include $(wildcard lab/*.mk deploy/*/*.mk)

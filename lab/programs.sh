@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The programs of the lab, for .ci/run, which has need. npm is for the validators of OpenAPI.
+# The programs of the lab, for .ci/run, which defines need. npm is for the validators of OpenAPI.
 need pgbouncer pgbouncer
 need prometheus promtool
 need nginx nginx

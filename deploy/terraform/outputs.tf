@@ -1,4 +1,4 @@
 output "url" {
-  description = "Where the service answers those who may call it."
+  description = "The URL of the service."
   value       = module.run.url
 }

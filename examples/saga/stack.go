@@ -285,7 +285,7 @@ func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
 	return &process{
 		failed: s.failed, program: filepath.Join(dir, "server"), log: filepath.Join(s.dir, name+".log"), url: "http://" + api, private: private,
 		environ: append(os.Environ(),
-			"PORT="+port, "TELEMETRY_ADDR="+private, "AUTH=off", "DATABASE_MAX_CONNS=16",
+			"PORT="+port, "TELEMETRY_ADDR="+private, "AUTH=off",
 			"DATABASE_URL="+dsn(""), "READ_DATABASE_URL="+dsn("_read"), "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+s.broker.Addr()),
 	}, nil
 }

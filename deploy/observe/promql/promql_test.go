@@ -1,6 +1,6 @@
 // Package promql tests the queries of Cloud Monitoring with the parser of Prometheus: deploy/observe makes them, and has no
-// parser. It is a module of its own, so that what Prometheus depends on is nobody else's dependency. go test needs -count=1
-// here: whether files outside a module have changed, its cache does not see.
+// parser. It is a module of its own, so that no other module depends on Prometheus. go test needs -count=1 here, because its
+// cache does not see changes of files outside of this module.
 package promql
 
 import (

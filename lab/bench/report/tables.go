@@ -37,8 +37,8 @@ func (r *results) times(name, to, unit string) string {
 }
 
 var sinkTexts = []struct{ kind, text string }{
-	{"none", "a sink that answers at once"},
-	{"10ms", "a sink that answers each message after 10 ms"},
+	{"none", "a sink that responds at once"},
+	{"10ms", "a sink that responds to each message after 10 ms"},
 	{"pubsub", "pubsublocal, with ordering keys"},
 }
 
@@ -117,7 +117,7 @@ func latency(b *strings.Builder, r *results) {
 		}
 		others = append(others, row)
 	}
-	fmt.Fprintf(b, "1,000 events a second, into a sink that answers at once, one instance\n\n")
+	fmt.Fprintf(b, "1,000 events a second, into a sink that responds at once, one instance\n\n")
 	table(b, []string{"publisher", "p50 ms", "p99 ms", "CPU s/M events, writers too", "WAL B/event, of the writers too", "out of order", "duplicates"}, first)
 	fmt.Fprintf(b, "p50 / p99 in ms elsewhere, of one turn each: at 50 events a second the quick profile has 100 of them, of which p99 is the second slowest\n\n")
 	table(b, []string{
@@ -173,7 +173,7 @@ func plots(r *results) map[string]string {
 	rate := func(peer string) string { return latencyName(peer, "none", 1, 1000) }
 	return map[string]string{
 		"peers-drain.svg": bars("Events per second, one instance, 500 B (logarithmic; more is better)", peers, []series{
-			{"answers at once", values(drain("none"), "events/s")}, {"answers after 10 ms", values(drain("10ms"), "events/s")},
+			{"responds at once", values(drain("none"), "events/s")}, {"responds after 10 ms", values(drain("10ms"), "events/s")},
 			{"pubsublocal", values(drain("pubsub"), "events/s")},
 		}),
 		"peers-cpu.svg": bars("CPU seconds per million events, one instance, no-op sink (logarithmic; less is better)", peers, []series{

@@ -58,7 +58,7 @@ var faults = []struct {
 		return nil
 	}},
 	{"responses to publishes are lost", func(ctx context.Context, s *shop, _ *rand.Rand) error {
-		remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, AnswerLost: true, Times: 10})
+		remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, ResponseLost: true, Times: 10})
 		sleep(ctx, time.Second)
 		remove()
 		return nil

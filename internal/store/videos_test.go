@@ -84,7 +84,7 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 
 // The publisher hears of an event whose commit was never answered, and not of
 // one that the database refused.
-func TestCommitWithoutAnAnswer(t *testing.T) {
+func TestCommitWithoutAResponse(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	cfg := pool.Config()

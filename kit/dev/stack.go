@@ -259,11 +259,13 @@ func (s *Stack) openPubSub(ctx context.Context) error {
 		where = "in this process"
 		cfg := pubsublocal.Config{Addr: s.listenAddr(0), File: filepath.Join(s.State, "pubsub.data")}
 		if s.fresh {
-			err = os.RemoveAll(cfg.File)
+			if err := os.RemoveAll(cfg.File); err != nil {
+				return fmt.Errorf("delete the data of Pub/Sub: %w", err)
+			}
 		}
 		server, startErr := pubsublocal.Start(cfg)
-		if err := errors.Join(err, startErr); err != nil {
-			return fmt.Errorf("start Pub/Sub: %w, or start again with --fresh", err)
+		if startErr != nil {
+			return fmt.Errorf("start Pub/Sub: %w, or start again with --fresh", startErr)
 		}
 		s.atStop(server.Close)
 		s.pubsub = loopback(server.Addr())

@@ -28,8 +28,8 @@ type Fault struct {
 	Delay time.Duration
 	// Code is the code that the call returns. OK: the call is executed.
 	Code codes.Code
-	// AnswerLost means that the call takes effect before it returns Code. It needs a Code, and is not for streams.
-	AnswerLost bool
+	// ResponseLost means that the call takes effect before it returns Code. It needs a Code, and is not for streams.
+	ResponseLost bool
 }
 
 // faults are the faults in force. Its methods are safe for concurrent use.
@@ -108,7 +108,7 @@ func (f *faults) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 	if fault.Code == codes.OK {
 		return handler(ctx, request)
 	}
-	if fault.AnswerLost {
+	if fault.ResponseLost {
 		_, _ = handler(ctx, request) // it takes effect, but its result is lost
 	}
 	return nil, fault.err()

@@ -110,10 +110,10 @@ func TestFaultsOldestFirst(t *testing.T) {
 	}
 }
 
-// With AnswerLost, the call takes effect and returns an error.
-func TestFaultsAnswerLost(t *testing.T) {
+// With ResponseLost, the call takes effect and returns an error.
+func TestFaultsResponseLost(t *testing.T) {
 	f := newFaulty()
-	f.add(Fault{Code: codes.Unavailable, AnswerLost: true})
+	f.add(Fault{Code: codes.Unavailable, ResponseLost: true})
 	if err := f.call(t.Context(), "Publish", nil); status.Code(err) != codes.Unavailable || f.calls != 1 {
 		t.Errorf("call = %v and the method ran %d times, want UNAVAILABLE and once", err, f.calls)
 	}

@@ -102,6 +102,9 @@ func TestUpgrade(t *testing.T) {
 	}
 	for _, name := range drawn {
 		t.Log("LAB_UPGRADE=" + name)
+		if steps[name] == nil {
+			t.Fatalf("LAB_UPGRADE must be one of %q", slices.Sorted(maps.Keys(steps)))
+		}
 		steps[name]()
 	}
 }

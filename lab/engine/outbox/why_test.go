@@ -193,7 +193,7 @@ func TestLostResponsePublishesTwice(t *testing.T) {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			s.server.Inject(pubsublocal.Fault{Method: "Publish", Times: 1, Code: codes.Unavailable, AnswerLost: true})
+			s.server.Inject(pubsublocal.Fault{Method: "Publish", Times: 1, Code: codes.Unavailable, ResponseLost: true})
 			if err := way.write(s, t.Context(), hello()); err != nil {
 				t.Fatal(err)
 			}

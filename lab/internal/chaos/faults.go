@@ -328,7 +328,7 @@ func brokerDown(d time.Duration) func(context.Context, *lab, *rand.Rand, *FaultR
 func loseResponses(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	n := 3 + r.IntN(8)
 	record.MayRepeat = n * batch
-	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, AnswerLost: true, Times: n})
+	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, ResponseLost: true, Times: n})
 	defer remove()
 	sleep(ctx, between(r, 500*time.Millisecond, 1500*time.Millisecond))
 	return nil

@@ -172,7 +172,7 @@ func TestProxyCountsCommits(t *testing.T) {
 }
 
 // One response to a COMMIT is lost, after the server has sent it.
-func TestProxyLosesAnswerToCommit(t *testing.T) {
+func TestProxyLosesResponseToCommit(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)
 	conn := connect(t, p)

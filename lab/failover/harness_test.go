@@ -35,7 +35,6 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/localpg"
-
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"

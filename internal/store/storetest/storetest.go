@@ -186,21 +186,6 @@ func Errors(t testing.TB, pool *pgxpool.Pool) (lines []string) {
 	return lines
 }
 
-// Apart gives the server and the benchmark their own CPUs, as if each had its
-// own machine; see localpg. undo ends that.
-func Apart(b *testing.B) (undo func()) {
-	b.Helper()
-	back, err := server.Apart()
-	if err != nil {
-		b.Fatal(err)
-	}
-	return func() {
-		if err := back(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // Pool creates a database like URL does, and opens a pool of at most maxConns
 // connections. The pool is closed when the test ends.
 func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {

@@ -291,7 +291,7 @@ func squashed(s upgrading, since string) {
 	clone.Run(s.t, s.dir, "git", "reset", "--quiet", "--soft", since)
 	commit(s.t, s.dir)
 	files := s.rev("HEAD^{tree}")
-	s.succeeds("up to date")
+	s.succeeds("commit the merge")
 	if merged := clone.Run(s.t, s.dir, "git", "merge-base", "HEAD", "template"); merged != s.rev("template") || s.rev("HEAD^{tree}") != files {
 		s.t.Errorf("after a squash the next merge begins at %s, want the branch template, and no other change", merged)
 	}

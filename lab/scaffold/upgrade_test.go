@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 // A service with changes of its own takes a later version of the template by its own
 // command. Generated files that both sides changed are generated again; what cannot be
 // merged is refused, or left to git's merge; and what fails before the merge, or is interrupted, leaves the
-// service as it was. Then it takes one further step, which LAB_UPGRADE names, or all with the build tag deep.
+// service as it was. Of the further steps one is drawn, or all are taken with the build tag deep.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -97,7 +98,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	drawn := slices.Sorted(maps.Keys(steps))
 	if !deep { // each takes up to two minutes
-		drawn = []string{cmp.Or(os.Getenv("LAB_UPGRADE"), "squashed")}
+		drawn = []string{cmp.Or(os.Getenv("LAB_UPGRADE"), drawn[rand.IntN(len(drawn))])}
 	}
 	for _, name := range drawn {
 		t.Log("LAB_UPGRADE=" + name)
@@ -284,16 +285,21 @@ func conflicts(s upgrading, template string) {
 }
 
 // squashed replaces the merges of all upgrades by one commit, as the button of a forge does. The
-// next upgrade finds out what the branch has.
+// next upgrade finds out what the branch has: the first commit of its version on the branch template. It
+// merges only what comes behind, which an aborted merge may have left.
 func squashed(s upgrading, since string) {
 	s.t.Helper()
 	clone.Run(s.t, s.dir, "git", "reset", "--quiet", "--soft", since)
 	commit(s.t, s.dir)
 	files := s.rev("HEAD^{tree}")
-	s.succeeds("commit the merge")
+	s.succeeds("has the template at")
+	if subjects := clone.Run(s.t, s.dir, "git", "log", "--first-parent", "--format=%s", since+".."); !strings.Contains(subjects, "without its history") {
+		s.t.Errorf("the commits since the squash are %q, want one with the history that it lost", subjects)
+	}
 	if merged := clone.Run(s.t, s.dir, "git", "merge-base", "HEAD", "template"); merged != s.rev("template") || s.rev("HEAD^{tree}") != files {
 		s.t.Errorf("after a squash the next merge begins at %s, want the branch template, and no other change", merged)
 	}
+	s.succeeds("up to date")
 }
 
 // shallow checks clones without the whole history.
@@ -319,6 +325,7 @@ func shallow(s upgrading, template string) {
 	write(s.t, filepath.Join(template, "cmd/new/oldest"), clone.Run(s.t, template, "git", "rev-parse", "HEAD"))
 	commit(s.t, template)
 	s.refusedAsItIs("make a new service with cmd/new, and copy your files into it", "--from", template)
+	clone.Run(s.t, template, "git", "reset", "--quiet", "--hard", "HEAD~2") // the steps may come in any order
 }
 
 // upgrading runs the command of a service.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +39,7 @@ type stack struct {
 	relay         net.Listener
 	processes     map[string]*process
 	consoles      []*process
+	lastPort      int        // see freeAddr
 	failed        chan error // of a process that ended by itself
 
 	mu       sync.Mutex
@@ -46,7 +49,10 @@ type stack struct {
 
 // start starts everything, with empty data. After an error nothing is left.
 func start(ctx context.Context, o options) (_ *stack, err error) {
-	s := &stack{dir: o.dir, processes: make(map[string]*process), links: make(map[net.Conn]struct{}), failed: make(chan error, len(services))}
+	s := &stack{
+		dir: o.dir, processes: make(map[string]*process), links: make(map[net.Conn]struct{}), failed: make(chan error, len(services)),
+		lastPort: 15_000 + rand.IntN(15_000), // another saga on this machine begins elsewhere
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
@@ -253,11 +259,11 @@ type process struct {
 
 // prepare migrates the schemas of a service, and gives it users of its own roles.
 func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
-	api, err := freeAddr(ctx)
+	api, err := s.freeAddr(ctx)
 	if err != nil {
 		return nil, err
 	}
-	private, err := freeAddr(ctx)
+	private, err := s.freeAddr(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +298,7 @@ func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
 
 // startConsole starts the console of a service. It may do what the service may do.
 func (s *stack) startConsole(ctx context.Context, of *process) error {
-	addr, err := freeAddr(ctx)
+	addr, err := s.freeAddr(ctx)
 	if err != nil {
 		return err
 	}
@@ -304,13 +310,22 @@ func (s *stack) startConsole(ctx context.Context, of *process) error {
 	return p.start()
 }
 
-// freeAddr returns an address of this machine that nobody uses.
-func freeAddr(ctx context.Context) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// freeAddr returns an address of this machine that nobody uses, and that it has not returned before. The ports
+// are below those that an operating system gives to connections. So nobody gets one before its process
+// listens, or while its process is down.
+func (s *stack) freeAddr(ctx context.Context) (string, error) {
+	for {
+		s.lastPort++
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.lastPort))
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		return addr, listener.Close()
 	}
-	return listener.Addr().String(), listener.Close()
 }
 
 func (p *process) start() error {

@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,13 +17,7 @@ var (
 	eventually      = rig.Eventually
 )
 
-func TestMain(m *testing.M) {
-	if moment := os.Getenv(dieVariable); moment != "" {
-		dieAt(moment)
-		return
-	}
-	storetest.Main(m)
-}
+func TestMain(m *testing.M) { storetest.Main(m) }
 
 // listBlocked returns the blocked aggregates.
 func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]admin.Blocked, error) {

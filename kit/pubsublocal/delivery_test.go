@@ -12,8 +12,6 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -71,26 +69,6 @@ func TestAckTwiceInOneRequest(t *testing.T) {
 			}
 			clock.Advance(8 * 24 * time.Hour) // would not return if an ack counted twice
 		})
-	}
-}
-
-// The order of the ids in a request does not matter, even if some are out of date. [J8]
-func TestAcksAreASet(t *testing.T) {
-	clock := &Clock{}
-	k, sub := startDelivering(t, clock, exactlyOnce)
-	k.publish(testTopic, "old", "x")
-	old := k.pull(testSubscription)[0].GetAckId()
-	clock.Advance(time.Hour)
-	k.ack(testSubscription, k.pull(testSubscription)...)
-	k.publish(testTopic, "key", "1", "2")
-	ids := ackIDsOf(k.pull(testSubscription))
-	result, err := sub.acknowledgeAll([]string{ids[1], old, ids[0]})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := [][]string{result.ok, result.invalid, result.unorder}
-	if diff := cmp.Diff([][]string{ids, {old}, nil}, got); diff != "" {
-		t.Errorf("ok, invalid, unordered (-want +got):\n%s", diff)
 	}
 }
 
@@ -154,43 +132,6 @@ func TestUnkeyedMessageHasItsTurn(t *testing.T) {
 		k.ack(testSubscription, r.GetReceivedMessages()...)
 	}
 	t.Error("ten newer messages with keys came, and the one without did not")
-}
-
-// A message that is too old by new settings is not delivered. [C6, D14]
-func TestRetentionShortened(t *testing.T) {
-	paths := &fieldmaskpb.FieldMask{Paths: []string{"message_retention_duration"}}
-	setTopic := func(k *local, d *durationpb.Duration) {
-		k.t.Helper()
-		must[*pubsubpb.Topic](k.t)(k.UpdateTopic(k.t.Context(), &pubsubpb.UpdateTopicRequest{
-			Topic: &pubsubpb.Topic{Name: testTopic, MessageRetentionDuration: d}, UpdateMask: paths,
-		}))
-	}
-	setSubscription := func(k *local, d *durationpb.Duration) {
-		k.t.Helper()
-		must[*pubsubpb.Subscription](k.t)(k.UpdateSubscription(k.t.Context(), &pubsubpb.UpdateSubscriptionRequest{
-			Subscription: &pubsubpb.Subscription{Name: testSubscription, MessageRetentionDuration: d}, UpdateMask: paths,
-		}))
-	}
-	short := durationpb.New(10 * time.Minute)
-	for name, shorten := range map[string]func(*local){
-		"of the subscription": func(k *local) { setSubscription(k, short) },
-		"of the topic": func(k *local) {
-			setTopic(k, durationpb.New(time.Hour))
-			setSubscription(k, short)
-			setTopic(k, nil)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			clock := &Clock{}
-			k, _ := startDelivering(t, clock)
-			k.publish(testTopic, "key", "old")
-			clock.Advance(20 * time.Minute)
-			shorten(k)
-			if got := dataOf(k.pull(testSubscription)); len(got) > 0 {
-				t.Errorf("got %q, want nothing", got)
-			}
-		})
-	}
 }
 
 // A message that is published during a seek is not lost.

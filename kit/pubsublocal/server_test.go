@@ -36,7 +36,15 @@ func start(t testing.TB, cfg pubsublocal.Config, change ...func(*pubsubpb.Subscr
 			t.Error(err)
 		}
 	})
-	client := newClient(t, server, "test")
+	client, err := server.Client(context.WithoutCancel(t.Context()), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil && !strings.Contains(err.Error(), "closing") {
+			t.Error(err)
+		}
+	})
 	if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: testTopic}); err != nil {
 		t.Fatal(err)
 	}

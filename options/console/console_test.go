@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -628,28 +627,4 @@ func TestRefusesWrongArguments(t *testing.T) {
 			t.Errorf("console %v = %v, want exit code %d", args, err, app.ExitUsage)
 		}
 	}
-}
-
-// Every page is fast with 10,000 parked aggregates, and 10,000 messages in quarantine.
-func BenchmarkConsole(b *testing.B) {
-	pool, target := newDatabase(b)
-	park(b, pool, 10_000, "too large: ")
-	exec(b, pool, `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
-		SELECT 'shelf', n, n, '{}', 'x', 'not an event: ' || n, now() FROM generate_series(1, 10000) n`)
-	c := start(b, target)
-	for _, path := range []string{"/", "/stuck", "/stuck?cause=large", "/audit", "/aggregates?q=none", "/aggregates/thing/none"} {
-		b.Run(strings.ReplaceAll(path, "/", "_"), func(b *testing.B) {
-			for b.Loop() {
-				c.get(b, path)
-			}
-		})
-	}
-	b.Run("retry", func(b *testing.B) {
-		for n := 0; b.Loop(); n++ {
-			c.act(b, url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"10000"}, "reason": {strconv.Itoa(n)}})
-			b.StopTimer()
-			exec(b, pool, "UPDATE video_catalog.outbox_blocked SET parked_at = now(), next_retry_at = NULL")
-			b.StartTimer()
-		}
-	})
 }

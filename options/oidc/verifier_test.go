@@ -4,8 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"log/slog"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -165,27 +163,5 @@ func TestNewVerifierChecksItsSettings(t *testing.T) {
 		if _, err := newVerifier(verifierConfig{Issuer: url, Audiences: []string{"x"}}); err != nil {
 			t.Errorf("newVerifier(%q) = %v, want nil", url, err)
 		}
-	}
-}
-
-func BenchmarkVerify(b *testing.B) {
-	for _, algorithm := range []jose.SignatureAlgorithm{jose.RS256, jose.ES256} {
-		b.Run(string(algorithm), func(b *testing.B) {
-			key := newKey(b, "1", algorithm)
-			i := &issuer{url: googleIssuer, keys: []jose.JSONWebKey{key}}
-			v, err := newVerifier(verifierConfig{Issuer: i.url, Audiences: []string{audience}, Transport: http.RoundTripper(i), Log: slog.Default()})
-			if err != nil {
-				b.Fatal(err)
-			}
-			if err := v.keys.read(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			token := sign(b, key, i.goodClaims())
-			for b.Loop() {
-				if _, err := v.Verify(b.Context(), token); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

@@ -16,35 +16,6 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// A claim that fails is tried again after a growing pause, and the publisher
-// recovers by itself.
-func TestFailingClaimBacksOff(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(8), &recorder{}
-		store.add(0, "a1")
-		start := time.Now()
-		store.fail = func() error {
-			if time.Since(start) < time.Minute {
-				return errors.New("no database")
-			}
-			return nil
-		}
-		stop := run(t, mustNew(t, store, topic, outbox.Config{Workers: 4}))
-		time.Sleep(time.Minute)
-		// 5 ms, doubling up to 1 s, half of which is certain.
-		if got := len(store.claimsSince(start)); got < 60 || got > 9+120 {
-			t.Errorf("%d claims in a minute, want 60 to 129", got)
-		}
-		time.Sleep(time.Minute)
-		stop()
-		sent, at := topic.take()
-		if !slices.Equal(sent, []string{"a1"}) || at.Sub(start) > 61*time.Second {
-			t.Errorf("sent %q, %s after the database came back, want a1 within 1s", sent, at.Sub(start)-time.Minute)
-		}
-	})
-}
-
 // flaky is a broker that is unavailable until some time, and behaves like the client:
 // it tries for timeout, and when the broker is back within it, succeeds then.
 type flaky struct {
@@ -199,36 +170,6 @@ func TestStopDoesNotWaitForASlowBroker(t *testing.T) {
 		}
 		if log.Len() > 0 {
 			t.Errorf("it logged:\n%s", log)
-		}
-	})
-}
-
-// A backlog without end does not keep a publisher from stopping: it begins passes
-// for half of StopTimeout, and has the other half for the answers of the last
-// ones, so that nothing is published twice.
-func TestStopEndsInTheMiddleOfABacklog(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		store := newMemory(4)
-		for i := range 4000 {
-			store.add(i%4, string(rune('a'+i%4))+"1")
-		}
-		topic := &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(100*time.Millisecond, nil) }}
-		start := time.Now()
-		if err := mustNew(t, store, topic, outbox.Config{Batch: 10, StopTimeout: 1500 * time.Millisecond}).Run(ctx); err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-		if took := time.Since(start); took < 1750*time.Millisecond || took > 1850*time.Millisecond {
-			t.Errorf("Run took %s, want the 1s before the stop, 750ms after it, and a pass", took)
-		}
-		sent, last := topic.take()
-		if got := last.Sub(start); got > 1750*time.Millisecond || got < 1600*time.Millisecond {
-			t.Errorf("the last event was sent after %s, want shortly before 1.75s", got)
-		}
-		if got := len(sent) + len(store.left()); got != 4000 {
-			t.Errorf("%d events were sent and %d are left, want 4000 in all", len(sent), len(store.left()))
 		}
 	})
 }

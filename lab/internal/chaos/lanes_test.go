@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,74 +123,5 @@ func TestLanesAreWatched(t *testing.T) {
 				t.Errorf("readSettlements() = %v, %v, want %v", settled, err, tt.settled)
 			}
 		})
-	}
-}
-
-// A lane is stuck if one claim holds it for longer than a lease can last. It is reported once. A lane with new claims
-// is not stuck.
-func TestLeasesThatStayAreFound(t *testing.T) {
-	t.Parallel()
-	seen, start := newLeases(), time.Now()
-	var found []leased
-	for second := range 30 {
-		now := []leased{{1, 7}, {2, int64(second / 3)}}
-		if second%5 == 0 {
-			now = now[1:] // lane 1 is free for a moment
-		}
-		if second > 12 {
-			now = append(now, leased{3, 9})
-		}
-		for _, claim := range seen.saw(start.Add(time.Duration(second)*time.Second), now) {
-			found = append(found, claim)
-			if second <= 12+int(laneStays.Seconds()) {
-				t.Errorf("claim %v was found after %d seconds", claim, second)
-			}
-		}
-	}
-	if want := []leased{{3, 9}}; !slices.Equal(found, want) {
-		t.Errorf("found %v, want %v", found, want)
-	}
-}
-
-// heldBy counts what is pending or deferred in the lanes that a process holds. A lease that has ended by a changed clock does not
-// count.
-func TestLeasesAreRead(t *testing.T) {
-	pool := storetest.Pool(t, 1)
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	c := conn.Conn()
-	if err := watchLanes(t.Context(), c, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	for _, sql := range []string{
-		`UPDATE video_catalog.outbox_lanes SET token = 40 + lane, leased_until = clock_timestamp() + CASE lane
-			WHEN 1 THEN interval '1 minute' WHEN 2 THEN interval '-1 ms' WHEN 3 THEN interval '5 s' ELSE interval '-1 day' END`,
-		`INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-			SELECT n % 4, gen_random_uuid(), 'video', 'a', 'VideoUpdated', n, 1, '', now() FROM generate_series(1, 40) n`,
-		`INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-			SELECT 1 + n % 2, 100 + n, gen_random_uuid(), 'video', 'b' || n % 2, 'VideoUpdated', n, 1, '', now() FROM generate_series(1, 12) n`,
-		`INSERT INTO chaos.holders (lane, who, held) VALUES (0, 'a', true), (1, 'a', false), (2, 'b', true), (3, 'c', true)`,
-	} {
-		if _, err := c.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	got, err := readLeases(t.Context(), c)
-	if want := []leased{{3, 43}}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("readLeases() = %v, %v, want %v", got, err, want)
-	}
-	for _, tt := range []struct {
-		names []string
-		batch int
-		want  int
-	}{
-		{[]string{"a"}, 100, 10}, {[]string{"a"}, 4, 4}, {[]string{"a", "b", "c"}, 100, 36}, {[]string{"b"}, 5, 8}, {[]string{"nobody"}, 100, 0},
-	} {
-		if n, err := heldBy(t.Context(), c, tt.names, tt.batch); err != nil || n != tt.want {
-			t.Errorf("heldBy(%q, %d) = %d, %v, want %d", tt.names, tt.batch, n, err, tt.want)
-		}
 	}
 }

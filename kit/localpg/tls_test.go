@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -80,15 +81,17 @@ func (a authority) sign(t *testing.T, certFile, keyFile string) {
 	}
 }
 
-// freePort is a TCP port of 127.0.0.1 that was free a moment ago.
+// freePort is a TCP port of 127.0.0.1 that was free a moment ago. It is below the ports that the kernel gives to
+// whoever asks for any, so that no other program gets it before the server.
 func freePort(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		port := strconv.Itoa(15_000 + mathrand.IntN(15_000))
+		if listener, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			listener.Close()
+			return port
+		}
 	}
-	defer listener.Close()
-	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 }
 
 // sslmode=verify-full in the URL, as docs/database.md asks for, lets the service talk to its own server, and to nobody

@@ -72,6 +72,7 @@ func TestResourcesCreate(t *testing.T) {
 		Topic:                 "projects/" + project + "/topics/" + topic,
 		AckDeadlineSeconds:    60,
 		EnableMessageOrdering: true,
+		RetainAckedMessages:   true,
 		ExpirationPolicy:      &pubsubpb.ExpirationPolicy{},
 		RetryPolicy:           &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(10 * time.Second), MaximumBackoff: durationpb.New(600 * time.Second)},
 		DeadLetterPolicy:      &pubsubpb.DeadLetterPolicy{DeadLetterTopic: "projects/" + project + "/topics/" + deadLetters, MaxDeliveryAttempts: 20},

@@ -127,6 +127,7 @@ func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client
 		Topic:                     topic + topicName,
 		AckDeadlineSeconds:        int32(cmp.Or(r.AckDeadline, time.Minute) / time.Second),
 		EnableMessageOrdering:     true,
+		RetainAckedMessages:       true, // for a seek
 		EnableExactlyOnceDelivery: r.ExactlyOnce,
 		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: it never expires
 		RetryPolicy: &pubsubpb.RetryPolicy{

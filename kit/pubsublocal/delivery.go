@@ -78,9 +78,7 @@ func (s *subscription) acknowledge(d *delivery) {
 		return
 	}
 	s.drop(d)
-	if s.cfg.GetRetainAckedMessages() {
-		s.acked.pushBack(d.message)
-	}
+	s.retain(d.message)
 }
 
 // drop does what acknowledge does, but does not retain the message.

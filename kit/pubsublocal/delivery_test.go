@@ -245,6 +245,17 @@ func TestAdvanceTakesTurns(t *testing.T) {
 	}
 }
 
+// A subscription retains a limited number of acknowledged messages, the newest.
+func TestRetainsTheNewest(t *testing.T) {
+	_, sub := startDelivering(t, &Clock{}, func(cfg *pubsubpb.Subscription) { cfg.RetainAckedMessages = true })
+	for i := range uint64(maxRetained + 2) {
+		sub.retain(&message{id: i})
+	}
+	if n, oldest := sub.acked.len(), sub.acked.at(0).id; n != maxRetained || oldest != 2 {
+		t.Errorf("it retains %d messages from number %d, want %d from 2", n, oldest, maxRetained)
+	}
+}
+
 // Close waits for running calls.
 func TestCloseWaitsForCalls(t *testing.T) {
 	k, sub := startDelivering(t, &Clock{})

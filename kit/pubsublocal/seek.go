@@ -73,8 +73,21 @@ func (s *subscription) reset(messages []*message, horizon int64) {
 	for _, m := range messages {
 		if m.time >= horizon {
 			s.push(m)
-		} else if s.cfg.GetRetainAckedMessages() {
-			s.acked.pushBack(m)
+		} else {
+			s.retain(m)
 		}
+	}
+}
+
+// maxRetained is how many acknowledged messages a subscription retains. It limits the memory.
+const maxRetained = 100_000
+
+// retain keeps an acknowledged message for a later seek, if the subscription is set to.
+func (s *subscription) retain(m *message) {
+	if s.cfg.GetRetainAckedMessages() {
+		s.acked.pushBack(m)
+	}
+	if s.acked.len() > maxRetained {
+		s.acked.popFront()
 	}
 }

@@ -11,14 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
@@ -68,12 +66,6 @@ func newService(t *testing.T) *service {
 		t.Fatal(err)
 	}
 	id := names.VideoTopic.Subscription("catalog")
-	if _, err := client.SubscriptionAdminClient.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
-		Subscription: &pubsubpb.Subscription{Name: fmt.Sprintf("projects/%s/subscriptions/%s", project, id), RetainAckedMessages: true},
-		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"retain_acked_messages"}},
-	}); err != nil {
-		t.Fatal(err)
-	}
 	pool := storetest.Pool(t, 8)
 	return &service{T: t, pool: pool, broker: broker, videos: store.NewVideos(pool, nil), catalog: store.NewCatalog(pool), subscription: id}
 }

@@ -127,6 +127,9 @@ func (r *run) applied(deliveries []*delivery, outcomes []envelope.Outcome) {
 				d.with("version", d.envelope.Version)...)
 		default:
 		}
+		if d.attempts > 0 {
+			r.log.InfoContext(d.traced(r.work), "consumer: refused event applied", d.with("attempts", d.attempts+1)...)
+		}
 		d.verdict <- settled
 	}
 }
@@ -136,6 +139,7 @@ func (r *run) applied(deliveries []*delivery, outcomes []envelope.Outcome) {
 // succeeds, it holds up the later events of its ordering key.
 func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 	d.alone = true
+	d.attempts++
 	if !errors.Is(err, context.DeadlineExceeded) {
 		d.refusals++
 	}
@@ -144,7 +148,9 @@ func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 		r.quarantined(d, loop)
 		return
 	}
-	r.log.WarnContext(r.work, "consumer: event refused, trying again", d.with("refusals", d.refusals, "err", err)...)
+	if d.again("refused") {
+		r.log.WarnContext(r.work, "consumer: event refused, trying again", d.with("attempts", d.attempts, "retry_in_ms", d.pause.Milliseconds(), "err", err)...)
+	}
 	d.verdict <- retried
 }
 
@@ -157,11 +163,14 @@ func (r *run) quarantined(d *delivery, loop *heartbeat.Loop) {
 	case errors.Is(err, errGivenBack):
 		d.verdict <- givenBack
 	case err != nil:
-		r.log.ErrorContext(r.work, "consumer: cannot quarantine message, trying again", d.with("reason", d.reason, "err", err)...)
+		if d.again("not quarantined") {
+			r.log.ErrorContext(r.work, "consumer: cannot quarantine message, trying again",
+				d.with("reason", d.reason, "attempts", d.attempts, "retry_in_ms", d.pause.Milliseconds(), "err", err)...)
+		}
 		d.verdict <- retried
 	default:
 		r.metrics.ended(r.work, cmp.Or(d.Attributes[envelope.AttrAggregateType], otherType), outcomeQuarantined, 1)
-		r.log.ErrorContext(d.traced(r.work), "consumer: message quarantined", d.with("reason", d.reason)...)
+		r.log.ErrorContext(d.traced(r.work), "consumer: message quarantined", d.with("attempts", d.attempts, "reason", d.reason)...)
 		d.verdict <- settled
 	}
 }
@@ -196,7 +205,7 @@ func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error
 			return err
 		}
 		pause := pauses.Pause()
-		r.log.WarnContext(r.work, "consumer: the database is unavailable, trying again", "retry_in", pause, "err", err)
+		r.log.WarnContext(r.work, "consumer: the database is unavailable, trying again", "retry_in_ms", pause.Milliseconds(), "err", err)
 		if gax.Sleep(r.stopping, pause) != nil {
 			return errGivenBack
 		}

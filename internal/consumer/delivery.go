@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"time"
 
 	"github.com/googleapis/gax-go/v2"
 	"go.opentelemetry.io/otel/trace"
@@ -17,8 +18,11 @@ type delivery struct {
 	event    any              // as the handler decoded it
 	reason   string           // why it goes to the quarantine; empty if it does not
 	alone    bool             // it has failed, and is tried again without others
-	refusals int              // how often the store refused it alone
+	attempts int              // how often it has failed alone
+	refusals int              // how many of those the store refused; the others timed out
+	state    string           // in which it is tried again, as the log has it
 	pauses   gax.Backoff      // between attempts
+	pause    time.Duration    // until the next attempt
 	verdict  chan verdict
 	span     trace.Span // does nothing if its trace is not sampled
 }
@@ -47,7 +51,7 @@ func (r *run) handle(ctx context.Context, m Message) (ack bool) {
 	d := r.open(m)
 	r.begin(d)
 	v := r.submit(d)
-	for v == retried && gax.Sleep(ctx, d.pauses.Pause()) == nil {
+	for v == retried && gax.Sleep(ctx, d.pause) == nil {
 		v = r.submit(d)
 	}
 	d.end(v == settled)
@@ -92,6 +96,15 @@ func (r *run) submit(d *delivery) verdict {
 	case <-r.work.Done():
 		return givenBack
 	}
+}
+
+// again chooses the pause before the next attempt. It reports whether the state is new: the log has
+// one line for each state, not for each attempt.
+func (d *delivery) again(state string) (changed bool) {
+	d.pause = d.pauses.Pause()
+	changed = d.state != state
+	d.state = state
+	return changed
 }
 
 // with returns the attributes of a log line about the message: the attributes that every such

@@ -58,6 +58,7 @@ func messages(n int) (all fakeSource) {
 type memStore struct {
 	// before, if it is set, is called first. If it returns an error, nothing is changed.
 	before func(ctx context.Context, notes []note) error
+	log    slog.Handler // of the projector; by default, it discards
 
 	mu         sync.Mutex
 	inbox      map[uuid.UUID]bool
@@ -135,8 +136,11 @@ func (s fakeSource) String() string { return "projects/p/subscriptions/fake" }
 // newProjector makes a projector of one source.
 func newProjector(t *testing.T, cfg consumer.Config, store *memStore, from consumer.Source) *consumer.Projector {
 	t.Helper()
+	if store.log == nil {
+		store.log = slog.DiscardHandler
+	}
 	subscription := consumer.Subscription{Source: from, Consumer: "test", Handlers: store.handlers()}
-	projector, err := consumer.New(cfg, subscription, store, slog.New(slog.DiscardHandler), nil)
+	projector, err := consumer.New(cfg, subscription, store, slog.New(store.log), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

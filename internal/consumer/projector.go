@@ -144,7 +144,7 @@ func (r *run) receive() {
 		}
 		pause := pauses.Pause()
 		r.metrics.failed(r.work, failedReceive)
-		r.log.ErrorContext(r.work, "consumer: cannot receive, trying again", "subscription", r.Source.String(), "retry_in", pause, "err", err)
+		r.log.ErrorContext(r.work, "consumer: cannot receive, trying again", "subscription", r.Source.String(), "retry_in_ms", pause.Milliseconds(), "err", err)
 		_ = gax.Sleep(r.stopping, pause)
 	}
 }

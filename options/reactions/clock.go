@@ -72,7 +72,7 @@ func (c *clock) runType(ctx context.Context, aggregateType string) {
 		case err != nil:
 			pause = min(2*pause, retryMax)
 			c.metrics.unavailable(ctx, aggregateType)
-			c.log.WarnContext(ctx, "timer: cannot fire, trying again", "aggregate_type", aggregateType, "retry_in", pause, "err", err)
+			c.log.WarnContext(ctx, "timer: cannot fire, trying again", "aggregate_type", aggregateType, "retry_in_ms", pause.Milliseconds(), "err", err)
 		case fired.More && len(fired.Late)+len(fired.Failed) > 0:
 			continue
 		default:

@@ -61,8 +61,12 @@ func runProjection(ctx context.Context, s *app.Service, args []string, stdout io
 	return usage
 }
 
-// selected reads the arguments [TYPE [ID...]]. Without a type it returns all projections.
+// selected reads the arguments [TYPE [ID...]]. Without a type it returns all projections, of which
+// there must be some: a comparison of nothing would look like a success.
 func selected(projections []projection, args []string) (some []projection, ids []uuid.UUID, err error) {
+	if len(projections) == 0 {
+		return nil, nil, errors.New("there is nothing to compare: this service lists no projection in options/repair/projections.go")
+	}
 	if len(args) == 0 {
 		return projections, nil, nil
 	}

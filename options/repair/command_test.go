@@ -156,6 +156,16 @@ func TestAcceptDatabases(t *testing.T) {
 	}
 }
 
+// A service without projections says so: a comparison of nothing would look like a success.
+func TestNothingToCompare(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"note"}} {
+		if _, _, err := selected(nil, args); err == nil || !strings.HasPrefix(err.Error(), "there is nothing to compare") {
+			t.Errorf("selected(%q) = %v, want that there is nothing to compare", args, err)
+		}
+	}
+}
+
 // Several people who accept at once change each side once.
 func TestAcceptDatabasesAtOnce(t *testing.T) {
 	t.Parallel()

@@ -173,16 +173,12 @@ func (s *Server) restoreSubscription(saved resourceImage, messages map[uint64]*m
 	if err := proto.Unmarshal(saved.Config, cfg); err != nil {
 		return err
 	}
-	f, err := parseFilter(cfg.GetFilter())
-	if err != nil {
-		return err
-	}
 	t := s.topics.get(cfg.GetTopic())
 	if t == nil { // deleted before the restart
 		t = newTopic(s, &pubsubpb.Topic{Name: cfg.GetTopic()})
 		t.close()
 	}
-	sub := newSubscription(t, cfg, f)
+	sub := newSubscription(t, cfg)
 	sub.mu.Lock()
 	sub.acked = pick(saved.Retained, messages)
 	for unacked := pick(saved.Unacked, messages); unacked.len() > 0; {

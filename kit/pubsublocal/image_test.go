@@ -186,20 +186,20 @@ func fill(k *local) {
 	k.makeSubscription(&pubsubpb.Subscription{
 		Name: "projects/p/subscriptions/retaining", Topic: testTopic, RetainAckedMessages: true, Labels: map[string]string{"c": "d"},
 	})
-	k.makeSubscription(&pubsubpb.Subscription{Name: "projects/p/subscriptions/filtered", Topic: testTopic, Filter: `attributes.a = "1"`})
+	k.makeSubscription(&pubsubpb.Subscription{Name: "projects/p/subscriptions/sought", Topic: testTopic})
 	for i := range 10 {
 		k.publish(testTopic, strconv.Itoa(i%3), fmt.Sprint("first ", i))
 		must[*pubsubpb.PublishResponse](t)(k.Publish(ctx, &pubsubpb.PublishRequest{Topic: testTopic, Messages: []*pubsubpb.PubsubMessage{
-			{Data: []byte("filtered"), Attributes: map[string]string{"a": strconv.Itoa(i % 2)}},
+			{Data: []byte("with attributes"), Attributes: map[string]string{"a": strconv.Itoa(i % 2)}},
 		}}))
 	}
-	for _, name := range []string{testSubscription, "projects/p/subscriptions/retaining", "projects/p/subscriptions/filtered"} {
+	for _, name := range []string{testSubscription, "projects/p/subscriptions/retaining", "projects/p/subscriptions/sought"} {
 		messages := k.pull(name)
 		k.ack(name, messages[1:len(messages)/2]...) // not the first one, so that there is a gap
 	}
 	k.publish(testTopic, "1", "second a", "second b")
 	must[*pubsubpb.SeekResponse](t)(k.Seek(ctx, &pubsubpb.SeekRequest{
-		Subscription: "projects/p/subscriptions/filtered", Target: &pubsubpb.SeekRequest_Time{Time: timestamppb.New(time.Unix(0, 0))},
+		Subscription: "projects/p/subscriptions/sought", Target: &pubsubpb.SeekRequest_Time{Time: timestamppb.New(time.Unix(0, 0))},
 	}))
 	// A topic that was deleted and created again. The old and the new one have
 	// a subscription each.

@@ -35,9 +35,8 @@ func (m *message) decode() (*pubsubpb.PubsubMessage, error) {
 
 // draft is a message without id and publish time.
 type draft struct {
-	key        string
-	attributes map[string]string // for filters
-	encoded    []byte            // without id and time, with capacity for them
+	key     string
+	encoded []byte // without id and time, with capacity for them
 }
 
 // maxStampSize is the largest number of bytes that stamp appends.
@@ -52,7 +51,7 @@ func newDraft(m *pubsubpb.PubsubMessage) (draft, error) {
 	if err != nil {
 		return draft{}, fmt.Errorf("encode message: %w", err)
 	}
-	return draft{key: m.GetOrderingKey(), attributes: m.GetAttributes(), encoded: encoded}, nil
+	return draft{key: m.GetOrderingKey(), encoded: encoded}, nil
 }
 
 // stamp makes a message of a draft. It appends id and time, because the fields

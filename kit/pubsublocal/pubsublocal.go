@@ -5,7 +5,7 @@
 // # What it guarantees
 //
 // It does what Google's documentation says about ordering keys, leases, flow control, retry policies, dead letters,
-// exactly-once delivery, retention, seek to a time, filters, protobuf schemas, limits and error codes. This is a list
+// exactly-once delivery, retention, seek to a time, protobuf schemas, limits and error codes. This is a list
 // of numbered sentences with a test case for each. A number in a comment, such as [H5], refers to a sentence.
 //
 // The service may, for example, deliver a message twice. In this server, only a [Fault] causes such behavior.

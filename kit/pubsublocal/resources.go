@@ -96,14 +96,11 @@ func completeSubscription(s *pubsubpb.Subscription, deadLetterTopic string) erro
 	if err := completeDeadLetterPolicy(s.GetDeadLetterPolicy(), deadLetterTopic); err != nil {
 		return err
 	}
-	if _, err := parseFilter(s.GetFilter()); err != nil {
-		return err
-	}
 	s.State = pubsubpb.Subscription_ACTIVE
 	if s.GetPushConfig().GetPushEndpoint() == "" {
 		s.PushConfig = nil // gcloud sends an empty one
 	}
-	return checkUnimplemented(s, "push_config", "bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms", "tags")
+	return checkUnimplemented(s, "push_config", "bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms", "tags", "filter")
 }
 
 func completeAckDeadline(s *pubsubpb.Subscription) error {

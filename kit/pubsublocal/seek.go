@@ -22,10 +22,7 @@ func (s *subscription) seekTime(at time.Time) error {
 	if s.closed != nil {
 		return s.closed
 	}
-	all, err := s.matching(s.union(s.topic.retained()))
-	if err != nil {
-		return err
-	}
+	all := s.union(s.topic.retained())
 	horizon := max(first, s.server.clock.Now().Add(-s.retention()).UnixMilli())
 	s.reset(all, horizon)
 	return nil
@@ -45,24 +42,6 @@ func (s *subscription) union(messages []*message) []*message {
 	}
 	slices.SortFunc(all, func(a, b *message) int { return cmp.Compare(a.id, b.id) })
 	return slices.Compact(all)
-}
-
-// matching returns the messages that the filter accepts. [E17]
-func (s *subscription) matching(messages []*message) ([]*message, error) {
-	if s.cfg.GetFilter() == "" {
-		return messages, nil
-	}
-	var passed []*message
-	for _, m := range messages {
-		decoded, err := m.decode()
-		if err != nil {
-			return nil, err
-		}
-		if s.filter.match(decoded.GetAttributes()) {
-			passed = append(passed, m)
-		}
-	}
-	return passed, nil
 }
 
 // reset replaces the content of the subscription by messages, oldest first. Those that were published before horizon

@@ -42,11 +42,7 @@ func (p *subscriberService) CreateSubscription(_ context.Context, r *pubsubpb.Su
 	if err := s.checkDeadLetterTopic(cfg); err != nil {
 		return nil, err
 	}
-	f, err := parseFilter(cfg.GetFilter())
-	if err != nil {
-		return nil, err
-	}
-	sub := newSubscription(t, cfg, f)
+	sub := newSubscription(t, cfg)
 	s.subscriptions.set(sub.name, sub)
 	t.attach(sub)
 	return sub.config(), nil

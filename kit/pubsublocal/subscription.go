@@ -25,8 +25,7 @@ type subscription struct {
 	mark   uint32 // part of its ack ids: the checksum of its name, so that it is the same after a restart
 
 	mu         sync.Mutex
-	cfg        *pubsubpb.Subscription // the value is never changed, only replaced
-	filter     filter
+	cfg        *pubsubpb.Subscription   // the value is never changed, only replaced
 	closed     error                    // why nothing can be received any more; nil: it can
 	backlog    deque[*delivery]         // unacknowledged messages in the order of publishing, and some that are done
 	done       int                      // number of deliveries in backlog that are done
@@ -47,10 +46,10 @@ type subscription struct {
 	armed      time.Time // when timer runs; zero: not set
 }
 
-func newSubscription(t *topic, cfg *pubsubpb.Subscription, f filter) *subscription {
+func newSubscription(t *topic, cfg *pubsubpb.Subscription) *subscription {
 	s := &subscription{
 		server: t.server, name: cfg.GetName(), topic: t, mark: crc32.ChecksumIEEE([]byte(cfg.GetName())),
-		cfg: cfg, filter: f,
+		cfg: cfg,
 		// After a restart, the leases must be new, so that an old ack id does
 		// not match.
 		lastLease: uint64(t.server.clock.Now().UnixMicro()),
@@ -108,14 +107,11 @@ func (s *subscription) settle(now time.Time) {
 	}
 }
 
-// offer adds the messages that were just published. drafts are the same
-// messages, with their attributes.
-func (s *subscription) offer(drafts []draft, messages []*message, now time.Time) {
+// offer adds the messages that were just published.
+func (s *subscription) offer(messages []*message, now time.Time) {
 	s.mu.Lock()
-	for i, m := range messages {
-		if s.filter.match(drafts[i].attributes) {
-			s.push(m)
-		}
+	for _, m := range messages {
+		s.push(m)
 	}
 	// Not unlock, which may publish dead letters: the lock of the topic is
 	// held. Nothing fails here, so there are none.

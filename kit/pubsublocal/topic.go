@@ -80,7 +80,7 @@ func (t *topic) publish(drafts []draft) ([]*message, error) {
 		t.trim(now)
 	}
 	for _, s := range t.subscriptions {
-		s.offer(drafts, messages, now)
+		s.offer(messages, now)
 	}
 	return messages, nil
 }

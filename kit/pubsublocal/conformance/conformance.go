@@ -47,7 +47,7 @@ type Case struct {
 
 // Cases returns all cases, section by section.
 func Cases() []Case {
-	return slices.Concat(names, publish, topicRetention, subscriptions, filters,
+	return slices.Concat(names, publish, topicRetention, subscriptions,
 		pull, streamingPull, streamingPullEnds, leases, ordering, orderingFailures,
 		exactlyOnce, deadLetters, seek, schemas, schemaMessages)
 }

@@ -326,7 +326,6 @@ func createTwice(t *testing.T, e *Env) {
 		"other labels":              {Topic: topic, Labels: map[string]string{"round": "2"}},
 		"missing topic":             {Topic: missing},
 		"bad deadline":              {Topic: topic, AckDeadlineSeconds: 5},
-		"bad filter":                {Topic: topic, Filter: "AND"},
 		"missing dead-letter topic": {Topic: topic, DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: missing}},
 	} {
 		t.Run("subscription/"+name, func(t *testing.T) {

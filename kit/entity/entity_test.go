@@ -264,8 +264,8 @@ func TestFilesBesideOthers(t *testing.T) {
 	}
 	const beside = "internal/domain/parcel_entity.go"
 	for range 2 {
-		if kept, err := e.write(false, new(undo)); err != nil || kept != nil || e.Rendered[beside] == "" || e.Rendered[other] != "" {
-			t.Errorf("write() = %q, %v, and made %v, want %s", kept, err, e.Rendered, beside)
+		if found := written(t, &e); !found.are(edits{}) || e.Rendered[beside] == "" || e.Rendered[other] != "" {
+			t.Errorf("written() = %+v, and made %v, want %s", found, e.Rendered, beside)
 		}
 		if err := removeFile(other); err != nil {
 			t.Fatal(err)

@@ -4,8 +4,8 @@
 //	go run ./cmd/entity add order --fields 'customer_id:uuid! total_cents:int64' --transitions 'draft→placed:place'
 //
 // It changes no hand-written file but the list of registrations, to which it adds a line. The description stays in internal/entities. When it has
-// grown, run the command again: it adds a migration, writes the files again that you have not
-// edited, and lists the others.
+// grown, run the command again: it adds a migration, writes the files again, and merges into those that you
+// have edited.
 package entity
 
 import (
@@ -37,7 +37,7 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
   --timers LIST       limits of the time in a state, as STATE:DURATION:COMMAND, such as placed:15m:cancel
   --plural NAME       default: the regular plural
 
-For an entity that exists it adds the fields, values, states and transitions that are new. Its other commands:
+For an entity that exists it adds the fields, values, states and transitions that are new, also to files that you edited. Its other commands:
 
 go run ./cmd/entity replicate NAME OWNER   keeps a copy of an entity of another service, made of its events
 
@@ -52,7 +52,7 @@ go run ./cmd/entity react NAME OTHER   has an entity react to the events of anot
                       FIELD is id if both have the same id. COMMAND is create, as in placed:id:create, if the event makes the
                       entity: it gets the fields of OTHER with the same name and type.
 
-go run ./cmd/entity render   writes the files of all entities again, except those that you edited
+go run ./cmd/entity render   writes the files of all entities again, except those that you edited, and what is generated from them
 `
 
 // Main runs the command in the root of a service.

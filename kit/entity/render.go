@@ -10,10 +10,13 @@ import (
 	"fmt"
 	"go/format"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 	"time"
@@ -93,46 +96,47 @@ func (e entity) freePath(path string) string {
 }
 
 // render makes the files of entities, and what is generated from them. If it fails, all files
-// are as they were.
-func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
+// are as they were. A conflict with what the owner has edited is no failure: the files have its marks.
+func render(ctx context.Context, all []entity, stdout io.Writer) error {
 	written := new(undo)
 	if err := written.remember(generated(all)); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, written.restore())
-		}
-	}()
-	var kept []string
+	found, err := steps(ctx, all, written, stdout)
+	if err != nil {
+		return errors.Join(err, written.restore())
+	}
+	return found.report(stdout, all)
+}
+
+// steps writes the files. What reads them all waits until no file has a conflict.
+func steps(ctx context.Context, all []entity, written *undo, stdout io.Writer) (found edits, err error) {
 	write := func(after bool) func() error {
 		return func() error {
 			for i := range all {
-				left, err := all[i].write(after, written)
-				if err != nil {
+				if err := all[i].write(ctx, after, written, &found); err != nil {
 					return err
 				}
-				kept = append(kept, left...)
 			}
 			return nil
 		}
 	}
-	var samplesErr error
 	for _, s := range []struct {
-		name string
-		do   func() error
+		name  string
+		reads bool
+		do    func() error
 	}{
-		{"messages, migration, queries", write(false)},
-		{"generate Go from them", func() error { return generate(ctx) }},
-		{"decisions, events, store, handlers", write(true)},
-		{"topics, registrations", func() error { return errors.Join(register(all, written), generateNames(ctx)) }},
-		{"golden samples", func() error {
-			if samplesErr = samples(ctx, all); len(kept) > 0 && ctx.Err() == nil {
-				return nil // the files that were kept may have to change before they compile
+		{"messages, migration, queries", false, write(false)},
+		{"generate Go from them", true, func() error { return generate(ctx) }},
+		{"decisions, events, store, handlers", false, write(true)},
+		{"topics, registrations", true, func() error { return errors.Join(register(all, written), generateNames(ctx)) }},
+		{"golden samples", true, func() error {
+			if found.broken = samples(ctx, all); len(found.merged) > 0 && ctx.Err() == nil {
+				return nil // the edits may have to change before they compile
 			}
-			return samplesErr
+			return found.broken
 		}},
-		{"description", func() error {
+		{"description", false, func() error {
 			for _, e := range all {
 				if err := e.save(written); err != nil {
 					return err
@@ -141,47 +145,74 @@ func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
 			return nil
 		}},
 	} {
+		if s.reads && len(found.conflicts) > 0 {
+			continue
+		}
 		start := time.Now()
 		if err := s.do(); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+			return found, fmt.Errorf("%s: %w", s.name, err)
 		}
 		fmt.Fprintf(stdout, "%-36s%.1f s\n", s.name, time.Since(start).Seconds())
 	}
-	return report(stdout, all, kept, samplesErr)
+	return found, nil
 }
 
-// report says what the owner does next.
-func report(stdout io.Writer, all []entity, kept []string, samplesErr error) error {
+// edits are the files of the owner's edits, in which something is new.
+type edits struct {
+	merged, removed, conflicts []string
+	broken                     error // what is merged does not work
+}
+
+// report says what the owner does next. Its error is what only the owner can do.
+func (found edits) report(stdout io.Writer, all []entity) error {
 	var text strings.Builder
-	if len(kept) > 0 {
-		fmt.Fprintf(&text, "\nYou have edited these files, so they are as they were. What they would be is in %s:\n\n  %s\n", newFiles, strings.Join(kept, "\n  "))
+	for _, list := range []struct {
+		say   string
+		paths []string
+	}{
+		{"You have edited these files. They have what is new, and your edits:", found.merged},
+		{"You have removed these files, so they stay away:", found.removed},
+		{"In these files you have edited lines that are new:", found.conflicts},
+	} {
+		if len(list.paths) > 0 {
+			fmt.Fprintf(&text, "\n%s\n\n  %s\n", list.say, strings.Join(list.paths, "\n  "))
+		}
 	}
 	if len(all) > 0 && len(all[0].only) > 0 {
 		text.WriteString("\nA reaction begins with the next event: what was published before the subscription existed does not reach it.\n")
 	} else if slices.ContainsFunc(all, entity.Replica) {
 		text.WriteString("\nA replica begins with the next event: what was published before the subscription existed is not in it.\n")
 	}
-	text.WriteString("\nNext:\n\n")
-	if samplesErr != nil {
-		text.WriteString("  take what is new into these files, until the code compiles\n  go run ./cmd/entity render    makes the golden samples\n")
+	if len(found.conflicts) == 0 && found.broken == nil {
+		text.WriteString("\nNext:\n\n  git status\n  go test ./...\n")
 	}
-	text.WriteString("  git status\n  go test ./...\n")
-	_, err := io.WriteString(stdout, text.String())
-	return err
+	if _, err := io.WriteString(stdout, text.String()); err != nil {
+		return err
+	}
+	switch {
+	case len(found.conflicts) > 0:
+		return fmt.Errorf("%d files have conflicts: choose between the lines from <<<<<<< to >>>>>>>, then run go run ./cmd/entity render", len(found.conflicts))
+	case found.broken != nil:
+		return fmt.Errorf("what is new does not work with your edits: change them, then run go run ./cmd/entity render: %w", found.broken)
+	}
+	return nil
 }
 
-// newFiles has what files with changes of their owner would be. Git ignores it.
-const newFiles = ".local/entity"
-
-// write writes the files that nobody has edited, and returns the others.
-func (e *entity) write(after bool, written *undo) (kept []string, err error) {
+// write writes the files. In those that somebody has edited it merges what is new in them since the
+// description that is in the repository.
+func (e *entity) write(ctx context.Context, after bool, written *undo, found *edits) (err error) {
 	if after {
 		if e.Model, err = modelOf(e.Plural, e.rowQuery()); err != nil {
-			return nil, err
+			return err
 		}
 	} else if err := errors.Join(e.writeMigrations(written), e.writeCopies(written)); err != nil {
-		return nil, err
+		return err
 	}
+	before, err := load(pathOf(e.Name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	before.Model = e.Model
 	if e.Rendered == nil {
 		e.Rendered = make(map[string]string)
 	}
@@ -191,36 +222,81 @@ func (e *entity) write(after bool, written *undo) (kept []string, err error) {
 		}
 		content, err := e.content(f)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		aside := filepath.Join(newFiles, f.path)
-		if e.isEdited(f.path, content) {
-			kept = append(kept, f.path)
-			if err := written.write(aside, content); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if err := errors.Join(written.remove(aside), written.write(f.path, content)); err != nil {
-			return nil, err
+		if err := e.writeOne(ctx, f.path, before, content, written, found); err != nil {
+			return err
 		}
 		e.Rendered[f.path] = hash(content)
 	}
-	return kept, nil
+	return nil
 }
 
-// isEdited reports whether a file is no longer as it was made, or was removed. One that has
-// the new content already is not edited.
-func (e *entity) isEdited(path string, content []byte) bool {
-	if e.overwrite {
-		return false
-	}
+// writeOne writes a file, of which content is the new version.
+func (e *entity) writeOne(ctx context.Context, path string, before entity, content []byte, written *undo, found *edits) error {
 	made, known := e.Rendered[path]
 	there, err := os.ReadFile(path) //nolint:gosec // a file of this repository
-	if err != nil {
-		return known && !e.whole
+	isGone := errors.Is(err, fs.ErrNotExist)
+	switch {
+	case err != nil && !isGone:
+		return err
+	case e.overwrite, isGone && (!known || e.whole), known && made == hash(there):
+		return written.write(path, content)
 	}
-	return !bytes.Equal(there, content) && (!known || made != hash(there))
+	base, err := before.contentOf(path)
+	switch {
+	case err != nil:
+		return err
+	case bytes.Equal(base, content), bytes.Equal(there, content):
+		return nil
+	case isGone:
+		found.removed = append(found.removed, path)
+		return nil
+	}
+	merged, conflict, err := merge(ctx, there, base, content)
+	if conflict {
+		found.conflicts = append(found.conflicts, path)
+	} else {
+		found.merged = append(found.merged, path)
+	}
+	return errors.Join(err, written.write(path, merged))
+}
+
+// contentOf returns the content of the file at a path, or nothing if the entity has no such file.
+func (e entity) contentOf(path string) ([]byte, error) {
+	if e.Name == "" {
+		return nil, nil
+	}
+	for _, f := range e.files() {
+		if f.path == path {
+			return e.content(f)
+		}
+	}
+	return nil, nil
+}
+
+// merge returns a file with what is new in another version since the base of both. Without a base, all lines
+// that differ are conflicts.
+func merge(ctx context.Context, there, base, content []byte) (merged []byte, conflict bool, err error) {
+	dir, err := os.MkdirTemp("", "entity-")
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	args := []string{"merge-file", "--quiet", "--stdout", "-L", "yours", "-L", "before", "-L", "new"}
+	for name, version := range [][]byte{there, base, content} {
+		path := filepath.Join(dir, strconv.Itoa(name))
+		if err := os.WriteFile(path, version, 0o600); err != nil {
+			return nil, false, err
+		}
+		args = append(args, path)
+	}
+	merged, err = exec.CommandContext(ctx, "git", args...).Output() //nolint:gosec // with files made here
+	// Git exits with the number of conflicts, at most 127.
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && exit.ExitCode() < 128 {
+		return merged, true, nil
+	}
+	return merged, false, err
 }
 
 func hash(content []byte) string {

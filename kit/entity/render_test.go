@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -330,45 +331,85 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	}
 }
 
-// A file that somebody edited or removed is not written; one that has the new content
-// already counts as made.
-func TestEditedFilesAreKept(t *testing.T) {
+// What is new comes into edited files by a merge. Lines that are edited and new, and a file of which nobody knows
+// what it was made of, get the marks of conflicts, and the run fails. What was removed stays away.
+func TestEditedFilesAreMerged(t *testing.T) {
 	service(t)
 	e, err := load(pathOf("order"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if kept, err := e.write(false, new(undo)); err != nil || kept != nil {
-		t.Fatalf("first write = %q, %v", kept, err)
+	if found := written(t, &e); !found.are(edits{}) {
+		t.Fatalf("first write = %+v", found)
 	}
-	const edited, removed, taken = "db/queries/orders.sql", "internal/domain/order.go", "internal/domain/order_test.go"
-	if err := os.Remove(removed); err != nil {
+	if err := e.save(new(undo)); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{edited, taken} {
-		if err := writeFile(path, []byte("mine\n")); err != nil {
+	const merged, conflict, removed = "internal/domain/order.go", "api/proto/order/v1/order.proto", "internal/domain/order_test.go"
+	content := func(path string) string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	const rule, mine = "// Deleted, as we say, reports whether", "  // mine\n}\n"
+	for path, text := range map[string]string{
+		merged:   strings.Replace(content(merged), "// Deleted reports whether", rule, 1),
+		conflict: strings.TrimSuffix(content(conflict), "}\n") + mine,
+	} {
+		if err := writeFile(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	kept, err := e.write(false, new(undo))
-	if diff := cmp.Diff([]string{edited, removed, taken}, kept); diff != "" || err != nil {
-		t.Fatalf("kept, %v (-want +got):\n%s", err, diff)
-	}
-	if content, err := os.ReadFile(edited); err != nil || string(content) != "mine\n" {
-		t.Errorf("%s = %q, %v, want it as it was edited", edited, content, err)
-	}
-	made, err := os.ReadFile(filepath.Join(newFiles, taken))
-	if err != nil {
+	if err := os.Remove(removed); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(taken, made); err != nil {
+	if found := written(t, &e); !found.are(edits{}) || !strings.Contains(content(merged), rule) {
+		t.Errorf("a write of nothing new = %+v, want the edits as they are", found)
+	}
+
+	if e, err = described(t, "order", "--fields=title:string color:enum(red,green) note:string"); err != nil {
 		t.Fatal(err)
 	}
-	kept, err = e.write(false, new(undo))
-	if diff := cmp.Diff([]string{edited, removed}, kept); diff != "" || err != nil {
-		t.Errorf("kept after one was taken, %v (-want +got):\n%s", err, diff)
+	found := written(t, &e)
+	if !found.are(edits{merged: []string{merged}, removed: []string{removed}, conflicts: []string{conflict}}) || isThere(removed) {
+		t.Errorf("a write with a new field = %+v", found)
 	}
-	if _, err := os.Stat(filepath.Join(newFiles, taken)); err == nil {
-		t.Errorf("%s still has %s", newFiles, taken)
+	if text := content(merged); !strings.Contains(text, rule) || !strings.Contains(text, "Note") {
+		t.Errorf("%s has not what is new and the edit:\n%s", merged, text)
 	}
+	if text := content(conflict); !strings.Contains(text, "<<<<<<< yours\n"+strings.TrimSuffix(mine, "}\n")+"=======\n") || !strings.Contains(text, ">>>>>>> new\n") {
+		t.Errorf("%s has no marks of the conflict:\n%s", conflict, text)
+	}
+	var out bytes.Buffer
+	if err := found.report(&out, nil); err == nil || !strings.Contains(err.Error(), "choose between the lines") || !strings.Contains(out.String(), "\n  "+conflict+"\n") {
+		t.Errorf("the report is %v, want an error and the file:\n%s", err, &out)
+	}
+
+	const unknown = "db/queries/parcels.sql"
+	if e, err = described(t, "parcel", "--fields=title:string"); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFile(unknown, []byte("-- mine\n")); err != nil {
+		t.Fatal(err)
+	}
+	if found := written(t, &e); !found.are(edits{conflicts: []string{unknown}}) || !strings.HasPrefix(content(unknown), "<<<<<<< yours\n-- mine\n=======\n") {
+		t.Errorf("a write over a file without a base = %+v:\n%s", found, content(unknown))
+	}
+}
+
+// written writes the files of an entity that need nothing generated.
+func written(t *testing.T, e *entity) (found edits) {
+	t.Helper()
+	if err := e.write(t.Context(), false, new(undo), &found); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// are reports whether edits name the same files.
+func (found edits) are(want edits) bool {
+	return slices.Equal(found.merged, want.merged) && slices.Equal(found.removed, want.removed) && slices.Equal(found.conflicts, want.conflicts)
 }

@@ -82,19 +82,6 @@ func (u *undo) write(path string, content []byte) error {
 	return writeFile(path, content)
 }
 
-// remove removes a file, if it is there.
-func (u *undo) remove(path string) error {
-	before, err := os.ReadFile(path) //nolint:gosec // a file of this repository
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	u.steps = append(u.steps, func() error { return writeFile(path, before) })
-	return removeFile(path)
-}
-
 // remember is for files and folders that other programs will write.
 func (u *undo) remember(paths []string) error {
 	before, err := read(paths)

@@ -219,13 +219,8 @@ func editTemplate(t *testing.T, dir string) {
 // entity as it is now, so it changes what the template changed, and no more.
 func grownEntity(s upgrading, template string) {
 	s.t.Helper()
-	const domain, server = "internal/domain/parcel.go", "internal/server/parcels.go"
+	const domain = "internal/domain/parcel.go"
 	clone.Run(s.t, s.dir, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32 labels:strings height:int32")
-	clone.Run(s.t, s.dir, "cp", ".local/entity/"+domain, domain)
-	clone.Run(s.t, s.dir, "cp", ".local/entity/"+server, server)
-	edit(s.t, filepath.Join(s.dir, server), "func (s *parcelService) ShipParcel(", weighHandler)
-	edit(s.t, filepath.Join(s.dir, domain), "// ShipParcel makes", weighDecision)
-	clone.Run(s.t, s.dir, "go", "run", "./cmd/entity", "render") // makes the golden samples
 	edit(s.t, filepath.Join(s.dir, domain), "func UpdateParcel(", "//\n// It is cheap.\nfunc UpdateParcel(")
 	commit(s.t, s.dir)
 	edit(s.t, filepath.Join(template, "kit", "entity", "templates", "domain.go.tmpl"), "// Deleted, in a later version,", "// Deleted, in the last version,")

@@ -48,7 +48,8 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --with LIST      parts that the service also has, separated by commas: pools, terraform, and the folders of options
   --full           the whole reference instead, with the example and every part
   --yes            take the defaults without asking
-  --upgrade        bring the service in DIR, which this command made, to the version of this template, and add the parts of --with
+  --upgrade        bring the service in DIR, which this command made, to the version of this template, add the parts of --with,
+                   and remove the parts of --without LIST
 
 Without --module it asks, if it runs on a terminal.
 `
@@ -77,7 +78,7 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 		return err
 	}
 	if mode.upgrade {
-		return upgrade(ctx, from, a.dir, list(a.with), stdout)
+		return upgrade(ctx, from, a.dir, list(a.with), list(mode.without), stdout)
 	}
 	if a.offered, err = from.optionNames(); err != nil {
 		return err
@@ -95,7 +96,10 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 }
 
 // mode says what to do with the options.
-type mode struct{ yes, upgrade bool }
+type mode struct {
+	yes, upgrade bool
+	without      string // parts that an upgrade takes away
+}
 
 // parse reads the command line.
 func parse(args []string) (a options, m mode, err error) {
@@ -115,6 +119,7 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Timers, "timers", "", "")
 	flags.BoolVar(&m.yes, "yes", false, "")
 	flags.BoolVar(&m.upgrade, "upgrade", false, "")
+	flags.StringVar(&m.without, "without", "", "")
 	// The flag package stops at the first argument that is not a flag. DIR may come first.
 	var dirs []string
 	for {
@@ -131,8 +136,11 @@ func parse(args []string) (a options, m mode, err error) {
 	}
 	a.dir = dirs[0]
 	flags.Visit(func(f *flag.Flag) {
-		if m.upgrade && f.Name != "upgrade" && f.Name != "with" {
+		switch {
+		case m.upgrade && !slices.Contains([]string{"upgrade", "with", "without"}, f.Name):
 			err = fmt.Errorf("--%s must not be given with --upgrade, which takes the recorded options", f.Name)
+		case !m.upgrade && f.Name == "without":
+			err = errors.New("--without is for --upgrade: a new service has only the parts of --with")
 		}
 	})
 	return a, m, err

@@ -43,19 +43,19 @@ var errInterrupted = errors.New("interrupted: the service is as it was")
 
 // upgrade brings a service to the version of this template. It renders the template with
 // the recorded options, commits that to the branch template, and merges the branch into
-// the current one. The service then also has the parts of with.
+// the current one. The service then also has the parts of with, and no longer the parts of without.
 //
 // It refuses a service with uncommitted changes or one that checkAge refuses, and a template that checkMigrations
 // refuses.
 // It renders and merges in temporary worktrees, so a failure or a crash before the last step
 // leaves the service as it was. If the merge has conflicts, or generating after it fails, the
 // service is left in the middle of a merge, as after git merge.
-func upgrade(ctx context.Context, from template, dir string, with []string, stdout io.Writer) (err error) {
+func upgrade(ctx context.Context, from template, dir string, with, without []string, stdout io.Writer) (err error) {
 	s, err := openService(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.checkAge(ctx, from, recorded), s.add(from, with)); err != nil {
+	if err := errors.Join(s.checkAge(ctx, from, recorded), s.change(from, with, without)); err != nil {
 		return err
 	}
 	if from.url == "" && !isLocal(s.Source) {
@@ -72,7 +72,7 @@ func upgrade(ctx context.Context, from template, dir string, with []string, stdo
 		return err
 	}
 	next := s.base
-	if s.Template != from.commit || s.adopted || len(with) > 0 {
+	if s.Template != from.commit || s.adopted || len(with)+len(without) > 0 {
 		next, err = s.render(ctx, from, stdout)
 	} else { // an earlier merge may have been aborted
 		err = s.checkMigrations(ctx, next)
@@ -141,8 +141,14 @@ func openService(ctx context.Context, dir string) (s service, err error) {
 	return s, nil
 }
 
-// add adds parts to the options of the service.
-func (s *service) add(from template, with []string) (err error) {
+// change adds parts to the service, and takes others away.
+func (s *service) change(from template, with, without []string) (err error) {
+	for _, part := range without {
+		if !slices.Contains(s.With, part) {
+			return fmt.Errorf("--without %s: %s was not made with it", part, s.Service)
+		}
+		s.With = slices.DeleteFunc(s.With, func(name string) bool { return name == part })
+	}
 	for _, part := range with {
 		if s.Full || slices.Contains(s.With, part) {
 			return fmt.Errorf("--with %s: %s has it", part, s.Service)

@@ -4,6 +4,7 @@
 //	go run ./cmd/upgrade           to the newest version
 //	go run ./cmd/upgrade v1.2.0    to a tag, a branch or a commit of the template
 //	go run ./cmd/upgrade --with console    adds an option, at the version that the service has
+//	go run ./cmd/upgrade --without console removes it
 //
 // It clones the template into a temporary folder, and runs the command of that version that
 // renders a service again and merges: so the newer version decides how. CONTRIBUTING.md says what it promises.
@@ -29,6 +30,7 @@ const usage = `go run ./cmd/upgrade [REF] brings this service to a later version
 
   REF             tag, branch or commit of the template; default: its default branch
   --with LIST     options that the service gets, separated by commas. Without REF its version stays
+  --without LIST  options that it loses
   --from PLACE    path or URL of the template; default: "source" in template.json, then the place of the last upgrade
 `
 
@@ -49,7 +51,7 @@ func Main() {
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
-	from, ref, with, err := parse(args)
+	from, ref, change, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err := io.WriteString(stdout, usage)
 		return err
@@ -67,7 +69,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 			s.Source = path
 		}
 	}
-	if with != "" && ref == "" {
+	if len(change) > 0 && ref == "" {
 		ref = s.Template
 	}
 	if s.Source == "" { // of this machine
@@ -89,7 +91,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		}
 		return err
 	}
-	cmd := exec.CommandContext(ctx, program, s.root, "--upgrade", "--with", with) //nolint:gosec // built above
+	cmd := exec.CommandContext(ctx, program, append([]string{s.root, "--upgrade"}, change...)...) //nolint:gosec // built above
 	cmd.Dir, cmd.Stdout, cmd.Stderr = template, stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it tidies up
 	if err := cmd.Run(); err != nil {
@@ -102,16 +104,21 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	return err
 }
 
-// parse reads the command line.
-func parse(args []string) (from, ref, with string, err error) {
+// parse reads the command line. change are the flags that change the options.
+func parse(args []string) (from, ref string, change []string, err error) {
 	flags := flag.NewFlagSet("upgrade", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&from, "from", "", "")
-	flags.StringVar(&with, "with", "", "")
+	for _, name := range []string{"with", "without"} {
+		flags.Func(name, "", func(list string) error {
+			change = append(change, "--"+name, list)
+			return nil
+		})
+	}
 	var refs []string // REF may come before the flags, where the flag package stops
 	for {
 		if err := flags.Parse(args); err != nil {
-			return "", "", "", fmt.Errorf("%w: try go run ./cmd/upgrade --help", err)
+			return "", "", nil, fmt.Errorf("%w: try go run ./cmd/upgrade --help", err)
 		}
 		if flags.NArg() == 0 {
 			break
@@ -119,9 +126,9 @@ func parse(args []string) (from, ref, with string, err error) {
 		refs, args = append(refs, flags.Arg(0)), flags.Args()[1:]
 	}
 	if len(refs) > 1 {
-		return "", "", "", fmt.Errorf("%d versions, want one: try go run ./cmd/upgrade --help", len(refs))
+		return "", "", nil, fmt.Errorf("%d versions, want one: try go run ./cmd/upgrade --help", len(refs))
 	}
-	return from, strings.Join(refs, ""), with, nil
+	return from, strings.Join(refs, ""), change, nil
 }
 
 // service is what template.json says of this service.

@@ -81,8 +81,9 @@ func TestVersions(t *testing.T) {
 		want string
 	}{
 		{nil, "newest"},
-		{[]string{"v1.0.0"}, "second [" + top + " --upgrade --with ]"},
+		{[]string{"v1.0.0"}, "second [" + top + " --upgrade]"},
 		{[]string{"v1.0.0", "--with", "a,b"}, "second [" + top + " --upgrade --with a,b]"},
+		{[]string{"v1.0.0", "--without", "c", "--with", "a"}, "second [" + top + " --upgrade --without c --with a]"},
 		{[]string{"main"}, "newest"},
 		{[]string{second}, "second"},
 		{[]string{second[:10]}, "second"},

@@ -29,6 +29,9 @@ type entity struct {
 	Transitions []transition `yaml:"transitions,omitempty"`
 	Timers      []stateTimer `yaml:"timers,omitempty"`
 	Reactions   []reaction   `yaml:"reactions,omitempty"`
+	// EventPerCommand gives the second command that leads to a state an event of its own. Entities that were made before
+	// it existed keep their events.
+	EventPerCommand bool `yaml:"event_per_command,omitempty"`
 	// LastNumber is the highest number that a field has ever had. So a field that somebody removes
 	// from this file leaves its number behind: events have it.
 	LastNumber int `yaml:"last_number,omitempty"`
@@ -248,7 +251,7 @@ func (e entity) checkTransitions() (errs []error) {
 				wrong(t, "it is listed twice")
 			case other.Command == t.Command && other.To != t.To:
 				wrong(t, "the command %q leads to %s too: a command has one target", t.Command, other.To)
-			case other.To != t.To && e.eventOf(other) == e.eventOf(t):
+			case (other.To != t.To || e.EventPerCommand && other.Command != t.Command) && e.eventOf(other) == e.eventOf(t):
 				wrong(t, "its event would be %s, as that of the command %q: choose another command", e.eventOf(t), other.Command)
 			}
 		}
@@ -394,7 +397,7 @@ func parseTimers(text string) ([]stateTimer, error) {
 func (e entity) grow(next entity, migration int) (entity, error) {
 	exists := e.Migration != 0
 	if !exists {
-		e.Migration = migration
+		e.Migration, e.EventPerCommand = migration, true
 		e.EventTopic = e.names.Service + "." + strings.ReplaceAll(next.Name, "_", "-") + ".events"
 	}
 	e.Name, e.Plural, e.made, e.Timers = next.Name, next.Plural, []int{migration}, next.Timers

@@ -251,6 +251,22 @@ func TestCommandsOfSeveralWords(t *testing.T) {
 	}
 }
 
+// Two commands to one state have an event each. Entities that were made before keep one for both.
+func TestEventsDifferByCommand(t *testing.T) {
+	service(t)
+	e, err := described(t, "plan", "--fields=title:string", "--transitions=trial→active:activate active→paused:pause paused→active:resume trial→paused:pause")
+	for _, want := range [][]string{{"active", "paused", "resumed"}, {"active", "paused"}} {
+		var got []string
+		for _, event := range e.Events()[4:] {
+			got = append(got, event.Field)
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("events = %q, %v, want %q", got, err, want)
+		}
+		e.EventPerCommand = false
+	}
+}
+
 // A file of an entity is beside one that the service has, and stays there.
 func TestFilesBesideOthers(t *testing.T) {
 	service(t)

@@ -24,7 +24,8 @@ import (
 
 const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an aggregate type, such as order or purchase_order.
 
-  FILE.proto          takes the fields from the message with the name of the entity, or:
+  FILE.proto          takes the fields and their comments from the message with the name of the entity. Its numbers begin at 10, after
+                      the fields of every entity, and a nested type has the name of its field. Or:
   --fields LIST       fields as NAME:TYPE, separated by spaces. TYPE is
                         string bool int32 int64 double bytes time duration uuid   one value
                         strings bools int32s int64s doubles uuids                 a list
@@ -33,7 +34,8 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
                       ? behind string, bool, int32, int64 or double: optional
                       ! behind string, bytes, time, uuid, enum and lists: required
   --transitions LIST  commands that change the state, as FROM→TO:COMMAND, such as 'draft→placed:place placed→canceled:cancel'.
-                      -> is the same as →. A new entity has the first state.
+                      -> is the same as →. A new entity has the first state. The event has the name of the new state; a further
+                      command to a state has its own, such as resumed for paused→active:resume
   --timers LIST       limits of the time in a state, as STATE:DURATION:COMMAND, such as placed:15m:cancel
   --plural NAME       default: the regular plural
 

@@ -39,7 +39,7 @@ func replica(name, dir, project string) (entity, error) {
 	if exists && !before.Replica() {
 		return entity{}, fmt.Errorf("this service has an entity %q of its own", name)
 	}
-	next := entity{names: e.names, Name: e.Name, Plural: e.Plural, Transitions: e.Transitions, LastNumber: e.LastNumber, OwnerProject: cmp.Or(project, before.OwnerProject)}
+	next := entity{names: e.names, Name: e.Name, Plural: e.Plural, Transitions: e.Transitions, EventPerCommand: e.EventPerCommand, LastNumber: e.LastNumber, OwnerProject: cmp.Or(project, before.OwnerProject)}
 	if next.ReplicaOf, err = find(topicLine, filepath.Join(dir, topicFile(name))); err != nil {
 		return entity{}, err
 	}

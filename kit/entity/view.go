@@ -300,9 +300,11 @@ func (e entity) Commands() (commands []Command) {
 func (e entity) eventOf(t transition) string { return e.Go() + camel(e.eventField(t)) }
 
 // eventField returns the name of the event's field in proto: the state that the transition leads
-// to. A transition back to the first state is named after its command.
+// to. A transition back to the first state, and one by another command than the first to its state, is named after
+// its command.
 func (e entity) eventField(t transition) string {
-	if t.To == e.States()[0].Name {
+	first := slices.IndexFunc(e.Transitions, func(other transition) bool { return other.To == t.To })
+	if t.To == e.States()[0].Name || e.EventPerCommand && e.Transitions[first].Command != t.Command {
 		return participle(t.Command)
 	}
 	return t.To

@@ -109,7 +109,7 @@ func render(ctx context.Context, all []entity, stdout io.Writer) error {
 	return found.report(stdout, all)
 }
 
-// steps writes the files. What reads them all waits until no file has a conflict.
+// steps writes the files. The steps that read all of them wait until no file has a conflict.
 func steps(ctx context.Context, all []entity, written *undo, stdout io.Writer) (found edits, err error) {
 	write := func(after bool) func() error {
 		return func() error {

@@ -331,7 +331,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	}
 }
 
-// What is new comes into edited files by a merge. Lines that are edited and new, and a file of which nobody knows
+// Edited files get what is new by a merge. Lines that are edited and new, and a file of which nobody knows
 // what it was made of, get the marks of conflicts, and the run fails. What was removed stays away.
 func TestEditedFilesAreMerged(t *testing.T) {
 	service(t)

@@ -1,6 +1,6 @@
 -- name: AppendOutbox :exec
--- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row has no caller, so
--- nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
+-- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
+-- caller, so the caller is never published. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
 -- an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its id before it draws a
 -- seq; the first insert ensures that.
 WITH event AS (
@@ -19,8 +19,8 @@ FROM event;
 -- name: LeaseLane :one
 -- Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
 -- of the database. Work is a pending event or an aggregate that is due. A lease that ends later than in twice its duration was
--- taken before the clock was set back. It reads behind settled_seq first: before it are the rows that the last
--- settlements deleted. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
+-- taken before the clock was set back. The search for work starts behind settled_seq: the last settlements
+-- have deleted the rows before it. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
 UPDATE video_catalog.outbox_lanes
 SET token = @token, leased_until = clock_timestamp() + @lease_for::interval
 WHERE lane = (
@@ -51,7 +51,7 @@ WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
 ) IS NULL;
 
 -- name: ReadDeferred :many
--- Returns at most max_events deferred events of up to 100 aggregates that are due, the longest first. Of an aggregate with
+-- Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes first. Of an aggregate with
 -- attempts it returns only the head, because the broker refuses a whole request that has one bad message. The last event is
 -- the one with which the payloads reach max_bytes.
 SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,

@@ -111,8 +111,8 @@ func (s *Service) maintain(name string, interval time.Duration, steps ...Step) {
 }
 
 // maintain runs all steps at start and then about every interval, or about a minute after a
-// failure. The pauses are random, so that processes seldom run the steps at the same time.
-// They may.
+// failure. The pauses are random, so that processes seldom run the steps at the same time,
+// although that is allowed.
 func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, interval time.Duration, steps ...Step) error {
 	defer loop.Rest()
 	for {

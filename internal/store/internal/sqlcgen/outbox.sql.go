@@ -43,8 +43,8 @@ type AppendOutboxParams struct {
 	CorrelationID *uuid.UUID
 }
 
-// Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row has no caller, so
-// nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
+// Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
+// caller, so the caller is never published. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
 // an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its id before it draws a
 // seq; the first insert ensures that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
@@ -217,8 +217,8 @@ type LeaseLaneRow struct {
 
 // Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
 // of the database. Work is a pending event or an aggregate that is due. A lease that ends later than in twice its duration was
-// taken before the clock was set back. It reads behind settled_seq first: before it are the rows that the last
-// settlements deleted. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
+// taken before the clock was set back. The search for work starts behind settled_seq: the last settlements
+// have deleted the rows before it. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
 func (q *Queries) LeaseLane(ctx context.Context, arg LeaseLaneParams) (LeaseLaneRow, error) {
 	row := q.db.QueryRow(ctx, LeaseLane,
 		arg.Token,
@@ -319,7 +319,7 @@ type ReadDeferredRow struct {
 	Blocked       bool
 }
 
-// Returns at most max_events deferred events of up to 100 aggregates that are due, the longest first. Of an aggregate with
+// Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes first. Of an aggregate with
 // attempts it returns only the head, because the broker refuses a whole request that has one bad message. The last event is
 // the one with which the payloads reach max_bytes.
 func (q *Queries) ReadDeferred(ctx context.Context, lane int16, maxEvents int32, maxBytes int64) ([]ReadDeferredRow, error) {

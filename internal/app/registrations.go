@@ -19,7 +19,7 @@ type Registration struct {
 	AggregateType string
 	// Services makes its services, in a process with the role api. Nil: it has none.
 	Services func(Backend) ([]port.Service, error)
-	// Subscriptions are those that it consumes. Their handlers write to the query side.
+	// Subscriptions are consumed by its handlers, which write to the query side.
 	Subscriptions []Subscription
 	// Maintain returns the steps that the maintenance of the command side runs for it. keep is
 	// how long tombstones stay. Nil: there are none.

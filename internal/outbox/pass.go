@@ -45,8 +45,8 @@ type passes struct {
 // as many deferred ones. When ctx ends, it hands nothing more to the broker and stops
 // waiting for responses. Events that were acknowledged by then are still settled.
 func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error) {
-	// Read before the claim, so that we stop before the lease ends by the clock of the
-	// database.
+	// The deadline begins before the claim, so that the pass stops before the lease ends by
+	// the clock of the database.
 	deadline := time.Now().Add(p.cfg.PublishTimeout)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
 	claim, err := p.store.ClaimEvents(claimCtx, lane, batch, p.cfg.BatchBytes, p.cfg.Lease)
@@ -77,8 +77,8 @@ func (p *passes) isFull(claim Claim, batch int) bool {
 }
 
 // publish hands the events of a claim to the broker, in order. It leaves out blocked
-// events, and the rest of the claim when the time of the pass is over. Those have no
-// receipt.
+// events, and the rest of the claim when the time of the pass is over. An event that is left
+// out has no receipt.
 func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []Receipt {
 	receipts := make([]Receipt, len(claim.Events))
 	for i, e := range claim.Events {

@@ -102,9 +102,9 @@ func claimedOf(row sqlcgen.ReadDeferredRow) outbox.Claimed {
 }
 
 // unblock lets pending events follow the deferred events of their aggregate, if the claim
-// has all of those. Otherwise an aggregate that gets new events all the time would stay
-// blocked. The claim may lack some of them if it is full. It always lacks some for an
-// aggregate with attempts, of which it has one event.
+// has all the deferred ones. Otherwise an aggregate that gets new events all the time would
+// stay blocked. A full claim may lack deferred events. Of an aggregate with attempts a claim
+// has only the first one.
 func unblock(events []outbox.Claimed, maxDeferred int, maxBytes int64) {
 	whole := make(map[envelope.Aggregate]bool)
 	rows, bytes := 0, int64(0)
@@ -164,8 +164,8 @@ func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) {
 	}
 }
 
-// RaiseFloors lets claims begin behind the rows that are deleted. Call it every few seconds:
-// while a dump or a long transaction runs, PostgreSQL keeps those rows.
+// RaiseFloors lets claims begin behind deleted rows. Call it every few seconds: while a dump
+// or a long transaction runs, PostgreSQL keeps deleted rows, and a claim would read them.
 func (o *Outbox) RaiseFloors(ctx context.Context) error {
 	err := inTx(ctx, o.pool, "store.RaiseFloors", func(ctx context.Context, q *sqlcgen.Queries) error {
 		Queue(q.UseOutboxIndexes(ctx))

@@ -1,6 +1,9 @@
 package envelope
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Outcome is how a handler treated an event. Its value is the label in metrics.
 type Outcome string
@@ -23,3 +26,14 @@ const (
 // ErrUnavailable is wrapped by the errors of a store whose database is unavailable or not
 // working. The same call may succeed later.
 var ErrUnavailable = errors.New("unavailable")
+
+// Quarantined is a message that cannot be projected, with all that a person needs to see
+// why and to replay it.
+type Quarantined struct {
+	MessageID   string            `json:"message_id"`
+	OrderingKey string            `json:"ordering_key"`
+	Attributes  map[string]string `json:"attributes"`
+	Payload     []byte            `json:"payload,omitempty"`
+	Reason      string            `json:"reason"`
+	PublishTime time.Time         `json:"publish_time"`
+}

@@ -39,8 +39,8 @@ type Message struct {
 
 // Aggregate identifies an aggregate.
 type Aggregate struct {
-	Type string `json:"type"`
-	ID   string `json:"id"`
+	Type string `json:"aggregate_type"`
+	ID   string `json:"aggregate_id"`
 }
 
 // Aggregate returns the aggregate of a message.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
+
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/problem"
@@ -90,8 +92,11 @@ func (s *server) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.Result, err = s.Act(ctx, p.Name, admin.Filter(p.Filter), int(min(p.Matched, operate.MostItems)), entry)
-	s.log.InfoContext(ctx, "console: action ended", "action", p.Name, "actor", s.user, "action_id", p.Result.ActionID, "done", p.Result.Done, "matched", p.Result.Matched,
-		"failed", len(p.Result.Failed), "err", err)
+	logged := []any{"action", p.Name, "actor", s.user, "done", p.Result.Done, "matched", p.Result.Matched, "failed", len(p.Result.Failed), "err", err}
+	if p.Result.ActionID != uuid.Nil { // the audit has it
+		logged = append(logged, "action_id", p.Result.ActionID)
+	}
+	s.log.InfoContext(ctx, "console: action ended", logged...)
 	if err == nil && len(p.Result.Failed) == 0 && p.Result.Done > 0 {
 		http.Redirect(w, r, "/audit?text="+p.Result.ActionID.String(), http.StatusSeeOther) //nolint:gosec // a UUID; a reload does not act again
 		return

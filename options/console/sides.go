@@ -170,31 +170,32 @@ const (
 
 // event is an event of an aggregate.
 type event struct {
-	ID      uuid.UUID
-	Type    string
-	Version int64
-	Time    time.Time
-	TraceID string
-	Caller  string // of the command; empty: there is none, or it is unknown
+	ID      uuid.UUID `json:"event_id"`
+	Type    string    `json:"event_type"`
+	Version int64     `json:"version"`
+	Time    time.Time `json:"event_time"`
+	TraceID string    `json:"trace_id,omitempty"`
+	Caller  string    `json:"caller,omitempty"` // of the command; empty: there is none, or it is unknown
 	// Cause is the event that led to this one, and First the first one of the chain. Nil: there
 	// is none.
-	Cause, First *cause
-	State        state
-	Applied      []applied
-	Message      int64 // its number in quarantine; 0: it is not there
+	Cause   *cause    `json:"cause,omitempty"`
+	First   *cause    `json:"first,omitempty"`
+	State   state     `json:"state"`
+	Applied []applied `json:"applied"`
+	Message int64     `json:"message,omitempty"` // its number in quarantine; 0: it is not there
 }
 
 // cause is an event that led to another one.
 type cause struct {
-	envelope.Aggregate // zero: the outbox does not have the event
-	EventID            uuid.UUID
-	Event              string
+	envelope.Aggregate           // zero: the outbox does not have the event
+	EventID            uuid.UUID `json:"event_id"`
+	Event              string    `json:"event_type"`
 }
 
 // applied says when a consumer applied an event, or reacted to it.
 type applied struct {
-	Consumer string
-	Time     time.Time
+	Consumer string    `json:"consumer"`
+	Time     time.Time `json:"apply_time"`
 }
 
 // history has the events of an aggregate.

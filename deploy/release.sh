@@ -9,8 +9,8 @@
 #   SHAPE       all: one service with every role; pools: a service and two worker pools
 #   IMAGE       by digest: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME@sha256:…
 #   --dry-run   let Cloud Run validate the service and the existing pools; change nothing
-#   --rollback  send the traffic to the revision of an earlier version, then deploy its image to the pools; the
-#               schema stays, because every version runs on the schema of the next
+#   --rollback  test the revision of an earlier version on the present schema, send the traffic to it, then deploy its
+#               image to the pools; the schema stays, and a version is only sure to run on the schema of the next
 #
 # Environment variables: VERSION, the suffix of the revisions (default: the time, as 20060102-150405); SMOKE, the command
 # that tests a revision (default: go run deploy/smoke); SMOKE_TOKEN, an identity token for it (default: gcloud creates one).
@@ -62,7 +62,33 @@ promote() {
 		gcloud run services update-traffic "$SERVICE" --to-revisions="$revision=100"
 }
 
+# try: tests the revision, which has the tag candidate, with deploy/smoke: that writes something, awaits its event, and
+# deletes it.
+try() {
+	local url audience smoke
+	url=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" \
+		--flatten=status.traffic --format='value[separator=" "](status.traffic.tag,status.traffic.url)' | sed -n 's/^candidate //p')
+	[ -n "$url" ] || fail "the revision $revision has no URL" "gcloud run services describe $SERVICE"
+	if [ -z "${SMOKE_TOKEN:-}" ]; then
+		# The audience is the URL of the service, even for a call of a revision by its tag:
+		# https://cloud.google.com/run/docs/authenticating/service-to-service
+		audience=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" --format='value(status.url)')
+		SMOKE_TOKEN=$(look "you need roles/iam.serviceAccountTokenCreator on this account, which may call the service (docs/deploy.md)$BACK" \
+			gcloud auth print-identity-token --impersonate-service-account="$(email "$SERVICE-release")" --audiences="$audience" --include-email)
+	fi
+	export SMOKE_TOKEN
+	smoke=(go run -C "$here/.." ./deploy/smoke)
+	if [ -n "${SMOKE:-}" ]; then read -ra smoke <<<"$SMOKE"; fi
+	change "the revision $revision gets no traffic; its log says more$BACK" "${smoke[@]}" "$url"
+}
+
 if [ -n "${ROLLBACK:-}" ]; then
+	# An older build may not run on the present schema, so it is tried before callers get it.
+	change "is there such a revision? gcloud run revisions list --service=$SERVICE" \
+		gcloud run services update-traffic "$SERVICE" --update-tags="candidate=$revision"
+	BACK='; if the smoke test itself is what fails, try again with SMOKE=true'
+	if [ -z "${DRY_RUN:-}" ]; then try; fi
+	BACK=''
 	promote
 	if [ "$SHAPE" = all ]; then exit 0; fi
 	# The pools get the old image, with a new revision. The order is the reverse of a release.
@@ -168,21 +194,8 @@ if [ -n "$previous" ] && [ "$SHAPE" = pools ]; then BACK="; the pools have its i
 replace "$file" run services
 if [ -n "${DRY_RUN:-}" ]; then exit 0; fi
 
-# 4. Test the new revision with deploy/smoke, which writes something, awaits its event, and deletes it.
-url=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" \
-	--flatten=status.traffic --format='value[separator=" "](status.traffic.tag,status.traffic.url)' | sed -n 's/^candidate //p')
-[ -n "$url" ] || fail "the revision $revision has no URL" "gcloud run services describe $SERVICE"
-if [ -z "${SMOKE_TOKEN:-}" ]; then
-	# The audience is the URL of the service, even for a call of a revision by its tag:
-	# https://cloud.google.com/run/docs/authenticating/service-to-service
-	audience=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" --format='value(status.url)')
-	SMOKE_TOKEN=$(look "you need roles/iam.serviceAccountTokenCreator on this account, which may call the service (docs/deploy.md)$BACK" \
-		gcloud auth print-identity-token --impersonate-service-account="$(email "$SERVICE-release")" --audiences="$audience" --include-email)
-fi
-export SMOKE_TOKEN
-smoke=(go run -C "$here/.." ./deploy/smoke)
-if [ -n "${SMOKE:-}" ]; then read -ra smoke <<<"$SMOKE"; fi
-change "the new revision $revision gets no traffic; its log says more$BACK" "${smoke[@]}" "$url"
+# 4. Test the new revision.
+try
 
 # 5. Send the traffic to it.
 promote

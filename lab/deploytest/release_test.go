@@ -140,7 +140,7 @@ func TestReleaseToPools(t *testing.T) {
 	}
 
 	out, err := script(t, append(env, "VERSION=v3", "SMOKE=false"), "release.sh", "pools", imageLater, project, region)
-	if err == nil || !strings.Contains(out, "remedy: the new revision "+service+"-v3 gets no traffic") {
+	if err == nil || !strings.Contains(out, "remedy: the revision "+service+"-v3 gets no traffic") {
 		t.Errorf("a release that fails its smoke test: error %v, want a failure with its remedy; output:\n%s", err, out)
 	}
 	if want := "the pools have its image, until: deploy/release.sh --rollback v2 pools " + project + " " + region + "\n"; !strings.Contains(out, want) {
@@ -151,13 +151,20 @@ func TestReleaseToPools(t *testing.T) {
 	}
 
 	control.changed()
+	if out, err := script(t, append(env, "SMOKE=false"), "release.sh", "--rollback", "v1", "pools", project, region); err == nil {
+		t.Errorf("a roll-back to a build that does not run on this schema succeeded:\n%s", out)
+	}
+	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"`+service+`-v2"}`) {
+		t.Errorf("traffic after a roll-back that failed = %s, want all for v2", got)
+	}
+	control.changed()
 	mustScript(t, env, "release.sh", "--rollback", "v1", "pools", project, region)
 	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"`+service+`-v1"}`) {
 		t.Errorf("traffic after the roll-back = %s, want all for v1", got)
 	}
 	lines, bodies = sent(control.changed())
 	if diff := cmp.Diff([]string{
-		"PUT " + knative + "/services/" + service, "PUT " + run + "/workerpools/" + service + "-publisher", "PUT " + run + "/workerpools/" + service + "-projector",
+		"PUT " + knative + "/services/" + service, "PUT " + knative + "/services/" + service, "PUT " + run + "/workerpools/" + service + "-publisher", "PUT " + run + "/workerpools/" + service + "-projector",
 	}, lines); diff != "" {
 		t.Errorf("roll-back, in the reverse of a release's order (-want +got):\n%s", diff)
 	}
@@ -247,8 +254,8 @@ func TestReleaseDryRun(t *testing.T) {
 }
 
 // This tests the shape with one service. Without SMOKE_TOKEN, the smoke test gets a token of the release account. Its
-// audience is the service, not the URL of the new revision. A rollback only moves the traffic. destroy.sh removes
-// everything.
+// audience is the service, not the URL of the new revision. A rollback tests the older revision, and then moves the traffic.
+// destroy.sh removes everything.
 func TestReleaseOfOneService(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -276,12 +283,12 @@ func TestReleaseOfOneService(t *testing.T) {
 	// The second release has the traffic.
 	deployed := control.resources[namespace+"/services/"+service]
 	deployed["spec"].(object)["traffic"] = []any{object{"revisionName": service + "-v2", "percent": 100}}
-	mustScript(t, env, "release.sh", "--rollback", "v1", "all", project, region)
+	mustScript(t, append(env, "SMOKE=echo tried", "SMOKE_TOKEN=token"), "release.sh", "--rollback", "v1", "all", project, region)
 	lines, bodies := sent(control.changed())
-	if diff := cmp.Diff([]string{"PUT " + knative + "/services/" + service}, lines); diff != "" {
+	if diff := cmp.Diff([]string{"PUT " + knative + "/services/" + service, "PUT " + knative + "/services/" + service}, lines); diff != "" {
 		t.Errorf("roll-back (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]any{object{"revisionName": service + "-v1", "percent": 100.0}}, at(bodies["Service "+service], "spec", "traffic")); diff != "" {
+	if diff := cmp.Diff([]any{object{"revisionName": service + "-v1", "percent": 100.0}, object{"revisionName": service + "-v1", "tag": "candidate"}}, at(bodies["Service "+service], "spec", "traffic")); diff != "" {
 		t.Errorf("traffic after the roll-back (-want +got):\n%s", diff)
 	}
 

@@ -94,7 +94,7 @@ func freePort(t *testing.T) string {
 	}
 }
 
-// sslmode=verify-full in the URL, as docs/database.md asks for, lets the service talk to its own server, and to nobody
+// sslmode=verify-full in the URL, as docs/deploy.md asks for, lets the service talk to its own server, and to nobody
 // who has another name, the certificate of another authority, or none; sslmode=require does not tell them apart.
 func TestVerifyFull(t *testing.T) {
 	deep(t)

@@ -439,6 +439,9 @@ func (e *entity) growFields(next []field, exists bool, migration int) error {
 			errs = append(errs, fmt.Errorf("field %q had another type, or other rules: add a field with another name", f.Name))
 			continue
 		}
+		if now.Ref && !f.Ref {
+			errs = append(errs, errLateRef(f.Name))
+		}
 		fields[i].Values = now.Values
 		if f.Migration == e.Migration && len(now.Values) > len(f.Values) { // a column that came later has no constraint
 			e.widened = append(e.widened, widening{f.Column(), f.allowed(f.Values), f.allowed(now.Values)})
@@ -451,6 +454,9 @@ func (e *entity) growFields(next []field, exists bool, migration int) error {
 		}
 		e.LastNumber++
 		f.Number, f.Migration = e.LastNumber, migration
+		if f.Ref && exists {
+			errs = append(errs, errLateRef(f.Name))
+		}
 		if f.Required && exists {
 			errs = append(errs, fmt.Errorf("field %q cannot be required: what exists does not have it, and could no longer be changed", f.Name))
 		}
@@ -458,6 +464,11 @@ func (e *entity) growFields(next []field, exists bool, migration int) error {
 	}
 	e.Fields = fields
 	return errors.Join(errs...)
+}
+
+// errLateRef is the error of a filter that a table with rows would get.
+func errLateRef(name string) error {
+	return fmt.Errorf("--refs %s: an entity that exists gets a filter by hand, because its index is made beside writes: docs/entity.md", name)
 }
 
 // growStates adds the new transitions of a description, with their states.

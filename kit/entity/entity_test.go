@@ -142,6 +142,8 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"turnip", "--fields=ripe:enum(yes,no)", "--transitions=draft→ripe:ripen"}, `the event has a message or an enum for "ripe" already`},
 		{[]string{"turnip", title, "--transitions=draft→version:freeze"}, `symbol "turnip.v1.TurnipEvent.version" already defined`},
 		{[]string{"turnip", title, "--transitions=draft→type:classify"}, `symbol "turnip.v1.TurnipEvent.type" already defined`},
+		// Filters.
+		{[]string{"turnip", "--fields=title:string owner_id:uuid", "--refs=title"}, `--refs title: no field of the type uuid has this name`},
 		// Timers.
 		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:15m"}, `timer "draft:15m": want STATE:DURATION:COMMAND`},
 		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:soon:place"}, `"soon" must be a duration`},

@@ -15,6 +15,7 @@ type field struct {
 	Type     string   `yaml:"type"` // as usage describes it, without ! and ?
 	Required bool     `yaml:"required,omitempty"`
 	Optional bool     `yaml:"optional,omitempty"` // of a scalar: "not set" differs from its zero value
+	Ref      bool     `yaml:"ref,omitempty"`      // of a uuid: lists can be filtered by it
 	Comment  string   `yaml:"comment,omitempty"`
 	Values   []string `yaml:"values,omitempty"` // of an enum
 	Parts    []field  `yaml:"parts,omitempty"`  // of a message

@@ -17,6 +17,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"example.com/servicekit/naming"
@@ -36,6 +38,7 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
   --transitions LIST  commands that change the state, as FROM→TO:COMMAND, such as 'draft→placed:place placed→canceled:cancel'.
                       -> is the same as →. A new entity has the first state. The event has the name of the new state; a further
                       command to a state has its own, such as resumed for paused→active:resume
+  --refs LIST         uuid fields of a new entity by which lists can be filtered, such as customer_id
   --timers LIST       limits of the time in a state, as STATE:DURATION:COMMAND, such as placed:15m:cancel
   --plural NAME       default: the regular plural
 
@@ -115,6 +118,7 @@ func (o options) entities(ctx context.Context) ([]entity, error) {
 type options struct {
 	render, overwrite                         bool
 	name, file, fields, moves, timers, plural string
+	refs                                      string // fields with a filter
 	owner, project                            string // of a replica: its service, and the project of its topic
 	to, on                                    string // of a reaction: the other entity, and the rules
 }
@@ -123,6 +127,7 @@ func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("entity", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&o.fields, "fields", "", "")
+	flags.StringVar(&o.refs, "refs", "", "")
 	flags.StringVar(&o.moves, "transitions", "", "")
 	flags.StringVar(&o.timers, "timers", "", "")
 	flags.StringVar(&o.plural, "plural", "", "")
@@ -207,6 +212,7 @@ func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	} else {
 		next.Fields, fieldErr = parseFields(o.fields)
 	}
+	fieldErr = errors.Join(fieldErr, setRefs(next.Fields, strings.Fields(o.refs)))
 	if next.Transitions, moveErr = parseTransitions(o.moves); o.moves == "" && exists {
 		next.Transitions = before.Transitions
 	}
@@ -220,6 +226,18 @@ func (o options) grow(ctx context.Context, before entity) (entity, error) {
 		return entity{}, fmt.Errorf("the plural of %s is %s, and cannot change", before.Name, before.Plural)
 	}
 	return before.grow(next, nextMigration())
+}
+
+// setRefs gives a filter to the fields with some names.
+func setRefs(fields []field, names []string) error {
+	for _, name := range names {
+		i := slices.IndexFunc(fields, func(f field) bool { return f.Name == name && f.Type == typeUUID })
+		if i < 0 {
+			return fmt.Errorf("--refs %s: no field of the type uuid has this name", name)
+		}
+		fields[i].Ref = true
+	}
+	return nil
 }
 
 // firstOwn is the number of the first migration of a service.

@@ -117,6 +117,7 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 		{[]string{fields, transitions + " placed→sent:place"}, `the command "place" leads to placed too`},
 		{[]string{fields, "--transitions=placed→draft:reopen draft→placed:place placed→reopened:drop"}, `its event would be OrderReopened`},
 		{[]string{"--fields=title:string color:enum(red,green) note:string!"}, `field "note" cannot be required`},
+		{[]string{fields + " owner_id:uuid", "--refs=owner_id"}, `--refs owner_id: an entity that exists gets a filter by hand`},
 		{[]string{fields, "--plural=orderings"}, `the plural of order is orders, and cannot change`},
 	} {
 		if _, err := described(t, append([]string{"order"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {

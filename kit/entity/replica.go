@@ -50,7 +50,7 @@ func replica(name, dir, project string) (entity, error) {
 		next.Migration = before.Migration
 	}
 	for _, f := range e.Fields { // with the numbers of the owner, and our migrations
-		f.Migration = number
+		f.Migration, f.Ref = number, false
 		for _, old := range before.Fields {
 			if old.Name != f.Name {
 				continue

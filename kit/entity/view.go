@@ -239,6 +239,21 @@ func (e entity) stateNames() (list []string) {
 	return list
 }
 
+// Refs are the fields by which lists can be filtered.
+func (e entity) Refs() []field { return e.where(func(f field) bool { return f.Ref }) }
+
+// Filter is an example of each restriction of a list, or nothing.
+func (e entity) Filter() string {
+	var all []string
+	if states := e.States(); len(states) > 0 {
+		all = append(all, "state = STATE_"+strings.ToUpper(states[0].Name))
+	}
+	for _, f := range e.Refs() {
+		all = append(all, f.Name+` = "UUID"`)
+	}
+	return strings.Join(all, ", ")
+}
+
 // StateList are the states as SQL.
 func (e entity) StateList() string { return texts(e.stateNames()) }
 
@@ -382,7 +397,7 @@ func (e entity) Imports(layer string) []string {
 			"", ours + "internal/domain", ours + "internal/envelope",
 		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/store/internal/sqlcgen"}, list(len(e.Timers) > 0, ours+"options/reactions/timers"))...)
 	default: // server
-		return quoted(slices.Concat([]string{"context"}, list(!e.Replica(), "fmt"), list(len(e.States()) > 0 && !e.Replica(), "text/scanner"), []string{
+		return quoted(slices.Concat([]string{"context"}, list(!e.Replica(), "fmt"), list(e.Filter() != "" && !e.Replica(), "text/scanner"), []string{
 			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",
 			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/port",
 		})...)

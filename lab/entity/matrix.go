@@ -17,9 +17,9 @@ import (
 // Row is an entity that somebody might choose, with a body that creates one and the commands that
 // can follow each other.
 type Row struct {
-	Name, Collection          string
-	Fields, Transitions, Body string
-	Commands                  []string
+	Name, Collection                string
+	Fields, Transitions, Refs, Body string
+	Commands                        []string
 }
 
 // Matrix returns entities whose names collide with others: of the machinery, of protobuf, of SQL, of
@@ -29,9 +29,10 @@ func Matrix() []Row {
 		{
 			Name: "customer_subscription", Collection: "customerSubscriptions",
 			Fields:      "customer_id:uuid! price:{currency_code:string,units:int64,nanos:int32} period:enum(month,year)! trial_end:time",
-			Transitions: "trial→active:activate active→void:void",
+			Transitions: "trial→active:activate active→paused:pause paused→active:resume active→void:void",
+			Refs:        "customer_id",
 			Body:        `{"customerId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "price": {"currencyCode": "EUR", "units": "9", "nanos": 990000000}, "period": "PERIOD_MONTH"}`,
-			Commands:    []string{"activate", "void"},
+			Commands:    []string{"activate", "pause", "resume", "void"},
 		},
 		{
 			Name: "account", Collection: "accounts",
@@ -75,11 +76,14 @@ func Drawn(t *testing.T, n int) []Row {
 	return rows[:n]
 }
 
-// Flags are the flags of cmd/entity and cmd/new.
+// Flags are the flags of cmd/entity.
 func (r Row) Flags() []string {
 	flags := []string{"--fields", r.Fields}
 	if r.Transitions != "" {
 		flags = append(flags, "--transitions", r.Transitions)
+	}
+	if r.Refs != "" {
+		flags = append(flags, "--refs", r.Refs)
 	}
 	return flags
 }

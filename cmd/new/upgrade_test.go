@@ -521,3 +521,15 @@ func TestSource(t *testing.T) {
 		}
 	}
 }
+
+// An upgrade adds parts and takes others away. What a service does not have cannot be taken away.
+func TestPartsChange(t *testing.T) {
+	s := service{record: record{options: options{Service: "orders", With: []string{"console", "cors"}}}}
+	from := template{root: "../.."}
+	if err := s.change(from, []string{"repair"}, []string{"console"}); err != nil || !slices.Equal(s.With, []string{"cors", "repair"}) {
+		t.Errorf("change() = %v, and the parts are %q, want cors and repair", err, s.With)
+	}
+	if err := s.change(from, nil, []string{"console"}); err == nil || !strings.Contains(err.Error(), "--without console: orders was not made with it") {
+		t.Errorf("change() = %v, want the part that is not there refused", err)
+	}
+}

@@ -286,12 +286,12 @@ func merge(ctx context.Context, there, base, content []byte) (merged []byte, con
 	args := []string{"merge-file", "--quiet", "--stdout", "-L", "yours", "-L", "before", "-L", "new"}
 	for name, version := range [][]byte{there, base, content} {
 		path := filepath.Join(dir, strconv.Itoa(name))
-		if err := os.WriteFile(path, version, 0o600); err != nil {
+		if err := os.WriteFile(path, version, 0o600); err != nil { //nolint:gosec // in a folder made here
 			return nil, false, err
 		}
 		args = append(args, path)
 	}
-	merged, err = exec.CommandContext(ctx, "git", args...).Output() //nolint:gosec // with files made here
+	merged, err = exec.CommandContext(ctx, "git", args...).Output()
 	// Git exits with the number of conflicts, at most 127.
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && exit.ExitCode() < 128 {
 		return merged, true, nil

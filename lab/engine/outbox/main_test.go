@@ -13,7 +13,6 @@ import (
 
 var (
 	checkInvariants = rig.CheckInvariants
-	count           = rig.Count
 	eventually      = rig.Eventually
 )
 

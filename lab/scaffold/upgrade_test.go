@@ -154,6 +154,13 @@ func addEntities(t *testing.T, dir string) {
 
 	edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
 	edit(t, path("internal/domain/status.go"), "\tcase d.Color == \"\":\n", "\tcase d.Label == \"XXX\":\n\t\treturn problem.InvalidField(\"status.label\", \"must be a word\")\n\tcase d.Color == \"\":\n")
+	addWeigh(t, dir)
+}
+
+// addWeigh adds a command with an argument to parcels by hand.
+func addWeigh(t *testing.T, dir string) {
+	t.Helper()
+	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	edit(t, path("api/proto/parcel/v1/parcel_service.proto"), "  // Soft-deletes a parcel", `  // Sets the weight of a parcel. See: AIP-136.
   rpc WeighParcel(WeighParcelRequest) returns (Parcel) {
     option (google.api.http) = {

@@ -55,20 +55,16 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 	if len(args) == 0 {
 		args = []string{"serve"}
 	}
-	switch args[0] {
-	case "version":
+	run := p.commands()[args[0]]
+	switch {
+	case args[0] == "version":
 		_, err := fmt.Fprintln(stdout, p.Version)
 		return err
-	case "help", "-h", "--help":
+	case args[0] == "help", slices.Contains(args, "-h"), slices.Contains(args, "--help"):
 		_, err := fmt.Fprint(stdout, p.help())
 		return err
-	}
-	run := p.commands()[args[0]]
-	if run == nil {
+	case run == nil:
 		return UsageError(fmt.Errorf("unknown command %q: try `server help`", args[0]))
-	}
-	if slices.Contains(args, "-h") || slices.Contains(args, "--help") {
-		return p.printHelp(stdout, args[0])
 	}
 	cfg, err := p.readConfig(args[0], environ)
 	if err != nil {

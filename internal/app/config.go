@@ -18,10 +18,8 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/telemetry"
 )
 
 // The roles that a process can have.
@@ -185,16 +183,7 @@ func (c config) ownConnections() int32 {
 
 // commandWorkers returns how many transactions on the command side the consumer of a part runs at
 // the same time.
-func commandWorkers(subscribed []Subscription) int {
-	if len(subscribed) == 0 {
-		return 0
-	}
-	return max(2, len(subscribed))
-}
-
-func (c config) telemetry() telemetry.Config {
-	return telemetry.Config{Service: names.Service, Version: c.program.Version, Prometheus: c.TelemetryAddr != ""}
-}
+func commandWorkers(subscribed []Subscription) int { return max(2, len(subscribed)) }
 
 // mistakes are the errors of the settings.
 type mistakes []error

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
@@ -18,32 +17,29 @@ type side struct {
 	own   *pgxpool.Pool // for the loops, the probes and everything else
 }
 
-// sides says which databases a process or a command uses.
-type sides struct{ commands, queries bool }
-
-// sides returns the sides that the roles of this process use.
-func (c config) sides() sides {
+// sides returns which sides the roles of this process use.
+func (c config) sides() (commands, queries bool) {
 	both := c.has(roleAPI) || c.hasPartRole()
-	return sides{commands: both || c.has(rolePublisher), queries: both || c.has(roleProjector)}
+	return both || c.has(rolePublisher), both || c.has(roleProjector)
 }
 
-// open connects to the sides that are used, and checks their schema. tracer sees every statement;
-// it may be nil.
-func (s *Service) open(ctx context.Context, used sides, tracer pgx.QueryTracer) (err error) {
+// Open connects to the sides that a process or a command uses, and checks their schema. The
+// connections are closed when it ends.
+func (s *Service) Open(ctx context.Context, commands, queries bool) (err error) {
 	if s.pools == nil {
 		s.pools = make(map[string]*pgxpool.Pool)
-		s.closers = append(s.closers, s.closePools)
-		s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL, tracer)
+		s.closers = append(s.closers, func() { closeInTime(s.closePools) })
+		s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL)
 		s.queries = s.commands
 		if err == nil && s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
-			s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL, tracer)
+			s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL)
 		}
 	}
-	if err == nil && used.commands {
+	if err == nil && commands {
 		s.Commands = s.commands.own
 		err = s.check(ctx, "DATABASE_URL", s.Commands)
 	}
-	if err == nil && used.queries {
+	if err == nil && queries {
 		s.Queries = s.queries.own
 		err = s.check(ctx, "READ_DATABASE_URL", s.Queries)
 	}
@@ -59,18 +55,18 @@ func (s *Service) check(ctx context.Context, setting string, pool *pgxpool.Pool)
 	return nil
 }
 
-func (s *Service) openSide(ctx context.Context, name, url string, tracer pgx.QueryTracer) (d side, err error) {
+func (s *Service) openSide(ctx context.Context, name, url string) (d side, err error) {
 	own := max(1, int32(s.cfg.DatabaseMaxConns)) // of a command
 	calls := int32(1)                            // of a process that serves none
 	if s.Command == "serve" && s.cfg.has(roleAPI) {
 		own = s.cfg.ownConnections()
 		calls = int32(s.cfg.DatabaseMaxConns) - own
 	}
-	if d.own, err = db.Open(ctx, url, own, tracer); err != nil {
+	if d.own, err = db.Open(ctx, url, own, s.tel.QueryTracer()); err != nil {
 		return d, err
 	}
 	s.pools[name] = d.own
-	if d.calls, err = db.Open(ctx, url, calls, tracer); err == nil {
+	if d.calls, err = db.Open(ctx, url, calls, s.tel.QueryTracer()); err == nil {
 		s.pools[name+".calls"] = d.calls
 	}
 	return d, err
@@ -89,12 +85,10 @@ func (s *Service) readiness() map[string]func(context.Context) error {
 	return checks
 }
 
-// closePools closes the connections, and waits at most closeTimeout. If the database is
-// unreachable, the connections of abandoned statements take longer: see db.Open.
+// closePools closes the connections. If the database is unreachable, those of abandoned
+// statements take long: see db.Open.
 func (s *Service) closePools() {
-	closeInTime(func() {
-		for _, pool := range s.pools {
-			pool.Close()
-		}
-	})
+	for _, pool := range s.pools {
+		pool.Close()
+	}
 }

@@ -1,11 +1,6 @@
 package app
 
-import (
-	"fmt"
-	"io"
-	"slices"
-	"strings"
-)
+import "strings"
 
 const helpHead = `server is the program of the service.
 
@@ -28,7 +23,7 @@ const helpHead = `server is the program of the service.
 `
 
 const helpTail = `  server version                       print the version
-  server help                          print this; COMMAND --help: only about a command
+  server help                          print this, as COMMAND --help does
 
 Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and
 3 what was named does not exist: nothing is changed; 4 some items could not be changed; 5 projection compare found differences.
@@ -44,25 +39,4 @@ func (p Program) help() string {
 		text.WriteString(part.Help)
 	}
 	return text.String() + helpTail
-}
-
-// operators are the commands that share their flags.
-var operators = []string{"status", "stuck", "retry", "skip"}
-
-// printHelp prints the lines of the help that begin with a command, and the lines below them. The
-// help of an operator's command has all of those, because they share flags.
-func (p Program) printHelp(w io.Writer, command string) error {
-	shown := false
-	for line := range strings.Lines(p.help()) {
-		if words := strings.Fields(strings.ReplaceAll(line, "[serve]", "serve")); !strings.HasPrefix(line, "   ") {
-			shown = len(words) > 1 && words[0] == "server" &&
-				(words[1] == command || slices.Contains(operators, words[1]) && slices.Contains(operators, command))
-		}
-		if shown {
-			if _, err := fmt.Fprint(w, line); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

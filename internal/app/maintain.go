@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -103,30 +102,27 @@ func (c config) tombstoneRetention() time.Duration {
 	return 2*c.InboxRetention + resumes
 }
 
-// maintain runs steps until the process ends. The loop must beat once in twice the longer average
+// maintain runs all steps at start and then about every interval, or about a minute after a
+// failure, until the process ends. The pauses are random, so that processes seldom run the steps
+// at the same time, although that is allowed. The loop must beat once in twice the longer average
 // pause: a pause is at most one and a half of it.
 func (s *Service) maintain(name string, interval time.Duration, steps ...Step) {
 	loop := heartbeat.New(name, 2*max(interval, maintainRetry))
-	s.Go(name, func(ctx context.Context) error { return maintain(ctx, s.Log, loop, interval, steps...) }, loop.Check)
-}
-
-// maintain runs all steps at start and then about every interval, or about a minute after a
-// failure. The pauses are random, so that processes seldom run the steps at the same time,
-// although that is allowed.
-func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, interval time.Duration, steps ...Step) error {
-	defer loop.Rest()
-	for {
-		pause := interval
-		if err := maintainOnce(ctx, loop, steps); err != nil && ctx.Err() == nil {
-			pause = maintainRetry
-			log.ErrorContext(ctx, "maintenance failed", "err", err)
+	s.Go(name, func(ctx context.Context) error {
+		defer loop.Rest()
+		for {
+			pause := interval
+			if err := maintainOnce(ctx, loop, steps); err != nil && ctx.Err() == nil {
+				pause = maintainRetry
+				s.Log.ErrorContext(ctx, "maintenance failed", "err", err)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(pause/2 + rand.N(pause)):
+			}
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause/2 + rand.N(pause)):
-		}
-	}
+	}, loop.Check)
 }
 
 // maintainOnce runs the steps in order, until one fails.

@@ -9,8 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"example.com/videocatalog/internal/server"
-	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
 // A statement that hangs is given up after ten seconds, and tried again about a
@@ -23,7 +24,8 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 		start := time.Now()
 		var calls []time.Duration
 		var log bytes.Buffer
-		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), heartbeat.New("test", time.Hour), maintainInterval, func(ctx context.Context) (bool, error) {
+		s := Service{Log: slog.New(slog.NewTextHandler(&log, nil)), group: new(errgroup.Group), loops: ctx}
+		s.maintain("test", maintainInterval, func(ctx context.Context) (bool, error) {
 			calls = append(calls, time.Since(start))
 			if len(calls) > 1 {
 				return false, nil
@@ -31,8 +33,8 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 			<-ctx.Done()
 			return false, ctx.Err()
 		})
-		if err != nil {
-			t.Errorf("maintain() = %v, want nil once ctx is done", err)
+		if err := s.group.Wait(); err != nil {
+			t.Errorf("the loop returns %v, want nil once ctx is done", err)
 		}
 		if len(calls) != 2 || calls[1] < 40*time.Second || calls[1] > 100*time.Second {
 			t.Errorf("calls came after %s, want one at once and one after 40 to 100 seconds", calls)

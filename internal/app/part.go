@@ -79,7 +79,7 @@ type Service struct {
 	group    *errgroup.Group          // nil in other commands than serve
 	loops    context.Context          // of Go
 	checks   []func() error           // of liveness
-	wrap     []func(http.Handler) http.Handler
+	wrap     func(http.Handler) http.Handler
 	steps    []Step
 	closers  []func() // run in reverse order
 }
@@ -87,7 +87,7 @@ type Service struct {
 func newService(command string, cfg config, log *slog.Logger) *Service {
 	return &Service{
 		Log: log, Command: command, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
-		cfg: cfg, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {},
+		cfg: cfg, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, wrap: func(h http.Handler) http.Handler { return h },
 	}
 }
 
@@ -126,7 +126,8 @@ func (s *Service) Maintain(steps ...Step) { s.steps = append(s.steps, steps...) 
 // Wrap puts a middleware around all requests of the port, before they are checked. The last one
 // that is added gets a request first.
 func (s *Service) Wrap(middleware func(http.Handler) http.Handler) {
-	s.wrap = append(s.wrap, middleware)
+	inner := s.wrap
+	s.wrap = func(handler http.Handler) http.Handler { return middleware(inner(handler)) }
 }
 
 // Backend returns what loops of the part make command sides of.
@@ -136,12 +137,6 @@ func (s *Service) Backend() Backend {
 
 // LimitConns limits the connections that Open opens to each side.
 func (s *Service) LimitConns(n uint16) { s.cfg.DatabaseMaxConns = min(s.cfg.DatabaseMaxConns, n) }
-
-// Open connects a command to the sides that it uses, and checks their schema. The connections are
-// closed when the command ends.
-func (s *Service) Open(ctx context.Context, commands, queries bool) error {
-	return s.open(ctx, sides{commands, queries}, nil)
-}
 
 // Replayed returns the subscriptions whose messages Replay can apply.
 func (s *Service) Replayed() []Subscription {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,6 +13,7 @@ import (
 
 	"example.com/videocatalog/api"
 	"example.com/videocatalog/internal/auth"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
@@ -23,6 +23,9 @@ import (
 // connections to the database, which no longer matter.
 const closeTimeout = 500 * time.Millisecond
 
+// flushTimeout is how long an ending process may take to send its last spans and metrics.
+const flushTimeout = time.Second
+
 // serve runs the roles of this process until ctx ends.
 //
 // At the stop accepted requests are finished first. The loops still run meanwhile, so that the last
@@ -31,11 +34,13 @@ const closeTimeout = 500 * time.Millisecond
 // A crash at any point loses nothing: unsettled work is still in PostgreSQL or at the broker.
 func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	cfg := s.cfg
-	if s.tel, err = telemetry.Start(ctx, cfg.telemetry(), s.Log); err != nil {
+	s.tel, err = telemetry.Start(ctx, telemetry.Config{Service: names.Service, Version: cfg.program.Version, Prometheus: cfg.TelemetryAddr != ""}, s.Log)
+	if err != nil {
 		return err
 	}
-	s.Meter = s.tel.Meter(scope)
-	err = s.open(ctx, cfg.sides(), s.tel.QueryTracer())
+	s.Meter = s.tel.Meter("example.com/videocatalog")
+	commands, queries := cfg.sides()
+	err = s.Open(ctx, commands, queries)
 	s.closers = append(s.closers, func() { s.closeTelemetry(ctx) }) // before the database, which the last export measures
 	if err != nil {
 		return err
@@ -44,7 +49,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 	if err := s.observeStores(events, inbox); err != nil {
 		return err
 	}
-	if cfg.sides().commands {
+	if commands {
 		if err := s.maintainPartitions(ctx, events); err != nil {
 			return err
 		}
@@ -76,7 +81,7 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 			return err
 		}
 	}
-	if cfg.sides().commands {
+	if commands {
 		s.maintain("maintenance of the outbox", maintainInterval, s.outboxSteps(events)...)
 		s.maintain("floors of the outbox", floorInterval, func(ctx context.Context) (more bool, err error) { return false, events.RaiseFloors(ctx) })
 	}
@@ -92,6 +97,45 @@ func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
 		return srv.Run(stopping)
 	})
 	return group.Wait()
+}
+
+// observeStores makes metrics of the pools and of the stores that this process's roles use.
+func (s *Service) observeStores(events *store.Outbox, inbox *store.Inbox) error {
+	if s.Meter == nil {
+		return nil
+	}
+	var errs []error
+	if s.Commands != nil {
+		errs = append(errs, events.Observe(s.Meter))
+	}
+	if s.cfg.has(roleProjector) || s.cfg.hasPartRole() {
+		var consumers []string
+		for _, subscribed := range s.Replayed() {
+			consumers = append(consumers, subscribed.Consumer)
+		}
+		errs = append(errs, inbox.Observe(s.Meter, consumers))
+	}
+	for name, pool := range s.pools { // last, so that it does not count the connections of the measurements above
+		errs = append(errs, s.tel.ObservePool(pool, name))
+	}
+	return errors.Join(errs...)
+}
+
+// startPrivatePort opens the private port, if one is configured. It still runs while the process
+// stops, so that the stop can be observed.
+func (s *Service) startPrivatePort(ctx context.Context) error {
+	if s.cfg.TelemetryAddr == "" {
+		return nil
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.TelemetryAddr)
+	if err != nil {
+		return fmt.Errorf("TELEMETRY_ADDR: %w", err)
+	}
+	s.Log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
+	s.Go("private port", func(ctx context.Context) error {
+		return telemetry.Serve(ctx, listener, port.RefusePages(s.Hosts, telemetry.Private(s.tel.Scrape)), s.Log)
+	}, nil)
+	return nil
 }
 
 func (s *Service) startPart(ctx context.Context, part Part) error {
@@ -112,7 +156,7 @@ func (s *Service) startPart(ctx context.Context, part Part) error {
 func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
 	deps := port.Deps{
 		Sides: s.readiness(), Live: s.stuck, OpenAPI: api.OpenAPI,
-		Wrap: s.wrapped, Tracing: s.tel.Tracing, Metrics: s.tel.Metrics, Log: s.Log,
+		Wrap: s.wrap, Tracing: s.tel.Tracing, Metrics: s.tel.Metrics, Log: s.Log,
 	}
 	if s.cfg.has(roleAPI) {
 		if err := s.addAPI(&deps); err != nil {
@@ -130,14 +174,6 @@ func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
 	}
 	s.Log.InfoContext(ctx, "server: started", "version", s.cfg.program.Version, "roles", s.Roles, "auth", s.cfg.Auth, "addr", deps.Listener.Addr().String())
 	return srv, nil
-}
-
-// wrapped returns a handler behind the middlewares of the parts.
-func (s *Service) wrapped(handler http.Handler) http.Handler {
-	for _, middleware := range s.wrap {
-		handler = middleware(handler)
-	}
-	return handler
 }
 
 // addAPI adds the services of all aggregate types, and the gate that admits calls unless AUTH is
@@ -174,6 +210,16 @@ func (s *Service) addAPI(deps *port.Deps) error {
 	}
 	deps.Admit = gate.Admit
 	return nil
+}
+
+// closeTelemetry sends the remaining spans and metrics. If that fails, it logs a warning
+// only.
+func (s *Service) closeTelemetry(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	if err := s.tel.Close(ctx); err != nil {
+		s.Log.WarnContext(ctx, "telemetry: lost", "err", err)
+	}
 }
 
 // closeInTime calls end, and waits at most closeTimeout.

@@ -65,6 +65,8 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 		return err
 	case run == nil:
 		return UsageError(fmt.Errorf("unknown command %q: try `server help`", args[0]))
+	case len(args) > 1 && slices.Contains([]string{"serve", "migrate", "drain"}, args[0]):
+		return UsageError(fmt.Errorf("%s: unknown argument %q: try `server help`", args[0], args[1]))
 	}
 	cfg, err := p.readConfig(args[0], environ)
 	if err != nil {
@@ -84,23 +86,13 @@ func (p Program) Validate(command string, environ []string) error {
 // commands returns the commands of every service and of the parts.
 func (p Program) commands() map[string]Command {
 	all := map[string]Command{
-		"serve": alone(serve), "migrate": alone(migrate), "drain": alone(drain),
+		"serve": serve, "migrate": migrate, "drain": drain,
 		"status": operator, "stuck": operator, "retry": operator, "skip": operator,
 	}
 	for _, part := range p.Parts {
 		maps.Copy(all, part.Commands)
 	}
 	return all
-}
-
-// alone makes a command of a function that takes no arguments.
-func alone(run func(context.Context, *Service, io.Writer) error) Command {
-	return func(ctx context.Context, s *Service, args []string, stdout io.Writer) error {
-		if len(args) > 0 {
-			return UsageError(fmt.Errorf("%s: unknown argument %q: try `server help`", s.Command, args[0]))
-		}
-		return run(ctx, s, stdout)
-	}
 }
 
 // The exit codes, as `server help` promises them.

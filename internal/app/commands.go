@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-func migrate(ctx context.Context, s *Service, stdout io.Writer) error {
+func migrate(ctx context.Context, s *Service, _ []string, stdout io.Writer) error {
 	n, err := db.Migrate(ctx, s.cfg.DatabaseURL, s.Log, s.cfg.program.migrations()...)
 	if err != nil {
 		return err
@@ -23,7 +23,7 @@ func migrate(ctx context.Context, s *Service, stdout io.Writer) error {
 
 // drain publishes all pending events of aggregates that are not blocked. If a publisher has
 // died, drain waits until the leases of its lanes end.
-func drain(ctx context.Context, s *Service, stdout io.Writer) error {
+func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error {
 	if err := s.Open(ctx, true, false); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // side is one database of the service. Its pools connect when they are used, so that a side that
 // is not used need not be reachable. If both sides have the same URL, both have the same pools.
 type side struct {
-	calls *pgxpool.Pool // for API calls, which so never take the connections that the loops need
+	calls *pgxpool.Pool // for API calls, which so never take the connections that the loops need; nil without the role api
 	own   *pgxpool.Pool // for the loops, the probes and everything else
 }
 
@@ -56,18 +56,16 @@ func (s *Service) check(ctx context.Context, setting string, pool *pgxpool.Pool)
 }
 
 func (s *Service) openSide(ctx context.Context, name, url string) (d side, err error) {
-	own := max(1, int32(s.cfg.DatabaseMaxConns)) // of a command
-	calls := int32(1)                            // of a process that serves none
+	own := max(1, int32(s.cfg.DatabaseMaxConns)) // where no calls are served
 	if s.Command == "serve" && s.cfg.has(roleAPI) {
 		own = s.cfg.ownConnections()
-		calls = int32(s.cfg.DatabaseMaxConns) - own
-	}
-	if d.own, err = db.Open(ctx, url, own, s.tel.QueryTracer()); err != nil {
-		return d, err
-	}
-	s.pools[name] = d.own
-	if d.calls, err = db.Open(ctx, url, calls, s.tel.QueryTracer()); err == nil {
+		if d.calls, err = db.Open(ctx, url, int32(s.cfg.DatabaseMaxConns)-own, s.tel.QueryTracer()); err != nil {
+			return d, err
+		}
 		s.pools[name+".calls"] = d.calls
+	}
+	if d.own, err = db.Open(ctx, url, own, s.tel.QueryTracer()); err == nil {
+		s.pools[name] = d.own
 	}
 	return d, err
 }

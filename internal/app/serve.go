@@ -32,7 +32,7 @@ const flushTimeout = time.Second
 // writes are published. Then the loops finish the work in hand, and everything is closed in the
 // reverse order of its opening. A test keeps the sum of these times below the limit of Cloud Run.
 // A crash at any point loses nothing: unsettled work is still in PostgreSQL or at the broker.
-func serve(ctx context.Context, s *Service, _ io.Writer) (err error) {
+func serve(ctx context.Context, s *Service, _ []string, _ io.Writer) (err error) {
 	cfg := s.cfg
 	s.tel, err = telemetry.Start(ctx, telemetry.Config{Service: names.Service, Version: cfg.program.Version, Prometheus: cfg.TelemetryAddr != ""}, s.Log)
 	if err != nil {

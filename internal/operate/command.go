@@ -1,13 +1,11 @@
 package operate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -98,25 +96,19 @@ func (j *job) act(ctx context.Context, action string, e admin.Entry) (matched in
 	return r.Matched, err
 }
 
-// row is a row of the list.
-type row struct {
-	item  any
-	cells []string
-}
-
-// stuck lists what is stuck by its cause.
+// stuck lists what is stuck.
 func (j *job) stuck(ctx context.Context) (total int64, err error) {
 	found, err := j.Find(ctx, j.filter, int(j.limit))
 	if err != nil {
 		return 0, err
 	}
-	var rows []row
+	j.out.Line("CAUSE\tID\tTYPE\tAGGREGATE\tSINCE\tSTATE\tATTEMPTS\tERROR")
 	for _, b := range found.Blocked {
 		state := "parked"
 		if b.ParkedAt.IsZero() {
 			state = "blocked until " + timeText(b.NextRetry)
 		}
-		rows = append(rows, row{b, []string{b.Cause, b.EventID.String(), b.Type, b.ID, timeText(b.EventTime), state, strconv.Itoa(b.Attempts), b.LastError}})
+		j.out.Row(b, b.Cause, b.EventID.String(), b.Type, b.ID, timeText(b.EventTime), state, strconv.Itoa(b.Attempts), fmt.Sprintf("%.120s", b.LastError))
 	}
 	for _, m := range found.Messages {
 		state := "quarantined by " + m.Consumer
@@ -124,15 +116,9 @@ func (j *job) stuck(ctx context.Context) (total int64, err error) {
 			state += ", payload not kept"
 		}
 		of := m.Aggregate()
-		rows = append(rows, row{m, []string{m.Cause, strconv.FormatInt(m.ID, 10), of.Type, of.ID, timeText(m.ReceivedAt), state, "-", m.Reason}})
+		j.out.Row(m, m.Cause, strconv.FormatInt(m.ID, 10), of.Type, of.ID, timeText(m.ReceivedAt), state, "-", fmt.Sprintf("%.120s", m.Reason))
 	}
-	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.cells[0], b.cells[0]) })
-	j.out.Line("CAUSE\tID\tTYPE\tAGGREGATE\tSINCE\tSTATE\tATTEMPTS\tERROR")
-	for _, r := range rows {
-		r.cells[7] = fmt.Sprintf("%.120s", r.cells[7])
-		j.out.Row(r.item, r.cells...)
-	}
-	j.out.Line("%d of %d", len(rows), found.Total)
+	j.out.Line("%d of %d", len(found.Blocked)+len(found.Messages), found.Total)
 	return found.Total, nil
 }
 

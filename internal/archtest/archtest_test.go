@@ -60,22 +60,11 @@ var imports = map[string][]string{
 	"internal/localtopics":     {"api", "internal/names"},
 }
 
-// kit is the module of the tools.
-const kit = "example.com/servicekit"
-
-// tools is what is for tests and commands of development beside the kit, and who may import both
-// outside of tests.
-var (
-	tools     = []string{"internal/store/storetest", "internal/localtopics"}
-	toolUsers = []string{
-		"cmd/new",
-		"cmd/dev", "cmd/entity", "cmd/upgrade", "internal/store/storetest", "internal/localtopics",
-	}
+// The paths of this module, and of the one of the tools.
+const (
+	module = "example.com/videocatalog"
+	kit    = "example.com/servicekit"
 )
-
-// double is the Pub/Sub of the client library for tests. It differs from the real one in
-// ways that matter. No package may use it: use pubsublocal.
-const double = "cloud.google.com/go/pubsub/v2/pstest"
 
 // Each package imports only packages that the table allows.
 func TestImportsFollowTheTable(t *testing.T) {
@@ -141,46 +130,6 @@ func tableKey(dir string) string {
 	return dir
 }
 
-// Only tests and commands of development use the kit and the other tools for tests.
-func TestKitStaysOutOfTheServer(t *testing.T) {
-	for _, f := range source(t) {
-		for _, spec := range f.tree.Imports {
-			used := importPath(spec)
-			if used == double {
-				t.Errorf("%s imports %s: use pubsublocal", f.position(spec), double)
-			}
-			if within(used, kit) && !f.test && !slices.Contains(toolUsers, f.dir) {
-				t.Errorf("%s imports %s, which is for tests and cmd/dev", f.path, used)
-			}
-		}
-		if f.test || slices.Contains(toolUsers, f.dir) {
-			continue
-		}
-		for _, used := range f.ours {
-			if slices.ContainsFunc(tools, func(dir string) bool { return within(used, dir) }) {
-				t.Errorf("%s imports %s, which is for tests and cmd/dev", f.path, used)
-			}
-		}
-	}
-}
-
-// The kit imports nothing of ours: its go.mod does not require this module.
-func TestKitStandsAlone(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.GoMod}}", kit)
-	cmd.Dir = root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("find the kit: %v", err)
-	}
-	requirements, err := os.ReadFile(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(string(requirements), module(t)) {
-		t.Errorf("%s requires %s", kit, module(t))
-	}
-}
-
 // Nothing that is made for tests is linked into the server, not even by a
 // library.
 func TestServerLinksNothingForTests(t *testing.T) {
@@ -192,13 +141,10 @@ func TestServerLinksNothingForTests(t *testing.T) {
 		t.Fatalf("list what cmd/server needs: %v", err)
 	}
 	deps := strings.Fields(string(out))
-	if main := module(t) + "/cmd/server"; !slices.Contains(deps, main) {
+	if main := module + "/cmd/server"; !slices.Contains(deps, main) {
 		t.Fatalf("%s is not among its own %d dependencies", main, len(deps))
 	}
-	unwanted := []string{"testing", "net/http/httptest", double}
-	for _, dir := range tools {
-		unwanted = append(unwanted, module(t)+"/"+dir)
-	}
+	unwanted := []string{"testing", "net/http/httptest", "cloud.google.com/go/pubsub/v2/pstest", module + "/internal/store/storetest", module + "/internal/localtopics"}
 	for _, dep := range deps {
 		if slices.Contains(unwanted, dep) || within(dep, kit) {
 			t.Errorf("cmd/server links %s: find the way with go mod why, or go list -deps -json ./cmd/server", dep)
@@ -365,13 +311,9 @@ func source(t *testing.T) []file {
 }
 
 var readSource = sync.OnceValues(func() ([]file, error) {
-	ours, err := modulePath()
-	if err != nil {
-		return nil, err
-	}
 	var files []file
 	set := token.NewFileSet()
-	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -392,7 +334,7 @@ var readSource = sync.OnceValues(func() ([]file, error) {
 		f := file{path: filepath.ToSlash(rel), test: strings.HasSuffix(name, "_test.go"), generated: ast.IsGenerated(tree), tree: tree, set: set}
 		f.dir = path.Dir(f.path)
 		for _, spec := range tree.Imports {
-			if used, ok := strings.CutPrefix(importPath(spec), ours+"/"); ok {
+			if used, ok := strings.CutPrefix(importPath(spec), module+"/"); ok {
 				f.ours = append(f.ours, used)
 			}
 		}
@@ -414,29 +356,6 @@ func skipFolder(name, base string) error {
 		return filepath.SkipDir
 	}
 	return nil
-}
-
-// module is the path of the module, which a copy of this repository changes.
-func module(t *testing.T) string {
-	t.Helper()
-	name, err := modulePath()
-	if err != nil {
-		t.Fatalf("read module path: %v", err)
-	}
-	return name
-}
-
-func modulePath() (string, error) {
-	b, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(b)) {
-		if name, ok := strings.CutPrefix(line, "module "); ok {
-			return strings.TrimSpace(name), nil
-		}
-	}
-	return "", fmt.Errorf("no module line in go.mod")
 }
 
 // queries is the text of every query, by its name.

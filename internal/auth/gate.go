@@ -11,15 +11,12 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Headers with a token. Cloud Run's own check reads headerCloudRun if present,
@@ -43,6 +40,7 @@ var (
 	errUnauthenticated = status.Error(codes.Unauthenticated, "valid credentials are required")
 	errDenied          = status.Error(codes.PermissionDenied, "the caller may not do this")
 	errUnavailable     = status.Error(codes.Unavailable, "credentials cannot be checked at the moment: call again")
+	errExhausted       = status.Error(codes.ResourceExhausted, "too many calls: call again later")
 )
 
 // Gate decides whether calls may continue. It is safe for concurrent use.
@@ -64,10 +62,9 @@ type Gate struct {
 
 // Admit returns nil if a call of fullMethod, /package.Service/Method, may
 // continue; ctx has its metadata. Otherwise it returns the status for the
-// caller: Unauthenticated, PermissionDenied, ResourceExhausted with
-// google.rpc.RetryInfo, or Unavailable if the Checker is. The string is
-// the caller's name, or "" if nobody identified the caller. It is also
-// returned for a rejected call.
+// caller: Unauthenticated, PermissionDenied, ResourceExhausted, or Unavailable
+// if the Checker is. The string is the caller's name, or "" if nobody
+// identified the caller. It is also returned for a rejected call.
 func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
 	method, name := strings.TrimPrefix(fullMethod, "/"), "address "+Address(ctx, g.Proxies)
 	if !IsOpen(method) {
@@ -86,7 +83,7 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, e
 		}
 	}
 	if !g.withinRate(name) {
-		return verified, g.refuse(ctx, errExhausted(), method, name, "calls too often")
+		return verified, g.refuse(ctx, errExhausted, method, name, "calls too often")
 	}
 	return verified, nil
 }
@@ -166,16 +163,6 @@ func (g *Gate) withinRate(caller string) bool {
 		g.callers[caller] = rate.NewLimiter(rate.Limit(g.CallerRate), 2*g.CallerRate)
 	}
 	return g.callers[caller].Allow()
-}
-
-// errExhausted returns the status of a caller beyond its rate. A second later it may call again.
-func errExhausted() error {
-	st := status.New(codes.ResourceExhausted, "too many calls: call again later")
-	detailed, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
-	if err != nil { // cannot happen with a linked-in message type
-		return st.Err()
-	}
-	return detailed.Err()
 }
 
 // Address returns the address of the caller, as reported by the trusted

@@ -108,7 +108,7 @@ func explain(st *status.Status, reason problem.Reason, details ...protoadapt.Mes
 	}
 	reason = cmp.Or(reason, reasonOf[st.Code()], reasonOf[codes.Internal])
 	details = append(details, &errdetails.ErrorInfo{Reason: string(reason), Domain: names.ErrorDomain})
-	if st.Code() == codes.Unavailable || reason == errTooManyCalls.Reason {
+	if st.Code() == codes.Unavailable || reason == errTooManyCalls.Reason || reason == reasonOf[codes.ResourceExhausted] {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
 	}
 	explained, err := st.WithDetails(details...)

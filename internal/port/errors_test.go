@@ -55,8 +55,8 @@ func TestToStatusMapsKinds(t *testing.T) {
 		if reasons := reasonsOf(got); len(reasons) != 1 {
 			t.Errorf("toStatus(%v) has the reasons %q, want one", tt.err, reasons)
 		}
-		if retry := detail[*errdetails.RetryInfo](got); (retry != nil) != (tt.code == codes.Unavailable) {
-			t.Errorf("toStatus(%v) has %v, want it with Unavailable", tt.err, retry)
+		if retry := detail[*errdetails.RetryInfo](got); (retry != nil) != (tt.code == codes.Unavailable || tt.code == codes.ResourceExhausted) {
+			t.Errorf("toStatus(%v) has %v, want it with Unavailable and ResourceExhausted", tt.err, retry)
 		}
 	}
 	if err := toStatus(nil); err != nil {

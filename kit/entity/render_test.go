@@ -333,7 +333,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 }
 
 // Edited files get what is new by a merge. Lines that are edited and new, and a file of which nobody knows
-// what it was made of, get the marks of conflicts, and the run fails. What was removed stays away.
+// what it was made of, get the marks of conflicts, and the run fails. A removed file stays away.
 func TestEditedFilesAreMerged(t *testing.T) {
 	service(t)
 	e, err := load(pathOf("order"))

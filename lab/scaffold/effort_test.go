@@ -40,7 +40,7 @@ func (e effort) step(name string, want int, edits func(), commands ...string) {
 	commit(e.t, e.dir)
 }
 
-// A service and its first steps cost a command each, and few files by hand. The times are those of warm caches.
+// A service and its first steps cost a command each, and few files by hand. The caches of the Go command are warm.
 func TestEffort(t *testing.T) {
 	dir := t.TempDir()
 	template := newTemplate(t, dir)

@@ -522,7 +522,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// An upgrade adds parts and takes others away. What a service does not have cannot be taken away.
+// An upgrade adds parts and takes others away. Nobody can remove an option that a service does not have.
 func TestPartsChange(t *testing.T) {
 	s := service{record: record{options: options{Service: "orders", With: []string{"console", "cors"}}}}
 	from := template{root: "../.."}

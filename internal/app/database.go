@@ -83,8 +83,8 @@ func (s *Service) readiness() map[string]func(context.Context) error {
 	return checks
 }
 
-// closePools closes the connections. If the database is unreachable, those of abandoned
-// statements take long: see db.Open.
+// closePools closes the connections. If the database is unreachable, it takes long, because
+// of abandoned statements: see db.Open.
 func (s *Service) closePools() {
 	for _, pool := range s.pools {
 		pool.Close()

@@ -68,7 +68,7 @@ func TestStatusAndRetryOfAll(t *testing.T) {
 	s.quarantineMany(t, 7)
 	out, err := s.command(t, "status")
 	for _, want := range []string{
-		`pending events +0; the oldest that is not blocked: -\n`, `blocked aggregates +3000, of them parked 3000; the oldest event: -\n`, `messages in quarantine +7\n`, `consumer catalog +its newest event was applied at -\n`,
+		`pending events +0; the oldest that is not blocked: -\n`, `blocked aggregates +3000, of them parked 3000\n`, `messages in quarantine +7\n`, `consumer catalog +its newest event was applied at -\n`,
 		`\ncause \w{12} +1500: message too large\n`, `\ncause \w{12} +1500: quota of project \d+ is used up\n`, `\ncause \w{12} +6: version \d is unknown\ncause \w{12} +1: not . text\n`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) || err != nil {

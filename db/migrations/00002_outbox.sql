@@ -73,11 +73,9 @@ CREATE TABLE video_catalog.outbox_blocked (
 	parked_at timestamptz,
 	last_error text NOT NULL,
 	cause text GENERATED ALWAYS AS (video_catalog.cause(last_error)) STORED, -- what errors of the same cause have in common
-	oldest_at timestamptz, -- when the head occurred; NULL if it is published again
 	PRIMARY KEY (aggregate_type, aggregate_id)
 );
 CREATE INDEX outbox_blocked_due ON video_catalog.outbox_blocked (lane, next_retry_at);
-CREATE INDEX outbox_blocked_oldest ON video_catalog.outbox_blocked (oldest_at);
 COMMENT ON TABLE video_catalog.outbox_blocked IS 'One row per aggregate with an event that the broker refused, until all its deferred events are published.';
 
 CREATE TABLE video_catalog.outbox_skipped (

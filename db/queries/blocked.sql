@@ -79,11 +79,7 @@ WITH due AS (
 	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, @actor, @reason FROM gone
 ), skipped AS (
 	UPDATE video_catalog.outbox_blocked b
-	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1, oldest_at = (
-		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END FROM video_catalog.outbox_deferred d
-		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq > gone.seq
-		ORDER BY d.seq LIMIT 1
-	)
+	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1
 	FROM due JOIN gone ON gone.aggregate_type = due.aggregate_type AND gone.aggregate_id = due.aggregate_id
 	WHERE b.aggregate_type = due.aggregate_type AND b.aggregate_id = due.aggregate_id
 	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, gone.event_id, gone.event_type, gone.version

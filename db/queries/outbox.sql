@@ -127,39 +127,35 @@ INSERT INTO video_catalog.outbox_deferred SELECT gone.* FROM gone;
 -- name: BlockAggregate :exec
 -- Blocks an aggregate until retry_in from now, or with park until a person acts. The deferred event was refused as its head.
 -- If it is no longer there, or the attempts have changed, a person was quicker.
-INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, oldest_at)
+INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error)
 SELECT d.aggregate_type, d.aggregate_id, d.lane, d.seq, @attempts::int,
 	CASE WHEN @park::bool THEN NULL ELSE clock_timestamp() + @retry_in::interval END,
-	CASE WHEN @park THEN clock_timestamp() END, @last_error::text, CASE d.repeat WHEN '' THEN d.occurred_at END
+	CASE WHEN @park THEN clock_timestamp() END, @last_error::text
 FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id AND d.seq = @seq
 ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
 SET head_seq = excluded.head_seq, attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, parked_at = excluded.parked_at,
-	last_error = excluded.last_error, oldest_at = excluded.oldest_at
+	last_error = excluded.last_error
 WHERE b.attempts = excluded.attempts - 1;
 
 -- name: ResumeAggregate :exec
 -- Deletes the deferred events of an aggregate up to published_seq. The next one becomes due, behind the aggregates that are
 -- due, with no attempts. Without one, the block ends.
-WITH head AS (
-	SELECT b.head_seq, @published_seq::bigint AS published_seq FROM video_catalog.outbox_blocked b
-	WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id
-), published AS (
+WITH published AS (
 	DELETE FROM video_catalog.outbox_deferred d
-	WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id
-		AND d.seq >= (SELECT head.head_seq FROM head) AND d.seq <= (SELECT head.published_seq FROM head)
+	WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id AND d.seq <= @published_seq::bigint AND d.seq >= (
+		SELECT b.head_seq FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id
+	)
 ), next AS (
-	SELECT d.seq, d.oldest_at FROM head CROSS JOIN LATERAL (
-		SELECT d.seq, CASE d.repeat WHEN '' THEN d.occurred_at END AS oldest_at FROM video_catalog.outbox_deferred d
-		WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id AND d.seq >= head.head_seq AND d.seq > head.published_seq
-		ORDER BY d.seq LIMIT 1
-	) d
+	SELECT d.seq FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id AND d.seq > @published_seq
+	ORDER BY d.seq LIMIT 1
 ), ended AS (
 	DELETE FROM video_catalog.outbox_blocked b
 	WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id AND NOT EXISTS (SELECT FROM next)
 )
 UPDATE video_catalog.outbox_blocked b
-SET head_seq = next.seq, attempts = 0, next_retry_at = clock_timestamp(), last_error = '', oldest_at = next.oldest_at
+SET head_seq = next.seq, attempts = 0, next_retry_at = clock_timestamp(), last_error = ''
 FROM next
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 

@@ -1,7 +1,7 @@
 -- name: MeasureOutbox :one
--- Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest head of a blocked
--- aggregate happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
--- are not late. It counts pending events, blocked aggregates and parked aggregates, each up to max_counted.
+-- Measures the backlog without reading all of it. It returns when the oldest event in a lane happened; the epoch means none.
+-- Events that are published again do not count for that: they happened long ago, and are not late. It counts pending events,
+-- blocked aggregates and parked aggregates, each up to max_counted.
 WITH lanes AS (
 	SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
 )
@@ -12,7 +12,6 @@ SELECT
 			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
 		) head
 	), 'epoch')::timestamptz AS oldest,
-	coalesce((SELECT b.oldest_at FROM video_catalog.outbox_blocked b WHERE b.oldest_at IS NOT NULL ORDER BY b.oldest_at LIMIT 1), 'epoch')::timestamptz AS oldest_blocked,
 	(SELECT count(*) FROM (
 		(SELECT 1 FROM lanes l CROSS JOIN LATERAL (
 			SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted

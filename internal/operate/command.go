@@ -134,7 +134,7 @@ func (j *job) status(ctx context.Context) error {
 			return err
 		}
 		show("pending events", "%d; the oldest that is not blocked: %s", b.Pending, timeText(b.Oldest))
-		show("blocked aggregates", "%d, of them parked %d; the oldest event: %s", b.Blocked, b.Parked, timeText(b.OldestBlocked))
+		show("blocked aggregates", "%d, of them parked %d", b.Blocked, b.Parked)
 	}
 	if j.Inbox != nil {
 		_, messages, err := j.Inbox.ListQuarantine(ctx, admin.Filter{}, 1)

@@ -71,11 +71,8 @@ func (o *Outbox) measure(ctx context.Context) (measured, error) {
 type Backlog struct {
 	// Oldest is when the oldest event in a lane happened; zero if there is none. An event
 	// of a blocked aggregate is in its lane until a pass defers it. Events that are
-	// published again do not count, here and in OldestBlocked.
+	// published again do not count.
 	Oldest time.Time
-	// OldestBlocked is when the oldest event that blocks an aggregate happened; zero if
-	// none is blocked.
-	OldestBlocked time.Time
 	// Pending is the number of pending and deferred events, counted up to the limit.
 	Pending int64
 	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
@@ -94,8 +91,5 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	if err != nil {
 		return Backlog{}, wrap(err, "measure outbox")
 	}
-	return Backlog{
-		Oldest: notEpoch(row.Oldest), OldestBlocked: notEpoch(row.OldestBlocked),
-		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked,
-	}, nil
+	return Backlog{Oldest: notEpoch(row.Oldest), Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked}, nil
 }

@@ -185,8 +185,8 @@ func park(t testing.TB, pool *pgxpool.Pool, n int, cause string) {
 	for _, sql := range []string{
 		`INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT 0, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'thing', md5($2::text || n)::uuid::text, 'ThingChanged', 3, 1, '', now() - interval '2 hours' FROM generate_series(1, $1::int) n`,
-		`INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at, oldest_at)
-			SELECT 'thing', md5($2::text || n)::uuid::text, 0, 10, $2::text || n, now(), now() - interval '2 hours' FROM generate_series(1, $1::int) n`,
+		`INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+			SELECT 'thing', md5($2::text || n)::uuid::text, 0, 10, $2::text || n, now() FROM generate_series(1, $1::int) n`,
 	} {
 		exec(t, pool, sql, n, cause)
 	}

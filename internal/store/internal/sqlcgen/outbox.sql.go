@@ -67,15 +67,15 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 }
 
 const BlockAggregate = `-- name: BlockAggregate :exec
-INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, oldest_at)
+INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error)
 SELECT d.aggregate_type, d.aggregate_id, d.lane, d.seq, $1::int,
 	CASE WHEN $2::bool THEN NULL ELSE clock_timestamp() + $3::interval END,
-	CASE WHEN $2 THEN clock_timestamp() END, $4::text, CASE d.repeat WHEN '' THEN d.occurred_at END
+	CASE WHEN $2 THEN clock_timestamp() END, $4::text
 FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = $5 AND d.aggregate_id = $6 AND d.seq = $7
 ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
 SET head_seq = excluded.head_seq, attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, parked_at = excluded.parked_at,
-	last_error = excluded.last_error, oldest_at = excluded.oldest_at
+	last_error = excluded.last_error
 WHERE b.attempts = excluded.attempts - 1
 `
 
@@ -286,7 +286,7 @@ FROM (
 	FROM (
 		SELECT d.lane, d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at, d.traceparent, d.repeat, d.causation_id, d.correlation_id, due.attempts, due.next_retry_at
 		FROM (
-			SELECT aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, cause, oldest_at FROM video_catalog.outbox_blocked b
+			SELECT aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, cause FROM video_catalog.outbox_blocked b
 			WHERE b.lane = $1 AND b.next_retry_at <= now()
 			ORDER BY b.next_retry_at LIMIT least(100, $2::int)
 		) due
@@ -466,25 +466,21 @@ func (q *Queries) ReleaseLane(ctx context.Context, tailSeq int64, lane int16, to
 }
 
 const ResumeAggregate = `-- name: ResumeAggregate :exec
-WITH head AS (
-	SELECT b.head_seq, $3::bigint AS published_seq FROM video_catalog.outbox_blocked b
-	WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
-), published AS (
+WITH published AS (
 	DELETE FROM video_catalog.outbox_deferred d
-	WHERE d.aggregate_type = $1 AND d.aggregate_id = $2
-		AND d.seq >= (SELECT head.head_seq FROM head) AND d.seq <= (SELECT head.published_seq FROM head)
+	WHERE d.aggregate_type = $1 AND d.aggregate_id = $2 AND d.seq <= $3::bigint AND d.seq >= (
+		SELECT b.head_seq FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
+	)
 ), next AS (
-	SELECT d.seq, d.oldest_at FROM head CROSS JOIN LATERAL (
-		SELECT d.seq, CASE d.repeat WHEN '' THEN d.occurred_at END AS oldest_at FROM video_catalog.outbox_deferred d
-		WHERE d.aggregate_type = $1 AND d.aggregate_id = $2 AND d.seq >= head.head_seq AND d.seq > head.published_seq
-		ORDER BY d.seq LIMIT 1
-	) d
+	SELECT d.seq FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = $1 AND d.aggregate_id = $2 AND d.seq > $3
+	ORDER BY d.seq LIMIT 1
 ), ended AS (
 	DELETE FROM video_catalog.outbox_blocked b
 	WHERE b.aggregate_type = $1 AND b.aggregate_id = $2 AND NOT EXISTS (SELECT FROM next)
 )
 UPDATE video_catalog.outbox_blocked b
-SET head_seq = next.seq, attempts = 0, next_retry_at = clock_timestamp(), last_error = '', oldest_at = next.oldest_at
+SET head_seq = next.seq, attempts = 0, next_retry_at = clock_timestamp(), last_error = ''
 FROM next
 WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
 `

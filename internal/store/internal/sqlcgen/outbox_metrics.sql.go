@@ -21,7 +21,6 @@ SELECT
 			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
 		) head
 	), 'epoch')::timestamptz AS oldest,
-	coalesce((SELECT b.oldest_at FROM video_catalog.outbox_blocked b WHERE b.oldest_at IS NOT NULL ORDER BY b.oldest_at LIMIT 1), 'epoch')::timestamptz AS oldest_blocked,
 	(SELECT count(*) FROM (
 		(SELECT 1 FROM lanes l CROSS JOIN LATERAL (
 			SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
@@ -41,22 +40,20 @@ SELECT
 `
 
 type MeasureOutboxRow struct {
-	Oldest        time.Time
-	OldestBlocked time.Time
-	Pending       int64
-	Blocked       int64
-	Parked        int64
+	Oldest  time.Time
+	Pending int64
+	Blocked int64
+	Parked  int64
 }
 
-// Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest head of a blocked
-// aggregate happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
-// are not late. It counts pending events, blocked aggregates and parked aggregates, each up to max_counted.
+// Measures the backlog without reading all of it. It returns when the oldest event in a lane happened; the epoch means none.
+// Events that are published again do not count for that: they happened long ago, and are not late. It counts pending events,
+// blocked aggregates and parked aggregates, each up to max_counted.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
 	var i MeasureOutboxRow
 	err := row.Scan(
 		&i.Oldest,
-		&i.OldestBlocked,
 		&i.Pending,
 		&i.Blocked,
 		&i.Parked,

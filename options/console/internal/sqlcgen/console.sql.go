@@ -569,7 +569,10 @@ SELECT (coalesce(sum((SELECT count(*) FROM (
 	) counted)), 0) + (SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
 	) counted))::bigint AS pending,
-	greatest(extract(epoch FROM now() - least(min(head.occurred_at), (SELECT min(b.oldest_at) FROM video_catalog.outbox_blocked b))), 0)::float8 AS oldest_age,
+	greatest(extract(epoch FROM now() - least(min(head.occurred_at), (SELECT min(counted.occurred_at) FROM (
+		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
+		ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
+	) counted))), 0)::float8 AS oldest_age,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT $1) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT $1) counted)::bigint AS parked,
 	now()::timestamptz AS at
@@ -588,7 +591,7 @@ type SampleOutboxRow struct {
 }
 
 // Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
-// and blocked aggregates up to max_counted in all. oldest_age is in seconds; 0 if nothing is pending or blocked. Events that
+// and blocked aggregates up to max_counted in all. oldest_age is of those events, in seconds; 0 if there is none. Events that
 // are published again have no age.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)

@@ -143,8 +143,10 @@ func (p *passes) refusal(ctx context.Context, e Claimed, cause error) Refusal {
 	} else {
 		refusal.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)
 	}
-	p.log.ErrorContext(ctx, "outbox: event refused", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version,
-		"attempts", attempts, "parked", refusal.Park, "retry_in", refusal.RetryIn, "err", cause)
+	if attempts == 1 || refusal.Park {
+		p.log.ErrorContext(ctx, "outbox: event refused", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version,
+			"attempts", attempts, "parked", refusal.Park, "retry_in_ms", refusal.RetryIn.Milliseconds(), "err", cause)
+	}
 	return refusal
 }
 

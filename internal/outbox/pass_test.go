@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -245,5 +246,27 @@ func TestPassSettles(t *testing.T) {
 				t.Errorf("settlements (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Of a refused event, the first attempt is logged, and the one that parks it.
+func TestRefusalIsLoggedOncePerState(t *testing.T) {
+	t.Parallel()
+	for attempts, want := range []string{`attempts=1 parked=false retry_in_ms=\d+ `, "", "", `attempts=4 parked=true retry_in_ms=0 `} {
+		events := claimed("a1")
+		events[0].Deferred, events[0].Attempts = attempts > 0, attempts
+		var log strings.Builder
+		publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 7, Events: events}}, broker(func(envelope.Message) outbox.Receipt {
+			return responded(errRefused)
+		}), outbox.Config{MaxAttempts: 4}, slog.New(slog.NewTextHandler(&log, nil)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		if got := log.String(); (want == "") != (got == "") || !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("after %d attempts it logs %q, want %q", attempts, got, want)
+		}
 	}
 }

@@ -183,7 +183,12 @@ func (c config) ownConnections() int32 {
 
 // commandWorkers returns how many transactions on the command side the consumer of a part runs at
 // the same time.
-func commandWorkers(subscribed []Subscription) int { return max(2, len(subscribed)) }
+func commandWorkers(subscribed []Subscription) int {
+	if len(subscribed) == 0 {
+		return 0
+	}
+	return max(2, len(subscribed))
+}
 
 // mistakes are the errors of the settings.
 type mistakes []error

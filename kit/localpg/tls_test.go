@@ -81,8 +81,8 @@ func (a authority) sign(t *testing.T, certFile, keyFile string) {
 	}
 }
 
-// freePort is a TCP port of 127.0.0.1 that was free a moment ago. It is below the ports that the kernel gives to
-// whoever asks for any, so that no other program gets it before the server.
+// freePort is a TCP port of 127.0.0.1 that was free a moment ago. The kernel does not choose it for a program
+// that asks for any port, so no other program gets it before the server.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for {

@@ -145,7 +145,7 @@ func openService(ctx context.Context, dir string) (s service, err error) {
 func (s *service) change(from template, with, without []string) (err error) {
 	for _, part := range without {
 		if !slices.Contains(s.With, part) {
-			return fmt.Errorf("--without %s: %s was not made with it", part, s.Service)
+			return fmt.Errorf("--without %s: %s was not made with --with %[1]s", part, s.Service)
 		}
 		s.With = slices.DeleteFunc(s.With, func(name string) bool { return name == part })
 	}

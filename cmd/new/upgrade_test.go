@@ -529,7 +529,7 @@ func TestPartsChange(t *testing.T) {
 	if err := s.change(from, []string{"repair"}, []string{"console"}); err != nil || !slices.Equal(s.With, []string{"cors", "repair"}) {
 		t.Errorf("change() = %v, and the parts are %q, want cors and repair", err, s.With)
 	}
-	if err := s.change(from, nil, []string{"console"}); err == nil || !strings.Contains(err.Error(), "--without console: orders was not made with it") {
+	if err := s.change(from, nil, []string{"console"}); err == nil || !strings.Contains(err.Error(), "--without console: orders was not made with --with console") {
 		t.Errorf("change() = %v, want the part that is not there refused", err)
 	}
 }

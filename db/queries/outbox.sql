@@ -1,8 +1,8 @@
 -- name: AppendOutbox :exec
 -- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
--- caller, so the caller is never published. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
--- an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its id before it draws a
--- seq; the first insert ensures that.
+-- caller, so the caller is never published. Run it last in the transaction, after the row of the aggregate is locked or
+-- inserted: the events of an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has
+-- its id before it draws a seq; the first insert ensures that.
 WITH event AS (
 	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
 		traceparent, caller, causation_id, correlation_id)
@@ -51,9 +51,9 @@ WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
 ) IS NULL;
 
 -- name: ReadDeferred :many
--- Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes first. Of an aggregate with
--- attempts it returns only the head, because the broker refuses a whole request that has one bad message. The last event is
--- the one with which the payloads reach max_bytes.
+-- Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
+-- first. Of an aggregate with attempts it returns only the head, because the broker refuses a whole request that has one bad
+-- message. The last event is the one with which the payloads reach max_bytes.
 SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,
 	d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, false AS blocked
 FROM (

@@ -44,9 +44,9 @@ type AppendOutboxParams struct {
 }
 
 // Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
-// caller, so the caller is never published. Run it last in the transaction, after the row of the aggregate is locked or inserted: the events of
-// an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its id before it draws a
-// seq; the first insert ensures that.
+// caller, so the caller is never published. Run it last in the transaction, after the row of the aggregate is locked or
+// inserted: the events of an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has
+// its id before it draws a seq; the first insert ensures that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, AppendOutbox,
 		arg.Lane,
@@ -319,9 +319,9 @@ type ReadDeferredRow struct {
 	Blocked       bool
 }
 
-// Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes first. Of an aggregate with
-// attempts it returns only the head, because the broker refuses a whole request that has one bad message. The last event is
-// the one with which the payloads reach max_bytes.
+// Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
+// first. Of an aggregate with attempts it returns only the head, because the broker refuses a whole request that has one bad
+// message. The last event is the one with which the payloads reach max_bytes.
 func (q *Queries) ReadDeferred(ctx context.Context, lane int16, maxEvents int32, maxBytes int64) ([]ReadDeferredRow, error) {
 	rows, err := q.db.Query(ctx, ReadDeferred, lane, maxEvents, maxBytes)
 	if err != nil {

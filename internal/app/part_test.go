@@ -93,6 +93,10 @@ func TestRoleOfAPart(t *testing.T) {
 		!strings.Contains(err.Error(), "PUBSUB_PROJECT is required") || !strings.Contains(err.Error(), "DATABASE_MAX_CONNS (6) must be at least 7") {
 		t.Errorf("Validate() = %v, want three mistakes", err)
 	}
+	idle := Program{Parts: []Part{{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return nil }}}}
+	if err := idle.Validate("serve", append(environ, "PUBSUB_PROJECT=p", "ROLES=worker", "DATABASE_MAX_CONNS=3")); err != nil {
+		t.Errorf("Validate() = %v, want no connection for a part that consumes nothing", err)
+	}
 	cfg, err := p.readConfig("serve", append(environ, "PUBSUB_PROJECT=p"))
 	if commands, queries := cfg.sides(); err != nil || !cfg.has("worker") || !cfg.has(roleProjector) || !commands || !queries {
 		t.Errorf("roles = %v, %v, want all", cfg.Roles, err)

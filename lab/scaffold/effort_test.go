@@ -2,7 +2,6 @@ package scaffold
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,17 +21,12 @@ type effort struct {
 func (e effort) step(name string, want int, edits func(), commands ...string) {
 	e.t.Helper()
 	edits()
-	status := exec.CommandContext(e.t.Context(), "git", "status", "--porcelain", "--untracked-files=all")
-	status.Dir = e.dir
-	changed, err := status.Output()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	changed := clone.Run(e.t, e.dir, "git", "status", "--porcelain", "--untracked-files=all")
 	began := time.Now()
 	for _, command := range commands {
 		clone.Run(e.t, e.dir, "sh", "-c", command)
 	}
-	files := strings.Count(string(changed), "\n")
+	files := strings.Count(changed, "\n")
 	e.t.Logf("%-24s %d files by hand, %3.0f s", name, files, time.Since(began).Seconds())
 	if files > want {
 		e.t.Errorf("%s takes %d files by hand, want at most %d", name, files, want)
@@ -51,7 +45,6 @@ func TestEffort(t *testing.T) {
 	clone.Run(t, template, "go", "run", "./cmd/new", e.dir, "--yes", "--module", "example.com/orders", "--with", "console,reactions", "--entity", "parcel",
 		"--fields", "label:string! grams:int32", "--transitions", "packed→shipped:ship packed→lost:lose")
 	t.Logf("%-24s 0 files by hand, %3.0f s", "new and an entity", time.Since(began).Seconds())
-	nothing := func() {}
 
 	domain := filepath.Join(e.dir, "internal", "domain", "parcel.go")
 	e.step("a rule", 1, func() {
@@ -59,11 +52,11 @@ func TestEffort(t *testing.T) {
 			"\tcase d.Grams > 30_000:\n\t\treturn problem.InvalidField(\"parcel.grams\", \"must be at most 30 kg\")\n\tcase blank(d.Label):\n")
 	})
 	e.step("an RPC", 3, func() { addWeigh(t, e.dir) }, "make --silent generate-code")
-	e.step("a field later", 0, nothing,
+	e.step("a field later", 0, func() {},
 		"go run ./cmd/entity add parcel --fields 'label:string! grams:int32 height:int32 parent_id:uuid'")
 	contains(t, domain, "must be at most 30 kg")
 	contains(t, domain, "func WeighParcel(")
-	e.step("a second subscription", 1, nothing, "go run ./cmd/entity react parcel parcel --on lost:parent_id:ship")
+	e.step("a second subscription", 1, func() {}, "go run ./cmd/entity react parcel parcel --on lost:parent_id:ship")
 	began = time.Now()
 	clone.Run(t, e.dir, "go", "run", "./cmd/upgrade", "--without", "console")
 	t.Logf("%-24s 0 files by hand, %3.0f s", "removing an option", time.Since(began).Seconds())

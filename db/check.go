@@ -27,7 +27,7 @@ func CheckURL(url string) error {
 }
 
 // Check returns an error if the database of a pool lacks migrations of this build, or could
-// lose acknowledged commands. options are the migrations that it gives to Migrate. A schema
+// lose acknowledged commands. options are the same as the options of Migrate. A schema
 // with more migrations than this build is accepted, because a roll-back meets one.
 func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
 	const unprepared = pgx.QueryExecModeExec // works through every pooler
@@ -54,9 +54,9 @@ func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// Ping returns why a database cannot serve now. If writes is true, a read-only one cannot.
-// If the sessions of a pool are read-only, Ping makes the pool replace them, because the
-// server may have been replaced.
+// Ping returns an error if a database cannot serve now. If writes is true, a read-only
+// database cannot. Then Ping makes the pool replace its sessions, because they may be on a
+// server that was replaced.
 func Ping(ctx context.Context, pool *pgxpool.Pool, writes bool) error {
 	var readOnly string
 	if err := pool.QueryRow(ctx, "SHOW transaction_read_only").Scan(&readOnly); err != nil {

@@ -1,12 +1,12 @@
 // Package db holds the schema: the migrations, which are built into the binary, and the
 // queries, which sqlc compiles into internal/store.
 //
-// In production, migrations only go forward, and each has one purpose. Every build runs on
-// the schema before and after its newest migration: expand, deploy, contract.
+// In production, migrations only go forward, and each has one purpose. A build needs all its
+// migrations, and runs on the schema of the next build, too: expand, deploy, contract.
 //
 // The heart has the migrations with numbers below 00100, an option a hundred of its own below
-// 01000, and a service the numbers from 01000 on. A new migration may run after ones with higher
-// numbers, so one of the heart depends on no others, and one of an option only on the heart.
+// 01000, and a service the numbers from 01000 on. A new migration may run after migrations with
+// higher numbers. So the heart depends on no others, and an option depends only on the heart.
 package db
 
 import (

@@ -197,7 +197,7 @@ func option(names ...string) fstest.MapFS {
 	return files
 }
 
-// A database has run migrations of options when a later version brings more, with lower numbers. They run.
+// A later version may bring migrations of options with lower numbers than a database has run. They run.
 func TestMigrateRunsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	target := fresh(t)

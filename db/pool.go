@@ -19,7 +19,7 @@ const (
 	// connectTimeout is how long connecting to an address may take, unless the URL has a
 	// connect_timeout. The default of pgx is two minutes.
 	connectTimeout = 5 * time.Second
-	// pingTimeout is how long a connection may take to return a ping.
+	// pingTimeout is how long the server may take to respond to a ping.
 	pingTimeout = 2 * time.Second
 	// endTimeout is how long a server may take to end a connection whose statement was
 	// canceled. pgx waits 15 s, and the slot in the pool is taken for that time.
@@ -91,7 +91,7 @@ func dialFor(timeout time.Duration) pgconn.DialFunc {
 // that is read-only may be one of a former primary.
 func keeps(_ *pgconn.PgConn, err *pgconn.PgError) bool {
 	const readOnly = "25006"
-	severity := cmp.Or(err.SeverityUnlocalized, err.Severity) // pgx itself reads only the translated one
+	severity := cmp.Or(err.SeverityUnlocalized, err.Severity) // pgx itself reads only the translated severity
 	return err.Code != readOnly && severity != "FATAL" && severity != "PANIC"
 }
 

@@ -90,7 +90,7 @@ has() {
 	grep -qxF -- "$2" <<<"$1"
 }
 
-# newest SECRET: prints the number of its newest enabled version.
+# newest SECRET: prints the number of the newest enabled version of a secret.
 newest() {
 	local version
 	# --limit would apply before the filter.

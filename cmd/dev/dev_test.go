@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// start starts cmd/dev on a free port, waits until it runs, and returns its screen. It must end well after SIGTERM.
+// start starts cmd/dev on a free port, waits until it runs, and returns its screen. After SIGTERM it must exit with 0.
 func start(t *testing.T, args ...string) (screen string) {
 	t.Helper()
 	state, err := os.MkdirTemp("", "dev-test-")

@@ -87,8 +87,8 @@ func (s *service) descriptions(ctx context.Context, commit string) (map[string]s
 
 // keep takes the entities of the current branch into a worktree with a rendering of the
 // template, and renders them there. It takes what a rendering must not change: their
-// descriptions and migrations, which databases have run, the golden samples of their events,
-// and the contracts of replicas, which are copies of their owners'.
+// descriptions, their migrations, which databases have run, the golden samples of their events,
+// and the contracts of replicas, which are copies of the contracts of their owners.
 func (s *service) keep(ctx context.Context, tree string) error {
 	descriptions, err := s.descriptions(ctx, s.head)
 	if err != nil || len(descriptions) == 0 {

@@ -100,7 +100,7 @@ func (r *renderer) generate() error {
 	return nil
 }
 
-// commit makes the repository: the branch template has what was rendered, and main begins
+// commit makes the repository: the branch template has the rendered files, and main begins
 // there.
 func (r *renderer) commit() error {
 	for _, args := range [][]string{{"init", "--quiet", "--initial-branch=template"}, {"add", "--all"}} {

@@ -3,8 +3,8 @@
 //	go run ./cmd/new ../orders --module github.com/acme/orders --entity order --fields 'customer:string! total_cents:int64'
 //
 // It copies the committed files, renames the module, the service, the PostgreSQL schema
-// and the error domain in all of them, generates what is generated, and makes a git
-// repository. The first commit is on the branch template, as it was rendered; your work
+// and the error domain in all of them, runs the generators, and makes a git repository.
+// The first commit has the rendered files. It is on the branch template, and your work
 // begins on main. template.json records the options.
 //
 // With --upgrade it brings a service that it made to the present version of this template:
@@ -146,7 +146,7 @@ func parse(args []string) (a options, m mode, err error) {
 	return a, m, err
 }
 
-// list returns the parts of --with.
+// list returns the parts in the value of --with or --without.
 func list(text string) (parts []string) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part != "" && !slices.Contains(parts, part) {

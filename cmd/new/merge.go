@@ -132,11 +132,10 @@ func (m merging) generators() [][]string {
 	return slices.Concat([][]string{first}, m.further, [][]string{first})
 }
 
-// mergeInto merges a commit or branch into what a worktree has checked out. Of a
+// mergeInto merges a commit or branch into what a worktree has checked out. In a conflict of a
 // generated file it takes the service's side; if the file has its own generator, it keeps the
-// lines of both sides until that runs. The
-// released contract is the service's own. template.json is the template's, because it says
-// what was rendered.
+// lines of both sides until the generator runs. It takes the released contract of the service,
+// and template.json of the template, which says what was rendered.
 func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 	failure := command(ctx, tree, "git", append(identity(ctx, tree), "merge", "--no-commit", "--no-ff", from)...)
 	if err := command(ctx, tree, "git", "rev-parse", "--verify", "--quiet", "MERGE_HEAD"); err != nil {
@@ -213,7 +212,7 @@ func take(ctx context.Context, tree, commit, name string) error {
 }
 
 // unite stages the lines of both sides of a file with conflicts. Until its own generator
-// has run, others can read there what either side has added.
+// has run, other generators can read there what either side has added.
 func unite(ctx context.Context, tree, name string) error {
 	if err := command(ctx, tree, "git", "-c", "merge.conflictStyle=merge", "checkout", "--merge", "--", name); err != nil {
 		return take(ctx, tree, "HEAD", name) // one side has removed it
@@ -233,7 +232,7 @@ func unite(ctx context.Context, tree, name string) error {
 var border = regexp.MustCompile(`(?m)^(<{7}|={7}|>{7})( .*)?\n`)
 
 var (
-	// made matches the paths of what make generate makes.
+	// made matches the paths of the files that make generate writes.
 	made = regexp.MustCompile(`^api/.*\.pb(\.gw)?\.go$|^api/openapi\.json$|^internal/store/internal/sqlcgen/|^deploy/names\.sh$|^deploy/observe/(monitoring/|dashboard\.json$)`)
 	// mark matches the first line of a generated file, and the go command that makes it.
 	mark = regexp.MustCompile(`(?m)^\W*Code generated (?:by (go (?:test|run) .*)[.;]|.*) DO NOT EDIT\.`)

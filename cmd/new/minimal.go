@@ -30,8 +30,8 @@ var exampleFiles = []string{
 	"options/*/videos.go", "options/*/queries/videos.sql", "options/*/internal/sqlcgen/videos.sql.go",
 }
 
-// isOfExample reports whether a lean service is without a file, which has no marks any
-// more: it is one of the example, or a test that needs it, which has a word of the example.
+// isOfExample reports whether a lean service leaves out a file, whose content has no marks: it is a
+// file of the example, or a test with a word of the example, which needs the example.
 func isOfExample(name, content string) bool {
 	return isBelow(name, exampleFiles) || strings.HasSuffix(name, "_test.go") && exampleWords.MatchString(ofService.ReplaceAllString(content, ""))
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A minimal service is without the example and the tests that need it, and has all else.
+// A lean service has all files, without the example and the tests that need the example.
 func TestIsOfExample(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -120,7 +120,7 @@ func TestWrongOptions(t *testing.T) {
 	}
 }
 
-// The name of a service is the last part of its module's path, and a major version is none.
+// The name of a service is the last part of its module's path, without a major version.
 func TestServiceOfModule(t *testing.T) {
 	t.Parallel()
 	for module, want := range map[string]string{
@@ -224,7 +224,7 @@ func TestAskAgain(t *testing.T) {
 }
 
 // Rows and points with a link to what is left out are gone. In a sentence such links become text, or
-// leave a list of links. No others do.
+// leave a list of links. Other links stay.
 func TestUnlink(t *testing.T) {
 	t.Parallel()
 	left := []string{"docs/decisions", "lab", "README.zh-CN.md"}

@@ -73,7 +73,7 @@ func serviceOf(module string) string {
 	return strings.TrimRight(name[:min(len(name), 20)], "-")
 }
 
-// notOfService matches what the name of a service does not have.
+// notOfService matches characters that the name of a service must not have.
 var notOfService = regexp.MustCompile(`[^a-z0-9]+`)
 
 // topic returns the topic of the service's events, as cmd/entity names it. Services of one project share

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// parts are the files and folders that a lean service does without, by the name of the part. A
+// parts are the files and folders of the parts that a lean service may leave out, by their names. A
 // star stands for any part of a name. In other files, comments mark the lines about a part:
 // "only PART" at the end of a line, or "only PART: begin" and "only PART: end" on lines around
 // them. A new service has no marks.
@@ -93,8 +93,8 @@ var marker = func() *regexp.Regexp {
 	return regexp.MustCompile(`[ \t]*(?:<!--` + what + ` -->|(?://|#|--)` + what + `$)`)
 }()
 
-// unmark removes the marks from a text, and what they say is only for a part that is left
-// out. Parts that begin in another one end there.
+// unmark removes the marks from a text, with the lines that are marked for a part that is left
+// out. A part that begins in another part ends there.
 func unmark(text string, without []string) (string, error) {
 	var kept strings.Builder
 	var open []string

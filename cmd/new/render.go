@@ -81,7 +81,7 @@ func (r *renderer) copy() error {
 	if r.options.offered, err = r.from.optionNames(); err != nil {
 		return err
 	}
-	var left []string // out
+	var left []string // the paths that are left out
 	for _, part := range r.options.without() {
 		left = append(left, parts[part]...)
 		left = append(left, devDir+"/"+part+".go", devDir+"/"+part+"_test.go")

@@ -30,9 +30,9 @@ type service struct {
 	root string
 	base string // the newest commit of the branch template
 	head string // the newest commit of the current branch, with what was recalled and adopted
-	// start is that commit of the branch itself.
+	// start is the newest commit of the current branch itself.
 	start string
-	// adopted says that base has entities of the service that it had not before.
+	// adopted reports whether adopt has added entities of the service to base.
 	adopted bool
 	local   string // the commit of refs/heads/template, or "" if only the remote has the branch
 	work    string // a temporary folder
@@ -191,7 +191,7 @@ func (s *service) findBranch(ctx context.Context) error {
 	return nil
 }
 
-// advice says what may help a shallow clone.
+// advice returns a hint for a shallow clone, or "".
 func (s *service) advice(ctx context.Context) string {
 	if shallow, err := output(ctx, s.root, "git", "rev-parse", "--is-shallow-repository"); err != nil || shallow != "true" {
 		return ""

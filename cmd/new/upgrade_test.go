@@ -110,7 +110,7 @@ func TestServiceIsRefused(t *testing.T) {
 	}
 }
 
-// The newer one of template and origin/template is upgraded.
+// An upgrade begins at the newer of template and origin/template.
 func TestNewerBranchIsTaken(t *testing.T) {
 	t.Parallel()
 	dir := newService(t)
@@ -304,7 +304,7 @@ func main() {
 }
 
 // A merge leaves the migrations of a service as they are, although the branch named
-// template has them without the owner's edits.
+// template deletes them.
 func TestMergeKeepsOwnMigrations(t *testing.T) {
 	t.Parallel()
 	dir := newService(t)

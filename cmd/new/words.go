@@ -39,7 +39,7 @@ const untouched = `pg_catalog|catalog_xmin|current_catalog|information_schema_ca
 const example = `[Vv]ideos?|VIDEOS?|[Ff]ilms?|FILMS?|[Cc]atalogs?|CATALOGS?`
 
 // replace returns what the new service says for the word of the example that is at
-// source[at[0]:at[1]], and false if that is part of a longer word.
+// source[at[0]:at[1]], and false if the word is part of a longer one.
 func (w words) replace(source string, at []int, k kind) (string, bool) {
 	old := source[at[0]:at[1]]
 	left, right := source[max(0, at[0]-nearby):at[0]], source[at[1]:]
@@ -81,11 +81,11 @@ func (w words) replace(source string, at []int, k kind) (string, bool) {
 // nearby is how many bytes before a word tell its form.
 const nearby = 80
 
-// escape matches the end of a tab or the end of a line in a string.
+// escape matches the escape sequence of a tab or of a line end, at the end of a text.
 var escape = regexp.MustCompile(`[^\\](?:\\\\)*\\[tnr]$`)
 
-// version matches the rest of a package of Go that is called after one of protobuf: the v1
-// of videov1.
+// version matches the version in the name of a Go package that protobuf generates: the v1 of
+// videov1.
 var version = regexp.MustCompile(`^v[0-9]`)
 
 // form is how the parts of a name are joined.

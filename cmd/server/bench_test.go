@@ -12,9 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BenchmarkIdle measures a server that has nothing to do: from its start until
-// it is ready, its resident memory, and how many queries a second it
-// makes.
+// BenchmarkIdle measures a server that has nothing to do: the time from its start
+// until it is ready, its resident memory, and its queries per second.
 func BenchmarkIdle(b *testing.B) {
 	s := newStack(b)
 	if _, err := s.pool.Exec(b.Context(), fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", s.pool.Config().ConnConfig.Database)); err != nil {
@@ -39,8 +38,8 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// queries counts those in the log of the database server, from a database
-// whose own are not logged.
+// queries counts the queries in the log of the database server. It connects to
+// another database, whose queries are not logged.
 func queries(b *testing.B, s *stack) (n float64) {
 	b.Helper()
 	cfg := s.pool.Config().ConnConfig.Copy()
@@ -71,7 +70,7 @@ func residentMB(b *testing.B, pid int) float64 {
 	return kB / 1024
 }
 
-// stop sends SIGTERM and returns how long the server took to end, and how it did.
+// stop sends SIGTERM and returns how long the server took to end, and its error.
 func (p *process) stop(t testing.TB) (time.Duration, error) {
 	t.Helper()
 	start := time.Now()

@@ -18,7 +18,7 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// vouched returns a bearer token of a caller as Cloud Run's IAM leaves it: without its signature.
+// vouched returns the bearer token of a caller as Cloud Run forwards it after the check of IAM: without its signature.
 func vouched(t *testing.T, email string) string {
 	t.Helper()
 	claims, err := json.Marshal(map[string]any{"sub": "sub of " + email, "email": email, "email_verified": true})
@@ -28,7 +28,7 @@ func vouched(t *testing.T, email string) string {
 	return "Bearer e30." + base64.RawURLEncoding.EncodeToString(claims) + ".SIGNATURE_REMOVED_BY_GOOGLE"
 }
 
-// With AUTH=iam the server trusts that Cloud Run has asked, and only counts.
+// With AUTH=iam the server relies on the check of Cloud Run, and only limits the rate of each address.
 func TestServerCountsCallersBehindIAM(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -77,8 +77,8 @@ func send(t *testing.T, method, url, body string, header http.Header) (int, stri
 	return response.StatusCode, string(text)
 }
 
-// A port that authenticates nobody is for this machine, and refuses pages that call by a name
-// of their own, unless the operator has named the hosts.
+// A port without authentication listens on loopback only, and refuses requests for another host,
+// unless ALLOWED_HOSTS names the host.
 func TestPortsWithoutAuthenticationAreLocal(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

@@ -21,7 +21,7 @@ import (
 	"example.com/videocatalog/internal/app"
 )
 
-// personURL is the database as a new user of the role support_ro sees it, who may only look.
+// personURL returns the URL of the database for a new user with the role support_ro, which only reads.
 func (s *stack) personURL(t *testing.T) string {
 	t.Helper()
 	address, err := url.Parse(s.url)

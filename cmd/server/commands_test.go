@@ -20,8 +20,8 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// publish publishes a message to the topic of the videos, as some other
-// program might.
+// publish publishes a message to the topic of the videos, as another program
+// could.
 func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 	t.Helper()
 	client, err := s.pubsub.Client(t.Context(), project)

@@ -17,7 +17,7 @@ import (
 )
 
 // Calls that wait for a lock hold all connections that calls may have. The
-// publisher, the projector and the probes of the process have their own.
+// publisher, the projector and the probes have connections of their own.
 func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -35,12 +35,12 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // where the test has failed
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // only after the test has failed
 	if _, err := tx.Exec(t.Context(), "SELECT FROM video_catalog.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/")); err != nil {
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // of which they wait for a half
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // calls may wait for half of it
 	var calls sync.WaitGroup
 	defer func() { cancel(); calls.Wait() }()
 	for range 50 {

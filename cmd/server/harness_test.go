@@ -22,8 +22,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// limits is the variable with which this test binary is the program. It has fields of the Config,
-// as JSON, for tests that cannot wait for a timeout.
+// limits is an environment variable that makes this test binary run the program. Its value has
+// fields of the Config, as JSON, for tests that cannot wait for a timeout.
 const limits = "LIMITS_UNDER_TEST"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ const project = "test-project"
 // stack is what a server needs: a database with the schema, and Pub/Sub.
 type stack struct {
 	url        string
-	migrateURL string        // the same database, without the pooler that may be between
+	migrateURL string        // the same database, without a pooler in between
 	pool       *pgxpool.Pool // for the test itself
 	pubsub     *localbroker.Server
 }
@@ -54,7 +54,7 @@ func newStack(t testing.TB) *stack {
 	return &stack{url: target, migrateURL: storetest.Direct(t, target), pool: pool, pubsub: newBroker(t)}
 }
 
-// newBroker is a Pub/Sub with the topic and the subscription of the service.
+// newBroker starts a Pub/Sub server with the topics and the subscriptions of the service.
 func newBroker(t testing.TB) *localbroker.Server {
 	t.Helper()
 	broker, err := localbroker.Start()
@@ -87,7 +87,7 @@ func (s *stack) environ(extra ...string) []string {
 // process is a running server.
 type process struct {
 	cmd     *exec.Cmd
-	listens string // on which host; empty or ::, on all
+	listens string // the host of its port; empty or :: is every host
 	addr    string
 	conn    *grpc.ClientConn
 
@@ -112,7 +112,7 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	go p.read(stderr, started)
 	t.Cleanup(func() {
 		if p.conn != nil {
-			_ = p.conn.Close() // whatever the test did to the server
+			_ = p.conn.Close() // the server may have closed it
 		}
 		if p.cmd.ProcessState == nil {
 			_ = p.cmd.Process.Kill() // it may have ended by itself
@@ -148,7 +148,7 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	return p
 }
 
-// read keeps the log, and returns the address once it is told.
+// read keeps the log, and sends the address of the server to started.
 func (p *process) read(stderr io.Reader, started chan<- string) {
 	defer close(p.eof)
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -162,7 +162,7 @@ func (p *process) read(stderr io.Reader, started chan<- string) {
 	}
 }
 
-// wait waits for the end and returns how it was.
+// wait waits for the end of the process and returns its error.
 func (p *process) wait() error {
 	<-p.eof
 	return p.cmd.Wait()

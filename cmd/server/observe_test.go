@@ -67,7 +67,7 @@ func (c *collector) Export(_ context.Context, request *collectorpb.ExportTraceSe
 	return &collectorpb.ExportTraceServiceResponse{}, nil
 }
 
-// traces are the spans of each trace.
+// traces returns the spans of each trace, by its id.
 func (c *collector) traces() map[string][]*tracepb.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *collector) traces() map[string][]*tracepb.Span {
 	return traces
 }
 
-// paths writes each span of a trace with those above it: "outermost > … > span".
+// paths returns each span of a trace with its parents: "outermost > … > span".
 func paths(spans []*tracepb.Span) []string {
 	byID := make(map[string]*tracepb.Span)
 	for _, span := range spans {
@@ -98,8 +98,8 @@ func paths(spans []*tracepb.Span) []string {
 }
 
 // One trace goes from the caller through the transaction, the outbox, the
-// broker and the projector into the catalog; whether it is recorded is what the
-// caller has decided, and nothing else is.
+// broker and the projector into the catalog. It is recorded only if the caller
+// has sampled it.
 func TestOneTraceFromCallToCatalog(t *testing.T) {
 	t.Parallel()
 	c, s := newCollector(t), newStack(t)
@@ -167,7 +167,7 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 	if text := fmt.Sprint(traces); strings.Contains(text, "ecret") {
 		t.Error("the spans tell what the video says")
 	}
-	// The broker has it too, for consumers of others, with the decision of each caller.
+	// The messages have the trace too, for consumers of other services, with the decision of each caller.
 	var flags []string
 	for _, message := range s.pubsub.Published() {
 		if got := message.Attributes["traceparent"]; got != "" {
@@ -219,7 +219,7 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 	}
 }
 
-// private is the address of the private port, which the log tells.
+// private returns the address of the private port, which it reads from the log.
 func (p *process) private(t *testing.T) (addr string) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the private port is open", func() bool {
@@ -275,8 +275,8 @@ func labelsOf(scrape string) map[string][]string {
 	return labels
 }
 
-// The private port has the metrics of the whole U, each of which is documented
-// with its labels, and what it has is not on the public port.
+// The private port has the metrics of all packages, each documented with its labels.
+// The public port has neither metrics nor profiles.
 func TestPrivatePortIsPrivate(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

@@ -48,7 +48,7 @@ func (s *stack) blockEvent(t *testing.T, id string) (eventID string) {
 	return eventID
 }
 
-// quarantineMany sets messages aside, which this build cannot decode, with ids from 1.
+// quarantineMany stores messages that this build cannot decode in the quarantine, with ids from 1.
 func (s *stack) quarantineMany(t *testing.T, n int) {
 	t.Helper()
 	if _, err := s.pool.Exec(t.Context(), `
@@ -59,8 +59,8 @@ func (s *stack) quarantineMany(t *testing.T, n int) {
 	}
 }
 
-// The status shows what is stuck and why. A retry of all has them due, in one transaction that says
-// who did it and why, and a second one finds nothing to do.
+// The status shows what is stuck and why. A retry of all makes them due in one transaction, which
+// records who did it and why. A second retry finds nothing to do.
 func TestStatusAndRetryOfAll(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -162,8 +162,8 @@ func TestNoChangeWithoutItsAudit(t *testing.T) {
 	}
 }
 
-// Somebody who may only look can count what an action would change. The action is refused, and
-// the message says that it is for want of a privilege.
+// A user who may only read can count what an action would change. The action itself is refused,
+// and the message says that the permission is missing.
 func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -204,7 +204,7 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 	}
 }
 
-// A skip names its event, so a colleague who was faster has not made it skip the next one.
+// A skip names its event. If a colleague has skipped that event before, the next event stays.
 func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

@@ -23,12 +23,12 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// SIGTERM under gRPC, REST and stream load: every request that was accepted is
-// answered, what was written is published once, and the process ends in time.
+// SIGTERM under gRPC, REST and stream load: every request that was accepted gets its
+// response, every event is published once, and the process ends in time.
 func TestStopUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, limits+`={"Outbox": {"StopTimeout": 2400000000}}`) // on a busy machine half of the default may pass without a pass
+	p := s.start(t, limits+`={"Outbox": {"StopTimeout": 2400000000}}`) // on a busy machine half of the default may end before a pass
 	var created atomic.Int64
 	var clients sync.WaitGroup
 	for range 4 {
@@ -92,9 +92,9 @@ func (s *stack) checkPublishedOnce(t *testing.T) {
 	}
 }
 
-// notAccepted reports whether a client has to conclude that nobody took its request: over
+// notAccepted reports whether an error means that the server did not take the request: over
 // HTTP/1.1 an idle connection may be closed while a request is sent on it. The rows that the
-// test counts show whether it was taken all the same.
+// test counts show if the server took it all the same.
 func notAccepted(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial" ||
@@ -162,7 +162,7 @@ func TestRolesRunApart(t *testing.T) {
 	}
 }
 
-// A database without the schema is refused, in one sentence.
+// A database that lacks a migration is refused, in one sentence.
 func TestSchemaThatIsTooOldIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

@@ -22,7 +22,7 @@ func videos() app.Registration {
 	return app.Registration{
 		AggregateType: event.AggregateVideo,
 		Services: func(b app.Backend) ([]port.Service, error) {
-			// Calls that wait leave room for others, and end in half of the time of a stop.
+			// Waiting calls are at most half of all calls, and end in half of the drain timeout.
 			waits := server.CatalogConfig{MaxWaiting: b.Port.MaxCalls / 2, DrainWait: b.Port.DrainTimeout / 2}
 			reads := server.Catalog(waits, catalog.Over(b.Queries), catalog)
 			return []port.Service{server.Videos(store.NewVideos(b.Commands, b.Wake)), reads}, nil

@@ -67,7 +67,7 @@ CREATE TABLE video_catalog.outbox_blocked (
 	aggregate_type text COLLATE "C" NOT NULL,
 	aggregate_id text COLLATE "C" NOT NULL,
 	lane smallint NOT NULL,
-	head_seq bigint NOT NULL DEFAULT 0, -- no event of it is or will be deferred below; the first one behind is the head
+	head_seq bigint NOT NULL DEFAULT 0, -- no event of the aggregate is or will be deferred below it; the first from it on is the head
 	attempts int NOT NULL, -- how often the head was refused; 0 after a retry or a skip by a person
 	next_retry_at timestamptz, -- NULL if parked, until a person retries or skips the head
 	parked_at timestamptz,
@@ -93,7 +93,7 @@ CREATE TABLE video_catalog.outbox_lanes (
 	lane smallint PRIMARY KEY,
 	token bigint NOT NULL DEFAULT 0, -- the fence: drawn at random by the claimer; 0 after the release
 	leased_until timestamptz NOT NULL DEFAULT '-infinity', -- a release writes the current time: the lane served longest ago comes first
-	settled_seq bigint NOT NULL DEFAULT 0, -- the highest of a settlement; it only helps to find work, because an event that commits late is below
+	settled_seq bigint NOT NULL DEFAULT 0, -- the highest seq of a settlement; it only helps to find work, because an event that commits late is below it
 	floor_seq bigint NOT NULL DEFAULT 0, -- no pending row is or will be at or below it; claims read from here
 	mark_seq bigint NOT NULL DEFAULT 0, -- the highest possible next floor, after every transaction before mark_xid has ended
 	mark_xid xid8 NOT NULL DEFAULT '0'
@@ -133,7 +133,7 @@ BEGIN
 			created := created + 1;
 		END IF;
 	END LOOP;
-	DELETE FROM video_catalog.outbox_skipped s WHERE s.create_time < now() - keep - interval '1 day'; -- before a DROP makes the writers wait; the event is older than its note
+	DELETE FROM video_catalog.outbox_skipped s WHERE s.create_time < now() - keep - interval '1 day'; -- first, because a DROP makes the writers wait; an event is older than its note
 	FOR old IN
 		SELECT p.relname
 		FROM (
@@ -174,8 +174,8 @@ GRANT SELECT, UPDATE ON video_catalog.outbox_lanes TO video_catalog_rw;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog TO video_catalog_rw;
 GRANT EXECUTE ON FUNCTION video_catalog.cause(text) TO support_ro;
 
--- For support, column by column for tables with payloads. The content of an event or a broken message is for programs. A
--- later version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
+-- For support, column by column for tables with payloads. The content of an event or a broken message is for programs, and
+-- later versions may have personal data in it that nobody has checked. So a new column is closed until it is granted.
 GRANT SELECT ON video_catalog.outbox_blocked, video_catalog.outbox_skipped, video_catalog.outbox_lanes TO support_ro;
 GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent, caller, causation_id, correlation_id)
 	ON video_catalog.outbox TO support_ro;

@@ -1,6 +1,6 @@
 -- +goose Up
--- The query side: what it needs beside the tables of its projections. It knows the schema video_catalog only by its events,
--- so the two schemas could be in two databases.
+-- The query side: what it needs beside the tables of its projections. It gets only events from the schema video_catalog, so
+-- the two schemas could be in two databases.
 CREATE SCHEMA video_catalog_read;
 
 CREATE TABLE video_catalog_read.inbox (

@@ -26,7 +26,7 @@ COMMENT ON TABLE video_catalog.videos IS 'The aggregates. The lock of a row is t
 COMMENT ON COLUMN video_catalog.videos.release_year IS '0 if not known.';
 COMMENT ON COLUMN video_catalog.videos.duration_ms IS 'Running time in milliseconds; 0 if not known.';
 COMMENT ON COLUMN video_catalog.videos.version IS '1 after the creation, +1 with every change; equal to the version of the last event.';
-COMMENT ON COLUMN video_catalog.videos.purge_time IS 'When the content was erased; NULL if it was not. The row stays as a tombstone, so that its id and its versions are not used again.';
+COMMENT ON COLUMN video_catalog.videos.purge_time IS 'When the content was erased; NULL if it was not. The row stays as a tombstone until tombstones_prune deletes it, so that its id and its versions are not used again.';
 
 -- One index per order and filter that ListVideos offers.
 CREATE INDEX videos_create_time ON video_catalog.videos (create_time, id);

@@ -21,7 +21,7 @@ CREATE TABLE video_catalog_read.video_projection (
 
 COMMENT ON TABLE video_catalog_read.video_projection IS 'The newest known state of every video, also of hidden and deleted ones: with their version, a late event cannot bring them back.';
 COMMENT ON COLUMN video_catalog_read.video_projection.visible IS 'Whether the video is in the catalog: published and not deleted.';
-COMMENT ON COLUMN video_catalog_read.video_projection.deleted IS 'A tombstone.';
+COMMENT ON COLUMN video_catalog_read.video_projection.deleted IS 'Whether the video is deleted or purged.';
 COMMENT ON COLUMN video_catalog_read.video_projection.version IS 'The version of the event that this row was built from.';
 COMMENT ON COLUMN video_catalog_read.video_projection.event_id IS 'The id of that event; NULL if a repair wrote the row.';
 COMMENT ON COLUMN video_catalog_read.video_projection.search IS 'Words of title (A), tags (B) and description (C), and parts of words of the title (D), as internal/search writes them. Empty while not visible.';

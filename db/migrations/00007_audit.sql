@@ -18,12 +18,12 @@ CREATE TABLE video_catalog.audit (
 
 COMMENT ON TABLE video_catalog.audit IS 'What operators did to this side: a row per transaction. Roles of the service can append to it, and change nothing.';
 COMMENT ON COLUMN video_catalog.audit.action_id IS 'One action. One on many items has several transactions, and a row for each.';
-COMMENT ON COLUMN video_catalog.audit.actor IS 'Who did it, as the command or the console was told: an operating-system user and host.';
+COMMENT ON COLUMN video_catalog.audit.actor IS 'Who did it, as the command or the console was told; by default an operating-system user and host.';
 COMMENT ON COLUMN video_catalog.audit.via IS 'command or console.';
 COMMENT ON COLUMN video_catalog.audit.database_user IS 'Who did it, as PostgreSQL knows: no client can set it.';
 COMMENT ON COLUMN video_catalog.audit.items IS 'How many items this transaction changed.';
 COMMENT ON COLUMN video_catalog.audit.before IS 'An array of these items, as they were before. Payloads are not in it.';
-COMMENT ON COLUMN video_catalog.audit.after IS 'An array of these items, as this transaction has left them. Empty if the action says it: a deleted message is gone, a requeued aggregate is due.';
+COMMENT ON COLUMN video_catalog.audit.after IS 'An array of these items, as this transaction has left them. Empty if the action says it: a deleted message is gone, a retried aggregate is due.';
 
 CREATE TABLE video_catalog_read.audit (LIKE video_catalog.audit INCLUDING ALL);
 

@@ -39,7 +39,7 @@ END $$;
 -- +goose StatementEnd
 
 -- Deletes at most max_rows tombstones of videos that were purged longer ago than older_than, and returns how many. It deletes
--- none while an erasure is as old: outbox_erase needs the row. Nobody can use it to delete what was purged lately: the time
+-- none while an erasure of that age is left: outbox_erase needs the row. Nobody can use it to delete a recent tombstone: the time
 -- is at least 30 days. SECURITY DEFINER, because the service itself may not delete videos.
 -- +goose StatementBegin
 CREATE FUNCTION video_catalog.tombstones_prune(older_than interval, max_rows int) RETURNS bigint
@@ -60,8 +60,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 	SELECT count(*) FROM gone
 $$;
 
--- The same for the catalog, where a tombstone counts from when it was last written. Another tombstone, without a purge, has the
--- content of its video.
+-- The same for the catalog, by the time when a tombstone was last written. The entry of a video that is deleted and not purged
+-- has a title, and stays.
 CREATE FUNCTION video_catalog_read.tombstones_prune(older_than interval, max_rows int) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 	WITH gone AS (

@@ -12,7 +12,7 @@ LIMIT @max_rows;
 
 -- name: ListBlocked :many
 -- Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty text
--- matches all, and so does a cause that is a part of the error. With parked it returns only those that wait for a person.
+-- matches all. cause matches a cause, or a part of an error. With parked it returns only aggregates that wait for a person.
 SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.cause::text AS cause, b.parked_at,
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version,
 	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time, count(*) OVER () AS total
@@ -31,9 +31,9 @@ ORDER BY b.aggregate_type, b.aggregate_id
 LIMIT @max_rows;
 
 -- name: RetryBlocked :one
--- Makes blocked aggregates due immediately, and returns how many it has changed: not those that another person has made due.
--- The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds other
--- attempts, and so does not park the event again.
+-- Makes blocked aggregates due immediately, and returns how many it has changed: not aggregates that another person has made due.
+-- The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds
+-- that the attempts have changed, and does not park the event again.
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at
 	FROM (SELECT unnest(@types::text[]) AS aggregate_type, unnest(@ids::text[]) AS aggregate_id) named

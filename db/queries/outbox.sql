@@ -18,8 +18,8 @@ FROM event;
 
 -- name: LeaseLane :one
 -- Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
--- of the database. Work is a pending event or an aggregate that is due. A lease that ends later than in twice its duration was
--- taken before the clock was set back. The search for work starts behind settled_seq: the last settlements
+-- of the database. Work is a pending event or an aggregate that is due. A lease that ends in more than twice its duration was
+-- taken before the clock was set back. The search for work starts behind settled_seq, because the last settlements
 -- have deleted the rows before it. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
 UPDATE video_catalog.outbox_lanes
 SET token = @token, leased_until = clock_timestamp() + @lease_for::interval
@@ -80,7 +80,7 @@ WHERE d.bytes_before < @max_bytes::bigint;
 -- name: ReadPending :many
 -- Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
 -- which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
--- the aggregate is blocked. It is a statement of its own: its snapshot must be newer than the lock of the lane.
+-- the aggregate is blocked. The query is a statement of its own: its snapshot must be newer than the lock of the lane.
 WITH span AS MATERIALIZED (
 	SELECT min(p.seq) AS head, coalesce(min(p.seq) FILTER (WHERE p.bytes >= @max_bytes::bigint), max(p.seq)) AS tail
 	FROM (
@@ -125,8 +125,8 @@ WITH gone AS (
 INSERT INTO video_catalog.outbox_deferred SELECT gone.* FROM gone;
 
 -- name: BlockAggregate :exec
--- Blocks an aggregate until retry_in from now, or with park until a person acts. The deferred event was refused as its head.
--- If it is no longer there, or the attempts have changed, a person was quicker.
+-- Blocks an aggregate until retry_in from now, or with park until a person acts. Its deferred event at seq was refused. If that
+-- event is no longer there, or the attempts have changed, a person was faster, and nothing changes.
 INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error)
 SELECT d.aggregate_type, d.aggregate_id, d.lane, d.seq, @attempts::int,
 	CASE WHEN @park::bool THEN NULL ELSE clock_timestamp() + @retry_in::interval END,

@@ -1,7 +1,7 @@
 -- name: MeasureOutbox :one
 -- Measures the backlog without reading all of it. It returns when the oldest event in a lane happened; the epoch means none.
--- Events that are published again do not count for that: they happened long ago, and are not late. It counts pending events,
--- blocked aggregates and parked aggregates, each up to max_counted.
+-- Events that are published again do not count for that: they happened long ago, and are not late. It counts events that are
+-- pending or deferred, blocked aggregates and parked aggregates, each up to max_counted.
 WITH lanes AS (
 	SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
 )

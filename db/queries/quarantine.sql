@@ -26,8 +26,8 @@ ORDER BY items DESC, q.cause
 LIMIT @max_rows;
 
 -- name: ListQuarantine :many
--- Returns messages in the order in which they were quarantined, and how many match, without their payloads, which are large, and
--- which support_ro may not read. An empty text matches all. An id is the id of an event, or the number of a message.
+-- Returns messages in the order in which they were quarantined, and how many match. It leaves out payloads: they are large, and
+-- support_ro may not read them. An empty text matches all. An id is the id of an event, or the number of a message.
 WITH matching AS (
 	SELECT q.id, count(*) OVER () AS total
 	FROM video_catalog_read.quarantine q

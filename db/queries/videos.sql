@@ -75,7 +75,7 @@ LIMIT @max_rows;
 
 -- name: FindVideoVersions :many
 -- Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an empty
--- table would scan all of it until it is analyzed.
+-- table would scan the whole table until it is analyzed.
 SELECT p.video_id, p.version, p.event_id
 FROM unnest(@ids::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
@@ -83,7 +83,7 @@ CROSS JOIN LATERAL (
 ) p;
 
 -- name: ProjectVideo :exec
--- Writes the row, unless it has this version of an event with a greater id, or a later version.
+-- Writes the row, unless it has a later version, or the same version from a repair or an event whose id is not smaller.
 INSERT INTO video_catalog_read.video_projection AS p (
 	video_id,
 	event_id,

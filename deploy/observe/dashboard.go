@@ -101,7 +101,7 @@ func (p page) layout() []place {
 	return places
 }
 
-// cloud makes the dashboard of Cloud Monitoring. Its documentation does not say how the template of a legend names a label with dots. Without a template, a chart shows all labels.
+// cloud makes the dashboard of Cloud Monitoring. Its documentation has no legend template for a label with dots, so such a chart shows all labels.
 func (p page) cloud(m metrics) (*dashboards.Dashboard, error) {
 	d := &dashboards.Dashboard{DisplayName: p.Title, MosaicLayout: &dashboards.MosaicLayout{Columns: gridWidth}}
 	for _, at := range p.layout() {

@@ -58,8 +58,8 @@ func metricRows(t *testing.T) [][]string {
 	return rows
 }
 
-// documentedMetrics returns the series and the metrics in metrics.md, by name. In Prometheus, a histogram itself
-// is not a series. The metrics have the names of OpenTelemetry, too.
+// documentedMetrics returns the series and the metrics of the pages with metrics, by name. In Prometheus, a histogram
+// itself is not a series. The metrics have the names of OpenTelemetry, too.
 func documentedMetrics(t *testing.T) (series, metrics map[string]bool) {
 	t.Helper()
 	series, metrics = map[string]bool{}, map[string]bool{}
@@ -216,7 +216,7 @@ func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
 	known := map[string]bool{} // for example "projection repair # #", and "projection repair --all"
 	help := read(t, root+"/internal/app/help.go")
-	options, _ := filepath.Glob(root + "/options/*/*.go") // it is no bad pattern
+	options, _ := filepath.Glob(root + "/options/*/*.go") // the pattern is right
 	for _, path := range options {
 		help += read(t, path)
 	}

@@ -1,5 +1,5 @@
-// Command smoke tests a running service with a real gRPC client. The service must say that it serves, and do what the
-// checks of the other files ask for.
+// Command smoke tests a running service with a real gRPC client. The service must say that it serves, and pass the
+// checks of the other files of this package.
 //
 //	smoke [--timeout 3m] URL
 //
@@ -104,7 +104,7 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 
 func (bearer) RequireTransportSecurity() bool { return true }
 
-// serves waits until the server says that it serves, as grpc.health.v1.
+// serves waits for the connection, and checks by grpc.health.v1 that the server serves.
 func serves(ctx context.Context, conn *grpc.ClientConn) error {
 	answer, err := healthpb.NewHealthClient(conn).Check(ctx, new(healthpb.HealthCheckRequest), grpc.WaitForReady(true))
 	if err != nil {

@@ -1,5 +1,5 @@
-# What provision.sh and release.sh make, for those who keep their infrastructure in Terraform, but for what README.md lists.
-# Take one or the other.
+# The resources that provision.sh and release.sh make, with the differences that README.md lists. Use either these modules or
+# the scripts.
 #
 #   terraform apply -var project=my-project -var region=europe-west1 -var image=…@sha256:…
 
@@ -81,6 +81,6 @@ module "run" {
   image    = var.image
   emails   = module.iam.emails
   invokers = var.invokers
-  # A revision does not start before its secrets can be read, nor a loop before its topic is there.
+  # A revision must not start before it can read its secrets, nor before its topics exist.
   depends_on = [module.pubsub, module.secrets]
 }

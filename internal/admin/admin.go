@@ -41,14 +41,14 @@ type Group struct {
 	Sample  string    // the error of one item
 	Items   int64     // how many there are
 	Waiting int64     // how many of them wait for a person
-	Since   time.Time // when the first of those began to wait; zero if none waits
+	Since   time.Time // when the first of the waiting items began to wait; zero if none waits
 }
 
 // Blocked is an aggregate with an event that the broker refused, until all its events that
 // are deferred are published.
 type Blocked struct {
 	envelope.Aggregate
-	EventID   uuid.UUID `json:"event_id,omitzero"` // the first deferred event; uuid.Nil if none is, for example after a skip
+	EventID   uuid.UUID `json:"event_id,omitzero"` // the first deferred event; uuid.Nil without one, for example after a skip
 	EventType string    `json:"event_type"`
 	EventTime time.Time `json:"event_time,omitzero"` // when it happened
 	Version   int64     `json:"version"`
@@ -88,7 +88,7 @@ type Entry struct {
 }
 
 // NewEntry returns the entry of an action. selected says what the action is about, and becomes
-// JSON. The error is problem.Invalid for a wrong reason or actor, which it calls by their flags.
+// JSON. For a wrong reason or actor the error is problem.Invalid, and names the flag.
 func NewEntry(action string, selected any, actor Actor, reason string) (e Entry, err error) {
 	e = Entry{Actor: actor, Action: action, Reason: strings.TrimSpace(reason)}
 	if !isText(e.Reason, MaxReason) {

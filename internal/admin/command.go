@@ -16,7 +16,7 @@ import (
 // Operation has the flags and arguments of an operator's command.
 type Operation struct {
 	Args   []string // without the flags
-	Reason string   // for those who read the audit
+	Reason string   // of the action, for the audit
 	DryRun bool     // change nothing, and count what matches
 	JSON   bool
 	Actor  Actor
@@ -79,8 +79,8 @@ func NewPrinter(w io.Writer, asJSON bool) *Printer {
 	return &Printer{table: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0), json: asJSON}
 }
 
-// Row prints a value as JSON, or the cells that a table has of it, if any. A cell is one line: a
-// text from elsewhere may have characters that command the terminal.
+// Row prints a value as JSON, or its cells as a row of the table, if it has any. Control characters
+// become spaces: a text from elsewhere could command the terminal.
 func (p *Printer) Row(value any, cells ...string) {
 	if p.json {
 		p.err = cmp.Or(p.err, json.NewEncoder(p.table).Encode(value))

@@ -34,7 +34,7 @@ func TestParseName(t *testing.T) {
 	}
 }
 
-// An etag is read as it was written; anything else matches no version.
+// An etag is read as it was written. An empty etag matches any version, and any other text none.
 func TestParseEtag(t *testing.T) {
 	t.Parallel()
 	for etag, want := range map[string]int64{"": 0, Etag(1): 1, Etag(12345): 12345, "1": -1, `"0"`: -1, `"-1"`: -1, `"01"`: -1, `W/"1"`: -1, `"x"`: -1, `"*"`: -1} {
@@ -94,8 +94,8 @@ func subscription() *pubsubpb.Subscription {
 	}
 }
 
-// A mask changes fields inside a message and leaves the others: the update is
-// what it names, and without a mask what is not empty.
+// A mask changes fields inside a message and leaves the others. Without a mask, the
+// fields that are not empty change.
 func TestMaskGoesIntoMessages(t *testing.T) {
 	t.Parallel()
 	type field string
@@ -143,7 +143,7 @@ func TestMaskGoesIntoMessages(t *testing.T) {
 	}
 }
 
-// A path that goes into what is changed as a whole is refused by the name of both.
+// A path into a field that is changed as a whole is refused. The error names both.
 func TestMaskEndsAtValues(t *testing.T) {
 	t.Parallel()
 	all := []string{"labels", "push_config", "ack_deadline_seconds", "message_retention_duration", "message_transforms"}
@@ -223,7 +223,7 @@ func isInvalid(err error, field string) bool {
 	return ok && known.Kind == problem.Invalid && known.Field == field
 }
 
-// A token is of one request, whole, and has nothing that PostgreSQL cannot store.
+// A token is refused if it is of another request, is not whole, or has a character that PostgreSQL cannot store.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	request := &pubsubpb.ListTopicsRequest{Project: "one"}

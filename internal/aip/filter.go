@@ -12,9 +12,9 @@ import (
 )
 
 // Restriction describes what a filter may require of one field: the operator
-// and the kind of value, a token of text/scanner. Set applies the value. It
-// returns ErrUnsupported, or an error that names the rule, if it cannot use the
-// value.
+// and the kind of value, a token of text/scanner. Set applies the value. If Set
+// cannot use the value, it returns ErrUnsupported, or an error that names the
+// rule.
 type Restriction struct {
 	Operator rune // '=', at most once per field; or ':', any number of times
 	Kind     rune

@@ -54,8 +54,8 @@ func (u Update) paths() []string {
 	return mask.GetPaths()
 }
 
-// filled returns the paths of the fields that are not empty. A message with such
-// fields has their paths in place of its own. within ends in a dot, or is empty.
+// filled returns the paths of the fields that are not empty. If a message has fields
+// that are not empty, their paths replace its own. within ends in a dot, or is empty.
 func filled(message protoreflect.Message, within string) (paths []string) {
 	for i := range message.Descriptor().Fields().Len() {
 		field := message.Descriptor().Fields().Get(i)
@@ -126,11 +126,11 @@ func IsPartial(field protoreflect.FieldDescriptor) bool {
 	return field.Message() != nil && field.Cardinality() != protoreflect.Repeated && field.Message().ParentFile().Package() != "google.protobuf"
 }
 
-// Fields returns the fields that an update changes, wholly or in part. The paths
-// of the mask begin with them; "*" is all fields, and no mask is the fields that
-// are not empty (AIP-134). It ignores fields that only the server sets, so that a client may
-// send back what it read (AIP-161). all has the fields that can be changed, by
-// their names in proto. Any other path is problem.Invalid.
+// Fields returns the fields that an update changes, wholly or in part: the first
+// names in the paths of the mask. "*" is all fields, and no mask is the fields that
+// are not empty (AIP-134). Fields ignores fields that only the server sets, so that a client
+// may send back what it read (AIP-161). all has the fields that can be changed, by
+// their names in proto. Any other path of the mask is problem.Invalid.
 func Fields[F ~string](mask *fieldmaskpb.FieldMask, resource proto.Message, all []F) ([]F, error) {
 	u := Update{resource.ProtoReflect(), mask}
 	if u.isWhole() {
@@ -178,8 +178,8 @@ func checkPath(message protoreflect.MessageDescriptor, path string) error {
 }
 
 // Merged returns a copy of the current resource with the fields of the mask taken
-// from update. It is for resources with messages, of which an update can change a
-// part. Fields must have accepted the mask.
+// from update. It is for resources with messages, because an update can change a
+// part of a message. Fields must have accepted the mask.
 func Merged[M proto.Message](mask *fieldmaskpb.FieldMask, current, update M) M {
 	u := Update{update.ProtoReflect(), mask}
 	if u.isWhole() {

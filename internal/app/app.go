@@ -28,14 +28,14 @@ import (
 type Program struct {
 	Version       string
 	Registrations []Registration // one for each aggregate type
-	// Parts are the options of the service. Run fills their Settings, so a Program with parts
-	// runs one command.
+	// Parts are the options of the service. Run fills their Settings, so call it once for a
+	// Program with parts.
 	Parts  []Part
 	Config Config // replaces defaults of the packages
 }
 
-// Main runs the command that the arguments of the process name, and ends the process with
-// its exit code. SIGTERM and SIGINT end the command.
+// Main runs the command given by os.Args, and ends the process with the command's exit code.
+// SIGTERM and SIGINT end the command.
 func (p Program) Main() {
 	// gRPC writes plain text to stderr, for example when a client of a watch disconnects. The
 	// log of the service has a line for each failed call.
@@ -97,7 +97,7 @@ func (p Program) commands() map[string]Command {
 
 // The exit codes, as `server help` promises them.
 const (
-	ExitFailed  = 1 // anything else; what the output says is changed
+	ExitFailed  = 1 // any other failure; the output says what is changed
 	ExitUsage   = 2 // wrong arguments, or mistakes in the configuration; nothing is changed
 	ExitNothing = 3 // what was named does not exist; nothing is changed
 	ExitPartly  = 4 // some items could not be changed, the others are
@@ -107,7 +107,7 @@ const (
 // ErrDiffers means that a comparison has found differences.
 var ErrDiffers = errors.New("a projection differs from its owner")
 
-// UsageError makes err a mistake in the arguments of a command, or in the configuration.
+// UsageError returns err as a mistake in the arguments of a command or in the configuration.
 func UsageError(err error) error { return problem.Errorf(problem.Invalid, "%v", err) }
 
 // ExitCode returns the exit code for an error of [Program.Run]; 0 for none.

@@ -21,8 +21,8 @@ func migrate(ctx context.Context, s *Service, _ []string, stdout io.Writer) erro
 	return err
 }
 
-// drain publishes all pending events of aggregates that are not blocked. If a publisher has
-// died, drain waits until the leases of its lanes end.
+// drain publishes the events that are pending at its start, except events of blocked aggregates.
+// If a publisher has died, drain waits until the leases of its lanes end.
 func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error {
 	if err := s.Open(ctx, true, false); err != nil {
 		return err
@@ -33,7 +33,7 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 		return err
 	}
 	published, start := 0, time.Now()
-	for again := time.Tick(200 * time.Millisecond); ; { // another process has the lease
+	for again := time.Tick(200 * time.Millisecond); ; { // another process may have a lease
 		n, err := publisher.Drain(ctx)
 		published += n
 		if err != nil {

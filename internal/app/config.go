@@ -35,7 +35,7 @@ const (
 	authIAM = "iam"
 )
 
-// startTimeout is how long a database may take to say at the start whether it can be used.
+// startTimeout is how long the check of a database at the start may take.
 const startTimeout = 10 * time.Second
 
 // Config is what differs between services, and not between deployments. A zero field means
@@ -77,8 +77,8 @@ type config struct {
 	limits     Config // with the defaults
 }
 
-// readConfig reads the environment for a command. Its error has every mistake with the name of
-// the variable, and never a value, which may be a secret.
+// readConfig reads the environment for a command. Its error lists all mistakes by the names of the
+// variables, and shows no secret. Values of a wrong type are reported first, without the others.
 func (p Program) readConfig(command string, environ []string) (config, error) {
 	variables := env.ToMap(environ)
 	maps.DeleteFunc(variables, func(_, value string) bool { return value == "" })
@@ -104,8 +104,8 @@ func (p Program) readConfig(command string, environ []string) (config, error) {
 	return cfg, nil
 }
 
-// read fills a struct. The errors of the library name fields of Go and may show values. So each
-// error is replaced.
+// read fills a struct. The parse errors of the library name fields of Go and may show values, so
+// each of them is replaced.
 func read(settings any, variables map[string]string) (errs []error) {
 	err := env.ParseWithOptions(settings, env.Options{Environment: variables})
 	all, _ := errors.AsType[env.AggregateError](err)
@@ -126,7 +126,7 @@ func (c *config) limit() {
 		c.limits.Port.Hosts = c.hosts()
 	}
 	c.limits.Outbox, c.limits.Consumer, c.limits.Port = c.limits.Outbox.WithDefaults(), c.limits.Consumer.WithDefaults(), c.limits.Port.WithDefaults()
-	c.limits.Consumer.Workers = max(c.limits.Consumer.Workers, len(c.program.projected())) // each subscription has one for itself
+	c.limits.Consumer.Workers = max(c.limits.Consumer.Workers, len(c.program.projected())) // at least one for each subscription
 }
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
@@ -153,7 +153,7 @@ func (c config) isOpen() bool { return c.has(roleAPI) && c.Auth == authOff }
 // hosts returns the hosts of a port that authenticates nobody.
 func (c config) hosts() []string { return append([]string{"localhost"}, c.AllowedHosts...) }
 
-// listenAddr returns the address of the port. One that everybody may call is open to other
+// listenAddr returns the address of the port. A port that everybody may call is open to other
 // machines only if the operator has named the hosts.
 func (c config) listenAddr() string {
 	host := ""
@@ -181,8 +181,8 @@ func (c config) ownConnections() int32 {
 	return int32(min(workers, math.MaxInt16)) + 3
 }
 
-// commandWorkers returns how many transactions on the command side the consumer of a part runs at
-// the same time.
+// commandWorkers returns how many workers the consumers of a part have, each of which runs one
+// transaction on the command side at a time.
 func commandWorkers(subscribed []Subscription) int {
 	if len(subscribed) == 0 {
 		return 0
@@ -206,8 +206,8 @@ func (m *mistakes) of(setting string, err error) {
 	}
 }
 
-// check returns the mistakes in each value and between values. Only serve and drain need Pub/Sub,
-// and serve needs only the settings of its roles.
+// check returns the mistakes in each value and between values. drain requires PUBSUB_PROJECT, and
+// serve requires the settings of its roles.
 func (c config) check(command string) []error {
 	var m mistakes
 	roles := c.program.roles()
@@ -231,7 +231,7 @@ func (c config) check(command string) []error {
 			m = append(m, part.Check(command, c.Auth)...)
 		}
 	}
-	consumers := make(map[string]bool) // each would take the events of another with its name for duplicates
+	consumers := make(map[string]bool) // two with one name would take the events of each other for duplicates
 	for _, from := range c.program.subscriptions() {
 		m.unless(!consumers[from.Consumer], "two subscriptions have the consumer name %q", from.Consumer)
 		consumers[from.Consumer] = true
@@ -255,7 +255,7 @@ func (m *mistakes) checkServe(c config) {
 	m.unless(int32(c.DatabaseMaxConns) >= need, "DATABASE_MAX_CONNS (%d) must be at least %d: one per worker of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
 }
 
-// checkAuth checks AUTH, without which a process with other roles serves no calls.
+// checkAuth checks AUTH. Only the role api requires it: the other roles serve no calls.
 func (m *mistakes) checkAuth(c config) {
 	values := []string{authOff, authIAM}
 	for _, part := range c.program.Parts {

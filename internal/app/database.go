@@ -13,7 +13,7 @@ import (
 // side is one database of the service. Its pools connect when they are used, so that a side that
 // is not used need not be reachable. If both sides have the same URL, both have the same pools.
 type side struct {
-	calls *pgxpool.Pool // for API calls, which so never take the connections that the loops need; nil without the role api
+	calls *pgxpool.Pool // for API calls, so that they never take the connections of the loops; nil without the role api
 	own   *pgxpool.Pool // for the loops, the probes and everything else
 }
 
@@ -23,8 +23,8 @@ func (c config) sides() (commands, queries bool) {
 	return both || c.has(rolePublisher), both || c.has(roleProjector)
 }
 
-// Open connects to the sides that a process or a command uses, and checks their schema. The
-// connections are closed when it ends.
+// Open makes the pools, and checks the schemas of the sides that a process or a command uses. The
+// pools are closed when the command ends.
 func (s *Service) Open(ctx context.Context, commands, queries bool) (err error) {
 	if s.pools == nil {
 		s.pools = make(map[string]*pgxpool.Pool)
@@ -83,8 +83,8 @@ func (s *Service) readiness() map[string]func(context.Context) error {
 	return checks
 }
 
-// closePools closes the connections. If the database is unreachable, it takes long, because
-// of abandoned statements: see db.Open.
+// closePools closes the connections. If the database is unreachable, this may take seconds,
+// until the lost connections have ended: see db.Open.
 func (s *Service) closePools() {
 	for _, pool := range s.pools {
 		pool.Close()

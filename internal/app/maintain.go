@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	partitionsAhead  = 7                    // days of the outbox; maintenance may fail for that long before a person must act
+	partitionsAhead  = 7                    // days of the outbox; maintenance may fail for that long before commands fail
 	requestRetention = 25 * time.Hour       // of a request_id; the API promises 24 hours
 	auditRetention   = 366 * 24 * time.Hour // of the audit of operators' actions
 	// PruneRows is how many rows one transaction deletes. That takes far less than the 8 s
-	// that a transaction may take. Many small transactions would read the same deleted
+	// that a statement may take. Many small transactions would read the same deleted
 	// rows again and again, until a vacuum.
 	PruneRows           = 10_000
-	pruneQuarantineRows = 1_000 // the same, where a row may have 10 MB
+	pruneQuarantineRows = 1_000 // the same in the quarantine, where a row may have 10 MB
 	// maintainInterval and maintainRetry are the average pauses: after a maintenance that
 	// succeeded, and after one that failed.
 	maintainInterval = time.Hour
 	maintainRetry    = time.Minute
-	floorInterval    = 4 * time.Second // the same, of the floors of the outbox
+	floorInterval    = 4 * time.Second // the average pause between two calls of RaiseFloors
 	// maintainTimeout ends a statement whose connection has become silent. The database itself
 	// ends a statement after 8 s (docs/database.md).
 	maintainTimeout = 10 * time.Second
 )
 
-// Step runs one statement of a maintenance. It reports whether to call it again
-// immediately.
+// Step runs a short part of a maintenance, such as one statement. It reports whether to
+// call it again immediately.
 type Step func(context.Context) (more bool, err error)
 
 // Prune is a function that deletes at most maxRows rows, which are older than olderThan.
@@ -59,7 +59,7 @@ func (s *Service) outboxSteps(events *store.Outbox) []Step {
 }
 
 // maintainPartitions creates and drops partitions of the outbox. It must succeed before the first
-// write, because today's may be missing after a long stop.
+// write, because the partition of today may be missing after a long stop.
 func (s *Service) maintainPartitions(ctx context.Context, events *store.Outbox) error {
 	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
@@ -94,9 +94,9 @@ func (s *Service) inboxSteps(inbox *store.Inbox) []Step {
 	return steps
 }
 
-// tombstoneRetention returns how long the tombstone of a purged aggregate stays. Until then a
-// late event, one that was quarantined in between, or a client that resumes a watch may bring
-// its content back.
+// tombstoneRetention returns how long the tombstone of a purged aggregate stays. For that long a
+// late event, a quarantined event, or a client that resumes a watch may bring the content of the
+// aggregate back.
 func (c config) tombstoneRetention() time.Duration {
 	const resumes = 30 * 24 * time.Hour // server.ResumeTokenAge
 	return 2*c.InboxRetention + resumes

@@ -45,7 +45,7 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 	})
 }
 
-// A tombstone stays for as long as a client may resume, and something may bring the content of its video back.
+// A tombstone stays for as long as events may be delivered again, and then as long as a client may resume a watch.
 func TestTombstonesOutliveResumeTokens(t *testing.T) {
 	t.Parallel()
 	const inbox = 768 * time.Hour

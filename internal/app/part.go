@@ -42,18 +42,18 @@ type Part struct {
 	// Subscriptions returns the subscriptions of the part, whose handlers write to the command
 	// side.
 	Subscriptions func([]Registration) []Subscription
-	// Start adds to a process that serves, before its port is opened.
+	// Start starts the part in a process that serves, before the port is opened.
 	Start func(context.Context, *Service) error
-	// Migrations has a folder migrations with the tables of the part. Their numbers are in a hundred
-	// below 01000 that no other part has: see package db.
+	// Migrations has a folder migrations with the tables of the part. Each part has a hundred numbers
+	// of its own, between 00100 and 00999: see package db.
 	Migrations fs.FS
 	// Commands are more commands, by their first word. Help has their lines for the help.
 	Commands map[string]Command
 	Help     string
 }
 
-// Command runs until it or ctx ends. It gets the arguments behind its name. Of the methods of
-// the Service it may call all but those that add to a process that serves.
+// Command runs until it or ctx ends. args are the arguments after its name. It must not call
+// the methods of Service that add to a process that serves: Go, Maintain and Wrap.
 type Command func(ctx context.Context, s *Service, args []string, stdout io.Writer) error
 
 // Service is one run of a command, as parts see it and add to it.
@@ -62,7 +62,7 @@ type Service struct {
 	Command string   // serve, migrate, ...
 	Roles   []string // the value of ROLES
 	Hosts   []string // by which a port that authenticates nobody may be called
-	// Commands and Queries are the connections to the two sides that loops share. One is nil
+	// Commands and Queries are the pools of the two sides, which the loops share. A pool is nil
 	// if the process does not use that side, and in a command until Open.
 	Commands, Queries *pgxpool.Pool
 	Registered        []Registration
@@ -98,7 +98,7 @@ func (s *Service) close() {
 }
 
 // Go runs a loop until the last response of the process is sent. An error ends the process.
-// While stuck returns an error, the platform restarts the process. It may be nil.
+// If stuck returns an error, the platform restarts the process. stuck may be nil.
 func (s *Service) Go(name string, run func(context.Context) error, stuck func() error) {
 	if stuck != nil {
 		s.checks = append(s.checks, stuck)
@@ -123,19 +123,19 @@ func (s *Service) stuck() error {
 // Maintain adds steps to the maintenance of the command side, in processes that use it.
 func (s *Service) Maintain(steps ...Step) { s.steps = append(s.steps, steps...) }
 
-// Wrap puts a middleware around all requests of the port, before they are checked. The last one
-// that is added gets a request first.
+// Wrap puts a middleware around all requests of the port, before they are checked. The middleware
+// that is added last gets a request first.
 func (s *Service) Wrap(middleware func(http.Handler) http.Handler) {
 	inner := s.wrap
 	s.wrap = func(handler http.Handler) http.Handler { return middleware(inner(handler)) }
 }
 
-// Backend returns what loops of the part make command sides of.
+// Backend returns the pools and the wake-up for the loops of the part. Its Port is zero.
 func (s *Service) Backend() Backend {
 	return Backend{Commands: s.commands.own, Queries: s.queries.own, Wake: s.wake}
 }
 
-// LimitConns limits the connections that Open opens to each side.
+// LimitConns limits the connections to each side. Call it before Open.
 func (s *Service) LimitConns(n uint16) { s.cfg.DatabaseMaxConns = min(s.cfg.DatabaseMaxConns, n) }
 
 // Replayed returns the subscriptions whose messages Replay can apply.

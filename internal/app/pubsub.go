@@ -16,8 +16,8 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// PubSub returns the client of Pub/Sub, or of the emulator in PUBSUB_EMULATOR_HOST, that the
-// process shares. The process closes it.
+// PubSub returns the client of Pub/Sub, or of the emulator in PUBSUB_EMULATOR_HOST. All parts of
+// the process share it, and the process closes it.
 func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 	if s.client != nil {
 		return s.client, nil
@@ -47,8 +47,8 @@ func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 }
 
 // newPublisher makes a publisher for the topics that this service owns. When all its passes are
-// settled, the process waits for the last responses of the broker: a message without one is still
-// pending and is published again.
+// settled, the process waits for the last responses of the broker, at most closeTimeout. An event
+// without a response is still pending and is published again.
 func (s *Service) newPublisher(ctx context.Context, events *store.Outbox) (*outbox.Publisher, error) {
 	client, err := s.PubSub(ctx)
 	if err != nil {

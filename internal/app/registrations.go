@@ -17,15 +17,15 @@ import (
 type Registration struct {
 	// AggregateType is its name in events.
 	AggregateType string
-	// Services makes its services, in a process with the role api. Nil: it has none.
+	// Services makes the services of its API, in a process with the role api. Nil: it has none.
 	Services func(Backend) ([]port.Service, error)
-	// Subscriptions are consumed by its handlers, which write to the query side.
+	// Subscriptions have handlers that write to the query side.
 	Subscriptions []Subscription
 	// Maintain returns the steps that the maintenance of the command side runs for it. keep is
 	// how long tombstones stay. Nil: there are none.
 	Maintain func(events *store.Outbox, keep time.Duration) []Step
-	// Parts is what it has for options, by the name of the part. Each option says which type its
-	// value has. A part that the service does not have is an error.
+	// Parts has a value for an option, by the name of the part. The option defines the type of the
+	// value. A part that the service does not have is an error.
 	Parts map[string]any
 }
 
@@ -35,16 +35,16 @@ type Subscription struct {
 	Consumer string // its name in the inbox and the quarantine
 	// Handlers makes its handlers.
 	Handlers func(Backend) consumer.Handlers
-	// Tombstones returns what deletes old tombstones that its handlers have written. Nil: there
+	// Tombstones returns the function that deletes old tombstones of its handlers. Nil: there
 	// are none.
 	Tombstones func(queries *pgxpool.Pool) Prune
 }
 
-// Backend is what services and handlers are made of. The pools are never nil; handlers of a
-// projection may use Queries only, because their process may not reach the other database.
+// Backend has what services and handlers use. The pools are never nil. Handlers of a projection
+// may use Queries only, because their process may be unable to reach the other database.
 type Backend struct {
 	Commands, Queries *pgxpool.Pool
-	Wake              func(envelope.Aggregate) // is called after a commit of the command side
+	Wake              func(envelope.Aggregate) // call it after a commit of the command side
 	Port              port.Config              // the limits of the port that serves the services
 }
 

@@ -41,7 +41,7 @@ func serve(ctx context.Context, s *Service, _ []string, _ io.Writer) (err error)
 	s.Meter = s.tel.Meter("example.com/videocatalog")
 	commands, queries := cfg.sides()
 	err = s.Open(ctx, commands, queries)
-	s.closers = append(s.closers, func() { s.closeTelemetry(ctx) }) // before the database, which the last export measures
+	s.closers = append(s.closers, func() { s.closeTelemetry(ctx) }) // closed before the pools, which the last export measures
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (s *Service) startPart(ctx context.Context, part Part) error {
 	return s.consume(ctx, limits, subscribed)
 }
 
-// newServer returns the server of the port. Without the role api it serves health checks only.
+// newServer returns the server of the port. Without the role api it serves no method of the API.
 func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
 	deps := port.Deps{
 		Sides: s.readiness(), Live: s.stuck, OpenAPI: api.OpenAPI,

@@ -3,8 +3,8 @@
 //
 // They hold what the compiler cannot: which package may import which, what is
 // linked into the server, that the domain is pure, that an aggregate and its event
-// are written in one place, and a few things that must not come back because
-// they looked right and were not. docs/architecture.md has the reasons.
+// are written in one place, that the machinery has no word of the example, and
+// that every module has the same version of Go.
 package archtest
 
 import (
@@ -28,8 +28,8 @@ import (
 // root is the folder of the module.
 const root = "../.."
 
-// imports is who may import whom, of ours: the packages below each of the
-// named paths. A package that is not here may import none of ours.
+// imports lists what each of our packages may import of ours: the packages at and
+// below these paths. A package that is not in the list may import none of ours.
 var imports = map[string][]string{
 	"api":                      {"api"},
 	"internal/problem":         {},
@@ -75,17 +75,16 @@ func TestImportsFollowTheTable(t *testing.T) {
 		}
 		for _, used := range f.ours {
 			if optionOf(used) == "" && !slices.ContainsFunc(imports[user], func(allowed string) bool { return within(used, allowed) }) {
-				t.Errorf("%s imports %s, which %s may not: see the table in docs/architecture.md", f.path, used, f.dir)
+				t.Errorf("%s imports %s, which %s may not: see the table imports", f.path, used, f.dir)
 			}
 		}
 	}
 }
 
-// An option can be deleted: only the program, cmd/server, imports it, where the list of the options and
-// the registrations that declare something for it name it. internal/store may import a package of an
-// option if that imports none of ours but internal/envelope: an aggregate type that has, for example,
-// timers writes them in the transaction of its commands. An option may import everything but other
-// options and commands.
+// An option can be deleted: only the program, cmd/server, imports it, in the list of the options and in
+// registrations that use it. internal/store may import a package of an option if that package imports
+// none of ours except internal/envelope: an aggregate type that has, for example, timers writes them in
+// the transaction of its commands. An option may import everything except other options and commands.
 func TestOptionsStandAlone(t *testing.T) {
 	heavy := make(map[string]bool) // packages of options that import more than internal/envelope
 	for _, f := range source(t) {
@@ -120,7 +119,7 @@ func optionOf(dir string) string {
 	return name
 }
 
-// tableKey is the line of the table that speaks of a package.
+// tableKey returns the key of imports that a package has.
 func tableKey(dir string) string {
 	for _, whole := range []string{"api", "deploy"} {
 		if within(dir, whole) {
@@ -152,8 +151,8 @@ func TestServerLinksNothingForTests(t *testing.T) {
 	}
 }
 
-// pure is what the domain may import: packages whose functions give the same
-// result for the same arguments, but for those in impure.
+// pure lists what the domain may import: packages whose functions return the same
+// result for the same arguments, except the functions in impure.
 var pure = []string{
 	"bytes", "cmp", "errors", "fmt", "iter", "maps", "math", "regexp", "slices", "strconv", "strings", "time", "unicode", "unicode/utf8",
 	"github.com/google/uuid", "example.com/videocatalog/internal/problem",
@@ -274,7 +273,7 @@ func callsOf(decl ast.Decl) map[string]bool {
 	return calls
 }
 
-// file is a Go file of ours, for whatever system it is.
+// file is a Go file of ours, for any operating system.
 type file struct {
 	path, dir       string // from the root
 	test, generated bool
@@ -299,8 +298,8 @@ func (f file) strings() []*ast.BasicLit {
 	return found
 }
 
-// source is every Go file of the module but this package's. It is read, and
-// not listed by the Go command, so that the test cache sees it change.
+// source returns every Go file of the module except the files of this package. It reads
+// them, and does not run the Go command, so that the test cache sees them change.
 func source(t *testing.T) []file {
 	t.Helper()
 	files, err := readSource()

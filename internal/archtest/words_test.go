@@ -20,7 +20,7 @@ var machinery = []string{
 	"cmd/new",
 	"cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/consumer", "internal/envelope", "internal/localtopics",
 	"internal/admin", "internal/aip", "internal/names", "internal/outbox", "internal/port", "internal/problem", "internal/reconnect", "internal/store/storetest", "internal/telemetry",
-	"internal/auth", // last: what follows it would look like a key to the scan for secrets
+	"internal/auth", // last: the scan for secrets takes the text after it for a key
 }
 
 // machineryFiles are the files of the machinery in folders that are yours: what the
@@ -72,8 +72,8 @@ func TestMachineryIsEntityBlind(t *testing.T) {
 }
 
 // filesWithWords returns the sources that match example, below a folder or of one file. The
-// module path, which an owner renames with the imports, does not count, nor do
-// the names of internal/names and the schemas of PostgreSQL.
+// module path, which an owner renames with the imports, does not count. The names of
+// internal/names and the schemas of PostgreSQL do not count either.
 func filesWithWords(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string
@@ -131,8 +131,8 @@ func namesOfService(service string, schemas []string, topics []names.Topic) *reg
 	return regexp.MustCompile(`(?i)(?:\b|_)(?:` + strings.Join(all, "|") + `)(?:\b|_)`)
 }
 
-// A name of the service is found in every form, and a word that only looks like
-// one stays.
+// A name of the service is found in every form. A word that only looks like a
+// name stays.
 func TestNamesOfService(t *testing.T) {
 	named := namesOfService("my-shop", []string{"shelf"}, []names.Topic{{Name: "order.events", Consumers: []string{"billing"}}})
 	for text, want := range map[string]string{
@@ -159,9 +159,9 @@ func TestNamesOfService(t *testing.T) {
 	}
 }
 
-// The oldest Go that works is in the go.mod of the root: the net/http of an older one ends HTTP/2
+// The go.mod of the root has the oldest Go that works: net/http of an older version ends HTTP/2
 // streams at the timeout of a header. Other modules and the pages have the same version, and
-// images have it or a newer one.
+// images have the same or a newer version.
 func TestOldestGoIsNamedOnce(t *testing.T) {
 	goDirective := regexp.MustCompile(`(?m)^go (\S+)$`)
 	text, err := os.ReadFile(root + "/go.mod")

@@ -77,7 +77,7 @@ func (c checker) Allows(_ Caller, method string) bool {
 	return c.methods == nil || slices.Contains(c.methods, method)
 }
 
-// token returns a token with claims, whose signature is none.
+// token returns a token with claims and without a signature.
 func token(t *testing.T, subject string) string {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"sub": subject, "email": "web@shop.example.com", "email_verified": true})
@@ -98,8 +98,8 @@ func call(ctx context.Context, from string, header ...string) context.Context {
 
 const somewhere = "192.0.2.1:40000"
 
-// Only who proves who they are may call, and only what they may; those who may
-// not learn nothing but that, and the log has why, without the token.
+// A caller with a valid token may call the methods that the policy allows. The error of
+// any other call has no reason. The log has the reason, without the token.
 func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 	t.Parallel()
 	const good, expired = "eyJnb29kIjp0cnVlfQ.eyJhdWQiOiJodHRwczovL2Jvb2tzIn0.c2lnbmF0dXJl", "expired"
@@ -167,8 +167,8 @@ func TestGateTellsWhenItCannotKnow(t *testing.T) {
 	}
 }
 
-// Behind Cloud Run's IAM a caller is whom the token names that it has looked at,
-// else where the call comes from, as those say who are trusted.
+// Behind Cloud Run's IAM the token that IAM has checked names the caller. Without a
+// token the caller is its address, as the trusted proxies report it.
 func TestGateNamesCallersBehindIAM(t *testing.T) {
 	t.Parallel()
 	a, b := "Bearer "+token(t, "a"), "Bearer "+token(t, "b")
@@ -210,8 +210,8 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 	}
 }
 
-// A caller may call in bursts and then as often as the rate says; a refused call
-// costs nothing, and callers do not cost each other anything. A bounded number is remembered.
+// A caller may call in a burst and then at the rate. A refused call does not count, and no
+// caller uses up the rate of another. The number of callers in memory is bounded.
 func TestGateBoundsEachCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

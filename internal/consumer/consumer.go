@@ -18,8 +18,8 @@
 //   - A message whose aggregate type has no handler here is acknowledged, counted as
 //     unhandled, and never decoded. So a subscription may carry more types than this
 //     process handles.
-//   - While the database is unavailable, messages wait without a limit. None is given back
-//     to the broker, which would count it as a failed delivery. None is quarantined.
+//   - While the database is unavailable, messages wait, with [PubSub] up to 7 days. None is
+//     given back, because the broker would count a failed delivery. None is quarantined.
 //   - A bad message harms only itself. A message that cannot be decoded (broken bytes, a
 //     newer schema version, a missing attribute) goes to the quarantine, because giving it
 //     back would block its key. An event that the store refuses Config.MaxAttempts times,

@@ -14,13 +14,13 @@ import (
 // it, except from the submission until the verdict: then a worker owns it.
 type delivery struct {
 	Message
-	envelope envelope.Message // zero if it could not be read
+	envelope envelope.Message // zero if the message could not be read
 	event    any              // as the handler decoded it
 	reason   string           // why it goes to the quarantine; empty if it does not
 	alone    bool             // it has failed, and is tried again without others
 	attempts int              // how often it has failed alone
-	refusals int              // how many of those the store refused; the others timed out
-	state    string           // in which it is tried again, as the log has it
+	refusals int              // how many attempts the store refused; the others timed out
+	state    string           // why it is tried again, for the log
 	pauses   gax.Backoff      // between attempts
 	pause    time.Duration    // until the next attempt
 	verdict  chan verdict

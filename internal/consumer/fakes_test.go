@@ -37,7 +37,7 @@ func decodeNote(m envelope.Message) (note, error) {
 	return note{m}, nil
 }
 
-// newNote is the message of an event that leaves a note in a version.
+// newNote returns the message of the event that led to a version of a note.
 func newNote(id string, version int64) consumer.Message {
 	e := envelope.Message{
 		ID: uuid.Must(uuid.NewV7()), Type: "NoteWritten", AggregateType: "note", AggregateID: id, Version: version, SchemaVersion: 1,

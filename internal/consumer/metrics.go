@@ -26,8 +26,8 @@ const (
 	outcomeUnhandled   envelope.Outcome = "unhandled"
 )
 
-// otherType is the aggregate type of messages whose own type has no handler, as senders
-// choose it.
+// otherType replaces an aggregate type without a handler. Senders choose it, so it may have
+// any value.
 const otherType = "other"
 
 // The values of the attribute error.type of OpenTelemetry.
@@ -66,7 +66,7 @@ func (m *metrics) projected(ctx context.Context, deliveries []*delivery, outcome
 	for i, d := range deliveries {
 		counts[outcomes[i]]++
 		if applied := outcomes[i] == envelope.Applied || outcomes[i] == envelope.AppliedAfterGap; applied && d.envelope.Repeat == "" {
-			// Another clock has set the time and may be ahead, and the sum of a histogram must not fall.
+			// The clock of the command may be ahead, and the sum of a histogram must not fall.
 			m.lag.Record(d.traced(ctx), max(0, time.Since(d.envelope.OccurredAt).Seconds()), byType)
 		}
 	}

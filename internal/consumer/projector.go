@@ -19,8 +19,8 @@ import (
 // Subscription is what a projector consumes.
 type Subscription struct {
 	Source Source
-	// Consumer is its name in the inbox and the quarantine; no other subscription may have
-	// it. Under a new name every event is new.
+	// Consumer is the name in the inbox and the quarantine; no other subscription may have
+	// the same. Under a new name every event is new.
 	Consumer string
 	// Handlers has a handler per aggregate type. A message of any other type is
 	// acknowledged.
@@ -72,9 +72,9 @@ func (s Subscription) validate() error {
 	return nil
 }
 
-// Stuck returns an error if a worker is in one store call for three times as long as it may
-// take. It does not recover by itself, so the process should be restarted. Calls that fail
-// because the database is unavailable do return, so they are not stuck.
+// Stuck returns an error if one store call of a worker takes three times as long as it may.
+// Such a worker does not recover by itself, so the process should be restarted. Calls that
+// fail because the database is unavailable do return, so they are not stuck.
 func (p *Projector) Stuck() error { return heartbeat.Check(p.loops...) }
 
 // run holds what the goroutines of one Run share.
@@ -93,7 +93,7 @@ type run struct {
 }
 
 // Run projects until ctx ends. It then returns nil, once the messages in hand are settled
-// or Config.StopTimeout is over. If a subscription fails or does not exist, Run logs that
+// or Config.StopTimeout is over. If the subscription fails or does not exist, Run logs that
 // and tries again. Do not call Run while it is running.
 //
 // After a crash at any point, the broker delivers every unacknowledged message again. A

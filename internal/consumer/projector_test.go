@@ -216,8 +216,8 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 	}
 }
 
-// The database is unavailable for five seconds, and does not answer in the last two of them. Then
-// everything is applied. No message is given back or quarantined, and the calls are few.
+// The database is unavailable for five seconds, and does not respond in the last two of them. After
+// that, everything is applied. No message is given back or quarantined, and the calls are few.
 func TestProjectorWaitsForDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, start := newStore(), time.Now()
@@ -244,8 +244,8 @@ func TestProjectorWaitsForDatabase(t *testing.T) {
 	})
 }
 
-// A stop in the middle: a message that commits in time is acknowledged, though the ack comes after
-// the stop. One that does not is given back, and the next projector gets it.
+// A stop in the middle: a message that is committed in time is acknowledged, though the ack comes
+// after the stop. A message that is not is given back, and the next projector gets it.
 func TestProjectorStopsInTheMiddle(t *testing.T) {
 	t.Parallel()
 	b, store := newBroker(t), newStore()
@@ -285,8 +285,8 @@ func TestProjectorStopsInTheMiddle(t *testing.T) {
 	}
 }
 
-// A stop while an event of a note fails gives back the later ones too, though the store would
-// take them. The next projector applies all in order.
+// A projector that stops while an event of a note fails gives back the later events too, though
+// the store would take them. The next projector applies all in order.
 func TestProjectorHoldsBackAKeyWhenItStops(t *testing.T) {
 	t.Parallel()
 	b, store, id := newBroker(t), newStore(), uuid.NewString()

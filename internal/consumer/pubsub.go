@@ -20,8 +20,8 @@ func PubSub(subscriber *pubsub.Subscriber) Source {
 		// took. After an outage of the database that would be ten minutes, and the messages
 		// of a crashed instance would wait that long.
 		MaxDurationPerAckExtension: time.Minute,
-		// These are in hand at most. As the client sends acks every 100 ms, at most ten times
-		// as many messages come per second.
+		// The limits of the messages in hand. As the client sends acks every 100 ms, at most
+		// ten times as many messages come per second.
 		MaxOutstandingMessages: 4000,
 		MaxOutstandingBytes:    64 << 20,
 		NumGoroutines:          1,

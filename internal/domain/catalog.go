@@ -15,14 +15,14 @@ type Entry struct {
 	// Visible reports whether the video is published and not deleted.
 	Visible bool
 	Deleted bool
-	// Version is the version of the last applied event; 0: none has arrived.
+	// Version is the version of the newest applied event; 0: no event has arrived.
 	Version     int64
 	PublishTime time.Time // zero in a draft
 	UpdateTime  time.Time
 }
 
-// EntryOf returns the entry for the current state of a video, which every event
-// of it carries.
+// EntryOf returns the entry for a state of a video. Every event of the video
+// carries its full state.
 func EntryOf(v Video) Entry {
 	return Entry{
 		VideoID:      v.ID,

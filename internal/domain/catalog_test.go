@@ -8,7 +8,7 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// An entry shows what people may see of a video: visible is what is published
+// An entry has the details of its video, and is visible if the video is published
 // and not deleted.
 func TestEntryOfVideo(t *testing.T) {
 	for _, test := range []struct {

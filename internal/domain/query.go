@@ -66,8 +66,8 @@ type Position struct {
 type Change struct {
 	Entry
 	Position Position
-	// Rebuilt reports whether a repair wrote it. A repair may lower the
-	// version of an entry.
+	// Rebuilt reports whether a repair wrote the entry. A repair may lower its
+	// version.
 	Rebuilt bool
 }
 
@@ -77,9 +77,9 @@ type ChangePage struct {
 	// Next is the position to continue after: the last change, or, without one,
 	// the start of the page.
 	Next Position
-	// More reports whether more changes may follow already.
+	// More reports whether more changes may be available already.
 	More bool
-	// Restarted reports whether the requested position was not valid in this
-	// database, so that this is the first page of all.
+	// Restarted reports that the requested position is not valid in this
+	// database, so this is the first page.
 	Restarted bool
 }

@@ -3,17 +3,17 @@ package domain
 import "github.com/google/uuid"
 
 // Snapshot is the type of an event that has the state and the version of the last event, and
-// says nothing about what happened. It is published for consumers that lack events, and is
-// not recorded. A consumer that has its version already ignores it.
+// says nothing about what happened. It is published for consumers that lack events, and is not
+// recorded in the outbox. A consumer that has applied its version ignores it.
 const Snapshot EventType = "Snapshot"
 
 // snapshotVersion is the version of the UUIDs of snapshots. Other events have UUIDv7.
 const snapshotVersion = 8
 
-// SnapshotID returns an id for a snapshot from the digest of the state. The id is
-// a UUIDv8 (https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-8) whose time is 0. So
-// it is below the id of every other event, and of two events with one version the greater
-// id wins.
+// SnapshotID returns the id of a snapshot from a digest of its aggregate and version. The id
+// is a UUIDv8 (https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-8) that begins with 48
+// zero bits, where a UUIDv7 has its time. So it is below the id of every other event: of two
+// events with one version the greater id wins.
 func SnapshotID(digest [10]byte) (id uuid.UUID) {
 	copy(id[6:], digest[:])
 	id[6] = id[6]&0x0f | snapshotVersion<<4

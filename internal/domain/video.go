@@ -10,8 +10,8 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// VideoState is the state of a video. Deleted is not a state: a deleted video keeps the
-// state it had.
+// VideoState is the state of a video. Deleted is not a state: a deleted video keeps its
+// state until it is purged.
 type VideoState string
 
 // The states, with their values in the database.
@@ -134,12 +134,12 @@ const (
 // VideoEvent is a fact about a video. It is immutable.
 type VideoEvent struct {
 	ID   uuid.UUID // UUIDv7
-	Type EventType // empty: a type that this build does not know
+	Type EventType // empty: read from a snapshot, or a type that this build does not know
 	// Video is the full state after the event; its Version is the event's.
 	Video         Video
 	ChangedFields []string // of VideoUpdated
 	OccurredAt    time.Time
-	// Caller and Cause are of the Stamp. No consumer sees them.
+	// Caller and Cause come from the Stamp. Consumers see the Cause and not the Caller.
 	Caller string
 	Cause  Cause
 }

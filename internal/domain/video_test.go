@@ -208,7 +208,7 @@ func TestDecisionMakesTheNextVersion(t *testing.T) {
 // A command whose effect is there already makes no event.
 func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
 	sameDetails := draft().VideoDetails
-	sameDetails.Duration += time.Nanosecond // as far as an event can tell
+	sameDetails.Duration += time.Nanosecond // an event carries whole milliseconds
 	noTags := with(draft(), func(v *domain.Video) { v.Tags = nil })
 	for _, test := range []struct {
 		name   string
@@ -235,8 +235,8 @@ func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
 	}
 }
 
-// A command that must not apply is refused, with the kind that tells the
-// caller what to do.
+// A command that must not apply is refused, with the kind for which the caller
+// can act.
 func TestDecisionRefuses(t *testing.T) {
 	title := func(title string) domain.VideoDetails { return domain.VideoDetails{Title: title} }
 	create := func(title string) domain.VideoDecision {
@@ -299,8 +299,8 @@ func TestDecisionRefuses(t *testing.T) {
 	}
 }
 
-// A title in any script is one, also of a single character, and with characters
-// in it that do not show by themselves.
+// A title may be in any script, may be a single character, and may contain
+// characters that are not visible by themselves.
 func TestTitleNeedsOneVisibleCharacter(t *testing.T) {
 	for _, title := range []string{"7", "愛", "ｱ", "ه", "-", "🎬", "❤\ufe0f", "한", "a\u200b", "\u200d क", "⠁"} {
 		if _, err := domain.CreateVideo(videoID, domain.VideoDetails{Title: title, Tags: []string{title}}, stamp); err != nil {
@@ -399,8 +399,8 @@ func TestAllFieldsCannotBeChanged(t *testing.T) {
 	}
 }
 
-// history is a video's life as a seed decides: what random commands made of
-// it, those that are refused or change nothing included.
+// history returns the events of a video after random commands from a seed. Some of
+// the commands are refused or change nothing.
 func history(t *testing.T, seed uint64) []domain.VideoEvent {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 1))

@@ -32,7 +32,7 @@ type Message struct {
 	Payload       []byte
 	OccurredAt    time.Time
 	Traceparent   string // W3C trace context; may be empty
-	Repeat        string // RepeatSnapshot; empty for an event that a command made
+	Repeat        string // RepeatSnapshot, or empty for an event that was recorded
 	Cause         Cause  // zero for the event of a command
 	Caller        string // who called the command; it is no attribute: consumers do not learn it
 }

@@ -19,7 +19,7 @@ const (
 	// Duplicate means that this same event was applied before.
 	Duplicate Outcome = "duplicate"
 	// Conflict means that an event with the same version, but another id, was applied
-	// before.
+	// before, and neither is a snapshot.
 	Conflict Outcome = "conflict"
 )
 

@@ -71,7 +71,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// Pub/Sub, or every consumer, would refuse what is beyond the limits.
+// CheckLimits returns an error for a message that Pub/Sub, or every consumer, would refuse.
 func TestCheckLimits(t *testing.T) {
 	for _, test := range []struct {
 		name   string

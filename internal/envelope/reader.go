@@ -8,7 +8,7 @@ import (
 )
 
 // Reader converts the values of a payload, and keeps the first mistake. The zero Reader is
-// ready for use. After a mistake the values do not count: ask Err.
+// ready for use. After a mistake the values are not valid: check Err.
 type Reader struct{ err error }
 
 // Err returns the first mistake, a [*DecodeError].

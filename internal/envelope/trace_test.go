@@ -27,7 +27,7 @@ func inTrace(t *testing.T, flags trace.TraceFlags) context.Context {
 	return trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: flags}))
 }
 
-// A traceparent says where one is, and whether that is recorded.
+// A traceparent has the trace, the span, and whether the trace is sampled.
 func TestTraceparent(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -44,7 +44,7 @@ func TestTraceparent(t *testing.T) {
 	}
 }
 
-// Only what is sampled goes on; what is malformed does no harm.
+// Only a sampled trace is continued. A malformed traceparent is ignored.
 func TestContinueTrace(t *testing.T) {
 	for _, test := range []struct {
 		name, traceparent string
@@ -69,7 +69,7 @@ func TestContinueTrace(t *testing.T) {
 	}
 }
 
-// Without a trace the write path pays nothing for it.
+// Without a sampled trace, nothing is allocated.
 func TestNoTraceCostsNothing(t *testing.T) {
 	ctx := t.Context()
 	allocations := testing.AllocsPerRun(100, func() {

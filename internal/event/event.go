@@ -46,14 +46,14 @@ func snapshotID(aggregateType string, id uuid.UUID, version int64) uuid.UUID {
 	return domain.SnapshotID([10]byte(sum[:10]))
 }
 
-// asSnapshot marks the result of an encoder.
+// asSnapshot marks the result of an encoder as a snapshot.
 func asSnapshot(m envelope.Message, err error) (envelope.Message, error) {
 	m.Repeat = envelope.RepeatSnapshot
 	return m, err
 }
 
-// checkContract refuses another aggregate type, and a version of the contract that is newer
-// than the newest that this build reads.
+// checkContract returns a DecodeError for another aggregate type, and for a newer version of
+// the contract than this build reads.
 func checkContract(m envelope.Message, aggregateType string, newest int32) error {
 	if m.AggregateType != aggregateType {
 		return envelope.Undecodable("attribute %s is %q, want %q", envelope.AttrAggregateType, m.AggregateType, aggregateType)
@@ -64,8 +64,8 @@ func checkContract(m envelope.Message, aggregateType string, newest int32) error
 	return nil
 }
 
-// checkEnvelope refuses an envelope that contradicts its payload. A reader that routes,
-// filters or deduplicates by attributes would take the event for another one.
+// checkEnvelope returns a DecodeError for an envelope that contradicts its payload. A reader that
+// routes, filters or deduplicates by attributes would take the event for another one.
 func checkEnvelope(m envelope.Message, id, aggregateID uuid.UUID, version int64) error {
 	switch {
 	case m.ID != id:

@@ -269,8 +269,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// A message that is of something else, or contradicts its payload, is a
-// DecodeError that names the attribute.
+// A message of another aggregate type or a newer contract, and one that contradicts
+// its payload, is a DecodeError.
 func TestDecodeChecksTheEnvelope(t *testing.T) {
 	for _, test := range []struct {
 		change func(*envelope.Message)
@@ -307,7 +307,7 @@ func TestEncodeRefusesVersionsBeyondTheLast(t *testing.T) {
 	}
 }
 
-// The oldest and the newest time that is read.
+// DecodeVideo reads the oldest and the newest time that an API can express.
 func TestDecodeReadsTheTimesThatAnAPICanTell(t *testing.T) {
 	for _, want := range []time.Time{time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)} {
 		e, err := event.DecodeVideo(around(t, encoded(t, func(pb *videov1.VideoEvent) { pb.OccurredAtMs = want.UnixMilli() })))

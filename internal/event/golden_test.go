@@ -26,7 +26,7 @@ type sample struct {
 	file  string // below testdata, without its extension
 	event domain.VideoEvent
 	// old: builds of today encode the event in other bytes. It must still be
-	// read. Set instead of deleting or changing a sample.
+	// read. Set old instead of deleting or changing a sample.
 	old bool
 }
 

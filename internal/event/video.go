@@ -70,15 +70,15 @@ func EncodeVideo(e *domain.VideoEvent) (envelope.Message, error) {
 	})
 }
 
-// EncodeVideoSnapshot returns the snapshot of a video, as EncodeVideo does.
+// EncodeVideoSnapshot returns the snapshot of a video. Its errors are the errors of EncodeVideo.
 func EncodeVideoSnapshot(v domain.Video) (envelope.Message, error) {
 	return asSnapshot(EncodeVideo(&domain.VideoEvent{
 		ID: snapshotID(AggregateVideo, v.ID, v.Version), Type: domain.Snapshot, Video: v, OccurredAt: v.UpdateTime,
 	}))
 }
 
-// DecodeVideo reads an event of a video from its message. If this build does not know the
-// type of the event, Type is empty, and the rest is complete. All other mistakes are an
+// DecodeVideo reads an event of a video from its message. For a snapshot, or a type that this
+// build does not know, Type is empty, and the rest is complete. Every error is an
 // *envelope.DecodeError.
 func DecodeVideo(m envelope.Message) (domain.VideoEvent, error) {
 	if err := checkContract(m, AggregateVideo, VideoSchemaVersion); err != nil {

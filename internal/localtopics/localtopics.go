@@ -15,8 +15,8 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// The first topic of internal/names that has consumers, and the first of them, for tests
-// that work with any topic.
+// The names of the first topic of internal/names that has consumers, and of its first
+// consumer, for tests that work with any topic.
 var (
 	Topic        = first.Name
 	Subscription = first.Subscription(first.Consumers[0])
@@ -28,8 +28,8 @@ var first = func() names.Topic {
 	return all[slices.IndexFunc(all, func(t names.Topic) bool { return len(t.Consumers) > 0 })]
 }()
 
-// Topics returns the topics of internal/names with their schemas and subscriptions; foreign
-// ones too, which elsewhere their owner creates.
+// Topics returns the topics of internal/names with their schemas and subscriptions. It includes
+// foreign topics, which in production their owner creates.
 func Topics() ([]localbroker.Topic, error) {
 	var topics []localbroker.Topic
 	for _, t := range names.Topics() {

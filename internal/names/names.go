@@ -1,8 +1,8 @@
 // Package names has the names of the service, its topics and its subscriptions. Each topic has a
 // file. The scripts and Terraform read deploy/names.sh: after a change run make generate.
 //
-// A name stays when the service runs: Google Cloud renames nothing. Releases need a new one
-// too: run deploy/provision.sh first.
+// Do not change a name that is in use: Google Cloud renames nothing. Before a release that needs
+// a new name, run deploy/provision.sh.
 package names
 
 import "slices"
@@ -42,7 +42,7 @@ func Topics() []Topic { return slices.Clone(topics) }
 
 var topics []Topic
 
-// add makes a topic one of the service, while the variables of its file are initialized.
+// add adds a topic to Topics, while the variables of the file of the topic are initialized.
 func add(t Topic) Topic {
 	topics = append(topics, t)
 	return t

@@ -83,13 +83,13 @@ type Result struct {
 
 // Act retries or skips at most mostOfSide items of each side that match. A retry makes an aggregate
 // try its first event at once, and applies a message. A skip gives up the first event of an
-// aggregate for ever, and deletes a message. Nothing is changed that others have changed meanwhile.
+// aggregate for ever, and deletes a message. It changes no item that others have changed meanwhile.
 // Without an entry nothing is changed: the result has how many items match.
 //
-// Aggregates that are tried again by themselves match only by an id. A skip of an aggregate needs
-// the id of the event, so that a repeated skip does not give up the next one. If the process dies
-// in the middle of a retry, messages that it has applied stay. Another retry applies them again,
-// which the inbox and the version make harmless.
+// An aggregate that is not parked matches only a filter with an id or an aggregate. A skip of a
+// named aggregate needs the id of the event, so that a repeated skip does not give up the next one.
+// If the process dies in the middle of a retry, messages that it has applied stay. Another retry
+// applies them again, which the inbox and the version make harmless.
 func (s Sides) Act(ctx context.Context, action string, f admin.Filter, mostOfSide int, e admin.Entry) (r Result, err error) {
 	if action == Skip && f.Aggregate != "" && f.ID == "" {
 		return r, problem.InvalidField("id", "must name what to skip")

@@ -61,10 +61,10 @@ type Settlement struct {
 	// Defer are pending events to move to the deferred ones: refused events, the events of
 	// their aggregates behind them, and the Blocked events.
 	Defer []int64
-	// Refused are aggregates whose first event was refused, after Defer has taken effect.
+	// Refused are aggregates whose first event was refused. Record them after Defer.
 	Refused []Refusal
-	// Resumed are blocked aggregates whose first deferred events were acknowledged, or got
-	// no response and have no attempts.
+	// Resumed are blocked aggregates whose first deferred events were acknowledged, or are
+	// unknown and have no attempts.
 	Resumed []Resumed
 	// Head and Tail are the first and last Seq of the pending events of the claim, whatever
 	// their result. So the events of Published and Defer are between them. Both are 0 if there

@@ -7,8 +7,8 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// A changed lane would give the pending events of an aggregate two publishers: correct the
-// code and not the numbers here.
+// If the lane of an aggregate changed, two publishers could publish its pending events: correct
+// the code and not the numbers here.
 func TestLaneNeverChanges(t *testing.T) {
 	t.Parallel()
 	for aggregate, want := range map[envelope.Aggregate]int16{

@@ -57,7 +57,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 
 func (m *metrics) published(ctx context.Context, e envelope.Message) {
 	if e.Repeat == "" {
-		m.delay.Record(ctx, max(0, time.Since(e.OccurredAt).Seconds())) // set by another clock, which may be ahead
+		m.delay.Record(ctx, max(0, time.Since(e.OccurredAt).Seconds())) // the clock of the command may be ahead
 	}
 }
 

@@ -93,9 +93,9 @@ type Config struct {
 	// Batch is how many pending events a pass takes at most; default 2000. It takes half as
 	// many deferred events that are due.
 	Batch int
-	// BatchBytes is after how many bytes of payload a pass takes no further event; default
-	// 8 MiB. The same limit applies again to the events of blocked aggregates that are due.
-	// Each worker holds that much, and the client of the broker holds it once more.
+	// BatchBytes limits the payloads of the pending events of a pass; default 8 MiB. The event
+	// that reaches the limit is the last. The same limit applies again to deferred events that
+	// are due. Each worker holds up to both, and the client of the broker holds them once more.
 	BatchBytes int64
 	// Lease is how long a claim holds a lane; default 15 s. After a crash, or a claim whose
 	// response was lost, the events of the lane wait that long. It must be longer than
@@ -104,7 +104,7 @@ type Config struct {
 	// PublishTimeout is how long a pass waits for the broker; default 6 s. Events without
 	// a response by then are published again.
 	PublishTimeout time.Duration
-	// RequestTimeout is how long NewTopic tries one publish request; default a third of
+	// RequestTimeout is how long a Topic tries one publish request; default a third of
 	// PublishTimeout, at most half of it.
 	RequestTimeout time.Duration
 	// PollInterval is the longest pause between two polls of all lanes; default 1 s. In the
@@ -116,14 +116,14 @@ type Config struct {
 	// A message is parked only after it was refused alone.
 	MaxAttempts int
 	// RetryMin is the longest first pause after a refusal; default 1 s. It doubles with
-	// every attempt up to RetryMax, default 10 min. Each pause is a random time from the
-	// upper half.
+	// every attempt up to RetryMax, default 10 min. Each pause is random, at least half of
+	// its limit.
 	RetryMin, RetryMax time.Duration
 	// ProbeInterval is the longest pause after a pass that failed, or found the broker
 	// unavailable; default 1 s.
 	ProbeInterval time.Duration
-	// StopTimeout is how long Run may go on after its context has ended; default 1.5 s. It
-	// starts new passes only in the first half of that time.
+	// StopTimeout is how long Run may publish after its context has ended; default 1.5 s. It
+	// starts passes only in the first half of it. Settling may take SettleTimeout longer.
 	StopTimeout time.Duration
 	// SettleTimeout limits the first attempt to settle, and the attempt at shutdown;
 	// default 1 s. Each later attempt may take one SettleTimeout longer than the one

@@ -23,12 +23,12 @@ type Result struct {
 	// them.
 	Unknown int
 
-	err  error // of the first event that the broker left without a response
+	err  error // of the first sent event whose result is unknown
 	left bool  // some events were not published, the claim was full, or an aggregate goes on: there may be more work now
 }
 
-// outage reports whether the broker seems to be unavailable: it was sent events and
-// responded to none.
+// outage reports whether the broker seems to be unavailable: a sent event failed, and the
+// broker acknowledged or refused none.
 func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
 
 // passes makes passes: it claims, publishes and settles. The plan decides when.

@@ -82,8 +82,8 @@ func nameOf(m envelope.Message) string { return m.AggregateID + strconv.FormatIn
 func letter(id string) envelope.Aggregate { return envelope.Aggregate{Type: "letter", ID: id} }
 
 // The responses of the broker decide about each event of a claim. Events of an aggregate before
-// the first one that is not acknowledged are done. The later events of that aggregate follow
-// its fate, and events of other aggregates do not.
+// its first event that is not acknowledged are published. The later events of that aggregate
+// wait, and events of other aggregates do not.
 func TestPassSettles(t *testing.T) {
 	t.Parallel()
 	retry := func(events []outbox.Claimed, attempts int, seqs ...int64) []outbox.Claimed {
@@ -249,7 +249,7 @@ func TestPassSettles(t *testing.T) {
 	}
 }
 
-// Of a refused event, the first attempt is logged, and the one that parks it.
+// The log has the first attempt of a refused event, and the attempt that parks the event.
 func TestRefusalIsLoggedOncePerState(t *testing.T) {
 	t.Parallel()
 	for attempts, want := range []string{`attempts=1 parked=false retry_in_ms=\d+ `, "", "", `attempts=4 parked=true retry_in_ms=0 `} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// minPause is the first pause after a poll, a failed pass or a failed settlement.
+// minPause is the pause before an early poll, and the longest pause after a first failure.
 const minPause = 5 * time.Millisecond
 
 // laneSet is a set of lanes: bit n is lane n.
@@ -41,7 +41,7 @@ type plan struct {
 	last    int16   // the lane of the last pass that was no poll
 
 	pollAt time.Time     // when the next poll is due
-	pause  time.Duration // the last pause before it
+	pause  time.Duration // the last pause before a poll
 
 	failures int       // passes in a row that failed, or found the broker unavailable
 	open     bool      // the breaker: the broker was unavailable, and has not responded since
@@ -53,9 +53,9 @@ func newPlan(cfg Config, now time.Time) *plan {
 	return &plan{cfg: cfg, idle: cfg.Workers, pollAt: now, pause: minPause}
 }
 
-// next starts a pass. If none may start now, it returns how long that holds, unless
-// something happens. One due poll goes before woken lanes, and no more than one, so that
-// neither waits for ever. While the breaker is open, a pass is a probe and starts only alone.
+// next starts a pass. If none may start now, it returns how long to wait for a wake-up or the
+// end of a pass. One due poll goes before woken lanes, and no more than one, so that polls and
+// woken lanes do not wait for ever. While the breaker is open, a pass is a probe and runs alone.
 func (p *plan) next(now time.Time) (j job, wait time.Duration) {
 	lanes, due := p.woken&^p.serving, !now.Before(p.pollAt)
 	switch {
@@ -107,7 +107,7 @@ func (p *plan) end(now time.Time, e ended) {
 // schedule makes the next poll an early one if there may be more work. Polls that find work
 // go on at once: other processes are probably writing, or a lane that the poll had was
 // woken meanwhile. After a wake-up, which is about one event, one pass is usually enough.
-// If that finds nothing, another poll or process may have the lane.
+// If that pass finds nothing, another poll or process may have the lane.
 func (p *plan) schedule(now time.Time, e ended) {
 	switch {
 	case e.Claimed && (e.isPoll() || p.stopping()):
@@ -117,8 +117,8 @@ func (p *plan) schedule(now time.Time, e ended) {
 	}
 }
 
-// pollBy makes a poll due at a time, unless one is due before: else frequent calls would
-// delay it for ever.
+// pollBy makes a poll due at a time, unless one is due before: otherwise frequent calls
+// would delay the poll for ever.
 func (p *plan) pollBy(at time.Time) {
 	p.pause = minPause
 	if at.Before(p.pollAt) {
@@ -142,9 +142,9 @@ func (p *plan) stopping() bool { return !p.stopAt.IsZero() }
 // started no pass.
 func (p *plan) stopped() bool { return p.stopping() && p.idle == p.cfg.Workers }
 
-// backoff returns a random pause after the n-th failure. It is from the upper half of a
-// limit that doubles each time. So workers that failed together do not come back together,
-// and none comes back immediately.
+// backoff returns a random pause after the n-th failure, from half of a limit up to the limit.
+// The limit doubles each time. So workers that failed together do not come back together, and
+// none comes back immediately.
 func backoff(n int, shortest, longest time.Duration) time.Duration {
 	limit := time.Duration(min(math.Ldexp(float64(shortest), n-1), float64(longest)))
 	return limit/2 + rand.N(limit/2+1)

@@ -40,7 +40,7 @@ func (s *stepper) wakes(lanes ...int16) {
 	}
 }
 
-// starts has passes start until none may start, and compares their lanes.
+// starts lets the plan start passes until none may start, and compares their lanes.
 func (s *stepper) starts(want ...int16) {
 	s.Helper()
 	var lanes []int16
@@ -323,7 +323,7 @@ func pollsSoonAfter(s *stepper, r Result, failure error) {
 	s.starts(AnyLane)
 }
 
-// stopsAfter checks that no pass starts after one has ended in this way, though others are under way.
+// stopsAfter checks that no pass starts after a pass with this result, though other passes are under way.
 func stopsAfter(s *stepper, r Result, failure error) {
 	s.Helper()
 	s.stop(s.now)

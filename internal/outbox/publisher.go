@@ -62,8 +62,8 @@ func (p *Publisher) Wake(aggregate envelope.Aggregate) {
 }
 
 // Run publishes until ctx ends, settles, and returns nil. After ctx has ended it continues
-// until the outbox is empty or the broker is unavailable, for at most Config.StopTimeout.
-// So the last commits do not wait for another process. Call Run once.
+// until the outbox is empty, a pass fails, or the broker is unavailable: see
+// Config.StopTimeout. So the last commits do not wait for another process. Call Run once.
 func (p *Publisher) Run(ctx context.Context) error {
 	grace, cancel := after(ctx, p.cfg.StopTimeout)
 	defer cancel()
@@ -77,8 +77,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 }
 
 // dispatch starts passes until ctx has ended, the plan has stopped and every pass has
-// ended. Nothing in it outlives a crash, and no event needs it: every event is pending in
-// the database until its settlement, and polls of any process find it there.
+// ended. A crash loses the plan and no event: every event is pending in the database until
+// its settlement, and polls of any process find it there.
 func (p *Publisher) dispatch(ctx context.Context, jobs chan<- job, ends <-chan ended) {
 	plan, stop := newPlan(p.cfg, time.Now()), ctx.Done()
 	for {
@@ -134,9 +134,9 @@ func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
 }
 
 // Drain publishes until only blocked aggregates and the lanes of other publishers are left,
-// and returns how many events it published. It stops at the first pass that fails and
-// returns its error. If ctx ends, Drain settles the current pass, as Run does, and returns
-// the error of ctx.
+// and returns how many events it published. If a pass fails or finds the broker unavailable,
+// Drain stops and returns the error. If ctx ends, Drain settles the current pass, as Run does,
+// and returns the error of ctx.
 func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 	grace, cancel := after(ctx, p.cfg.StopTimeout)
 	defer cancel()
@@ -159,8 +159,8 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	return p.passes.run(ctx, batch, AnyLane)
 }
 
-// Stuck returns an error that names every worker in one pass for three times as long as a
-// lease. Such a worker does not recover by itself, so the process should be restarted. A
+// Stuck returns an error that names every worker whose pass has taken longer than three leases.
+// Such a worker does not recover by itself, so the process should be restarted. A
 // pass that fails, because the database or the broker is unavailable, still ends.
 func (p *Publisher) Stuck() error { return heartbeat.Check(p.loops...) }
 

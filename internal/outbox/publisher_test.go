@@ -118,7 +118,7 @@ func TestOutageParksNothing(t *testing.T) {
 	s.check()
 }
 
-// newTopic makes the client of a Pub/Sub server, with a topic.
+// newTopic makes a Topic, and the Pub/Sub server that has it.
 func newTopic(t testing.TB) (*outbox.Topic, *localbroker.Server) {
 	t.Helper()
 	server, err := localbroker.Start()
@@ -169,7 +169,7 @@ func TestTopicKeepsTheOrderAfterAnError(t *testing.T) {
 	if n := pass(t, topic, "a1 a2"); n != 2 {
 		t.Fatalf("%d messages were acknowledged, want 2", n)
 	}
-	for range 3 { // it pauses and resumes as often as it takes
+	for range 3 { // the key is paused and resumed each time
 		server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Code: codes.PermissionDenied, Times: 1})
 		if n := pass(t, topic, "a3 b1 a4 a5"); n != 1 {
 			t.Errorf("%d messages were acknowledged in the pass that fails, want b1 only", n)

@@ -2,9 +2,9 @@ package outbox
 
 import "example.com/videocatalog/internal/envelope"
 
-// tally records the results of the events of a claim, which it is given in order. After the
-// first event of an aggregate that is not acknowledged, the events behind it get the same
-// result.
+// tally records the results of the events of a claim, in order. The first event of an aggregate
+// that is not acknowledged decides about the events behind it: behind a refused event they are
+// deferred, and behind an unknown event they are unknown.
 type tally struct {
 	result     Result
 	settlement Settlement
@@ -74,8 +74,8 @@ func (t *tally) published(e Claimed) {
 }
 
 // refused records a refusal, and reports whether it counts as an attempt. A blocked
-// aggregate counts the attempts of its first event only. If that one was acknowledged, a
-// refusal of a later event is not counted: that event is soon tried as the first.
+// aggregate counts the attempts of its first event only. If the first was acknowledged, the
+// refusal of a later event is not counted: the later event is soon tried as the first.
 func (t *tally) refused(e Claimed) (counts bool) {
 	t.result.Refused++
 	t.refusals[e.Aggregate()] = true
@@ -88,8 +88,8 @@ func (t *tally) unknown(e Claimed) {
 	t.result.Unknown++
 	t.unknowns[e.Aggregate()] = true
 	if e.Deferred && e.Attempts == 0 {
-		// Its events filled many places of this claim. In the next one, other aggregates go
-		// first.
+		// The events of this aggregate may have filled the claim. In the next claim, other
+		// aggregates go first.
 		t.resume(e.Aggregate(), 0)
 	}
 }

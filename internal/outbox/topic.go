@@ -74,8 +74,8 @@ func (t *Topic) Publish(m envelope.Message) Receipt {
 	return r
 }
 
-// flush makes the client send what it holds. The reader of a response has handed over its
-// whole pass, so the client would wait for more in vain.
+// flush makes the client send its buffered messages. A pass that reads a response hands over
+// no more, so the client would wait in vain.
 func (t *Topic) flush() {
 	if t.handed.CompareAndSwap(true, false) {
 		t.waiters.Go(t.publisher.Flush) // Flush waits for all responses
@@ -92,9 +92,9 @@ func size(m *pubsub.Message) int {
 
 var errNotSent = errors.New("not sent: the ordering key waits for the response to an earlier message")
 
-// begin counts one more message of a key, or returns why the message is not sent. A message
-// that is not sent counts as failed. Otherwise the key could be resumed in the middle of a
-// pass, and the rest of the pass would go out without that message.
+// begin counts one more message of a key, and returns an error if the message must not be sent.
+// A message that is not sent counts as failed. Otherwise the key could be resumed in the middle
+// of a pass, and the rest of the pass would go out without that message.
 func (t *Topic) begin(name string, size int) (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -105,8 +105,8 @@ func validate(request any) error {
 }
 
 // end returns the status of a call for its client, from its error or its panic. It logs
-// the call, but not health checks and reflection, and on another line the error that
-// the client must not see.
+// the call, unless it is a health check or reflection. On another line it logs the error
+// that the client must not see.
 func (c *call) end(ctx context.Context, err error, panicked, request, response any) error {
 	if panicked != nil {
 		err = fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
@@ -128,7 +128,7 @@ func (c *call) end(ctx context.Context, err error, panicked, request, response a
 	return result
 }
 
-// attr returns an attribute, cut, because a caller can write anything into it, or none.
+// attr returns an attribute of at most 200 bytes, because a caller can write anything into it.
 func attr(key, value string) slog.Attr {
 	if value == "" {
 		return slog.Attr{}

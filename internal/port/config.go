@@ -16,8 +16,8 @@ type Config struct {
 	// MaxReceive is the largest size in bytes of a request. Default: 256 KiB.
 	MaxReceive int
 	// MaxCalls is the largest number of calls in flight, counted from their
-	// header on, and twice the number of streams. More are rejected with
-	// RESOURCE_EXHAUSTED. Each holds a request of MaxReceive or a page of
+	// header on. Besides, half as many streams may be open. More are rejected with
+	// RESOURCE_EXHAUSTED. A call holds a request of MaxReceive or a page of
 	// 256 KiB. Default: 500, twice containerConcurrency of deploy/run.
 	MaxCalls int
 	// MaxConnections is the largest number of open connections; more wait to be
@@ -27,8 +27,8 @@ type Config struct {
 	// request header over HTTP/1.1. Default: 10 s.
 	ReadHeaderTimeout time.Duration
 	// Hosts protect a port without authentication from DNS rebinding, by which a
-	// page calls it under a name of its own. A request must have one of them as its
-	// host, or localhost, or an IP address; "*": any. Default: any.
+	// web page calls it under the page's host name. The host of a request must be
+	// one of Hosts, localhost, or an IP address; "*": any. Default: any.
 	Hosts []string
 	// DrainTimeout is how long a stopping server waits for the calls in flight
 	// before it aborts them. Cloud Run gives a process 10 s. Default: 4.5 s.

@@ -85,7 +85,7 @@ func toStatus(err error) error {
 }
 
 // badRequest returns INVALID_ARGUMENT with the violations as a detail, and as its
-// message: "field: rule", and more of them behind semicolons.
+// message: each as "field: rule", separated by semicolons.
 func badRequest(violations ...*errdetails.BadRequest_FieldViolation) error {
 	var texts []string
 	for _, v := range violations {

@@ -45,7 +45,7 @@ func (s *Server) makeHTTP() {
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 250,              // not less than containerConcurrency: Cloud Run's front end uses few connections
 			MaxReadFrameSize:     16 << 10,         // a connection keeps a buffer of the largest frame it received
-			SendPingTimeout:      30 * time.Second, // also limits the time of a header, in which a client cannot respond
+			SendPingTimeout:      30 * time.Second, // also limits the time of a header: meanwhile a client cannot respond
 			PingTimeout:          15 * time.Second,
 			WriteByteTimeout:     30 * time.Second, // closes connections whose client reads nothing
 		},
@@ -108,8 +108,8 @@ func (s *Server) limited(w http.ResponseWriter, r *http.Request, stream bool, se
 	serve(w, r)
 }
 
-// serveGRPC serves a gRPC request, whose body gRPC reads into memory before any handler
-// wants it (grpc/internal/transport/handler_server.go).
+// serveGRPC serves a gRPC request. gRPC reads the body into memory before any handler
+// reads it (grpc/internal/transport/handler_server.go).
 func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request) {
 	r.Body = &wholeMessages{ReadCloser: http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive)+1<<10)} // and the prefix of the message
 	s.grpc.ServeHTTP(w, r)

@@ -9,7 +9,7 @@ import (
 )
 
 // A message that comes byte by byte is read whole, so that the transport keeps one
-// buffer for it and not one for every byte; what is behind it is not waited for.
+// buffer for it and not one for every byte. The read does not wait for the next message.
 func TestMessagesAreReadWhole(t *testing.T) {
 	t.Parallel()
 	message := func(size int) []byte {

@@ -65,8 +65,8 @@ type Deps struct {
 	Admit   func(ctx context.Context, fullMethod string) (caller string, err error)
 	Proxies int // in front of the process, for the addresses of callers: see auth.Gate
 	// Sides are the parts of the process that can be unavailable by themselves.
-	// Each has a check, which returns an error if it cannot serve now. It must not
-	// depend on the backlog, or it would remove the instances that process it.
+	// The check of a part returns an error if the part cannot serve now. It must not
+	// depend on the backlog, or it would remove the instances that process the backlog.
 	Sides   map[string]func(context.Context) error
 	Live    func() error // returns an error if the process should be restarted
 	Tracing trace.TracerProvider

@@ -21,7 +21,7 @@ import (
 // never runs. Its errors have the form "field: rule".
 type strictQuery struct{ runtime.DefaultQueryParser }
 
-func init() { runtime.SetQueryParameterParser(new(strictQuery))(nil) } // the gateway has one for all
+func init() { runtime.SetQueryParameterParser(new(strictQuery))(nil) } // the gateway has one parser for all muxes
 
 // Parse adds the query to a message. taken has the fields of the path and of the body.
 func (q *strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {

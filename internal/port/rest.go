@@ -86,7 +86,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 // restKey is the key of the request of a REST call, in its context.
 type restKey struct{}
 
-// keepRequest is around every handler: checkQuery needs the request as it was parsed.
+// keepRequest puts each request into its own context, so that checkQuery sees whether it was parsed.
 func keepRequest(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
 		rest := new(http.Request)
@@ -95,8 +95,8 @@ func keepRequest(next runtime.HandlerFunc) runtime.HandlerFunc {
 	}
 }
 
-// checkQuery makes the call of a REST request, unless its query would be ignored: the gateway
-// parses the query of a method with parameters only. Its error has the form that gatewayError reads.
+// checkQuery makes the call of a REST request. It rejects the query of a method without query
+// parameters, which the gateway would ignore. Its error has the form that gatewayError reads.
 func checkQuery(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, call grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	if rest, ok := ctx.Value(restKey{}).(*http.Request); ok && rest.Form == nil && rest.URL.RawQuery != "" {
 		return status.Error(codes.InvalidArgument, "query: unknown parameter: this method has none")
@@ -104,12 +104,12 @@ func checkQuery(ctx context.Context, method string, request, response any, conn 
 	return call(ctx, method, request, response, conn, options...)
 }
 
-// lines is the gateway's JSON, in which a stream has a line for each message, and an error
-// that ends it the form of every other.
+// lines is the gateway's JSON. A stream has a line for each message, and an error that ends
+// the stream has the form of every other error.
 type lines struct{ *runtime.JSONPb }
 
 func (l lines) Marshal(v any) ([]byte, error) {
-	if chunk, ok := v.(map[string]proto.Message); ok { // the gateway has it for such an error only
+	if chunk, ok := v.(map[string]proto.Message); ok { // the gateway has this type only for such an error
 		st := status.FromProto(chunk["error"].(*spb.Status)) //nolint:forcetypeassert // as above
 		return json.Marshal(errorBody(st, httpStatus(st)))   //nolint:wrapcheck // of strings and numbers
 	}
@@ -127,8 +127,8 @@ func (s *Server) routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 	s.reject(w, r, err)
 }
 
-// gatewayError handles the error of a call, and of a request that cannot become one, of
-// which the gateway has only a text such as "field: rule".
+// gatewayError handles the error of a call, or of a request that cannot become a call. For
+// the latter the gateway has only a text such as "field: rule".
 func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(err)
 	text := strings.ReplaceAll(st.Message(), "\u00a0", " ") // protobuf puts a random space into its errors

@@ -19,8 +19,8 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// Calls that wait for the same entry read it together, each version it waits for
-// and no longer than it does; the last to leave ends the reading.
+// Calls that wait for the same entry share one reader. Each call waits for its own
+// version and no longer than its deadline. The last call to leave stops the reader.
 func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,11 +101,11 @@ func TestWaitsEndWhenTheEntryCannotBeRead(t *testing.T) {
 	})
 }
 
-// longWaits has eight places for calls that wait, which only the test ends.
+// longWaits lets eight calls wait until the test ends them.
 func longWaits(d *deps) { d.catalogConfig = CatalogConfig{MaxWaiting: 8, MaxWait: time.Hour} }
 
-// Calls that wait have places of their own, of which one caller gets a part; a
-// call that does not have to wait needs none.
+// The number of calls that wait is limited, in total and per caller. A call that
+// does not have to wait does not count.
 func TestWaitsHavePlaces(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{CallTimeout: 2 * time.Hour}, longWaits)

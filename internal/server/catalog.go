@@ -35,8 +35,8 @@ type CatalogStore interface {
 	SearchEntries(ctx context.Context, query domain.SearchQuery) (matches []domain.Match, more bool, err error)
 	// ListChanges returns the changes after a position, in order, including
 	// changes of hidden entries. Of several changes of one entry it returns only
-	// the last. For a position of another database it returns the first page,
-	// marked Restarted.
+	// the last. For a position that is not valid in its database it returns the
+	// first page, marked Restarted.
 	ListChanges(ctx context.Context, after domain.Position, limit int) (domain.ChangePage, error)
 }
 
@@ -53,8 +53,8 @@ type CatalogConfig struct {
 	// MaxWait is the longest time that GetCatalogEntry waits for a version. It
 	// waits for at most nine tenths of the time of its call. Default: 10 s.
 	MaxWait time.Duration
-	// MaxWaiting is how many calls may wait for a version at the same time, and
-	// a quarter of it how many of one caller; more are rejected with
+	// MaxWaiting is the largest number of calls that wait for a version at the
+	// same time. One caller may have a quarter of them. More are rejected with
 	// RESOURCE_EXHAUSTED. Default: 250.
 	MaxWaiting int
 	// DrainWait is how long calls still wait for a version when the server

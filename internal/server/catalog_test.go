@@ -22,7 +22,7 @@ func entryName(v *videov1.Video) string {
 	return "catalogEntries/" + strings.TrimPrefix(v.GetName(), "videos/")
 }
 
-// A caller who asks for the version that a command answered reads the own
+// A caller that passes the version from a command as min_version reads its own
 // write, however far behind the projection is.
 func TestGetCatalogEntryWaitsForAVersion(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestGetCatalogEntryGivesUpWaiting(t *testing.T) {
 	}
 }
 
-// Nor does a caller wait in vain who allows less: the answer has a tenth of that to
+// A call waits for nine tenths of its deadline, so the error has a tenth of it to
 // arrive.
 func TestGetCatalogEntryGivesUpBeforeItsCaller(t *testing.T) {
 	t.Parallel()
@@ -102,15 +102,15 @@ func seed(t *testing.T, store *fakeStore, published bool) domain.Video {
 	return v
 }
 
-// A change by this process is seen at once, one by another process soon, and
-// neither a busy nor a quiet projection makes a waiting call read all the time.
+// A waiting call sees a change by this process at once, and a change by another
+// process soon. It reads seldom, whether the projection is busy or quiet.
 func TestGetCatalogEntryLooksSoonAndSeldom(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		otherSide bool          // who projects
 		noise     time.Duration // how often something else changes; 0: never
 		after     time.Duration // when the version comes
-		within    time.Duration // how long after that the answer does
+		within    time.Duration // how long after that the call may end
 		reads     int           // at most
 	}{
 		"this process":         {false, 0, 3 * time.Second, 5 * time.Millisecond, 20},
@@ -159,8 +159,8 @@ func TestGetCatalogEntryLooksSoonAndSeldom(t *testing.T) {
 	}
 }
 
-// A change between the read and the wait is not missed: the wait would take
-// until the next poll.
+// A change between the read and the wait is not missed: otherwise the call would
+// wait until the next poll.
 func TestGetCatalogEntryMissesNoChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,7 +193,7 @@ func (h readHook) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, err
 	return entry, err
 }
 
-// A server that stops lets a call wait a little longer, not to the end.
+// When the server stops, a call waits for DrainWait at most.
 func TestGetCatalogEntryWaitsLessWhenDraining(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

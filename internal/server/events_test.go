@@ -67,7 +67,7 @@ func TestWatchOverRESTHasItsType(t *testing.T) {
 }
 
 // A stream and its connection outlive the timeouts of a header and of a call, over gRPC and REST.
-// net/http of Go 1.26.6 ends each HTTP/2 connection at the former.
+// net/http of Go 1.26.6 ends each HTTP/2 connection at the timeout of a header.
 func TestStreamOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{ReadHeaderTimeout: time.Second, CallTimeout: 3 * time.Second})

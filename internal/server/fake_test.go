@@ -29,8 +29,8 @@ type fakeStore struct {
 	position  uint64
 	database  string
 	changed   chan struct{}
-	paused    bool // the projection is
-	otherSide bool // it happens in another process: nothing is announced here
+	paused    bool // no event is projected
+	otherSide bool // another process projects: nothing is announced here
 	waiting   []domain.VideoEvent
 	events    []domain.VideoEvent // all there ever were
 	reads     int                 // of the catalog
@@ -53,7 +53,7 @@ func newFakeStore() *fakeStore {
 
 func (s *fakeStore) enter(ctx context.Context, method string) error {
 	s.mu.Lock()
-	before := s.before // a test may set it while a watch asks
+	before := s.before // a test may set it while a watch reads
 	s.mu.Unlock()
 	if before != nil {
 		if err := before(ctx, method); err != nil {

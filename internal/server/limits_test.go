@@ -18,8 +18,8 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// The gate is called once for each call, before anything else. A caller that it refuses
-// gets its error, and changes nothing.
+// Admit is called once for each call, before anything else. A refused caller gets the
+// error of Admit, and changes nothing.
 func TestServerAsksWhoMayCall(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 10)
@@ -60,7 +60,7 @@ func TestServerAsksWhoMayCall(t *testing.T) {
 	}
 }
 
-// The headers that handlers may need become metadata over REST, too, and no other.
+// The headers that handlers may need become metadata over REST, too. Other headers do not.
 func TestHeadersBecomeMetadata(t *testing.T) {
 	t.Parallel()
 	type call struct {
@@ -119,7 +119,7 @@ func TestHeadersBecomeMetadata(t *testing.T) {
 	}
 }
 
-// A call ends in time without a deadline, and whatever deadline its caller sets.
+// A call ends after CallTimeout if its caller sets no deadline, or a later one.
 func TestServerGivesEveryCallADeadline(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{CallTimeout: 300 * time.Millisecond})
@@ -138,7 +138,7 @@ func TestServerGivesEveryCallADeadline(t *testing.T) {
 	}
 }
 
-// An earlier deadline of the caller counts, over gRPC and REST, and is no line in the log.
+// An earlier deadline of the caller counts, over gRPC and REST, and is no warning in the log.
 func TestCallersSetEarlierDeadlines(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{CallTimeout: time.Hour})
@@ -157,8 +157,8 @@ func TestCallersSetEarlierDeadlines(t *testing.T) {
 	}
 }
 
-// A stream ends when its lifetime is over, and says to call again; the deadline
-// of a caller is another matter.
+// A stream ends with Unavailable when its lifetime is over, and with
+// DeadlineExceeded at the deadline of its caller.
 func TestServerEndsStreamsInTime(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{StreamLifetime: time.Second})

@@ -26,8 +26,8 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// Every call is a line with its code, latency, caller and ids, and nothing of
-// what it says.
+// The log has a line for every call, with its code, latency, caller and ids, and
+// without its content.
 func TestRequestsAreLogged(t *testing.T) {
 	t.Parallel()
 	var out logBuffer
@@ -83,8 +83,8 @@ func TestRequestsAreLogged(t *testing.T) {
 	}
 }
 
-// The line of a call that was admitted, or refused, has the verified name of its caller, and
-// without one the address, which a caller cannot make up.
+// The line of a call that was admitted, or refused, has the verified name of its caller. Without
+// a name it has the address, which a caller cannot make up.
 func TestRequestsAreLoggedWithTheirCaller(t *testing.T) {
 	t.Parallel()
 	var out logBuffer
@@ -155,8 +155,8 @@ func TestCallsAreObserved(t *testing.T) {
 	}
 }
 
-// A request that ends before a method has its message has a line over REST, without its path
-// and query, and none over gRPC. Of these only a message that cannot be decoded is counted.
+// A request that ends before its method is called has a line over REST, without its path and
+// query, and no line over gRPC. Of these only a message that cannot be decoded is counted.
 func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
 	t.Parallel()
 	var out logBuffer
@@ -218,8 +218,8 @@ func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
 	}
 }
 
-// There is room for so many calls, and for half as many streams besides. More are refused
-// until one has ended, and are counted and logged.
+// MaxCalls calls may run, and half as many streams besides. More are refused until a call has
+// ended, and are counted and logged.
 func TestRefusedCallsAreObserved(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
@@ -300,7 +300,7 @@ func histogram(t *testing.T, reader sdkmetric.Reader, name string) metricdata.Hi
 	return metricdata.Histogram[float64]{}
 }
 
-// A process that is stuck fails the check for being live, and only that one.
+// If the process is stuck, /health/live fails, and /health/ready does not.
 func TestStuckIsNotLive(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{}, func(d *deps) { d.Live = func() error { return errors.New("outbox: worker 0 has not come by") } })

@@ -14,13 +14,13 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// described is a request that is made of the description of its operation.
+// described is a request for an operation of the description.
 type described struct {
 	operation string
 	id        string // of the path, if it has one
 	query     string
 	body      string
-	want      int // the status; what is 400 the description refuses too
+	want      int // the status; if it is 400, the description refuses the request too
 }
 
 // ofVideos matches the operations and the paths of videos and their catalog. Other aggregates
@@ -105,7 +105,7 @@ func loadOpenAPI(t *testing.T, r *running) *openapi3.T {
 	return doc
 }
 
-// send sends the request, and compares what description and server make of it.
+// send sends the request, and compares the response with the description.
 func (d described) send(t *testing.T, r *running, doc *openapi3.T) {
 	t.Helper()
 	route := d.route(t, doc)

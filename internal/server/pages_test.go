@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// The handler around the port gets all requests first.
+// The middleware of Wrap gets all requests first.
 func TestWrapGetsAllRequests(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{Hosts: []string{"localhost"}}, func(d *deps) {

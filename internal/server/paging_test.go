@@ -60,8 +60,8 @@ func namesOf[T interface{ GetName() string }](items []T) []string {
 	return names
 }
 
-// Going from page to page meets everything exactly once, with any page size,
-// also with titles, times and ranks that are equal, and while more is created.
+// The pages of a list have every item exactly once, with any page size, even if
+// titles, times or ranks are equal.
 func TestPagesMeetEverythingOnce(t *testing.T) {
 	t.Parallel()
 	_, c := serve(t, port.Config{})
@@ -97,8 +97,8 @@ func TestPagesMeetEverythingOnce(t *testing.T) {
 	}
 }
 
-// A list may be read with another page_size from page to page, but with nothing
-// else changed, and only with a token from that very list.
+// From page to page, a request may change its page_size and nothing else. A token
+// is valid only in the list that it is from.
 func TestPageTokensBelongToTheirRequest(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})
@@ -143,7 +143,7 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 	checkToken(t, "with another query", err)
 }
 
-// flip changes one byte of what a token says, counted from the end.
+// flip changes one byte of a decoded token, counted from the end.
 func flip(t *testing.T, token string, fromEnd int) string {
 	t.Helper()
 	raw, err := base64.RawURLEncoding.DecodeString(token)
@@ -161,7 +161,7 @@ func checkToken(t *testing.T, name string, err error) {
 	}
 }
 
-// A cursor comes back from a token bit by bit, or pages would skip or repeat.
+// A token returns its cursor unchanged: otherwise pages would skip or repeat items.
 func TestTokensKeepCursors(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse("0191d000-0000-7000-8000-0000000000ff")

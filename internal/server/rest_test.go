@@ -40,7 +40,7 @@ func errorOf(t *testing.T, answer map[string]any) (failed map[string]any, fields
 	return failed, fields
 }
 
-// reasonsOf returns the reasons of a status: there must be one.
+// reasonsOf returns the domains and the reasons of a status.
 func reasonsOf(st *status.Status) (reasons []string) {
 	for _, each := range st.Details() {
 		if info, ok := each.(*errdetails.ErrorInfo); ok {
@@ -50,8 +50,8 @@ func reasonsOf(st *status.Status) (reasons []string) {
 	return reasons
 }
 
-// Bytes that are no text are refused wherever they come, by the name of their
-// place, and have a line in the log like every request.
+// Bytes that are no text are refused wherever they are. The error names the
+// place, and the log has a line for each request.
 func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 	t.Parallel()
 	name := "/v1/videos/01890a5d-ac96-7000-8000-000000000001"
@@ -88,7 +88,7 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 	}
 }
 
-// HTTP's own rules hold (RFC 9110): what a path is for, what a body may be.
+// The rules of HTTP hold (RFC 9110), for methods, paths, headers and bodies.
 func TestGatewayFollowsHTTP(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{MaxReceive: 10_000})
@@ -159,7 +159,7 @@ func gzipped(t *testing.T, text string) string {
 	return out.String()
 }
 
-// HEAD is GET without the body, over both protocols.
+// HEAD is GET without the body, over HTTP/1.1 and HTTP/2.
 func TestHeadIsGetWithoutBody(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})

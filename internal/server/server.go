@@ -3,8 +3,8 @@
 //
 // A handler converts a request, adds the time and new ids, calls package domain
 // and a store, and converts the result. It makes no decisions, and no layer
-// stands between it and the store. An interface such as VideoStore has what a service needs
-// of its store.
+// stands between it and the store. An interface such as VideoStore has the methods of the
+// store that a service calls.
 package server
 
 // The sides of the process that the services need.

@@ -19,8 +19,8 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// An operator can ask over HTTP and gRPC whether the server lives and takes
-// requests; what is wrong is for the log.
+// The server reports over HTTP and gRPC whether it is live and ready. Only the
+// log has the reason if it is not.
 func TestServerTellsItsHealth(t *testing.T) {
 	t.Parallel()
 	type sides map[string]func(context.Context) error
@@ -92,7 +92,7 @@ func TestServerWorksWithoutStores(t *testing.T) {
 	}
 }
 
-// A server whose listener breaks stops, and says so.
+// If the listener breaks, Run returns an error.
 func TestRunFailsWithoutListener(t *testing.T) {
 	t.Parallel()
 	store := newFakeStore()
@@ -112,8 +112,8 @@ func TestRunFailsWithoutListener(t *testing.T) {
 	}
 }
 
-// A server that is done leaves nothing running. This test is not parallel, so
-// that there is nothing else to count.
+// A server that has stopped leaves no goroutine. This test is not parallel, because
+// it would count the goroutines of other tests.
 func TestRunLeavesNoGoroutine(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 3 {

@@ -49,7 +49,7 @@ func mustPublish(t testing.TB, c client, v *videov1.Video) *videov1.Video {
 	return published
 }
 
-// The clock and the ids come from outside and end up, unchanged, in the event.
+// The event has the given ids and the time of the given clock, in UTC and whole milliseconds.
 func TestVideoServiceStampsEvents(t *testing.T) {
 	t.Parallel()
 	store := newFakeStore()
@@ -80,7 +80,7 @@ func TestVideoServiceStampsEvents(t *testing.T) {
 	}
 }
 
-// Every RPC of both services does what it says.
+// The RPCs of both services, except purges and watches, take a video through its life.
 func TestAPITakesAVideoThroughItsLife(t *testing.T) {
 	t.Parallel()
 	_, c := serve(t, port.Config{})
@@ -214,7 +214,7 @@ func TestPurgeOverAPI(t *testing.T) {
 	}
 }
 
-// A caller's mistake is reported by code and by field, has one reason, and is no line in the log.
+// A caller's mistake is reported by code and by field, has one reason, and is no warning in the log.
 func TestAPIRefusesMistakes(t *testing.T) {
 	t.Parallel()
 	const unknown = "videos/0191d000-0000-7000-8000-000000000000"
@@ -230,8 +230,8 @@ func TestAPIRefusesMistakes(t *testing.T) {
 	twoMistakes.Video.Tags = []string{"a", ""}
 	r, c := serve(t, port.Config{})
 	for name, tt := range map[string]struct {
-		request proto.Message // without a name: of a video that exists
-		deleted bool          // the video is
+		request proto.Message // without a name: about a video that exists
+		deleted bool          // whether that video is deleted
 		code    codes.Code
 		field   string
 		text    string // part of the message
@@ -317,8 +317,8 @@ func call(t *testing.T, r *running, request proto.Message) error {
 	return r.dial(t).Invoke(t.Context(), fmt.Sprintf("/%s/%s", service, method), request, new(emptypb.Empty))
 }
 
-// A repeated request creates nothing and returns the first video, as it is by
-// now; the same id for something else is refused.
+// A repeated request creates nothing and returns the first video in its current
+// state. The same id for another video is refused.
 func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{})

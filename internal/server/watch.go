@@ -38,7 +38,7 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 		return err
 	}
 	ctx := stream.Context()
-	var heartbeat time.Time // time of the next; zero: as soon as the caller has all changes
+	var heartbeat time.Time // of the next heartbeat; zero: as soon as the caller has all changes
 	poll := watchGap
 	for ctx.Err() == nil {
 		changed := s.changes.Changed() // before the read, so that no change is missed
@@ -70,7 +70,7 @@ type watch struct {
 	stream   grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]
 	tokens   aip.Tokens
 	position domain.Position // of the last change sent
-	// fresh: no entry has been sent yet, so none needs to be removed.
+	// fresh: no entry has been sent, so the caller has none to remove.
 	fresh bool
 	begun bool // the first read is done or in progress
 	// expired: the token was too old, so the stream starts over.

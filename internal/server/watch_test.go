@@ -25,7 +25,7 @@ import (
 
 type watchStream = grpc.ServerStreamingClient[catalogv1.WatchCatalogEntriesResponse]
 
-// next returns the next message in words: +title, -name, or beat.
+// next returns the next message in words: +title, -name, restarted, or beat.
 func next(t *testing.T, stream watchStream) (text, token string) {
 	t.Helper()
 	response, err := stream.Recv()
@@ -56,8 +56,8 @@ func watchFrom(t *testing.T, c client, token string) watchStream {
 	return stream
 }
 
-// A watch begins with what there is, goes on with what changes, and after a
-// break goes on where it was.
+// A watch sends the visible entries, then the changes. With the token of its last
+// message, the next watch continues there.
 func TestWatchTellsStateAndChanges(t *testing.T) {
 	t.Parallel()
 	_, c := serve(t, port.Config{})
@@ -162,7 +162,7 @@ func watchFor(t *testing.T, store *fakeStore, d time.Duration, onSend func(n int
 	return stream
 }
 
-// A quiet watch gives a sign of life, and looks about once in a second.
+// A watch without changes sends a heartbeat every 15 s, and reads about once a second.
 func TestWatchGivesSignsOfLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,8 +190,8 @@ func TestWatchOfNobodyReadsNothing(t *testing.T) {
 	})
 }
 
-// A change comes soon, whoever made it and also when it could not be read yet
-// as it was announced; and many changes do not make many reads.
+// A change is sent soon, also if another process made it, or if it could not be
+// read when it was announced. Many changes do not cause many reads.
 func TestWatchLooksSoonAndSeldom(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -263,7 +263,7 @@ func watchTogether(t *testing.T, store *fakeStore, read time.Duration) (watch fu
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		cancel()
-		time.Sleep(read) // by those that nobody waits for any longer
+		time.Sleep(read) // for reads that nobody waits for any longer
 	})
 	return func() *fakeStream {
 		stream := &fakeStream{ctx: ctx, began: time.Now()}
@@ -276,7 +276,7 @@ func watchTogether(t *testing.T, store *fakeStore, read time.Duration) (watch fu
 	}
 }
 
-// Watches that are woken by the same change read it together.
+// Watches that are woken by the same change share a read.
 func TestWatchesReadTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,8 +306,8 @@ func TestWatchesReadTogether(t *testing.T) {
 	})
 }
 
-// A watch that begins, or waits for a later change, reads for itself: the page
-// that another one is reading may be from before that.
+// A watch that begins, or waits for a later change, does not share an earlier
+// read, whose page may lack the change.
 func TestWatchReadsNoOlderPage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,8 +331,8 @@ func TestWatchReadsNoOlderPage(t *testing.T) {
 	})
 }
 
-// A page that could not be read ends no watch when it can be read soon, and else
-// not all of them at once.
+// A failed read ends no watch if a later read soon succeeds. Otherwise the watches
+// do not all end at once.
 func TestWatchesSurviveAFailedRead(t *testing.T) {
 	t.Parallel()
 	const watches, lasting = 100, 10 * time.Second
@@ -369,8 +369,8 @@ func TestWatchesSurviveAFailedRead(t *testing.T) {
 	}
 }
 
-// An entry that was sent and is hidden while the first state is still being
-// read is removed; what was never seen is not worth a message.
+// An entry that was sent, and is hidden while the first pages are still being
+// read, is removed. A hidden entry that was never sent gets no message.
 func TestWatchRemovesWhatItSentBefore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -404,8 +404,8 @@ func TestWatchRemovesWhatItSentBefore(t *testing.T) {
 	})
 }
 
-// A database that does not answer ends a watch, which would hold a connection of
-// the pool otherwise, and the caller goes on where it was.
+// A database that does not respond ends a watch, which would otherwise hold a
+// connection of the pool.
 func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -422,8 +422,8 @@ func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
 	})
 }
 
-// A token of another database, and a stream that lives through the change of the
-// database, begin again from the start, say so, and go on from there.
+// A watch with a token of another database restarts, and a watch whose database
+// is replaced restarts, too. It says so, sends all entries, and continues from there.
 func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -463,8 +463,8 @@ func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
 	})
 }
 
-// A token that is too old begins again, because what was removed since may have left no
-// tombstone. A stream, and its tokens, live as long as they like.
+// A watch with a token that is too old restarts, because an entry that was removed since
+// then may have left no tombstone. Each heartbeat has a new token.
 func TestWatchBeginsAgainAfterAMonth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -498,7 +498,7 @@ func TestWatchBeginsAgainAfterAMonth(t *testing.T) {
 	})
 }
 
-// A repair may take an entry that was visible back to its draft.
+// A repair may turn a visible entry back into a draft, so the watch removes the entry.
 func TestWatchRemovesWhatARepairTookBack(t *testing.T) {
 	t.Parallel()
 	w := &watch{}

@@ -22,7 +22,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// documented is the SQL that a page of docs has the administrator run, by statement.
+// documented returns the SQL that a page of docs tells the administrator to run, by statement.
 func documented(t testing.TB, page string) (statements []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/" + page)
@@ -45,7 +45,7 @@ func documented(t testing.TB, page string) (statements []string) {
 // setting matches ALTER ROLE user SET setting.
 var setting = regexp.MustCompile(`^ALTER ROLE (\w+) SET (.+)$`)
 
-// userSettings are those that the documentation gives to the users of a role.
+// userSettings returns the settings that the documentation gives to the users of a role.
 func userSettings(t testing.TB, role string) (settings []string) {
 	t.Helper()
 	user := map[string]string{videoRole: "video_catalog_app", catalogRole: "video_catalog_read_app", supportRole: "support_person"}[role]
@@ -157,8 +157,8 @@ func TestDocumentedUsers(t *testing.T) {
 	}
 }
 
-// People look at everything but the bytes of events and messages, and change
-// nothing, even where they take the default of their session back.
+// A person with the role support_ro reads everything but the bytes of events and messages, and
+// changes nothing, even in a transaction that is not read-only.
 func TestSupportRoleLooks(t *testing.T) {
 	t.Parallel()
 	admin := storetest.Pool(t, 2)
@@ -166,7 +166,7 @@ func TestSupportRoleLooks(t *testing.T) {
 	const all = `
 		SELECT format('%s.%s', c.oid::regclass, a.attname)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-		WHERE n.nspname IN ('video_catalog', 'video_catalog_read') AND c.relkind IN ('r', 'p') AND NOT c.relispartition` // nobody asks for a partition
+		WHERE n.nspname IN ('video_catalog', 'video_catalog_read') AND c.relkind IN ('r', 'p') AND NOT c.relispartition` // nobody reads a partition
 	columns, hidden := column(t, admin, all+" ORDER BY 1"), column(t, admin, all+" AND a.atttypid = 'bytea'::regtype ORDER BY 1")
 	if len(columns) < 50 || len(hidden) < 4 {
 		t.Errorf("columns = %d, of bytes %q, want all", len(columns), hidden)

@@ -18,10 +18,10 @@ import (
 // context.DeadlineExceeded: no statement has started, and with many callers each would log
 // a line.
 //
-// If more callers came than the database can serve, all would wait until little time is
-// left, and start work that they cannot finish. pgx closes the connection of an abandoned
-// statement, so the pool would mostly open connections, and few calls would succeed. With
-// this limit some calls are refused, and the others succeed.
+// Without this limit, too many callers would all wait until little time is left, and start
+// work that they cannot finish. pgx closes the connection of an abandoned statement, so the
+// pool would mostly open connections, and few calls would succeed. With the limit some calls
+// are refused, and the others succeed.
 func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	half := ctx
 	if deadline, ok := ctx.Deadline(); ok {
@@ -40,7 +40,7 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
-// Over returns a pool as what the queries of an option run on. Each statement uses a connection of
+// Over returns a pool as a Tx, for the queries of an option. Each statement uses a connection of
 // its own.
 func Over(pool *pgxpool.Pool) Tx { return singly{pool} }
 

@@ -24,8 +24,8 @@ type commandSide struct {
 }
 
 // newCommandSide returns the command side of a pool. onCommit may be nil. It is called with
-// the aggregate of an event after a commit, and also if the result of the commit is unknown.
-// It must not block.
+// the aggregate after each commit of an event. It may also be called after a failure. It must
+// not block.
 func newCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func(envelope.Aggregate)) commandSide {
 	if onCommit == nil {
 		onCommit = func(envelope.Aggregate) {}

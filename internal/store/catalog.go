@@ -65,8 +65,8 @@ func (c *changes) announce() {
 }
 
 // Project applies events for a consumer in one transaction, each once, and returns their
-// outcomes. On an error nothing took effect. The messages in quarantine of videos that the
-// events purge are deleted before.
+// outcomes. On an error no event took effect. An earlier transaction deletes the quarantined
+// messages of the videos that the events purge, and an error does not undo it.
 func (c *Catalog) Project(ctx context.Context, consumerName string, events []domain.VideoEvent) ([]envelope.Outcome, error) {
 	if err := c.eraseQuarantined(ctx, events); err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 	return outcomes, err
 }
 
-// projectEntry writes an entry, unless the catalog has a newer one. Without an event, a
-// repair writes it.
+// projectEntry writes an entry, unless the catalog has a newer one. event is uuid.Nil if a
+// repair writes the entry.
 func projectEntry(ctx context.Context, q *sqlcgen.Queries, e domain.Entry, event uuid.UUID) {
 	Queue(q.ProjectVideo(ctx, sqlcgen.ProjectVideoParams{
 		VideoID: e.VideoID, EventID: optional(event),
@@ -94,9 +94,9 @@ func projectEntry(ctx context.Context, q *sqlcgen.Queries, e domain.Entry, event
 	}))
 }
 
-// eraseQuarantined deletes the quarantined messages of videos that are purged by the events. It
-// also does it for an event that is stale, because a repair may have been faster, or a duplicate,
-// because an older message may have been delivered again, too.
+// eraseQuarantined deletes the quarantined messages of videos that are purged by the events. Stale
+// events count, because a repair may have been faster. Duplicates count, because an older message
+// may have been delivered again, too.
 func (c *Catalog) eraseQuarantined(ctx context.Context, events []domain.VideoEvent) error {
 	var keys []string
 	for _, e := range events {
@@ -113,13 +113,13 @@ func (c *Catalog) eraseQuarantined(ctx context.Context, events []domain.VideoEve
 // PruneTombstones deletes the empty tombstones that were written longer ago than olderThan,
 // and at least 30 days ago, by the clock of the database. Purged videos, and videos that a
 // repair did not find, have one. It deletes at most maxRows and returns how many. An event
-// of such a video would be applied as the first one.
+// that comes later is applied as the first event of its video.
 func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := c.queries.PruneProjectedTombstones(ctx, olderThan, limit(maxRows))
 	return n, wrap(err, "prune tombstones of the catalog")
 }
 
-// FindEntries returns the existing entries among ids, without the ids of their events.
+// FindEntries returns the existing entries among ids.
 func FindEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
 	rows, err := sqlcgen.New(tx).GetProjections(ctx, ids)
 	if err != nil {

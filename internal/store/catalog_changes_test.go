@@ -125,9 +125,9 @@ func TestOnlyChangesAreListed(t *testing.T) {
 	checkChanges(t, first[0].Position, next(t, catalog, first[0].Position, 1, 10), marker[0])
 }
 
-// A change is held back while a transaction that began before it may still
-// commit one with an earlier place: a cursor that went past that would never
-// see it.
+// A change is held back while an older transaction is open. That transaction may
+// still commit a change with an earlier position, which a cursor behind that
+// position would never see.
 func TestChangesAreNotPassedOver(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 3)

@@ -37,7 +37,7 @@ func (m *catalogModel) clone() catalogModel {
 	return catalogModel{rows: maps.Clone(m.rows), seen: maps.Clone(m.seen)}
 }
 
-// deliver applies events for a consumer and returns what each of them meant.
+// deliver applies events for a consumer and returns the outcome of each event.
 func (m *catalogModel) deliver(consumerName string, events []domain.VideoEvent) []envelope.Outcome {
 	outcomes := make([]envelope.Outcome, len(events))
 	for i, e := range events {
@@ -90,7 +90,7 @@ const modelProjectors = 3
 
 // Events are delivered repeatedly, in any order and batches, to several projectors
 // at once, which crash anywhere. Every event has the outcome of the model, and
-// every row has the newest version delivered. TestOutboxBehavesLikeItsModel
+// every row has the newest version delivered. TestOutboxKeepsItsPromises
 // documents the flags.
 func TestCatalogBehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
@@ -158,8 +158,8 @@ func (m *catalogMachine) reset(t *rapid.T) {
 	}
 }
 
-// drawCommand returns the event of a command that suits a video; nil when it
-// changed nothing.
+// drawCommand returns the event of a command that suits a video; nil if the
+// command changed nothing.
 func (m *catalogMachine) drawCommand(t *rapid.T, v domain.Video) *domain.VideoEvent {
 	stamp := m.stamp()
 	stamp.Time = v.UpdateTime.Add(time.Second)
@@ -219,7 +219,7 @@ func (m *catalogMachine) drawBatch(t *rapid.T) (batch []domain.VideoEvent) {
 	return batch
 }
 
-// project delivers a batch and compares what its events meant.
+// project delivers a batch and compares the outcomes of its events.
 func (m *catalogMachine) project(t *rapid.T, consumerName string, batch []domain.VideoEvent) {
 	t.Helper()
 	got, err := m.catalog.Project(t.Context(), consumerName, batch)
@@ -455,8 +455,8 @@ func (m *catalogMachine) compare(t *rapid.T) {
 	}
 }
 
-// entryOf says it once more than domain.EntryOf, so that a mistake there is
-// found.
+// entryOf does the same as domain.EntryOf, so that the test finds a mistake
+// there.
 func entryOf(v domain.Video) domain.Entry {
 	deleted := !v.DeleteTime.IsZero()
 	return domain.Entry{
@@ -465,9 +465,9 @@ func entryOf(v domain.Video) domain.Entry {
 	}
 }
 
-// checkNewest holds, without the model, what the catalog is when every event
-// has come: the state after the last event of each video, and the published
-// ones in its list.
+// checkNewest checks the catalog without the model, when every event has come:
+// it has the state after the last event of each video, and lists the published
+// videos.
 func (m *catalogMachine) checkNewest(t *rapid.T) {
 	newest := make(map[uuid.UUID]domain.Video)
 	for _, e := range m.events { // in the order of their versions

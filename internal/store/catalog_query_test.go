@@ -17,7 +17,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// entry is a visible one.
+// entry returns a visible entry.
 func entry(t testing.TB, title, description string, tags ...string) domain.Entry {
 	t.Helper()
 	return domain.Entry{
@@ -36,7 +36,7 @@ func catalogOf(t testing.TB, entries ...domain.Entry) *store.Catalog {
 	return catalog
 }
 
-// titles are what the comparison of two lists shows.
+// titles returns a text for each entry, for the comparison of two lists.
 func titles[E any](entries []E, title func(E) string) []string {
 	names := make([]string, len(entries))
 	for i, e := range entries {
@@ -48,8 +48,8 @@ func titles[E any](entries []E, title func(E) string) []string {
 // name tells an entry from all others.
 func name(e domain.Entry) string { return e.Title + " " + e.VideoID.String() }
 
-// The list is seen whole, each entry once and in order, in pages of any size,
-// though titles and publish times are alike, with any filter.
+// The pages have all entries, each once and in order, with any size of a page and
+// any filter, although many titles and publish times are equal.
 func TestListEntriesPagesThrough(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(3, 4))
@@ -161,7 +161,7 @@ func TestListEntriesSurvivesChanges(t *testing.T) {
 				for _, e := range page {
 					seen[e.VideoID]++
 				}
-				// The last one leaves, and one comes that belongs to a page before.
+				// The last entry becomes hidden, and a new one belongs to an earlier page.
 				last := page[len(page)-1]
 				last.Visible, last.Version = false, last.Version+1
 				before := entry(t, "A", "")
@@ -179,8 +179,8 @@ func TestListEntriesSurvivesChanges(t *testing.T) {
 	}
 }
 
-// An entry that moves between two pages is met where it is then: again, or, when
-// it moves to a page that is passed, not at all.
+// An entry that moves while a list is read is listed at its new place: a second time on
+// a later page, or not at all if its new place is on a page that was read before.
 func TestListEntriesFollowsWhatMoves(t *testing.T) {
 	t.Parallel()
 	b, c, d := entry(t, "B", ""), entry(t, "C", ""), entry(t, "D", "")
@@ -216,8 +216,8 @@ func search(t testing.TB, catalog *store.Catalog, words string) []string {
 	return titles(matches, func(m domain.Match) string { return m.Title })
 }
 
-// A word in the title counts more than one among the tags, and that more than
-// one in the description, however often it is there.
+// A word in the title counts more than a word in a tag, and a word in a tag
+// more than any number of the same word in the description.
 func TestSearchPrefersTitles(t *testing.T) {
 	t.Parallel()
 	said := func(n int) string { return strings.Repeat("the samurai and another ", n) }
@@ -282,11 +282,11 @@ func TestSearchUnderstandsTheWordsOfAWebSearch(t *testing.T) {
 		"-samurai":                 {"Ran", "七人の侍"},
 		"-nothing":                 {"Ran", "Samurai Seven", "Seven Samurai", "七人の侍"},
 		"or":                       {},
-		"samurai or":               {}, // behind the last word it is one
+		"samurai or":               {}, // at the end, or is a word
 		"the":                      {}, // no word is too common
 		"a":                        {"Ran"},
 		"black white":              {"Seven Samurai"},
-		"king ------- sons":        {"Ran"}, // a line is no negation
+		"king ------- sons":        {"Ran"}, // a row of hyphens is no negation
 		"three; DROP TABLE sons":   {},
 		"sons'":                    {"Ran"},
 	} {
@@ -298,7 +298,7 @@ func TestSearchUnderstandsTheWordsOfAWebSearch(t *testing.T) {
 	}
 }
 
-// A long query is a query, too: its operators and words are bounded.
+// A long query is no error: the number of its operators and words is limited.
 func TestSearchTakesLongQueries(t *testing.T) {
 	t.Parallel()
 	catalog := catalogOf(t, entry(t, "Ran", "a 🎬 of \"war\" & peace"))
@@ -312,7 +312,7 @@ func TestSearchTakesLongQueries(t *testing.T) {
 	}
 }
 
-// The matches are seen whole, each once, in pages of any size, though most
+// The pages have all matches, each once, with any size of a page, although most
 // match equally well.
 func TestSearchPagesThrough(t *testing.T) {
 	t.Parallel()

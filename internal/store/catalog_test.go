@@ -62,7 +62,7 @@ func project(t testing.TB, catalog *store.Catalog, consumerName string, events .
 	return outcomes
 }
 
-// checkEntry compares a row with what the event says that it was built from.
+// checkEntry compares the entry of a video with the event from which it was built.
 func checkEntry(t testing.TB, catalog *store.Catalog, e domain.VideoEvent) {
 	t.Helper()
 	got, err := catalog.GetEntry(t.Context(), e.Video.ID)
@@ -74,7 +74,7 @@ func checkEntry(t testing.TB, catalog *store.Catalog, e domain.VideoEvent) {
 	}
 }
 
-// visible are the ids of what the list of the catalog shows.
+// visible returns the ids of the entries that the catalog lists.
 func visible(t testing.TB, catalog *store.Catalog) []uuid.UUID {
 	t.Helper()
 	entries, _, err := catalog.ListEntries(t.Context(), domain.EntryQuery{Limit: 1000})
@@ -94,7 +94,7 @@ func TestProjectLooksRowsUp(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
 	catalog := store.NewCatalog(pool)
-	for _, table := range []string{"video_projection", "inbox"} { // new statistics would be another matter
+	for _, table := range []string{"video_projection", "inbox"} { // autovacuum would make new statistics
 		execute(t, pool, "ALTER TABLE video_catalog_read."+table+" SET (autovacuum_enabled = off)")
 	}
 	for n := range 24 { // enough for a generic plan
@@ -111,8 +111,8 @@ func TestProjectLooksRowsUp(t *testing.T) {
 	}
 }
 
-// When any statement of the transaction fails, nothing of it stays: an event
-// counts as seen only when the row has it.
+// When any statement of the transaction fails, nothing of it stays: an event is
+// in the inbox only if the row has it.
 func TestFailedProjectLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"video_catalog_read.inbox", "video_catalog_read.video_projection"} {
@@ -148,8 +148,8 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 	}
 }
 
-// An event that PostgreSQL cannot hold takes its batch with it, and nothing
-// else: alone, the others go in.
+// An event that PostgreSQL cannot store makes its whole batch fail. The other
+// events are applied without it.
 func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -165,9 +165,9 @@ func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	checkEntry(t, catalog, good[0])
 }
 
-// A statement that the database ends for the time that it takes, or waits for a
-// lock, is no fault of its event, and no error of the service; and it is known for
-// what it is.
+// A statement timeout or a lock timeout of the database is no fault of the event
+// or of the service: the error is Unavailable, and for a projector also a
+// DeadlineExceeded.
 func TestTimeoutIsNobodysFault(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"statement_timeout", "lock_timeout"} {
@@ -257,7 +257,7 @@ func TestOnlyPublishedVideosAreFound(t *testing.T) {
 	}
 }
 
-// An entry that no event has made does not exist, and asking is no event.
+// An entry without a row is not found, and a duplicate does not make the row.
 func TestUnseenEntryDoesNotExist(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -273,8 +273,8 @@ func TestUnseenEntryDoesNotExist(t *testing.T) {
 	}
 }
 
-// Text comes back as it went in, whatever would mean something in SQL, in an
-// array literal or in a pattern.
+// Text is read as it was written, also with characters that have a meaning in
+// SQL, in an array literal or in a pattern.
 func TestProjectionKeepsAnyText(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
@@ -336,7 +336,7 @@ func TestProjectionKeepsAnyNumber(t *testing.T) {
 	}
 }
 
-// checkClosed tells whether a channel is closed.
+// checkClosed checks whether a channel is closed.
 func checkClosed(t testing.TB, changed <-chan struct{}, want bool, cause string) {
 	t.Helper()
 	select {

@@ -23,8 +23,8 @@ func moveTo(t testing.TB, pool *pgxpool.Pool, schema, identity string) {
 	}
 }
 
-// A position of another database, or of a transaction that this one has not begun,
-// is none here: the page is the first of all and says so, also when it is empty.
+// After a position of another database, or of a transaction that this database has
+// not begun, the page is the first page, and says so, even if it is empty.
 func TestPositionsBelongToTheirDatabase(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -61,8 +61,8 @@ func TestPositionsBelongToTheirDatabase(t *testing.T) {
 	}
 }
 
-// A page of changes ends with the entry that makes its text reach 64 KiB, and the
-// pages together have each entry once.
+// A page of changes ends with the entry with which its text reaches 64 KiB. Together
+// the pages have each entry once.
 func TestPagesOfChangesAreSmall(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
@@ -97,8 +97,8 @@ func TestPagesOfChangesAreSmall(t *testing.T) {
 	}
 }
 
-// Of two events of one version the later one stays, in whatever order they come,
-// and only that is a change.
+// Of two events of one version the catalog keeps the later one, in any order of
+// arrival.
 func TestLaterEventOfAVersionStays(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]int{{0, 1}, {1, 0}} {

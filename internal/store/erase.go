@@ -16,7 +16,7 @@ import (
 // aggregate's other data on the command side, which an Eraser does. It runs in the
 // transaction that purges the aggregate, after its row is locked and before the event of
 // the purge is appended. A publisher that has claimed those events may still publish them.
-// It keeps the lane until it is done, so the event of the purge is sent after them.
+// The publisher keeps its lane until it settles, so the event of the purge is sent after them.
 func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate) error {
 	Queue(q.UseOutboxIndexes(ctx))
 	lane := outbox.Lane(aggregate)
@@ -32,30 +32,29 @@ func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate
 }
 
 // Eraser erases the events and the requests of the purged aggregates that are queued. The
-// tables have no index by aggregate, so it reads all of them, once for all aggregates, a few
-// rows at a time. It knows only in memory how far it is. After a crash another one begins
-// again, which is harmless, and so are several at the same time. One Eraser is not safe for
-// concurrent use.
+// tables have no index by aggregate, so it reads all of their rows, a few at a time, in a round
+// for many aggregates. Its position is only in memory: after a crash a new Eraser begins again.
+// Several Erasers may run at the same time. One Eraser is not safe for concurrent use.
 type Eraser struct {
 	queries *sqlcgen.Queries
-	queued  []int64   // the erasures that it is at; empty: none
-	event   uuid.UUID // the last event that it has read
-	request time.Time // when the last request that it has read was made
+	queued  []int64   // the erasures of this round; empty: none
+	event   uuid.UUID // the last event that was read
+	request time.Time // when the last request that was read was made
 }
 
 // NewEraser makes an eraser over the pool of an outbox.
 func NewEraser(events *Outbox) *Eraser { return &Eraser{queries: events.queries} }
 
-// erasuresAtOnce is how many aggregates an Eraser erases at once.
+// erasuresAtOnce is the largest number of aggregates of one round.
 const erasuresAtOnce = 1000
 
-// Erase reads the next maxRows events and requests. It erases the events and requests of purged
-// aggregates. It reports whether more is left to do: call it again then. After an error it
-// continues where it was.
+// Erase reads the next maxRows events and requests, and erases what belongs to purged aggregates. It
+// reports whether to call it again. Each of its statements is one transaction. After an error the
+// next call continues at the same position.
 func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) {
 	if len(e.queued) == 0 {
-		// Those that are queued later have events that were read before, so they wait for
-		// the next round.
+		// Erasures that are queued later wait for the next round, because this round may
+		// already have read their events.
 		if e.queued, err = e.queries.ListErasures(ctx, erasuresAtOnce); err != nil || len(e.queued) == 0 {
 			return false, wrap(err, "list erasures")
 		}
@@ -86,7 +85,7 @@ func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) 
 
 // PruneTombstones deletes what is left of aggregates that were purged longer ago than
 // olderThan, and at least 30 days ago, by the clock of the database. It deletes at most
-// maxRows and returns how many. Afterwards such an aggregate is one that never existed.
+// maxRows and returns how many. Afterwards the service does not know such an aggregate.
 func (e *Eraser) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := e.queries.PruneTombstones(ctx, olderThan, limit(maxRows))
 	return n, wrap(err, "prune tombstones")

@@ -113,7 +113,7 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 		}
 	}
 
-	// A repeated call has no effect, and all others do not find the video.
+	// A repeated call has no effect, and no other call finds the video.
 	if again := change(t, videos, id, domain.PurgeVideo(5, stamp(t))); !cmp.Equal(again, got, cmp.Comparer(func(a, b []string) bool { return slices.Equal(a, b) })) {
 		t.Errorf("ChangeVideo() again = %+v, want %+v", again, got)
 	}
@@ -340,7 +340,7 @@ func TestEraserReadsEachRowOnce(t *testing.T) {
 	}
 }
 
-// The user of the service erases events of purged videos only, though it may queue others.
+// The database role of the service erases only events of purged videos, although it can queue any video.
 func TestEraserNeedsAPurge(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

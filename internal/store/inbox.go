@@ -81,8 +81,8 @@ type projected struct {
 
 // projectRows applies the events that are new to a consumer in one transaction. read returns the
 // rows that exist. write queues a statement that writes the row of an event, if the event is newer.
-// So the read needs no lock: beside another projector it may be old, and then only the counted
-// outcome is wrong. Rows are written in the order of their ids, so that two batches cannot deadlock.
+// So the read needs no lock: if another projector has just written a row, only the outcome is
+// wrong, which is counted. Rows are written in the order of their ids: two batches cannot deadlock.
 func projectRows[E any](ctx context.Context, inbox *Inbox, consumerName string, events []E, of func(E) projected,
 	read func(ctx context.Context, q *sqlcgen.Queries, aggregates []uuid.UUID) ([]projected, error),
 	write func(ctx context.Context, q *sqlcgen.Queries, event E) error,
@@ -119,10 +119,10 @@ func projectRows[E any](ctx context.Context, inbox *Inbox, consumerName string, 
 	})
 }
 
-// effectOf returns the effect of an event on a row, and whether it is newer. Only a newer one
+// effectOf returns the effect of an event on a row, and whether it is newer. Only a newer event
 // changes the row. Two events with one version are a conflict: the owner lost a transaction in a
-// failover after its event was published. The greater id wins, in whatever order they come. A
-// snapshot stands for all events until its version: it leaves no gap, and contradicts none.
+// failover after its event was published. The greater id wins, in any order of arrival. A
+// snapshot stands for all events until its version: it leaves no gap, and is never a conflict.
 func effectOf(before, event projected) (outcome envelope.Outcome, newer bool) {
 	switch {
 	case event.version > before.version+1 && !event.purged && !domain.IsSnapshot(event.event):

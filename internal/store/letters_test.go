@@ -109,8 +109,8 @@ func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	return claim
 }
 
-// settle records a claim, of which the broker refused the events that are named and
-// acknowledged the others. The claim must hold its lease.
+// settle settles a claim: the broker refused the named events, and acknowledged the others.
+// The claim must hold its lease.
 func (l *letters) settle(claim outbox.Claim, refused string) {
 	l.t.Helper()
 	l.record(l.settlement(claim, refused))
@@ -173,7 +173,7 @@ func (l *letters) endLeases() {
 	execute(l.t, l.pool, "UPDATE video_catalog.outbox_lanes SET leased_until = clock_timestamp()")
 }
 
-// left returns how many events are pending or wait behind a blocked one.
+// left returns how many events are pending or deferred.
 func (l *letters) left() int {
 	l.t.Helper()
 	return count(l.t, l.pool, "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)")

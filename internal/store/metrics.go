@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// countLimit is the largest number of rows that a sample counts. A backlog is measured when it is
-	// largest, and measuring must not make it larger.
+	// countLimit is the largest number of rows that a sample counts. Measuring must not make a large
+	// backlog larger.
 	countLimit = 10_000
 	// sampleAge is the age at which a sample is taken again. Readers in between get the
-	// last one.
+	// last sample.
 	sampleAge = 5 * time.Second
 	// sampleTimeout limits how long a reader of metrics waits for one sample.
 	sampleTimeout = 2 * time.Second
 )
 
-// Observe lets a meter show the quarantine of some consumers, as Outbox.Observe shows the outbox.
+// Observe adds a metric of the quarantine of some consumers to a meter: see [Outbox.Observe].
 func (b *Inbox) Observe(meter metric.Meter, consumers []string) error {
 	count := Sampled(func(ctx context.Context) (int64, error) {
 		n, err := b.queries.MeasureQuarantine(ctx, consumers, countLimit)
@@ -44,12 +44,12 @@ func (b *Inbox) Observe(meter metric.Meter, consumers []string) error {
 	return nil
 }
 
-// Sampled returns a function that measures with take, at most once in 5 s and for at most 2 s, or half
-// of the time that its context has. In between it returns the last result. It is safe for concurrent use.
+// Sampled returns a function that measures with take, at most once in 5 s. A measurement takes at most 2 s,
+// and at most half of the time until the deadline of its context. In between the function returns the last
+// result. It is safe for concurrent use.
 //
-// The callback of an instrument must not return the error, but pass it to otel.Handle. A reader that
-// exports would otherwise drop all other metrics too, just when the database is unavailable
-// (PeriodicReader of go.opentelemetry.io/otel/sdk/metric).
+// The callback of an instrument must not return the error, but pass it to otel.Handle. Otherwise the
+// PeriodicReader of go.opentelemetry.io/otel/sdk/metric drops all other metrics, too.
 func Sampled[T any](take func(context.Context) (T, error)) func(context.Context) (T, error) {
 	var (
 		mu    sync.Mutex
@@ -62,7 +62,7 @@ func Sampled[T any](take func(context.Context) (T, error)) func(context.Context)
 		defer mu.Unlock()
 		if time.Since(taken) >= sampleAge {
 			timeout := sampleTimeout
-			if deadline, ok := ctx.Deadline(); ok { // of an ending process, which must still send all other metrics
+			if deadline, ok := ctx.Deadline(); ok { // an ending process must still send all other metrics
 				timeout = min(timeout, time.Until(deadline)/2)
 			}
 			ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -43,11 +43,11 @@ func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) {
 	}))
 }
 
-// ClaimEvents implements outbox.Store. The lease lasts until leaseFor from now by the clock
-// of the database.
+// ClaimEvents implements outbox.Store. The lease ends leaseFor from now, by the clock of the
+// database.
 //
 // The token is random. A claim is committed asynchronously, so a crash or a failover may
-// forget it, and the next claim must have another token.
+// lose it, and the next claim must have another token.
 func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, maxBytes int64, leaseFor time.Duration) (outbox.Claim, error) {
 	claim := outbox.Claim{Token: 1 + rand.Int64N(math.MaxInt64)}
 	first, last := lane, lane
@@ -102,9 +102,9 @@ func claimedOf(row sqlcgen.ReadDeferredRow) outbox.Claimed {
 }
 
 // unblock lets pending events follow the deferred events of their aggregate, if the claim
-// has all the deferred ones. Otherwise an aggregate that gets new events all the time would
-// stay blocked. A full claim may lack deferred events. Of an aggregate with attempts a claim
-// has only the first one.
+// has all of its deferred events. Without this, an aggregate with new events all the time
+// would stay blocked. A full claim may lack deferred events. A claim has only the first
+// deferred event of an aggregate with attempts.
 func unblock(events []outbox.Claimed, maxDeferred int, maxBytes int64) {
 	whole := make(map[envelope.Aggregate]bool)
 	rows, bytes := 0, int64(0)
@@ -165,7 +165,7 @@ func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) {
 }
 
 // RaiseFloors lets claims begin behind deleted rows. Call it every few seconds: while a dump
-// or a long transaction runs, PostgreSQL keeps deleted rows, and a claim would read them.
+// or another long query runs, PostgreSQL keeps deleted rows, and a claim would read them.
 func (o *Outbox) RaiseFloors(ctx context.Context) error {
 	err := inTx(ctx, o.pool, "store.RaiseFloors", func(ctx context.Context, q *sqlcgen.Queries) error {
 		Queue(q.UseOutboxIndexes(ctx))
@@ -176,13 +176,13 @@ func (o *Outbox) RaiseFloors(ctx context.Context) error {
 	return wrap(err, "raise floors")
 }
 
-// Maintain creates the partitions of the next daysAhead days and drops those older than
-// keep. It returns how many it created and dropped.
+// Maintain creates the partitions from yesterday until daysAhead days from now, and drops
+// those older than keep. It returns how many it created and dropped.
 func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration) (created, dropped int, err error) {
 	row, err := o.queries.MaintainOutbox(ctx, limit(daysAhead), keep)
 	return int(row.Created), int(row.Dropped), wrap(err, "maintain outbox")
 }
 
-// UseOutboxIndexes sets the planner for the rest of a transaction that reads the outbox: the
-// statistics of a queue are always wrong.
+// UseOutboxIndexes makes PostgreSQL use indexes for the rest of a transaction that reads the
+// outbox: the statistics of a queue are always wrong.
 func UseOutboxIndexes(ctx context.Context, tx Tx) { Queue(sqlcgen.New(tx).UseOutboxIndexes(ctx)) }

@@ -38,8 +38,8 @@ func (o *Outbox) ListBlocked(ctx context.Context, f admin.Filter, maxRows int) (
 	return blocked, total, wrap(err, "list blocked aggregates")
 }
 
-// RetryBlocked makes aggregates due immediately, with no attempts, and appends the entry, in one
-// transaction. It returns how many it has changed.
+// RetryBlocked makes aggregates due immediately, with no attempts, and appends the entry to the
+// audit, in one transaction. It returns how many aggregates it changed.
 func (o *Outbox) RetryBlocked(ctx context.Context, blocked []admin.Blocked, e admin.Entry) (int64, error) {
 	p := sqlcgen.RetryBlockedParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason}
 	for _, b := range blocked {
@@ -49,9 +49,9 @@ func (o *Outbox) RetryBlocked(ctx context.Context, blocked []admin.Blocked, e ad
 	return n, wrap(err, "retry blocked aggregates")
 }
 
-// SkipBlocked gives up the first event of aggregates, in the same way. That event is never
-// published, and the events behind it are tried next. If EventID is not the first event any
-// more, the aggregate stays as it is.
+// SkipBlocked gives up the first event of each aggregate, and appends the entry, in one
+// transaction. That event is never published, and the events behind it are tried next. An
+// aggregate whose first event is no longer EventID stays as it is.
 func (o *Outbox) SkipBlocked(ctx context.Context, blocked []admin.Blocked, e admin.Entry) (int64, error) {
 	p := sqlcgen.SkipBlockedParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason}
 	for _, b := range blocked {

@@ -12,9 +12,9 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Observe lets a meter show the outbox. Every process reports the same values, because it reads
-// them from the database: take their maximum, not their sum. If a sample fails, it shows
-// nothing, and the error goes to the handler of OpenTelemetry.
+// Observe adds the metrics of the outbox to a meter. Every process reports the same values, because
+// it reads them from the database: take their maximum, not their sum. If a sample fails, there are
+// no values, and the error goes to the error handler of OpenTelemetry.
 func (o *Outbox) Observe(meter metric.Meter) error {
 	var errs [6]error
 	gauge := func(i int, name, unit, description string) metric.Int64ObservableGauge {
@@ -51,7 +51,7 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 
 type measured struct {
 	Backlog
-	age       float64 // at the time of the sample: later the event may be gone, and must not seem to grow older
+	age       float64 // at the time of the sample: the event may be published by now, and must not seem to grow older
 	daysAhead int64
 }
 
@@ -69,7 +69,7 @@ func (o *Outbox) measure(ctx context.Context) (measured, error) {
 
 // Backlog describes the events that are not known to be published.
 type Backlog struct {
-	// Oldest is when the oldest event in a lane happened; zero if there is none. An event
+	// Oldest is the time of the oldest event in a lane; zero if there is none. An event
 	// of a blocked aggregate is in its lane until a pass defers it. Events that are
 	// published again do not count.
 	Oldest time.Time

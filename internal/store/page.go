@@ -10,8 +10,8 @@ import (
 )
 
 // pageBytes is the size at which a page of a list ends, with the row that reaches it. It limits
-// the memory of a list call whose client reads slowly, so that as many as port.Config.MaxCalls of
-// them fit. A page may therefore have fewer items than the client requested (AIP-158).
+// the memory of a list call whose client reads slowly, so that port.Config.MaxCalls such calls
+// fit. A page may therefore have fewer items than the client requested (AIP-158).
 const pageBytes = 256 << 10
 
 // pager reads one page of a list. Its query must return one row more than the page has room for.

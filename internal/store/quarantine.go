@@ -19,8 +19,8 @@ import (
 )
 
 // QuarantineBytes is how many bytes of payloads, attributes and reasons the quarantine
-// keeps. Of a message beyond that it keeps only what identifies it. Messages that are set
-// aside at the same time may together exceed the limit.
+// keeps. Beyond that it stores a message without its payload, and shortens the attributes and
+// the reason. Messages that are stored at the same time may together exceed the limit.
 const QuarantineBytes = 256 << 20
 
 // Quarantine stores a message for a consumer, once: a repeated call is no error. It can
@@ -118,8 +118,8 @@ func (b *Inbox) QuarantinedPayload(ctx context.Context, id int64) ([]byte, error
 	return payload, wrap(err, "read quarantined message %d", id)
 }
 
-// DeleteQuarantine deletes messages and appends the entry, in one transaction. It returns how many
-// were still there.
+// DeleteQuarantine deletes messages and appends the entry to the audit, in one transaction. It
+// returns how many messages it deleted.
 func (b *Inbox) DeleteQuarantine(ctx context.Context, ids []int64, e admin.Entry) (int64, error) {
 	n, err := b.queries.DeleteQuarantine(ctx, sqlcgen.DeleteQuarantineParams{
 		Ids: ids, ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,

@@ -18,8 +18,8 @@ import (
 var errRepeated = errors.New("the request is repeated")
 
 // insertRequest records, in the transaction of a create, which aggregate a request made. It
-// returns errRepeated if the request made one before. That is no error of PostgreSQL: repeated
-// calls are normal, and its log has each error.
+// returns errRepeated if the request made one before. The statement itself does not fail then:
+// repeated calls are normal, and PostgreSQL logs each error.
 func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, aggregate envelope.Aggregate, fingerprint []byte) error {
 	_, err := q.InsertRequest(ctx, sqlcgen.InsertRequestParams{AggregateType: aggregate.Type, RequestID: id, AggregateID: aggregate.ID, Fingerprint: fingerprint})
 	if errors.Is(err, pgx.ErrNoRows) {

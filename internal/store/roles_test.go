@@ -60,7 +60,7 @@ func userPool(t testing.TB, owner *pgxpool.Pool, role string) *pgxpool.Pool {
 	return pool
 }
 
-// check fails the test when a step of a job failed.
+// check fails the test if a step failed.
 func check(t testing.TB, step string, err error) {
 	t.Helper()
 	if err != nil {
@@ -68,7 +68,7 @@ func check(t testing.TB, step string, err error) {
 	}
 }
 
-// Every method of a side needs no more than the role of the side.
+// Every method of a side works with the role of that side.
 func TestRolesDoTheirWholeJob(t *testing.T) {
 	t.Parallel()
 	owner := storetest.Pool(t, 2)
@@ -90,9 +90,9 @@ func TestRolesDoTheirWholeJob(t *testing.T) {
 	}
 }
 
-// The user of the service may not create or drop tables; the function that
-// keeps the partitions does it for whoever may append, and what it has made can
-// be appended to.
+// The user of the service may not create or drop tables. The function that
+// maintains the partitions does it for that user, who may append to the new
+// partitions.
 func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	t.Parallel()
 	owner := storetest.Pool(t, 2)
@@ -213,7 +213,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	maps.DeleteFunc(got, func(who, _ string) bool { // of the tables of further aggregates: db.TestGrantsFitTheirSide
+	maps.DeleteFunc(got, func(who, _ string) bool { // db.TestGrantsFitTheirSide has the tables of other aggregates
 		_, listed := want[who]
 		return !listed
 	})
@@ -259,7 +259,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"CREATE OR REPLACE FUNCTION video_catalog.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql RETURN NULL",
 	} {
 		for role, pool := range pools {
-			err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error { // people's default is otherwise
+			err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error { // support_ro is read-only
 				_, err := tx.Exec(t.Context(), sql)
 				return err
 			})

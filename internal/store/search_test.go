@@ -39,8 +39,8 @@ func TestSearchFindsAnyLanguage(t *testing.T) {
 	}
 }
 
-// Whole words come first, wherever they are, then beginnings of words of a
-// title, then their other parts. Of tags and descriptions parts count for nothing.
+// Whole words come first, wherever they are, then beginnings of words of a title,
+// then their other parts. Parts of words of tags and descriptions do not match.
 func TestSearchPrefersWholeWords(t *testing.T) {
 	t.Parallel()
 	catalog := catalogOf(t,
@@ -95,8 +95,7 @@ func anyText(most int) *rapid.Generator[string] {
 	return rapid.Map(rapid.StringOfN(runes, 0, most, -1), func(s string) string { return strings.ReplaceAll(s, "\x00", "") })
 }
 
-// Any text can be projected and any query answered: PostgreSQL refuses
-// neither.
+// PostgreSQL refuses no text of an entry, and no query.
 func TestSearchTakesAnyText(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
@@ -117,8 +116,8 @@ func TestSearchTakesAnyText(t *testing.T) {
 	})
 }
 
-// The largest texts there may be, and larger ones, are projected, and the
-// beginning is found.
+// Texts of the largest size, and larger texts, are projected, and their
+// beginnings are found.
 func TestSearchTakesLargeTexts(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))

@@ -1,9 +1,9 @@
-// Package store remembers. It has every transaction of the service, one per method. The SQL
-// is in db/queries, and sqlc compiles it into a package that only this one can import.
+// Package store has the transactions of the service, one per method. The SQL is in db/queries.
+// sqlc compiles it into a package that only this package and those below it can import.
 //
 // The command side has the aggregates, such as [Videos], and the [Outbox] with their events,
-// which the publisher claims. It owns the schema video_catalog. The query side has what the
-// events make, and the [Inbox]. It owns the schema video_catalog_read. Neither side
+// which the publisher claims. It owns the schema video_catalog. The query side has the
+// projections of the events, and the [Inbox]. It owns the schema video_catalog_read. Neither side
 // uses the tables of the other, so each can have its own database user, or its own
 // database.
 //
@@ -13,13 +13,13 @@
 // return a new state: it returns an event, which carries the state. Only the function
 // recordVideo writes a video. It takes the event, writes the row from it, and appends it to the
 // outbox, in one transaction. internal/archtest fails if a second
-// function calls a query that writes a video, or if that function does not call
+// function calls a query that writes a video, or if recordVideo does not call
 // appendEvent.
 //
 // # What it promises
 //
-// A method is one transaction. If it returns an error, nothing has changed. The exception
-// is a connection that is lost during the commit. Then the result is unknown, and the
+// A method is one transaction, unless its comment says otherwise. If it returns an error, nothing
+// has changed, unless the connection was lost during the commit. Then the result is unknown, and the
 // caller may safely repeat the command with the same request id or etag. Errors that a
 // caller can act on are a *problem.Error. An unavailable database is one of them, with the
 // kind Unavailable. This package makes no decisions. An open transaction waits for nothing
@@ -45,7 +45,7 @@ import (
 // Wrap adds context to an error of the database, for the queries of an option: see wrap.
 func Wrap(err error, format string, args ...any) error { return wrap(err, format, args...) }
 
-// Unescape returns a text of a column that a caller or a publisher may have filled, as it was.
+// Unescape returns the original of a text that [Escape] has changed.
 func Unescape(text string) string { return unescape(text) }
 
 // wrap adds context to an error of the database and, if a caller can act on it, makes it a
@@ -75,9 +75,9 @@ func wrap(err error, format string, args ...any) error {
 }
 
 // isAway reports whether the same transaction may succeed later, unchanged
-// (https://www.postgresql.org/docs/current/errcodes-appendix.html). Every error while
-// connecting is of that kind, from the server or from a pooler. So is every error that ends
-// a connection, because poolers report a lack of resources under any code.
+// (https://www.postgresql.org/docs/current/errcodes-appendix.html). It returns true for every
+// error while connecting, from the server or from a pooler, and for every error that ends a
+// connection, because poolers report a lack of resources under any code.
 func isAway(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
@@ -91,8 +91,7 @@ func isAway(err error) bool {
 }
 
 // endsConnection reports whether an error ends the connection. It reads the severity that
-// is not translated. Some poolers send only the translated one, so it reads that if the
-// other is missing.
+// is not translated, and the translated severity if a pooler sends nothing else.
 func endsConnection(err *pgconn.PgError) bool {
 	severity := cmp.Or(err.SeverityUnlocalized, err.Severity)
 	return severity == "FATAL" || severity == "PANIC"
@@ -119,7 +118,7 @@ func isTemporary(code string) bool {
 	}
 	switch code {
 	case "25006", // read-only: a failover is under way
-		"25P03", "25P04", "57P05", // timeouts: in a transaction that is idle, of a transaction, of an idle session
+		"25P03", "25P04", "57P05", // timeouts: of an idle transaction, of a transaction, of an idle session
 		codeLockTimeout,
 		codeCanceled,              // by statement_timeout: if we cancel ourselves, no caller waits for the response
 		"57P01", "57P02", "57P03": // shutting down, crashed, starting up
@@ -143,8 +142,8 @@ const (
 	codeStatementExists = "42P05" // duplicate_prepared_statement
 )
 
-// tooLong makes a timeout of the database a context.DeadlineExceeded as well: of a
-// statement, or of its wait for a lock.
+// tooLong makes a statement timeout or a lock timeout of the database a
+// context.DeadlineExceeded as well.
 func tooLong(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == codeCanceled || pgErr.Code == codeLockTimeout) {
 		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
@@ -152,8 +151,8 @@ func tooLong(err error) error {
 	return err
 }
 
-// WrapEvents is [Wrap] for a transaction about events, which come again after an
-// [envelope.ErrUnavailable]: that is each error that no event can have caused.
+// WrapEvents is [Wrap] for a transaction that applies events. An error that no event can have
+// caused is an [envelope.ErrUnavailable]: the events are then delivered again.
 func WrapEvents(err error, format string, args ...any) error {
 	return forConsumer(wrap(notTheEvents(err), format, args...))
 }
@@ -179,8 +178,8 @@ func forConsumer(err error) error {
 	return err
 }
 
-// isWithoutPartition reports whether the outbox has no partition for the time of an event:
-// it is too early or too late.
+// isWithoutPartition reports whether the outbox has no partition for the time of an event,
+// because the time is too early or too late.
 func isWithoutPartition(err error) bool {
 	var pgErr *pgconn.PgError
 	// A check violation that names no constraint: https://www.postgresql.org/docs/current/ddl-partitioning.html

@@ -23,8 +23,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// syncs is a proxy of a database. On each connection it counts the Syncs and simple
-// queries to which the server has not sent ReadyForQuery yet
+// syncs is a proxy of a database. It counts the Syncs and simple queries: all in total, and in
+// most the largest number on one connection that waited for ReadyForQuery
 // (https://www.postgresql.org/docs/current/protocol-flow.html).
 type syncs struct {
 	url         string
@@ -103,7 +103,7 @@ func TestOneSyncAtATime(t *testing.T) {
 			p := pool(t, s.url+"&default_query_exec_mode="+mode)
 			videos, events, catalog, inbox := store.NewVideos(p, nil), store.NewOutbox(p), store.NewCatalog(p), store.NewInbox(p)
 			calls := everyMethod(t, videos, events, catalog, inbox)
-			for range 2 { // with statements that are prepared, and such that are not
+			for range 2 { // with statements that are not prepared yet, and then with prepared statements
 				for name, call := range calls {
 					if err := call(t.Context()); err != nil && kindOf(err) == 0 {
 						t.Errorf("%s() = %v", name, err)
@@ -125,8 +125,8 @@ func TestOneSyncAtATime(t *testing.T) {
 	}
 }
 
-// everyMethod calls each method of the stores, by its name. Methods that refuse their
-// arguments, such as a video that does not exist, return a problem.Error.
+// everyMethod returns a call of each method of the stores, by its name. A method that refuses its
+// arguments, such as a video that does not exist, returns a problem.Error.
 func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catalog *store.Catalog, inbox *store.Inbox) map[string]func(context.Context) error {
 	t.Helper()
 	nothing := func(context.Context) error { return nil }

@@ -56,8 +56,8 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 //	store.Queue(q.DeleteTimer(ctx, id))
 func Queue(error) {}
 
-// Tx is what the queries of sqlc run on: a transaction or a pool. The packages of sqlc in options
-// have it as DBTX.
+// Tx is a transaction or a pool, on which the queries of sqlc run. In the packages that sqlc makes
+// for options its name is DBTX.
 type Tx = sqlcgen.DBTX
 
 // inTx is [InTx] with the queries of this package.
@@ -126,8 +126,8 @@ func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return &txRow{results: results, err: err}
 }
 
-// flush sends the waiting statements and then one that returns rows. It reads the results
-// up to that one.
+// flush sends the waiting statements and then one that returns rows. It reads the results of
+// the waiting statements.
 func (t *tx) flush(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
 	before := t.waiting.Len()
 	t.waiting.Queue(sql, args...)

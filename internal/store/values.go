@@ -44,5 +44,5 @@ func mapSlice[A, B any](in []A, f func(A) B) []B {
 	return out
 }
 
-// endOfTime is after every possible time.
+// endOfTime is after every time that a clock of the service gives.
 var endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)

@@ -17,8 +17,8 @@ import (
 type Videos struct{ commandSide }
 
 // NewVideos returns the command side of a pool. onCommit may be nil. It is called with the
-// aggregate of an event after a commit, and also if the result of the commit is unknown. It
-// must not block.
+// aggregate after each commit of an event. It may also be called after a failure. It must not
+// block.
 func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
 	return &Videos{commandSide: newCommandSide(pool, event.AggregateVideo, onCommit)}
 }
@@ -70,8 +70,8 @@ func (*Videos) Decide(ctx context.Context, tx Tx, id uuid.UUID, before domain.Vi
 	return next.Video, true, recordVideo(ctx, tx, next)
 }
 
-// Lock locks videos in the order of their ids, and returns those that exist. It waits for
-// other transactions; with free it leaves out the videos that they have locked.
+// Lock locks videos in the order of their ids, and returns the existing ones. It waits for the
+// locks of other transactions. If free is set, it leaves out the videos that they have locked.
 func (*Videos) Lock(ctx context.Context, tx Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]domain.Video, error) {
 	q := sqlcgen.New(tx)
 	lock := q.LockVideos

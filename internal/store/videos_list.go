@@ -26,7 +26,7 @@ func (s *Videos) FindVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID
 // startTime is before every possible time.
 var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// listOldestFirst is ListVideos in the other order.
+// listOldestFirst is ListVideos with the oldest video first.
 func (s *Videos) listOldestFirst(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error) {
 	after, p := query.After, pageOver(s.pool, query.Limit)
 	if after == nil {

@@ -82,8 +82,8 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 	}
 }
 
-// The publisher hears of an event whose commit was never answered, and not of
-// one that the database refused.
+// onCommit is called if the response to the commit was lost, and not if the
+// database refused the transaction.
 func TestCommitWithoutAResponse(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -119,8 +119,8 @@ func TestCommitWithoutAResponse(t *testing.T) {
 	}
 }
 
-// deafConn is lost when it should read that a transaction is committed, once
-// for each time it is deaf.
+// deafConn closes the connection when it reads the response to a COMMIT, once
+// each time that deaf is set.
 type deafConn struct {
 	net.Conn
 	deaf *atomic.Bool
@@ -189,7 +189,7 @@ func TestFailedTransactionLeavesNothing(t *testing.T) {
 	}
 }
 
-// breakTable makes every write to a table fail.
+// breakTable makes every INSERT and UPDATE of a table fail.
 func breakTable(t testing.TB, pool *pgxpool.Pool, table string) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), fmt.Sprintf(`
@@ -274,8 +274,8 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	}
 }
 
-// An event that has no partition, because a clock is wrong, writes nothing and
-// says so.
+// A command whose event has no partition, because a clock is wrong, writes
+// nothing, and its error names the clock.
 func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -291,7 +291,7 @@ func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
 	}
 }
 
-// A text that PostgreSQL cannot hold is the caller's mistake.
+// A text that PostgreSQL cannot store is the caller's mistake.
 func TestNulByteIsInvalid(t *testing.T) {
 	t.Parallel()
 	videos := store.NewVideos(storetest.Pool(t, 2), nil)

@@ -1,6 +1,6 @@
 // Package telemetry provides traces, metrics and logs. The variables of OpenTelemetry choose where
-// traces and metrics go; the private port serves the metrics to Prometheus. By default there are
-// none. Payloads, arguments of statements and secrets never appear in them or in the log.
+// traces and metrics go; the private port serves the metrics to Prometheus. By default both are
+// off. Payloads, arguments of statements and secrets never appear in them or in the log.
 package telemetry
 
 import (
@@ -56,8 +56,8 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Telemetry, error
 	return t, nil
 }
 
-// asked reports whether a variable asks to export a signal. Without one, autoexport would
-// connect to localhost.
+// asked reports whether a variable asks to export a signal. Without such a variable, autoexport
+// would connect to localhost.
 func asked(signal string) bool {
 	return os.Getenv("OTEL_"+signal+"_EXPORTER") != "" || os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" ||
 		os.Getenv("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT") != ""

@@ -30,7 +30,7 @@ import (
 // patience is how long a step may take on a machine that is busy.
 const patience = 2 * time.Minute
 
-// program is this test binary by another name: where go run would have put it.
+// program is this test binary under another path, such as go run uses.
 // With isDev in its environment it is cmd/dev of the service in the folder service.
 var program, service string
 

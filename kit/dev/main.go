@@ -2,10 +2,9 @@
 // PostgreSQL and Pub/Sub, builds the server from the working tree, migrates, and starts the server as in
 // production, configured by environment variables.
 //
-// When it ends it stops the server, then Pub/Sub, then PostgreSQL, and waits for each; on Linux they also end if
-// it is killed. Killed, it loses what happened in Pub/Sub since it started: start again with --fresh, or repair the
-// projection. Its data stays in one folder that nothing else uses. An error is one sentence with its remedy, and
-// exit code 1.
+// At its end it stops the server, then Pub/Sub, then PostgreSQL, and waits for each. If it is killed, they also end on
+// Linux, and all changes in Pub/Sub since the start are lost: start again with --fresh, or repair the projection. Its
+// data stays in one folder that nothing else uses. An error is one sentence with its remedy, and exit code 1.
 //
 // It does not watch the source: restart it after a change.
 package dev
@@ -35,7 +34,7 @@ type Config struct {
 	// Server is the package of the server, such as ./cmd/server. Its command migrate migrates the database, and
 	// without a command it serves until SIGTERM. It returns 200 at /health/ready when it is ready.
 	Server string
-	// Topics returns what is created in Pub/Sub.
+	// Topics returns the topics to create in Pub/Sub.
 	Topics func() ([]localbroker.Topic, error)
 	// Parts run beside the server.
 	Parts []Part
@@ -48,7 +47,7 @@ type Part struct {
 	// Flag is the flag of the command line that turns the part on, and Help is the line about it. Without a flag
 	// the part is always on.
 	Flag, Help string
-	// Check returns why the part cannot run. It is called before anything starts. Nil: it can.
+	// Check returns an error if the part cannot run. It is called before anything starts. Nil: no check.
 	Check func() error
 	// Start starts the part when the server is ready. It calls methods of the stack.
 	Start func(ctx context.Context, s *Stack) error

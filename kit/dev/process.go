@@ -107,8 +107,8 @@ func (s *Stack) Run(ctx context.Context, p Program) error {
 	return nil
 }
 
-// stopProgram ends a program and waits for it. After a second signal it kills the program. A program that has
-// ended before is no error.
+// stopProgram ends a program and waits for it. After a second signal it kills the program. It returns no error for
+// a program that had already ended.
 func (s *Stack) stopProgram(name string, cmd *exec.Cmd, done <-chan struct{}, end func()) error {
 	defer end()
 	select {

@@ -44,7 +44,7 @@ type Stack struct {
 	options
 	config Config
 	screen *screen
-	killed context.Context         //nolint:containedctx // ends the patience of stop
+	killed context.Context         //nolint:containedctx // when it ends, stop kills the programs
 	end    context.CancelCauseFunc // ends what start returns
 
 	held     net.Listener // reserves the port until the server takes it
@@ -75,7 +75,7 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	return ctx, nil
 }
 
-// stop stops the started parts in reverse order.
+// stop calls the closers in reverse order.
 func (s *Stack) stop() (err error) {
 	s.screen.begin("stopping")
 	for _, closer := range slices.Backward(s.closers) {
@@ -320,7 +320,7 @@ func (s *Stack) Environment() []string {
 	_, port, _ := net.SplitHostPort(s.addr)
 	environ := slices.DeleteFunc(slices.Clone(s.environ), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
-		return strings.HasSuffix(name, "_DATABASE_URL") // of one side only: it would win over DATABASE_URL
+		return strings.HasSuffix(name, "_DATABASE_URL") // of one side only: it overrides DATABASE_URL
 	})
 	return append(environ,
 		"TELEMETRY_ADDR="+s.Private,

@@ -1,5 +1,5 @@
 // Package localbroker creates the topics and subscriptions of a service in any Pub/Sub.
-// For tests it also has a pubsublocal server that remembers what happened to each message.
+// For tests it also has a pubsublocal server that records the events of each message.
 //
 // It is not for production: there, deploy/ creates them.
 package localbroker
@@ -24,7 +24,7 @@ type Server struct {
 	byID     map[string]*Message // guarded by mu
 }
 
-// Message is a message and what happened to it.
+// Message is a message and the counts of its events.
 type Message struct {
 	ID          string
 	Topic       string // full name

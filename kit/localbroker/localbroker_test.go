@@ -54,7 +54,7 @@ func start(t *testing.T, resources localbroker.Resources) (*localbroker.Server, 
 	return server, client
 }
 
-// Create makes what the service wants, and once more changes nothing.
+// Create creates the resources of the service. A second call changes nothing.
 func TestResourcesCreate(t *testing.T) {
 	t.Parallel()
 	_, client := start(t, localbroker.Resources{})
@@ -92,7 +92,7 @@ func TestResourcesCreate(t *testing.T) {
 	}
 }
 
-// Published tells what became of a message.
+// Published returns the counts of the events of a message.
 func TestPublished(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, localbroker.Resources{Schemaless: true, RetryMin: time.Millisecond})
@@ -127,8 +127,8 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// A schema that an earlier build made gets the definition of this one as a revision, once,
-// and however many there are.
+// A schema that an earlier build made gets the definition of this build as a revision, once,
+// even if it has the largest number of revisions.
 func TestSchemaGetsARevision(t *testing.T) {
 	t.Parallel()
 	_, client := start(t, localbroker.Resources{})

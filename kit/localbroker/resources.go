@@ -19,7 +19,7 @@ type Topic struct {
 	Name   string
 	Schema string // definition in protobuf; the schema has the name of the topic
 	// Subscriptions are the names of the subscriptions. Each has a topic for its dead letters, and a subscription
-	// to that topic; both are called like it, with ".dead" at the end.
+	// to that topic; both have its name with ".dead" at the end.
 	Subscriptions []string
 }
 
@@ -46,8 +46,8 @@ type Resources struct {
 }
 
 // Create creates topics with their schemas and subscriptions, through a client of any server.
-// It changes nothing that exists, except that a schema gets a new revision. No subscription
-// ever expires.
+// It changes nothing that exists, except that a schema gets a new revision, if needed in place
+// of the oldest. No subscription ever expires.
 func (r Resources) Create(ctx context.Context, client *pubsub.Client, topics ...Topic) error {
 	for _, t := range topics {
 		settings, err := r.createSchema(ctx, client, t)
@@ -67,9 +67,9 @@ func (r Resources) Create(ctx context.Context, client *pubsub.Client, topics ...
 	return nil
 }
 
-// createSchema creates the schema, and returns the settings by which a topic uses it; nil
-// if it uses none. One that is there gets the definition as a revision, as
-// deploy/provision.sh does it: an earlier build may have made it.
+// createSchema creates the schema, and returns the schema settings of its topic; nil if the
+// topic has no schema. An existing schema of an earlier build gets the definition as a
+// revision, as in deploy/provision.sh.
 func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t Topic) (*pubsubpb.SchemaSettings, error) {
 	if r.Schemaless {
 		return nil, nil //nolint:nilnil // there may be none
@@ -91,7 +91,7 @@ func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t To
 // maxRevisions is how many revisions of a schema Pub/Sub keeps.
 const maxRevisions = 20
 
-// commitRevision makes the definition a revision of the schema, unless it is one. Pub/Sub
+// commitRevision adds the definition as a revision of the schema, unless the schema has it. Pub/Sub
 // takes each definition once only, and checks messages against all revisions.
 func commitRevision(ctx context.Context, schemas pubsubpb.SchemaServiceClient, name, definition string) error {
 	list, err := schemas.ListSchemaRevisions(ctx, &pubsubpb.ListSchemaRevisionsRequest{Name: name, View: pubsubpb.SchemaView_FULL, PageSize: maxRevisions})

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// isolate hides this machine's PostgreSQL and npm, and returns a folder where a test can put its own:
-// path is PATH, and what is in installed/*/bin is installed.
+// isolate hides this machine's PostgreSQL and npm, and returns a folder for the programs of a test:
+// its folder path is PATH, and programs in installed/*/bin count as installed.
 func isolate(t *testing.T) (root string) {
 	t.Helper()
 	root = openDir(t)

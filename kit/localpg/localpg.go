@@ -106,7 +106,7 @@ type Process struct {
 	done <-chan struct{} // closed when it has ended
 }
 
-// Beside starts another program that works in Folder, such as a pooler, as the server's user. Its output goes to log.
+// Beside starts another program, such as a pooler, as the server's user. It can use Folder. Its output goes to log.
 // Stop the returned Process before the server. On Linux the program also ends when our process is killed.
 func (s *Server) Beside(log *os.File, program string, args ...string) (*Process, error) {
 	cmd := s.command(context.Background(), log, program, args...)

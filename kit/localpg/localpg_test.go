@@ -107,7 +107,7 @@ func exists(path string) bool {
 // alive reports whether our child process runs.
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// A throw-away server takes connections from its owner alone, is fast but commits as in production, and leaves nothing.
+// A temporary server accepts connections only from its owner, runs without fsync, and leaves nothing.
 func TestThrowAwayServer(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Settings: map[string]string{"max_connections": "17", "port": "5433"}})
@@ -267,7 +267,7 @@ func TestInterruptedInitdb(t *testing.T) {
 	}
 }
 
-// A folder that the server's user cannot enter is replaced by another one, at every start by the same. Only root has such a user.
+// If the server's user cannot enter the data folder, every start uses the same other folder. Only root runs the server as another user.
 func TestKeptFolderClosedToServer(t *testing.T) {
 	deep(t)
 	t.Parallel()

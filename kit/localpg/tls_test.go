@@ -94,8 +94,8 @@ func freePort(t *testing.T) string {
 	}
 }
 
-// sslmode=verify-full in the URL, as docs/deploy.md asks for, lets the service talk to its own server, and to nobody
-// who has another name, the certificate of another authority, or none; sslmode=require does not tell them apart.
+// sslmode=verify-full in the URL, as docs/deploy.md requires, accepts the service's own server. It refuses a server with
+// another name, with a certificate of another authority, or without one; sslmode=require accepts any certificate.
 func TestVerifyFull(t *testing.T) {
 	deep(t)
 	t.Parallel()

@@ -3,7 +3,7 @@ package migratelint
 import "slices"
 
 // brief are the subcommands of ALTER TABLE that hold their lock only for an instant and do not affect the
-// previous build. It has only those that were needed so far.
+// previous build. The list has only the subcommands that were needed so far.
 // https://www.postgresql.org/docs/current/sql-altertable.html
 var brief = []string{
 	"AT_DropNotNull", "AT_SetStatistics", "AT_SetStorage", "AT_SetCompression", "AT_SetRelOptions", "AT_ResetRelOptions",
@@ -71,7 +71,7 @@ func (l *linter) columnReferences(c column) {
 	}
 }
 
-// reasons are the subcommands of ALTER TABLE that take something from the previous build.
+// reasons has the effects on the previous build of subcommands of ALTER TABLE that need a contract.
 var reasons = map[string]string{
 	"AT_EnableRowSecurity": "hides all rows that no policy shows",
 	"AT_ForceRowSecurity":  "hides from the owner all rows that no policy shows",

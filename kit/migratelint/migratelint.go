@@ -3,19 +3,19 @@
 // A migration runs while the service runs, and before the build that needs it. So no statement may lock a table in use
 // for longer than an instant, and none may remove what the previous build still uses. PostgreSQL's own parser reads the
 // statements (version 17, compiled to WebAssembly). A statement that is not known to be harmless is refused. Nothing
-// uses the tables that the same migration creates, so everything is allowed on them.
+// uses the tables that the same migration creates, so it may alter, index and fill them freely.
 //
 // The rules, by their names in findings:
 //
 //   - lock-timeout: a statement that locks a table in use needs SET LOCAL lock_timeout before it (SET, in a migration
-//     without transaction), of 10 s at most and in whole s or ms. So does a new table that refers to one in use, is a
-//     partition of it or inherits from it. While a statement waits for a lock, all later statements wait too. Not for
-//     CONCURRENTLY: it does not block them, and a timeout would leave an invalid index.
+//     without transaction), of 10 s at most and in whole s or ms. A new table also needs it if it refers to a table in
+//     use, is a partition of it or inherits from it. While a statement waits for a lock, all later statements wait too. CONCURRENTLY
+//     needs none: it does not block them, and a timeout would leave an invalid index.
 //   - add-not-null, volatile-default, add-constraint: a new column is nullable or has a constant default, and has no
 //     key, check or reference. Otherwise the table is read or rewritten under an exclusive lock, or inserts of the
-//     previous build fail. A computed column is allowed behind the comment "-- small: WHY IT HAS FEW ROWS".
+//     previous build fail. A computed column is allowed after the comment "-- small: WHY IT HAS FEW ROWS".
 //   - set-not-null: only after a validated CHECK (column IS NOT NULL), which makes it instant.
-//   - validate: a constraint on a table in use is added NOT VALID, and validated by a later migration.
+//   - validate: a constraint on a table in use is added NOT VALID, and validated in a later transaction.
 //   - index: CREATE, DROP and REINDEX INDEX are CONCURRENTLY, each in its own migration with NO TRANSACTION.
 //   - alter-type: the type of a column does not change; a new column replaces it.
 //   - rename: nothing in use is renamed or moved, nor a value of an enum: the previous build has only the old name.
@@ -23,8 +23,8 @@
 //     empties, revokes, disables triggers, changes an owner, or hides rows by row security.
 //   - whole-table: no UPDATE or DELETE without WHERE or with a constant one, also in WITH; a backfill is a command that
 //     works in batches.
-//   - opaque: DO does none of these things, because the parser cannot read its body.
-//   - unknown: any other statement that changes a table in use.
+//   - opaque: DO contains none of these statements, because the parser cannot read its body.
+//   - unknown: no other statement, unless it is known to be harmless.
 //
 // It knows neither the size of a table nor the effect of a function that a migration calls. A review must find:
 //
@@ -78,7 +78,7 @@ func Lint(files []File) ([]Finding, error) {
 
 // notNull is a CHECK (column IS NOT NULL).
 type notNull struct {
-	column string // with its table
+	column string // with the name of its table
 	valid  bool
 	added  string // name of the migration that adds it
 }
@@ -122,7 +122,7 @@ func (l *linter) report(rule, format string, args ...any) {
 	l.findings = append(l.findings, Finding{File: l.name, Line: l.at.line, Rule: rule, Message: fmt.Sprintf(format, args...)})
 }
 
-// isNew reports whether the present migration has created a table.
+// isNew reports whether the present migration has created a table, or its schema.
 func (l *linter) isNew(r relation) bool {
 	return l.made[r.String()] || r.Schema != "" && l.made[r.Schema]
 }
@@ -145,7 +145,7 @@ var (
 	small    = regexp.MustCompile(`(?m)^-- small: \S+`)
 )
 
-// hasComment reports whether such a comment comes before the present statement.
+// hasComment reports whether a comment of a kind comes before the present statement.
 func (l *linter) hasComment(comment *regexp.Regexp) bool {
 	return comment.MatchString(l.at.text[:comments(l.at.text)])
 }
@@ -245,7 +245,7 @@ func (l *linter) set(s set) {
 	l.lockTimeout = 0 < wait && wait <= longestWait
 }
 
-// longestWait is the longest allowed lock_timeout. All later statements wait behind one that waits for its lock.
+// longestWait is the longest allowed lock_timeout. All later statements wait behind a statement that waits for its lock.
 const longestWait = 10 * time.Second
 
 // duration matches a time setting that may be within longestWait. Without a unit it is in milliseconds.
@@ -300,7 +300,7 @@ func (l *linter) wholeTable() error {
 // dangerous matches statements that other rules check.
 var dangerous = regexp.MustCompile(`(?i)\b(ALTER\s+(TABLE|TYPE)|CREATE\s+(UNIQUE\s+)?INDEX|DROP|TRUNCATE|RENAME|UPDATE|DELETE|LOCK|REINDEX|CLUSTER)\b`)
 
-// create records what the migration creates.
+// create records the new tables of the migration, and checks their references to tables in use.
 func (l *linter) create() error {
 	if l.at.kind == "CreateTableAsStmt" {
 		c, err := read[createAs](l.at.node)

@@ -198,7 +198,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Everything is allowed on tables that the same migration creates, and in schemas that it creates.
+// A migration may alter, index and empty the tables that it creates, also those in schemas that it creates.
 func TestFirstCreationIsFree(t *testing.T) {
 	t.Parallel()
 	all := `

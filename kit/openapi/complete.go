@@ -19,7 +19,7 @@ const (
 	sseType   = "text/event-stream"
 )
 
-// complete adds to a document what the conversion could not know.
+// complete adds to a document the facts that are only in the descriptors.
 func complete(doc *openapi3.T, files *protoregistry.Files) error {
 	var err error
 	files.RangeFiles(func(file protoreflect.FileDescriptor) bool {
@@ -97,8 +97,8 @@ func namePaths(doc *openapi3.T, messages protoreflect.MessageDescriptors) {
 	}
 }
 
-// completeMethod completes the operation of a method; what is not served over
-// REST has none.
+// completeMethod completes the operation of a method. A method that is not served
+// over REST has none.
 func completeMethod(doc *openapi3.T, method protoreflect.MethodDescriptor) error {
 	rule, _ := proto.GetExtension(method.Options(), annotations.E_Http).(*annotations.HttpRule)
 	if rule == nil {
@@ -108,7 +108,7 @@ func completeMethod(doc *openapi3.T, method protoreflect.MethodDescriptor) error
 	if operation == nil {
 		return fmt.Errorf("%s: no operation was generated", method.FullName())
 	}
-	// The generator makes all of the comment the summary.
+	// The generator puts the whole comment into the summary.
 	operation.Summary, operation.Description = string(method.Name()), operation.Summary
 	if operation.RequestBody != nil {
 		completeBody(operation.RequestBody.Value, verb, rule, method.Input())
@@ -131,8 +131,8 @@ func find(doc *openapi3.T, id string) (verb string, _ *openapi3.Operation) {
 	return "", nil
 }
 
-// completeBody limits what is no component of its own. A PATCH sends what it
-// changes, so that no field is required in it.
+// completeBody adds limits to a request body. In an inline body of a PATCH no field
+// is required: the caller sends only the fields to change.
 func completeBody(body *openapi3.RequestBody, verb string, rule *annotations.HttpRule, input protoreflect.MessageDescriptor) {
 	body.Extensions = nil // x-originalParamName
 	if rule.GetBody() != "*" {
@@ -158,10 +158,10 @@ func completeParameters(operation *openapi3.Operation, template string, input pr
 	}
 }
 
-// nameVariable is a field and what it must look like: {book.name=books/*}.
+// nameVariable matches a field and its pattern: {book.name=books/*}.
 var nameVariable = regexp.MustCompile(`\{([\w.]+)=([\w/]+/)\*\}`)
 
-// completeName limits the last part of a name by the pattern of the whole.
+// completeName limits the last part of a name by the pattern of the whole name.
 func completeName(parameter *openapi3.Parameter, template string, input protoreflect.MessageDescriptor) {
 	match := nameVariable.FindStringSubmatch(template)
 	if match == nil {

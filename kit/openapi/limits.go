@@ -19,7 +19,7 @@ func limitMessage(schema *openapi3.Schema, message protoreflect.MessageDescripto
 	}
 }
 
-// rulesOf returns the rules of a field, empty ones if it has none.
+// rulesOf returns the rules of a field; nil, which has no rule, if there are none.
 func rulesOf(field protoreflect.FieldDescriptor) *validate.FieldRules {
 	rules, _ := proto.GetExtension(field.Options(), validate.E_Field).(*validate.FieldRules)
 	return rules
@@ -30,7 +30,7 @@ func rulesOf(field protoreflect.FieldDescriptor) *validate.FieldRules {
 func limit(schema *openapi3.Schema, rules *validate.FieldRules) {
 	set := rules.ProtoReflect()
 	oneof := set.WhichOneof(set.Descriptor().Oneofs().ByName("type"))
-	if oneof == nil || oneof.Name() == "bytes" { // whose length is another in base64
+	if oneof == nil || oneof.Name() == "bytes" { // their length in base64 is different
 		return
 	}
 	set.Get(oneof).Message().Range(func(rule protoreflect.FieldDescriptor, value protoreflect.Value) bool {
@@ -67,8 +67,8 @@ func limit(schema *openapi3.Schema, rules *validate.FieldRules) {
 	}
 }
 
-// atLeast has no effect on what is no number in JSON, such as a duration. A
-// number of 64 bits is a string there, of which a pattern can say the sign.
+// atLeast sets a minimum, except for values that are no numbers, such as durations.
+// A 64-bit number is a string in JSON: a pattern can only exclude the sign.
 func atLeast(schema *openapi3.Schema, value protoreflect.Value, exclusive bool) {
 	switch least, ok := number(value); {
 	case !ok:
@@ -111,8 +111,8 @@ func number(value protoreflect.Value) (float64, bool) {
 	return 0, false
 }
 
-// allowZero widens the limits so that 0 and "" are within them: the server
-// writes them for what is not known, and takes them as not set.
+// allowZero widens the limits to allow 0 and "": the server writes them for unknown
+// values, and reads them as not set.
 func allowZero(schema *openapi3.Schema) {
 	if schema.Min != nil && *schema.Min >= 0 {
 		schema.Min, schema.ExclusiveMin = new(0.0), openapi3.ExclusiveBound{}

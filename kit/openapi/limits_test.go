@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Each rule becomes the word of JSON Schema that says the same, or one that
+// Each rule becomes a keyword of JSON Schema that means the same, or that
 // allows more.
 func TestLimit(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,7 @@
 //
 // protoc-gen-openapiv2 of grpc-gateway does most of it, but writes Swagger 2.0,
 // without the rules of buf.validate. This plugin runs it on the same request,
-// converts what it wrote, and adds what is missing:
+// converts its output, and adds the missing parts:
 //
 //   - the limits of fields: lengths, ranges, patterns, unique and required;
 //   - the content types of a stream;
@@ -68,7 +68,7 @@ func run(in io.Reader, out io.Writer) error {
 	return err
 }
 
-// runOpenAPIv2 returns the only file that protoc-gen-openapiv2 makes of a request.
+// runOpenAPIv2 returns the only file that protoc-gen-openapiv2 makes from a request.
 func runOpenAPIv2(request []byte) ([]byte, error) {
 	cmd := exec.CommandContext(context.Background(), "go", "tool", "protoc-gen-openapiv2")
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(request), os.Stderr
@@ -89,7 +89,7 @@ func runOpenAPIv2(request []byte) ([]byte, error) {
 	return []byte(response.GetFile()[0].GetContent()), nil
 }
 
-// convert returns the document in OpenAPI 3.0 that swagger and the files make.
+// convert returns the document in OpenAPI 3.0, from Swagger 2.0 and the descriptors.
 func convert(swagger []byte, protos []*descriptorpb.FileDescriptorProto) ([]byte, error) {
 	files, err := protodesc.NewFiles(&descriptorpb.FileDescriptorSet{File: protos})
 	if err != nil {

@@ -96,7 +96,7 @@ func (s *subscription) answers(ids []string, seconds func(i int) int32, result *
 	return all, nil
 }
 
-// place is the position of an answer in its request. Ids that are out of date come first.
+// place is the key by which answers are sorted. Ids that are out of date come first.
 func (a *answer) place() uint64 {
 	if a.delivery == nil {
 		return 0
@@ -184,8 +184,8 @@ func (c *confirmed) add(lease uint64, deadline time.Time) {
 	c.deadlines.set(lease, deadline)
 }
 
-// forget removes leases whose deadlines are over, in the order of their acks. So one with a later deadline delays those
-// behind it.
+// forget removes leases whose deadlines are over, in the order of their acks. So a lease with a later deadline
+// delays the leases behind it.
 func (c *confirmed) forget(now time.Time) {
 	for c.order.len() > 0 && !c.deadlines.m[c.order.at(0)].After(now) {
 		c.deadlines.remove(c.order.popFront())

@@ -69,8 +69,8 @@ func (s *subscription) release(d *delivery) {
 }
 
 // acknowledge records the ack of a delivery, and ends its lease. A delivery
-// with a key stays in the queue of the key until all before it are
-// acknowledged. If an earlier one fails, this one is delivered again.
+// with a key stays in the queue of the key until all earlier ones are
+// acknowledged. If an earlier one fails, this delivery is repeated.
 func (s *subscription) acknowledge(d *delivery) {
 	if d.state == leased && s.duplicates > 0 && !s.cfg.GetEnableExactlyOnceDelivery() {
 		s.duplicates--
@@ -81,7 +81,7 @@ func (s *subscription) acknowledge(d *delivery) {
 	s.retain(d.message)
 }
 
-// drop does what acknowledge does, but does not retain the message.
+// drop finishes a delivery as acknowledge does, but does not retain the message.
 func (s *subscription) drop(d *delivery) {
 	s.release(d)
 	s.lent.remove(d.lease)
@@ -151,7 +151,7 @@ func (s *subscription) fail(d *delivery, now time.Time) {
 	s.rewind(d)
 }
 
-// putBack makes a delivery ready again. It comes before those that were never
+// putBack makes a delivery ready again, before the messages that were never
 // delivered.
 func (s *subscription) putBack(d *delivery) {
 	s.release(d)

@@ -48,8 +48,8 @@ import (
 type Config struct {
 	// Addr is the TCP address. Default: 127.0.0.1 and a free port.
 	Addr string
-	// File keeps the data over a restart, except leases and counts of attempts. Close writes it, and nothing else: what
-	// happened since Start is lost if the process ends without Close. Empty: nothing is kept.
+	// File keeps the data over a restart, except leases and counts of attempts. Only Close writes it: all changes since
+	// Start are lost if the process ends without Close. Empty: nothing is kept.
 	File string
 	// Clock is the time of the server. A test can move it. Default: a new clock.
 	Clock *Clock

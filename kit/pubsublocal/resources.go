@@ -54,8 +54,8 @@ func normalizeTopic(t *pubsubpb.Topic) error {
 	return completeTopic(t, "")
 }
 
-// completeTopic does what create and update have in common. schema is the schema
-// of the topic before an update. It may be deleted by now.
+// completeTopic checks a topic and sets its defaults, for create and update.
+// schema is the schema of the topic before an update. It may be deleted by now.
 func completeTopic(t *pubsubpb.Topic, schema string) error {
 	if d := t.GetMessageRetentionDuration(); d != nil { // C1
 		if err := checkDuration("message_retention_duration", d, minRetention, maxRetention); err != nil {

@@ -19,8 +19,8 @@ func mustCompile(t testing.TB, definition string) *compiledSchema {
 	return c
 }
 
-// Valid definitions have one file with one message. All others are refused (M1,
-// M2).
+// A valid definition is one file with one top-level message. All others are
+// refused (M1, M2).
 func TestCompileSchema(t *testing.T) {
 	tests := []struct {
 		name       string

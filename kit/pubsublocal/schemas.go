@@ -47,9 +47,9 @@ func newSchemaRegistry(now func() time.Time) *schemaRegistry {
 	return &schemaRegistry{now: now, onDelete: func(string) {}, byName: map[string][]schemaRevision{}}
 }
 
-// check returns an error if a topic cannot have these settings. It is
-// INVALID_ARGUMENT for a bad name or no encoding, and NOT_FOUND if the schema does
-// not exist.
+// check returns an error if a topic cannot have these settings: UNIMPLEMENTED for a
+// range of revisions, INVALID_ARGUMENT for a bad name, and NOT_FOUND if the schema
+// does not exist.
 func (r *schemaRegistry) check(settings *pubsubpb.SchemaSettings) error {
 	if settings == nil {
 		return nil
@@ -90,7 +90,7 @@ func (r *schemaRegistry) dump() (all []*pubsubpb.Schema) {
 	return all
 }
 
-// restore adds a revision of dump, as the newest one.
+// restore adds a revision that dump returned, as the newest revision.
 func (r *schemaRegistry) restore(s *pubsubpb.Schema) error {
 	compiled, err := compileBody(s)
 	if err != nil {

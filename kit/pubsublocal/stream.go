@@ -100,8 +100,8 @@ func (s *subscription) take(st *stream) (response encoded, ok bool) {
 	return encodeParcels(parcels, rest), ok
 }
 
-// properties returns the fields that every response must have. A client takes
-// missing ones for false. [G12]
+// properties returns the fields that every response must have. A client reads
+// a missing field as false. [G12]
 func (s *subscription) properties() encoded {
 	return encodeResponse(&pubsubpb.StreamingPullResponse{SubscriptionProperties: &pubsubpb.StreamingPullResponse_SubscriptionProperties{
 		ExactlyOnceDeliveryEnabled: s.cfg.GetEnableExactlyOnceDelivery(), MessageOrderingEnabled: s.cfg.GetEnableMessageOrdering(),
@@ -295,9 +295,9 @@ func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) er
 	return nil
 }
 
-// confirm sends a response with a confirmation, or an empty one if that is nil.
-// It appends the confirmation to those that are not sent yet: concatenated
-// protobuf messages are merged when they are decoded.
+// confirm sends a response with a confirmation, or an empty response if it is
+// nil. It appends the confirmation to the unsent ones: concatenated protobuf
+// messages are merged when they are decoded.
 func (s *subscription) confirm(st *stream, confirmation encoded) {
 	const tooMuch = 16 << 20
 	s.mu.Lock()

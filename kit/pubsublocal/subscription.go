@@ -92,14 +92,14 @@ func (s *subscription) update(f func(*pubsubpb.Subscription) (*pubsubpb.Subscrip
 	return nil
 }
 
-// settleNow applies what is due, such as a new retention of the topic. The timer calls it, too. [C6]
+// settleNow handles everything that is due, also under a new retention of the topic. The timer calls it, too. [C6]
 func (s *subscription) settleNow() {
 	s.mu.Lock()
 	defer s.unlock()
 	s.settle(s.server.clock.Now())
 }
 
-// settle applies new settings to what is already due, before the next delivery.
+// settle handles everything that is due under the present settings, before the next delivery.
 func (s *subscription) settle(now time.Time) {
 	s.armed = time.Time{}
 	if s.closed == nil {

@@ -6,8 +6,8 @@
 //	go run ./cmd/upgrade --with console    adds an option, at the version that the service has
 //	go run ./cmd/upgrade --without console removes it
 //
-// It clones the template into a temporary folder, and runs the command of that version that
-// renders a service again and merges: so the newer version decides how. CONTRIBUTING.md says what it promises.
+// It clones the template into a temporary folder, and runs cmd/new of that version, which renders the
+// service again and merges: so the newer version decides how. CONTRIBUTING.md says what it promises.
 package upgrade
 
 import (
@@ -72,8 +72,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if len(change) > 0 && ref == "" {
 		ref = s.Template
 	}
-	if s.Source == "" { // of this machine
-		s.Source, _ = output(ctx, s.root, "git", "config", "--get", "template.source") // it fails if there is none
+	if s.Source == "" { // the last place is in the git configuration of this clone
+		s.Source, _ = output(ctx, s.root, "git", "config", "--get", "template.source") // it fails without a setting
 	}
 	if s.Source == "" {
 		return errors.New("template.json does not say where the template is: say it with --from PLACE, a path or a URL")
@@ -131,9 +131,9 @@ func parse(args []string) (from, ref string, change []string, err error) {
 	return from, strings.Join(refs, ""), change, nil
 }
 
-// service is what template.json says of this service.
+// service has the fields of template.json.
 type service struct {
-	Template string // the commit of the template that it has
+	Template string // the commit of the template from which the service was made
 	Source   string // where the template is
 	root     string
 }
@@ -179,7 +179,7 @@ func prepare(ctx context.Context, s service, ref, template, program string) erro
 }
 
 // find returns the commit of a version. A branch name means the branch of the source, not of
-// the clone. If no branch contains the commit, it is fetched.
+// the clone. It fetches a ref that the clone does not have.
 func find(ctx context.Context, template, ref string) (string, error) {
 	if strings.HasPrefix(ref, "-") {
 		return "", errors.New("it looks like a flag")
@@ -204,11 +204,11 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// output runs a program. Its error has what the program printed.
+// output runs a program and returns its output. An error has the output to stderr.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
 	cmd.Dir = dir
-	// A hook of git that runs this command has variables that name its repository.
+	// If a git hook runs this command, git has set variables that name the repository of the hook.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
 	})

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// newTemplate makes a repository with three versions of a small template. The command
-// cmd/new of the second version prints its arguments. The first version has no command.
+// newTemplate makes a repository with four versions of a small template. The first has no
+// command cmd/new. That command prints its arguments in the second, and fails in the third.
 func newTemplate(t *testing.T) (dir, first, second string) {
 	t.Helper()
 	dir = newRepository(t)
@@ -47,7 +47,7 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// commit commits all, and returns the commit.
+// commit commits all files, and returns the commit.
 func commit(t *testing.T, dir string) string {
 	t.Helper()
 	gitIn(t, dir, "add", "--all")

@@ -27,8 +27,8 @@ type way struct {
 	client *pubsub.Client
 }
 
-// startWay creates a way whose pool has this many connections. t records when events reach the broker. The caller
-// closes it.
+// startWay creates a way. connections is the maximum size of its pool. t records when events reach the broker. The
+// caller closes the way.
 func (m *machine) startWay(ctx context.Context, connections int32, t *times) (_ *way, err error) {
 	w := &way{}
 	defer func() {

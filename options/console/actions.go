@@ -33,7 +33,7 @@ var actions = map[string]action{
 	},
 }
 
-// refusal returns why the user may not act; empty if it may on some side.
+// refusal returns why the user may not act; empty if the user may act on at least one side.
 func (r rights) refusal() string {
 	switch {
 	case r.Err != nil:
@@ -60,8 +60,8 @@ type confirmPage struct {
 // actTimeout is how long an action may take.
 const actTimeout = 2 * time.Minute
 
-// act counts what an action would change, and shows a form. When the form is sent, it acts. An
-// action ends if the person leaves the page: what is done is in the audit.
+// act counts the items that an action matches, and shows a form. When the form is sent, it acts.
+// An action stops if the person leaves the page: the audit has the items that were done.
 func (s *server) act(w http.ResponseWriter, r *http.Request) {
 	s.acting.Add(1)
 	defer s.acting.Done()
@@ -119,7 +119,7 @@ func readAction(r *http.Request) (p confirmPage, err error) {
 	return confirmPage{action: chosen, Filter: readFilter(r.PostForm), Reason: r.PostForm.Get("reason"), MaxReason: admin.MaxReason}, nil
 }
 
-// sampleOf returns an error with a cause; empty if there is none.
+// sampleOf returns an example of the errors with a cause; empty if there is none.
 func (s *server) sampleOf(ctx context.Context, cause string) string {
 	groups, err := s.Causes(ctx, groupRows)
 	for _, g := range groups {
@@ -130,8 +130,8 @@ func (s *server) sampleOf(ctx context.Context, cause string) string {
 	return "" // the cause is shown all the same
 }
 
-// confirmed returns the entry of a confirmed action, or why the confirmation is refused. Before
-// there is one it returns neither.
+// confirmed returns the entry of a confirmed action, or why the confirmation is refused. Without
+// a confirmation it returns neither.
 func (s *server) confirmed(p confirmPage, count string) (admin.Entry, string) {
 	if count == "" {
 		return admin.Entry{}, ""

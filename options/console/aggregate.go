@@ -18,7 +18,7 @@ type findPage struct {
 	Found []title
 }
 
-// find finds aggregates by their id, or by a part of their title. It shows one result at once.
+// find finds aggregates by their id, or by a part of their title. It redirects to a single result.
 func (s *server) find(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
@@ -50,7 +50,7 @@ func (s *server) find(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// aggregatePage is one aggregate with its way.
+// aggregatePage is one aggregate with its history.
 type aggregatePage struct {
 	envelope.Aggregate
 	history

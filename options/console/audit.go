@@ -22,8 +22,8 @@ const (
 // entry is a row of the table audit of one side.
 type entry = sqlcgen.ListCommandAuditRow
 
-// listAudit returns what operators did, the newest first: the entries that have a text in them, in
-// any case.
+// listAudit returns the entries that contain a text, in upper or lower case, the newest first. It
+// searches the last auditRead entries of each side.
 func (s *sides) listAudit(ctx context.Context, text string) ([]entry, error) {
 	entries, err := sqlcgen.New(s.commands).ListCommandAudit(ctx, auditRead)
 	queries, queryErr := sqlcgen.New(s.queries).ListQueryAudit(ctx, auditRead)
@@ -42,7 +42,7 @@ func (s *sides) listAudit(ctx context.Context, text string) ([]entry, error) {
 
 // auditPage has what operators did, the newest first.
 type auditPage struct {
-	Text    string // that each entry has
+	Text    string // a text that each entry contains
 	Entries []auditEntry
 	More    bool // there are more than are shown
 }

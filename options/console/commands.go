@@ -14,7 +14,7 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// reader makes a command that prints what a page shows. Its arguments have these names.
+// reader makes a command that prints the content of a page. arguments are the names of its arguments.
 func reader(arguments []string, show func(context.Context, sides, []string, *admin.Printer) error) app.Command {
 	return func(ctx context.Context, service *app.Service, args []string, stdout io.Writer) error {
 		o, err := admin.ParseOperation(args, nil)

@@ -5,7 +5,7 @@
 // Every text comes from a template that escapes it, and the content security policy allows no
 // inline script and no inline style. A request that changes something must come from a page of the
 // console, and the Host of every request must be known, so that a foreign page cannot reach the
-// console under a name of its own (DNS rebinding). Nothing is measured while nobody looks.
+// console under a name of its own (DNS rebinding). Only a page that is open causes measurements.
 package console
 
 import (
@@ -43,8 +43,8 @@ const help = `  server console [FLAGS]               serve the console for a bro
   server audit TEXT                    list the last entries of the audit that have a text in them; '' lists all
 `
 
-// maxConns is how many connections the console opens to each database. A role for people may have
-// as many.
+// maxConns is how many connections the console opens to each database. The role for people in
+// docs/database.md has the same limit.
 const maxConns = 3
 
 // traceID stands for the id of a trace in the flag --traces.
@@ -71,7 +71,7 @@ func readFlags(args []string) (addr, traces string, err error) {
 	return addr, traces, nil
 }
 
-// sidesOf returns the sides of a service that is open.
+// sidesOf returns the sides of a service after its Open.
 func sidesOf(service *app.Service) sides {
 	s := sides{commands: service.Commands, queries: service.Queries}
 	s.Outbox, s.Inbox, s.Replay = store.NewOutbox(s.commands), store.NewInbox(s.queries), service.Replay

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { storetest.Main(m) }
 
-// program is a service with things, whose events a consumer applies, and with this option.
+// program is a service with this option and with things. A consumer applies their events.
 func program() app.Program {
 	handlers := func(b app.Backend) consumer.Handlers {
 		decode := func(m envelope.Message) (envelope.Message, error) {
@@ -126,7 +126,7 @@ func (r *running) get(t testing.TB, path string) string {
 	return body
 }
 
-// act confirms an action, and returns the page of its result.
+// act confirms an action, and returns the page with its result.
 func (r *running) act(t testing.TB, form url.Values) string {
 	t.Helper()
 	status, header, body := r.do(t, http.MethodPost, "/actions", form)
@@ -149,7 +149,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	t.Fatalf("not within a minute: %s", what)
 }
 
-// shows fails the test if a page lacks one of some texts.
+// shows fails the test if a page lacks one of the texts.
 func shows(t testing.TB, body string, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
@@ -192,7 +192,7 @@ func park(t testing.TB, pool *pgxpool.Pool, n int, cause string) {
 	}
 }
 
-// made appends an event of a new thing, in a table that has its title.
+// made appends an event of a new thing, whose title is in a table.
 func made(t testing.TB, pool *pgxpool.Pool, title string) envelope.Message {
 	t.Helper()
 	m := envelope.Message{
@@ -215,7 +215,7 @@ func setAside(t testing.TB, pool *pgxpool.Pool, m envelope.Message, reason strin
 	}
 }
 
-// user returns the URL of the database for a new user who has some roles, and nothing else.
+// user returns the URL of the database for a new user who has the given roles, and nothing else.
 func user(t testing.TB, pool *pgxpool.Pool, roles string, settings ...string) string {
 	t.Helper()
 	direct, err := url.Parse(storetest.Direct(t, pool.Config().ConnString()))
@@ -257,10 +257,10 @@ func newEvil(t testing.TB) (pool *pgxpool.Pool, target string, m envelope.Messag
 	return pool, target, m
 }
 
-// inline matches what the content security policy forbids.
+// inline matches HTML that the content security policy forbids.
 var inline = regexp.MustCompile(`(?i)<style|\sstyle\s*=|\son[a-z]+\s*=|javascript:`)
 
-// Text of others is shown as text, and no page needs what its policy forbids.
+// Text that others wrote is shown as text, and the policy forbids nothing that a page needs.
 func TestEscapesTextOfOthers(t *testing.T) {
 	t.Parallel()
 	pool, target, m := newEvil(t)
@@ -275,7 +275,7 @@ func TestEscapesTextOfOthers(t *testing.T) {
 		"/aggregates/thing/" + m.AggregateID: 1, "/aggregates/" + url.PathEscape(evil) + "/x": 1,
 	} {
 		status, header, body := c.do(t, http.MethodGet, path, nil)
-		for status == http.StatusSeeOther { // the only one that was found
+		for status == http.StatusSeeOther { // a search with one result
 			status, header, body = c.do(t, http.MethodGet, header.Get("Location"), nil)
 		}
 		if status != http.StatusOK {
@@ -303,7 +303,7 @@ func TestEscapesTextOfOthers(t *testing.T) {
 	}
 }
 
-// A page of another origin cannot act, not even under a name that leads here.
+// A page of another origin cannot act, not even under a name that resolves to this address.
 func TestRefusesOtherOrigins(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)
@@ -394,8 +394,8 @@ func TestConfirmedNothingChangesNothing(t *testing.T) {
 	}
 }
 
-// A console that is closed in the middle of an action leaves everything as it was. The action run
-// again does it.
+// A console that is closed in the middle of an action changes nothing. The same action succeeds
+// when it is run again.
 func TestIsClosedInTheMiddle(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)
@@ -548,7 +548,7 @@ func TestShowsAnAggregate(t *testing.T) {
 	if strings.Contains(start(t, target).get(t, path), "traces.example.com") {
 		t.Error("the page has a link without a URL")
 	}
-	// The option reactions may be there or not.
+	// Only a service with the option named reactions has this table.
 	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.inbox (consumer text, event_id uuid, received_at timestamptz DEFAULT now())")
 	exec(t, pool, "INSERT INTO video_catalog.inbox (consumer, event_id) VALUES ('shelf', $1)", first.ID)
 	const by = `<span title="by shelf">`
@@ -581,7 +581,7 @@ func TestShowsNow(t *testing.T) {
 	shows(t, c.get(t, "/"), `bad">7</b>`, "<strong>16</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %")
 }
 
-// Without a database every page says so with status 503, and comes back by itself.
+// Without a database every page has status 503 and the reason. Later it recovers by itself.
 func TestWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)

@@ -63,7 +63,7 @@ func perSecond(v float64) string {
 }
 
 // duration writes a duration with its two largest units at most. A negative one, which wrong
-// clocks cause, is written as it is.
+// clocks cause, has a minus sign.
 func duration(d time.Duration) string {
 	sign := ""
 	if d < 0 {
@@ -94,8 +94,8 @@ func duration(d time.Duration) string {
 	return unit(day, "d", time.Hour, "h")
 }
 
-// short returns the end of a long id, which differs more than its begin: the begin of a
-// UUIDv7 is a time.
+// short returns the end of a long id. The start of a UUIDv7 is a time, so it differs less than
+// the end.
 func short(id string) string {
 	const longest = 12
 	runes := []rune(id)
@@ -105,7 +105,7 @@ func short(id string) string {
 	return "…" + string(runes[len(runes)-longest:])
 }
 
-// cut returns the begin of a long text, for a list.
+// cut returns the start of a long text, for a list.
 func cut(text string) string {
 	const most = 300
 	if runes := []rune(text); len(runes) > most {

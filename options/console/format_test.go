@@ -25,7 +25,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// Problems are named, and nothing is named if all is well.
+// The problems of a sample are named; a good sample has none.
 func TestProblems(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sample

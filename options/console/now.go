@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
 
-// sample is a measurement of both sides. Every page shows what is wrong in it.
+// sample is a measurement of both sides. Every page shows its Problems.
 type sample struct {
 	Commands    commandSample
 	CommandsErr string
@@ -26,16 +26,16 @@ type sample struct {
 const (
 	// sampleTimeout is how long a sample may take.
 	sampleTimeout = 5 * time.Second
-	// sampleAge is how old a sample may be that a page shows.
+	// sampleAge is how old the sample on a page may be.
 	sampleAge = time.Second
 )
 
-// sample returns a sample that is at most sampleAge old. Those who come meanwhile wait for it.
+// sample returns a sample that is at most sampleAge old. Concurrent calls share it.
 func (s *server) sample(ctx context.Context) sample {
 	s.sampling.Lock()
 	defer s.sampling.Unlock()
 	if time.Since(s.last.at) > sampleAge {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sampleTimeout) // it is for others, too
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sampleTimeout) // other requests use it, too
 		defer cancel()
 		s.last = s.measure(ctx)
 	}
@@ -65,7 +65,7 @@ func (s *server) describe(ctx context.Context, writes []write, sought time.Time)
 		ids[i], eventIDs[i], events[i].ID = w.Aggregate.ID, w.ID, w.ID
 	}
 	titles := s.titlesOf(ctx, ids)
-	_ = s.follow(ctx, events) // without it they are on their way
+	_ = s.follow(ctx, events) // after an error, no event counts as applied
 	skips, _ := sqlcgen.New(s.commands).ListSkipped(ctx, eventIDs)
 	for i := range writes {
 		writes[i].Title, writes[i].Before = titles[writes[i].Aggregate.ID].Title, writes[i].Time.Before(sought)
@@ -76,7 +76,7 @@ func (s *server) describe(ctx context.Context, writes []write, sought time.Time)
 	}
 }
 
-// now shows the way of the events, drawn once.
+// now shows the overview.
 func (s *server) now(w http.ResponseWriter, r *http.Request) {
 	status := http.StatusOK
 	if m := s.sample(r.Context()); m.CommandsErr != "" || m.QueriesErr != "" {

@@ -97,8 +97,8 @@ func protect(next http.Handler) http.Handler {
 // stopTimeout is how long requests in flight may take when the console stops.
 const stopTimeout = 500 * time.Millisecond
 
-// serve serves until ctx is done, then interrupts all actions, and returns nil. It closes the
-// listener.
+// serve serves until ctx is done. It waits stopTimeout for requests, interrupts the others, waits
+// for the end of their actions, and returns nil. It closes the listener.
 func (s *server) serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	defer s.acting.Wait()
 	server := &http.Server{
@@ -123,7 +123,7 @@ func (s *server) serve(ctx context.Context, listener net.Listener, handler http.
 	return nil
 }
 
-// page is what every template gets. Data is what its content shows.
+// page is the input of every template. Data is for its content.
 type page struct {
 	Service, Title, Page string
 	Query                string // in the search field
@@ -133,7 +133,7 @@ type page struct {
 	Data                 any
 }
 
-// queryTimeout is how long a page may wait for the database.
+// queryTimeout is how long a page may wait for its own queries. See also sampleTimeout.
 const queryTimeout = 8 * time.Second
 
 // show writes a page.

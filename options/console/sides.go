@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	countLimit      = 10_000  // rows that a sample counts per lane, and of everything else
-	newestEvents    = 10      // that the overview shows
-	aggregateEvents = 200     // that the page of an aggregate shows
-	readEvents      = 200_000 // that are read to find them
+	countLimit      = 10_000  // largest count in a sample; pending events: per lane, applied events: per consumer
+	newestEvents    = 10      // events that the overview shows
+	aggregateEvents = 200     // events that the page of an aggregate shows
+	readEvents      = 200_000 // newest events of the outbox that are read to find the events of an aggregate
 	readPending     = 5_000   // pending events that are read per lane
-	readTitles      = 20_000  // rows that are searched per table
-	foundTitles     = 25      // that a search shows per table
-	// rateWindow is the time in which events are counted. It ends settleTime ago: so long a command
-	// may take from its event to its commit.
+	readTitles      = 20_000  // newest rows per table that are searched
+	foundTitles     = 25      // titles per table that a search shows
+	// rateWindow is the period in which events are counted. It ends settleTime ago, because a
+	// command makes its event before it commits.
 	rateWindow = 10 * time.Second
 	settleTime = time.Second
 )
 
-// sides reads both sides of the service. Consumers are the names in the inboxes of both.
+// sides reads both sides of the service. Consumers has the names in both inboxes.
 type sides struct {
 	operate.Sides
 
@@ -97,8 +97,8 @@ func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error)
 type querySample struct {
 	Quarantined int64         // counted up to countLimit
 	Differences int64         // entries that differ from their owner, as the option repair has last found
-	Applied     int64         // events applied in the last five minutes, up to countLimit per consumer
-	P50, P99    time.Duration // from the event until it was applied, of these
+	Applied     int64         // events applied in the last five minutes, among the newest countLimit of each consumer
+	P50, P99    time.Duration // time from an event until it was applied, of these
 	Last        time.Time     // when an event was last applied; zero: never
 	Sought      time.Time     // when an inbox was last emptied, to have events delivered again
 }
@@ -140,7 +140,7 @@ type rights struct {
 	Err               error // why it is not known
 }
 
-// readRights reads them from the database, because they may change while the console runs.
+// readRights reads the rights from the database, because they may change while the console runs.
 func (s *sides) readRights(ctx context.Context) (r rights) {
 	commands, err := sqlcgen.New(s.commands).GetCommandPrivileges(ctx)
 	if err != nil {
@@ -176,8 +176,8 @@ type event struct {
 	Time    time.Time `json:"event_time"`
 	TraceID string    `json:"trace_id,omitempty"`
 	Caller  string    `json:"caller,omitempty"` // of the command; empty: there is none, or it is unknown
-	// Cause is the event that led to this one, and First the first one of the chain. Nil: there
-	// is none.
+	// Cause is the event that led to this one, and First the first event of the chain. Nil:
+	// there is none.
 	Cause   *cause    `json:"cause,omitempty"`
 	First   *cause    `json:"first,omitempty"`
 	State   state     `json:"state"`
@@ -203,16 +203,16 @@ type history struct {
 	Events []event // the newest first
 	// Cut says that there may be older events, which were not read.
 	Cut bool
-	// Unsure says that not all pending events were read: one that looks published may be waiting.
+	// Unsure says that not all pending events were read: a waiting event may look published.
 	Unsure  bool
 	Blocked *admin.Blocked // nil: the aggregate is not blocked
-	// Messages are in quarantine, also those whose events the outbox does not have any more.
+	// Messages are the messages in quarantine, also of events that the outbox no longer has.
 	Messages []admin.Quarantined
 	Title    title
 	Sought   time.Time // see querySample
 }
 
-// typesOf returns the types of the aggregates with an id that have events in the outbox.
+// typesOf returns the aggregate types that have events of an id in the outbox.
 func (s *sides) typesOf(ctx context.Context, id string) ([]string, error) {
 	types, err := sqlcgen.New(s.commands).ListTypes(ctx, sinceID(id), readEvents, id)
 	return types, store.Wrap(err, "find %s", id)
@@ -229,7 +229,7 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 		if err != nil {
 			return err
 		}
-		h.Cut = len(rows) == 0 || rows[len(rows)-1].Version > 1 // they were dropped, or are beyond the limit
+		h.Cut = len(rows) == 0 || rows[len(rows)-1].Version > 1 // older events were dropped, or are beyond the limit
 		if h.Events, err = withCauses(ctx, q, rows); err != nil {
 			return err
 		}
@@ -278,7 +278,7 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 	return h, s.follow(ctx, h.Events)
 }
 
-// stateOf returns the state of an event, each but published by a row that proves it.
+// stateOf returns the state of an event. A row proves every state but published.
 func stateOf(id uuid.UUID, blocked *admin.Blocked, pending, skips []uuid.UUID) state {
 	switch {
 	case blocked != nil && blocked.EventID == id && blocked.LastError != "":
@@ -291,7 +291,7 @@ func stateOf(id uuid.UUID, blocked *admin.Blocked, pending, skips []uuid.UUID) s
 	return published
 }
 
-// withCauses returns events with those that led to them, as far as the outbox has them.
+// withCauses returns events with their causes. A cause that the outbox lacks has only its id.
 func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEventsRow) ([]event, error) {
 	var ids []uuid.UUID
 	for _, row := range rows {
@@ -325,7 +325,7 @@ func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEven
 	return events, nil
 }
 
-// follow adds when events were applied.
+// follow adds to each event when consumers applied it.
 func (s *sides) follow(ctx context.Context, events []event) error {
 	ids, at := make([]uuid.UUID, len(events)), make(map[uuid.UUID]*event, len(events))
 	for i, e := range events {
@@ -341,7 +341,7 @@ func (s *sides) follow(ctx context.Context, events []event) error {
 	return store.Wrap(s.followReactions(ctx, ids, at), "read the inbox of the command side")
 }
 
-// followReactions adds when the command side reacted. sqlc does not know the inbox of that side,
+// followReactions adds when the command side reacted. sqlc does not know the inbox of this side,
 // because it belongs to another option.
 func (s *sides) followReactions(ctx context.Context, ids []uuid.UUID, at map[uuid.UUID]*event) error {
 	has, err := sqlcgen.New(s.commands).HasReactions(ctx)
@@ -366,8 +366,8 @@ type title struct {
 	Erased    bool // its content was erased for good
 }
 
-// titles runs a query on every table of aggregates that has titles. The query has the names of
-// the table and of the column, and ERASED for the condition.
+// titles runs a query on every table of aggregates that has titles. In the query, TABLE_NAME and
+// TITLE stand for the names of the table and the column, and ERASED for the condition.
 func (s *sides) titles(ctx context.Context, query string, args ...any) ([]title, error) {
 	tables, err := sqlcgen.New(s.commands).ListTitled(ctx)
 	if err != nil || len(tables) == 0 {
@@ -385,7 +385,7 @@ func (s *sides) titles(ctx context.Context, query string, args ...any) ([]title,
 	return all, store.Wrap(err, "find titles")
 }
 
-// findTitles returns aggregates whose title has a text in it, among the last made ones.
+// findTitles returns aggregates whose title contains a text, among the newest readTitles per table.
 func (s *sides) findTitles(ctx context.Context, text string) ([]title, error) {
 	return s.titles(ctx, fmt.Sprintf(`SELECT id::text, TITLE, false FROM (SELECT id, TITLE FROM TABLE_NAME ORDER BY id DESC LIMIT %d) newest
 		WHERE strpos(lower(TITLE), lower($1)) > 0 LIMIT %d`, readTitles, foundTitles), text)
@@ -405,8 +405,8 @@ func (s *sides) titlesOf(ctx context.Context, ids []string) map[string]title {
 	return titles
 }
 
-// sinceID returns the smallest id of an event of an aggregate: its own id is a UUIDv7, made before
-// its first event, but maybe by another clock.
+// sinceID returns a lower bound of the event ids of an aggregate: its own id is a UUIDv7, made
+// before its first event, but maybe by another clock.
 func sinceID(id string) uuid.UUID {
 	parsed, err := uuid.Parse(id)
 	if err != nil || parsed.Version() != 7 {

@@ -30,12 +30,12 @@ type stuckPage struct {
 // item is a blocked aggregate, or a message in quarantine.
 type item struct {
 	envelope.Aggregate        // of the event, as far as it is known
-	ID                 string // what an action names; empty: nothing is deferred any more
+	ID                 string // the id for an action; empty: nothing is deferred any more
 	Side               string
 	Title              string
 	Event              string
-	Since              time.Time // when it began to wait for a person; zero: it does not
-	NextRetry          time.Time // of an aggregate that is tried again by itself
+	Since              time.Time // when it began to wait for a person; zero: it does not wait for one
+	NextRetry          time.Time // of an aggregate that is retried automatically
 	Reason             string
 }
 

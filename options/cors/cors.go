@@ -17,7 +17,6 @@ import (
 	"example.com/videocatalog/internal/app"
 )
 
-// settings are the settings of the option.
 type settings struct {
 	Origins []string `env:"SERVER_CORS_ORIGINS" help:"origins, separated by commas, whose pages may call over REST from a browser, such as https://app.example.com; *: all; default: none"`
 }
@@ -62,8 +61,8 @@ func letIn(origins []string, next http.Handler) http.Handler {
 	})
 	return c.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c.OriginAllowed(r) {
-			// The port refuses requests that come from pages. By these headers it would
-			// take this one for such a request.
+			// The port refuses requests of foreign pages, which it recognizes by these
+			// headers.
 			r.Header.Del("Origin")
 			r.Header.Del("Sec-Fetch-Site")
 		}

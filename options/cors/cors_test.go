@@ -82,8 +82,8 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// Pages of the origins that are set may call, also a port that authenticates nobody. Other pages
-// may not write, not even by a form, which sends no preflight.
+// Pages of the configured origins may call the API, even if the port authenticates nobody. Other
+// pages may not write, not even by a form, which sends no preflight.
 func TestPagesMayCall(t *testing.T) {
 	t.Parallel()
 	cross := []string{"Sec-Fetch-Site", "cross-site"}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Each line of a watch is an event, also if it comes in pieces, and what is no watch stays as it is.
+// Each line of a watch is an event, also if it comes in pieces. Other responses stay as they are.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

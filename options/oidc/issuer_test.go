@@ -101,7 +101,7 @@ func (i *issuer) requestCount() int {
 	return i.requests
 }
 
-// away responds as an issuer does that has its own trouble.
+// away responds as an issuer with an internal error does.
 func away(w http.ResponseWriter, _ string) bool {
 	http.Error(w, "trouble", http.StatusInternalServerError)
 	return true

@@ -98,7 +98,7 @@ func (k *keys) wait(ctx context.Context, pause time.Duration) {
 		case <-over.C:
 			return
 		case <-k.want:
-			// A signal older than the last request is already answered by it.
+			// The last request already served a signal that is older than it.
 			if time.Since(k.state().tryTime) >= keysPause {
 				return
 			}

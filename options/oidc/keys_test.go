@@ -17,7 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// ask verifies a token of a key in the bubble of a test.
+// ask verifies a token that a key has signed, in the bubble of a test.
 func ask(t *testing.T, v *verifier, i *issuer, key jose.JSONWebKey) error {
 	t.Helper()
 	_, err := v.Verify(t.Context(), sign(t, key, i.goodClaims()))
@@ -35,8 +35,8 @@ func inBubble(t *testing.T, test func(t *testing.T, i *issuer, v *verifier, key 
 	})
 }
 
-// A key that the issuer has begun to use is known at once, unless it was asked
-// just now, and one that it has given up is good for an hour at most.
+// A new key of the issuer is accepted at once, unless the keys were read just before. A
+// withdrawn key is accepted for an hour at most.
 func TestKeysRotate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *verifier, old jose.JSONWebKey) {
@@ -64,7 +64,7 @@ func TestKeysRotate(t *testing.T) {
 }
 
 // After a token that names an unknown key, a new key is read when the pause between two
-// requests is over. More such tokens do not make it longer.
+// requests is over. More such tokens do not make the pause longer.
 func TestUnknownKeysPutOffANewOneBriefly(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *verifier, old jose.JSONWebKey) {
@@ -224,7 +224,7 @@ func write(w io.Writer, text string) bool {
 	return true
 }
 
-// An RSA key that is too short to trust is not used for any algorithm, and the log
+// An RSA key that is too short is not used for any algorithm, and the log
 // reports it once.
 func TestShortKeysAreNotUsed(t *testing.T) {
 	t.Parallel()

@@ -3,9 +3,9 @@
 // policy that allows its method. The policy is checked as a whole when the process starts.
 //
 // A token is accepted only if the issuer signed it for one of our audiences and it is valid
-// now. The issuer's keys are read with one request at a time, at most once every few seconds,
-// even if many tokens name an unknown key. While the issuer is unavailable the last keys stay
-// valid for a day.
+// now. The issuer's keys are read with one request at a time, at most every ten seconds, even if
+// many tokens name an unknown key. While the issuer is unavailable the last keys stay valid for
+// a day.
 //
 // The package has no users and no sessions, and does not ask the issuer whether a token was
 // revoked. A token is valid until it expires, and a stream may outlive its token until the
@@ -22,7 +22,6 @@ import (
 	"example.com/videocatalog/internal/auth"
 )
 
-// settings are the settings of the option.
 type settings struct {
 	Issuer     string   `env:"AUTH_ISSUER" envDefault:"https://accounts.google.com" help:"OpenID Connect issuer whose ID tokens count"`
 	Audiences  []string `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
@@ -75,7 +74,7 @@ func (s *settings) policy(methods []string) (*policy, error) {
 	return p, nil
 }
 
-// checker identifies callers by their tokens, and allows what the policy says.
+// checker identifies callers by their tokens, and allows the calls that the policy allows.
 type checker struct {
 	*verifier
 	*policy

@@ -25,7 +25,7 @@ func writePolicy(t *testing.T, text string) string {
 }
 
 // Settings that would admit no caller, or contradict each other, are refused, with all mistakes in one error.
-// Without the option AUTH=oidc is refused.
+// A service without the option refuses AUTH=oidc.
 func TestMistakesAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	good := []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"}

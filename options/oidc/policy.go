@@ -48,7 +48,7 @@ type policyRule struct {
 }
 
 // parsePolicy parses a policy. methods are the names of all methods, as
-// package.Service/Method; a rule that names another one is an error. It returns
+// package.Service/Method; a rule that names another method is an error. It returns
 // all errors at once, joined.
 func parsePolicy(text []byte, methods []string) (*policy, error) {
 	var file policyFile

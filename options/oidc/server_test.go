@@ -124,9 +124,9 @@ const somePolicy = `rules:
     methods: [video.v1.VideoService/ListVideos]
 `
 
-// In production a server that checks tokens lets everyone do what the policy says, over gRPC
-// and REST, and nothing else. The reason is in its log only, and the outbox keeps the caller of
-// a command. A caller who calls too often waits alone.
+// In production a server that checks tokens allows exactly the calls that the policy allows, over
+// gRPC and REST. The reason of a refusal is in its log only, and the outbox keeps the caller of a
+// command. A caller who calls too often delays no other caller.
 func TestServerAdmitsByPolicy(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -103,8 +103,8 @@ func (v *verifier) Run(ctx context.Context) error {
 }
 
 // Verify returns the caller that a token identifies. An error says why the
-// token is not accepted, and must not be sent to the caller. It is
-// [auth.ErrUnavailable] if the issuer's keys are unavailable.
+// token is not accepted, and must not be sent to the caller. It
+// wraps [auth.ErrUnavailable] if the issuer's keys are unavailable.
 func (v *verifier) Verify(ctx context.Context, token string) (auth.Caller, error) {
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {

@@ -35,13 +35,13 @@ func BenchmarkReaction(b *testing.B) {
 	}
 }
 
-// retitle is what videos do when a timer fires: each time they have another title.
+// retitle is the alarm of videos: it gives a video another title each time.
 func retitle(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
 	return retitled(v, stamp.EventID.String(), stamp)
 }
 
-// BenchmarkTimers measures a transaction that fires 100 timers, with few and with a million
-// others that wait.
+// BenchmarkTimers measures a transaction that fires 100 timers, while few or a million others
+// wait.
 func BenchmarkTimers(b *testing.B) {
 	for _, others := range []int{0, 1_000_000} {
 		b.Run(fmt.Sprintf("waiting=%d", others), func(b *testing.B) {

@@ -18,8 +18,8 @@ import (
 const (
 	batch    = 100                    // the largest number of timers that one transaction fires
 	interval = 500 * time.Millisecond // the average pause between two searches; each is random, from a half to one and a half of it
-	timeout  = 10 * time.Second       // of one call of Fire
-	retryMax = 5 * time.Second        // the longest pause after a failure
+	timeout  = 10 * time.Second       // limit of one call of Fire
+	retryMax = 5 * time.Second        // the largest average pause after failures
 )
 
 // clock fires the timers of some aggregate types. A timer that fails is tried again after a growing pause. Other timers do
@@ -44,12 +44,12 @@ func newClock(types map[string]Timers, log *slog.Logger, meter metric.Meter) (*c
 	return c, nil
 }
 
-// stuck returns an error if a transaction takes three times as long as it may.
+// stuck returns an error if the loop of a type makes no progress for three times timeout+retryMax.
 func (c *clock) stuck() error {
 	return heartbeat.Check(slices.Collect(maps.Values(c.loops))...)
 }
 
-// run fires timers until ctx ends. It then returns nil. The types do not wait for each other.
+// run fires timers until ctx ends, and returns nil. The types do not wait for each other.
 func (c *clock) run(ctx context.Context) error {
 	var types sync.WaitGroup
 	for aggregateType := range c.types {
@@ -78,7 +78,7 @@ func (c *clock) runType(ctx context.Context, aggregateType string) {
 		default:
 			pause = interval
 		}
-		_ = gax.Sleep(ctx, pause/2+rand.N(pause)) // the loop looks whether ctx has ended
+		_ = gax.Sleep(ctx, pause/2+rand.N(pause)) // the loop checks ctx
 	}
 }
 

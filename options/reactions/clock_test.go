@@ -131,7 +131,7 @@ func (f scripted) Fire(ctx context.Context, _ int) (Fired, error) { return f(ctx
 
 func (scripted) Waiting(context.Context, int) (time.Duration, int64, error) { return 0, 0, nil }
 
-// The pauses grow to RetryMax during an outage, and are short again after it. If more timers
+// The pauses grow to retryMax during an outage, and are short again after it. If more timers
 // are due and none of them fires, because others have them, the clock pauses too.
 func TestClockPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -162,8 +162,8 @@ func TestClockPauses(t *testing.T) {
 	})
 }
 
-// A call of Fire ends after Timeout. If it does not, the clock is stuck, and says so until it
-// has ended.
+// A call of Fire gets a context that ends after timeout. If the call does not end, stuck returns an
+// error until it has ended.
 func TestClockIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -20,7 +20,7 @@ import (
 // Timers are the timers of one aggregate type. Its methods are called concurrently, by any number of processes.
 type Timers interface {
 	// Fire fires up to maxTimers timers that are due, beginning with the one that was due first. If the database is unavailable,
-	// the error wraps envelope.ErrUnavailable; what has fired before stays so.
+	// the error wraps envelope.ErrUnavailable; timers that have fired stay fired.
 	Fire(ctx context.Context, maxTimers int) (Fired, error)
 	// Waiting returns by how much the oldest timer is late, and how many timers wait, counted up to maxCounted.
 	Waiting(ctx context.Context, maxCounted int) (late time.Duration, waiting int64, err error)
@@ -34,8 +34,8 @@ type Fired struct {
 }
 
 // NewTimers returns the timers of an aggregate type. alarm returns what an aggregate does when one of its timers fires: its next
-// event, or nil. It is pure. A *problem.Error is the same as nil. Any other error means that this build cannot do it: the timer
-// is tried again later.
+// event, or nil. It is pure. A *problem.Error is the same as nil, unless it is Unavailable. After any other error the timer is
+// tried again later, perhaps by another build.
 func NewTimers[A, D any](of Aggregates[A, D], alarm func(aggregate A, timer string, stamp domain.Stamp) (*D, error)) Timers {
 	pool, aggregateType := of.Base()
 	return alarms[A, D]{of: of, alarm: alarm, aggregateType: aggregateType, queries: sqlcgen.New(store.Over(pool))}
@@ -55,9 +55,9 @@ const pages = 20
 //
 // One transaction locks the aggregates, lets them decide, writes their rows and events, and deletes the timers. A crash before
 // the commit leaves the timers, which fire again. It locks in the same order as commands and reactions: the aggregate, then its
-// timers. An aggregate that is locked is left out, and nothing waits for it. If the database refuses the transaction, or it takes
-// half of the time of ctx, each timer gets one of its own, and the one that fails is postponed. After one that took too long, the
-// others wait for the next call.
+// timers. A locked aggregate is left out, and nothing waits for it. If the database refuses the transaction, or it takes half of
+// the time of ctx, each timer gets its own transaction, and a timer that fails is postponed. After a transaction that took too
+// long, the other timers wait for the next call.
 func (t alarms[A, D]) Fire(ctx context.Context, maxTimers int) (Fired, error) {
 	fired, ids, err := t.fireTogether(ctx, maxTimers)
 	if err == nil || ctx.Err() != nil || len(ids) == 0 || isAway(err) {
@@ -81,17 +81,17 @@ func (t alarms[A, D]) Fire(ctx context.Context, maxTimers int) (Fired, error) {
 	return fired, nil
 }
 
-// endingPause is how long the server may take to end a transaction that was given up. Until then its locks stay, and its
-// aggregates would be left out.
+// endingPause is how long the database may take to end a transaction that was given up. Until then its aggregates stay locked,
+// and Fire leaves them out.
 const endingPause = 100 * time.Millisecond
 
-// isAway reports whether an error is about the database, and not about a timer that takes too long.
+// isAway reports whether the database is unavailable. A timer that takes too long does not count.
 func isAway(err error) bool {
 	return errors.Is(err, envelope.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// fireAlone fires the first due timer of an aggregate, or postpones it if it fails. More: it took too long, so there is no time
-// for others.
+// fireAlone fires the first due timer of an aggregate, or postpones it if it fails. More is true if it took too
+// long: there is no time for others.
 func (t alarms[A, D]) fireAlone(ctx context.Context, id uuid.UUID) (Fired, error) {
 	limited, cancel := halfOf(ctx)
 	defer cancel()
@@ -107,7 +107,7 @@ func (t alarms[A, D]) fireAlone(ctx context.Context, id uuid.UUID) (Fired, error
 	return fired, postponeErr
 }
 
-// halfOf returns a context with half of the time that ctx has left. So there is time to postpone a timer that has taken all of it.
+// halfOf returns a context with half of the time that ctx has left. The other half is for the next steps, such as a postponement.
 func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -116,7 +116,7 @@ func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(deadline)/2)
 }
 
-// fireTogether fires due timers in one transaction, and returns the aggregates that it has tried.
+// fireTogether fires due timers in one transaction, and returns the aggregates that it tried last.
 func (t alarms[A, D]) fireTogether(ctx context.Context, maxTimers int) (fired Fired, ids []uuid.UUID, err error) {
 	ctx, cancel := halfOf(ctx)
 	defer cancel()
@@ -142,7 +142,7 @@ func (t alarms[A, D]) fireTogether(ctx context.Context, maxTimers int) (fired Fi
 	return fired, nil, nil
 }
 
-// fireOf fires due timers of aggregates, one of each. It returns those that it has found.
+// fireOf fires due timers of aggregates, one of each aggregate. It also returns the due timers that it found.
 func (t alarms[A, D]) fireOf(ctx context.Context, ids []uuid.UUID) (fired Fired, due []sqlcgen.ListDueTimersRow, err error) {
 	pool, _ := t.of.Base()
 	var changed []uuid.UUID // set before the commit
@@ -207,14 +207,14 @@ func (t alarms[A, D]) ring(aggregate A, row sqlcgen.ListDueTimersRow) (event *D,
 	return stamped(cause, func(stamp domain.Stamp) (*D, error) { return t.alarm(aggregate, row.Name, stamp) })
 }
 
-// The pause after a failure doubles with each, from the first to the second.
+// The pause of a timer doubles with each failure, from firstPostponement to lastPostponement.
 const (
 	firstPostponement = time.Second
 	lastPostponement  = time.Hour
 )
 
-// postpone has a timer that failed fire again later. It reports whether the timer is still due: a commit whose response came too
-// late may have fired it.
+// postpone postpones a timer that failed. It reports whether the timer was still due: a commit whose response came too late may
+// have fired it.
 func (t alarms[A, D]) postpone(ctx context.Context, q *sqlcgen.Queries, row sqlcgen.ListDueTimersRow, cause error) (bool, error) {
 	after := firstPostponement << min(row.Attempts, 20)
 	text := store.Escape(cause.Error())

@@ -17,7 +17,7 @@ import (
 
 var errNotNow = errors.New("not now: \x00\xff")
 
-// ring is what videos do when a timer fires: they have its name as a tag.
+// ring is the alarm of videos: it adds the name of the timer as a tag.
 func ring(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 	switch name {
 	case "broken":
@@ -113,7 +113,7 @@ func TestTimerContinuesTheChain(t *testing.T) {
 }
 
 // The clock of the database decides, and not the clock of the process. If it jumps ahead, timers
-// fire once, and not again after it was set back. If it jumps back, they wait until it is there.
+// fire once, and not again after it was set back. If it jumps back, they wait for the later time.
 // The test shifts all timers to make a jump.
 func TestTimersAndClocks(t *testing.T) {
 	t.Parallel()
@@ -166,9 +166,9 @@ func TestTimersAndClocks(t *testing.T) {
 	}
 }
 
-// A timer is replaced and cancelled with an event, also by another timer of its aggregate that
-// fires before it. A timer that is cancelled while another process fires it does one or the
-// other, not both.
+// An event replaces and cancels timers, also an event of another timer of the same aggregate. A
+// timer that is cancelled while another process fires it is either cancelled or fires, and not
+// both.
 func TestTimerIsCancelled(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
@@ -232,8 +232,8 @@ func TestTimerIsCancelled(t *testing.T) {
 	}
 }
 
-// A timer that fails is tried again later, and harms no other: neither one whose decision
-// fails nor one whose row the database refuses.
+// A timer that fails is tried again later, and harms no other timer: not if its decision fails,
+// and not if the database refuses its row.
 func TestTimerThatFailsIsPostponed(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 4)
@@ -275,8 +275,8 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 	}
 }
 
-// The pause of a timer doubles with each failure, up to an hour. One that is set again has
-// not failed.
+// The pause of a timer doubles with each failure, up to an hour. Setting a timer again resets
+// its failures.
 func TestTimerPausesLongerEachTime(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -310,7 +310,7 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 }
 
 // While the database does not work, no timer counts as failed. A timer whose transaction takes
-// too long does, and holds up no other.
+// too long counts as failed, and holds up no other.
 func TestTimersAndABrokenDatabase(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -57,16 +57,16 @@ func (m *metrics) unavailable(ctx context.Context, aggregateType string) {
 // maxTimers is the largest count of timers of a type that is measured.
 const maxTimers = 100_000
 
-// waitingTimers are the timers of one aggregate type that wait.
+// waitingTimers is a measurement of the waiting timers of one aggregate type.
 type waitingTimers struct {
 	late time.Duration
 	n    int64
 }
 
-// observe lets a meter show the timers that wait, by aggregate type. Also processes that fire none measure them, so the metrics
-// exist when no process fires timers.
+// observe creates the metrics of waiting timers, by aggregate type. Processes that fire no timers measure them, too, so the
+// metrics exist when no process fires timers.
 func observe(meter metric.Meter, types map[string]Timers) error {
-	gets := make(map[string]func(context.Context) (waitingTimers, error), len(types)) // one each: a slow type hides no other
+	gets := make(map[string]func(context.Context) (waitingTimers, error), len(types)) // one function each: a slow type hides no other
 	for aggregateType, timers := range types {
 		gets[aggregateType] = store.Sampled(func(ctx context.Context) (m waitingTimers, err error) {
 			m.late, m.n, err = timers.Waiting(ctx, maxTimers)

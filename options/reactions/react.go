@@ -16,11 +16,11 @@ import (
 	"example.com/videocatalog/options/reactions/internal/sqlcgen"
 )
 
-// Handler returns how aggregates react to the events of another type, or to others of their own. Both functions are pure.
+// Handler returns a handler with which aggregates react to events of another type, or of their own type. Both functions are pure.
 // concerns returns the ids of the aggregates that an event concerns. Each decides once: it returns its next event, or nil if it
-// does nothing. An aggregate that does not exist decides as the zero A, and may return its first event. A *problem.Error is a
-// refusal by the rules, and the same as nil. Any other error means that this build cannot handle the event: it is tried again,
-// and then goes to the quarantine.
+// does nothing. An aggregate that does not exist decides as the zero A, and may return its first event. A *problem.Error that
+// is not Unavailable is a refusal by the rules, and the same as nil. After any other error the event is tried again, and then
+// goes to the quarantine.
 //
 // Everything is one transaction: the ids of the events in the inbox, the locks of the aggregates, the decisions, the rows, and
 // the events in the outbox. So an event takes effect once, as long as the inbox remembers it. A crash before the commit leaves
@@ -91,7 +91,7 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 	return outcomes, nil
 }
 
-// handle lets the aggregates that an event concerns decide, and returns those that have changed.
+// handle lets the aggregates that an event concerns decide, and returns the ids of the changed ones.
 func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
 	ctx = envelope.InTrace(ctx, e.Message.Traceparent)
 	cause := domain.Cause(e.Message.CauseOfNext())
@@ -109,8 +109,8 @@ func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[u
 	return changed, nil
 }
 
-// stamped returns the event of a decision; nil if there is none. A refusal by the rules, which is a *problem.Error, is a decision
-// without an event.
+// stamped returns the event of a decision; nil if there is none. A *problem.Error that is not Unavailable is a refusal by
+// the rules: a decision without an event.
 func stamped[D any](cause domain.Cause, decide func(domain.Stamp) (*D, error)) (*D, error) {
 	at, err := stamp(cause)
 	if err != nil {
@@ -123,7 +123,7 @@ func stamped[D any](cause domain.Cause, decide func(domain.Stamp) (*D, error)) (
 	return event, err
 }
 
-// receive records events in the inbox. It returns those that are new to the consumer, and the outcomes of all.
+// receive records events in the inbox. It returns the events that are new to the consumer, and the outcome of each event.
 func receive[E any](ctx context.Context, tx store.Tx, consumerName string, batch []received[E]) (fresh []received[E], outcomes []envelope.Outcome, err error) {
 	outcomes = slices.Repeat([]envelope.Outcome{envelope.Duplicate}, len(batch))
 	var ids []uuid.UUID

@@ -30,8 +30,8 @@ type review struct {
 
 var errUnreadable = errors.New("unreadable")
 
-// addReview lets a video have the text of each review as a tag. A text can also ask for
-// nothing, for a first event, or for an error.
+// addReview adds the text of each review to a video as a tag. Special texts cause no event, a
+// first event, or an error.
 func addReview(videos clips) reaction[review, domain.Video, fact] {
 	return reaction[review, domain.Video, fact]{videos, func(r review) []uuid.UUID { return r.videos }, func(v domain.Video, r review, stamp domain.Stamp) (*fact, error) {
 		switch {
@@ -140,9 +140,9 @@ func TestReactionIsOneTransaction(t *testing.T) {
 	}
 }
 
-// A decision that makes anything but the next event of its aggregate has an error. One that
-// says that something is unavailable is no refusal: the event comes again. So it does while
-// the database does not work.
+// A decision that makes anything but the next event of its aggregate is an error. The error
+// Unavailable is no refusal: the event comes again. It also comes again while the database does
+// not work.
 func TestReactionThatFailsIsNotHandled(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -1,8 +1,8 @@
-// Package reactions lets aggregates decide about events, of this service or another, and act when a time has come:
+// Package reactions lets aggregates react to events, of this service or another, and act at a later time:
 // "the payment was captured, so the order is confirmed", "the order is canceled if it is not paid in 15 minutes".
 //
 // A reaction takes effect once, because the id of its event is recorded in the transaction of its effects. A timer is a row.
-// It is set and cancelled in the transaction that changes its aggregate, and deleted in the transaction of what it causes. So it
+// It is set and cancelled in the transaction that changes its aggregate, and deleted in the transaction of its effect. So it
 // fires once, however many processes look for it and whenever they crash. Only the clock of the database counts.
 package reactions
 
@@ -28,9 +28,9 @@ const (
 	role = "reactor"
 )
 
-// Of is what an aggregate type has for the option: app.Registration.Parts[Name].
+// Of is the declaration of an aggregate type for the option, in app.Registration.Parts[Name].
 type Of struct {
-	// Subscriptions are those to whose events it reacts. Handler makes their handlers.
+	// Subscriptions are the subscriptions whose events it reacts to. Handler makes their handlers.
 	Subscriptions []app.Subscription
 	// Timers returns its timers, which NewTimers makes. Nil: it has none.
 	Timers func(app.Backend) Timers
@@ -52,7 +52,7 @@ func Part() app.Part {
 	return app.Part{Name: Name, Role: role, Subscriptions: subscriptions, Start: start, Migrations: migrations}
 }
 
-// declared returns what the aggregate types have for the option, by their names. A type may have several registrations.
+// declared returns the declarations, each with its aggregate type. A type may have several registrations.
 func declared(registered []app.Registration) (all []Of, types []string) {
 	for _, r := range registered {
 		if of, ok := r.Parts[Name].(Of); ok {

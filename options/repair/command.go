@@ -24,13 +24,13 @@ const (
 	// which a person waits.
 	commandRate = 50_000
 	commandWait = 10 * time.Second
-	// compareRows is how many rows are compared before what differs is shown.
+	// compareRows is how many rows are compared before their differences are shown.
 	compareRows = 100_000
-	// commandDifferences is after how many differences a comparison by command stops.
+	// A comparison of a projection by command stops after commandDifferences differences.
 	commandDifferences = 10_000
 )
 
-// usage is the mistake of a command that has no other name.
+// usage is the error for arguments that form no known command.
 var usage = app.UsageError(errors.New("want projection compare [TYPE [ID...]], projection repair TYPE ID... or projection repair --all: try `server projection --help`"))
 
 // runProjection compares and repairs projections.
@@ -90,18 +90,18 @@ func selected(projections []projection, args []string) (some []projection, ids [
 	return some, ids, nil
 }
 
-// summary is what a comparison of a type says at its end.
+// summary is the result of a comparison of a type.
 type summary struct {
 	Type        string         `json:"type"`
 	Compared    int64          `json:"compared"`
 	Differences int64          `json:"differences"`
 	Kinds       map[kind]int64 `json:"kinds"`
 	Pending     int64          `json:"pending"`
-	// Stopped is where the comparison has stopped, because of too many differences.
+	// Stopped is the id at which the comparison has stopped, because of too many differences.
 	Stopped *uuid.UUID `json:"stopped,omitempty"`
 }
 
-// compareEntries shows the differences of projections, or of some ids of one.
+// compareEntries shows the differences of projections, or of some ids of one projection.
 func compareEntries(ctx context.Context, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
 	out := admin.NewPrinter(stdout, o.JSON)
 	out.Line("TYPE\tID\tKIND\tOWNER_VERSION\tVERSION\tFIELDS")
@@ -127,7 +127,7 @@ func compareEntries(ctx context.Context, projections []projection, ids []uuid.UU
 	return app.ErrDiffers
 }
 
-// compareProjection prints the differences of a projection in the order of their ids.
+// compareProjection prints the differences of a projection, sorted by id.
 func compareProjection(ctx context.Context, p projection, ids []uuid.UUID, out *admin.Printer) (summary, error) {
 	c := comparison{source: p.source(false), rate: commandRate, wait: commandWait, beat: func() {}}
 	sum := summary{Type: c.name, Kinds: make(map[kind]int64)}
@@ -159,7 +159,7 @@ func compareProjection(ctx context.Context, p projection, ids []uuid.UUID, out *
 	return sum, nil
 }
 
-// kindsText says how many entries differed in which way.
+// kindsText returns how many entries there are of each kind.
 func kindsText(counts map[kind]int64) string {
 	texts := make([]string, len(kinds))
 	for i, k := range kinds {
@@ -168,7 +168,7 @@ func kindsText(counts map[kind]int64) string {
 	return strings.Join(texts, ", ")
 }
 
-// repairAndReport repairs the given ids of a projection, or all that differ of some.
+// repairAndReport repairs the given ids of one projection, or, without ids, all differing entries.
 func repairAndReport(ctx context.Context, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
 	for _, p := range projections {
 		r, failure := repair(ctx, p, ids, o)
@@ -216,7 +216,7 @@ func repairEverything(ctx context.Context, s *app.Service, projections []project
 		return err
 	}
 	covered := make(map[string]bool)
-	for _, p := range projections { // what a comparison has found may be repaired by events
+	for _, p := range projections { // events may have repaired what the last comparison has found
 		name := p.source(false).name
 		covered[name] = true
 		if err := sqlcgen.New(s.Queries).RestartComparison(ctx, name); err != nil {

@@ -68,7 +68,7 @@ type audited struct {
 	Before, After json.RawMessage
 }
 
-// audit returns what both audits have of an action, the oldest first.
+// audit returns the entries of an action in both audits, the oldest first.
 func (s *service) audit(action string) []audited {
 	s.Helper()
 	rows, _ := s.pool.Query(s.Context(), `SELECT action_id, actor, via, database_user, action, filter, reason, items, before, after FROM (

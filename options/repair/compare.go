@@ -17,15 +17,15 @@ import (
 // The projection is read before its owner. A version is published before it is projected, so an
 // entry that is ahead of the owner, that the owner does not have, or that has the same version and
 // another content is a difference at once. An entry that is missing or behind may only wait for its
-// event. It is a difference if it lacks the version of the first look even after config.wait,
-// unless the outbox had an event of it before the wait: then it counts as pending.
+// event. It is a difference if it still lacks the owner's version of the first look after
+// comparison.wait. If the outbox had an event of it before the wait, it counts as pending instead.
 //
-// If a projector stands still for longer than config.wait, entries behind count as differences,
-// because they are.
+// If a projector stands still for longer than comparison.wait, entries that are behind count as
+// differences.
 
 const (
 	// pageRows is how many rows of a side one checksum covers. With the largest rows, of 50 kB, a page
-	// is read in less than the time that a statement may take.
+	// is read within the time limit of a statement.
 	pageRows = 1000
 	// lookRows is how many rows are read whole at a time.
 	lookRows = 100
@@ -46,7 +46,7 @@ type config struct {
 	pass     time.Duration // shortest time from the begin of one pass to the next
 }
 
-// background compares 17 million rows in a day. More take longer.
+// background compares at most 17 million rows in a day. With more rows, a pass takes longer.
 var background = config{rate: 2000, wait: time.Minute, interval: 5 * time.Minute, slice: 60_000, pass: 24 * time.Hour}
 
 // side has the rows of an aggregate type on one of the two sides.
@@ -55,7 +55,7 @@ type side interface {
 	// ids; uuid.Max if there are fewer rows.
 	bound(ctx context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error)
 	// digest returns one checksum of the rows behind after up to and including upTo, and none if
-	// there are no rows. With each it returns one checksum per row, in any order.
+	// there are no rows. If each is true, it returns one checksum per row, in any order.
 	digest(ctx context.Context, after, upTo uuid.UUID, each bool) ([]digest, error)
 }
 
@@ -72,7 +72,7 @@ type source struct {
 	owner, projection side
 	// look reads the projection and then its owner. It returns only what differs.
 	look func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]seen, error)
-	// pending returns those ids that have an event in the outbox.
+	// pending returns the ids that have a pending event in the outbox.
 	pending func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error)
 }
 
@@ -114,7 +114,7 @@ func (s seen) kind() kind {
 // mayWait reports whether an event on its way would explain the difference.
 func (s seen) mayWait() bool { return s.kind() == missing || s.kind() == behind }
 
-// difference is an entry of a projection that is not what its owner has.
+// difference is an entry of a projection that differs from its owner.
 type difference struct {
 	Type         string    `json:"type"`
 	ID           uuid.UUID `json:"id"`
@@ -130,17 +130,17 @@ type comparison struct {
 
 	rate int
 	wait time.Duration
-	beat func() // is called at least once in half of wait
+	beat func() // is called before each page, each part of the rows and each pause
 }
 
-// compared is what a comparison has found.
+// compared is the result of a comparison.
 type compared struct {
 	upTo          uuid.UUID // the last id that was compared; uuid.Max after the last page
 	rows, pending int64     // rows of the owner, and how many entries only wait for an event in the outbox
 	differences   []difference
 }
 
-// compare compares the ids behind after, until it has read maxRows rows, or all.
+// compare compares the ids behind after, until it has read maxRows rows or all, or has maxDoubts doubts.
 func (c comparison) compare(ctx context.Context, after uuid.UUID, maxRows int) (compared, error) {
 	result := compared{upTo: after}
 	var doubts []uuid.UUID
@@ -154,8 +154,8 @@ func (c comparison) compare(ctx context.Context, after uuid.UUID, maxRows int) (
 		result.upTo = upTo
 		result.rows += rows
 		doubts = append(doubts, ids...)
-		// A side has read pageRows rows for every page but the last, tombstones too, which no
-		// checksum counts.
+		// For every page but the last, a side has read pageRows rows. The checksums count fewer,
+		// because they leave out tombstones.
 		if upTo != uuid.Max {
 			rows = pageRows
 		}
@@ -174,12 +174,12 @@ func (c comparison) compareIDs(ctx context.Context, ids []uuid.UUID) (compared, 
 	return compared{upTo: uuid.Max, rows: int64(len(ids)), pending: pending, differences: differences}, err
 }
 
-// page compares the next page behind after by checksums. It returns how many rows of the owner it
-// has, where it ends, and the ids whose checksums differ.
+// page compares the next page behind after by checksums. It returns the number of its rows at the
+// owner, its last id, and the ids whose checksums differ.
 func (s source) page(ctx context.Context, after uuid.UUID) (rows int64, upTo uuid.UUID, differ []uuid.UUID, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	// The smaller bound of the two limits the rows of both: one side may have many more.
+	// The smaller bound limits the rows of both sides: one side may have many more.
 	upTo, err = s.owner.bound(ctx, after, pageRows)
 	if err != nil {
 		return 0, after, nil, err
@@ -231,8 +231,8 @@ func (s source) digests(ctx context.Context, after, upTo uuid.UUID, each bool) (
 	return both[0], both[1], nil
 }
 
-// settle reads the rows of ids, and returns the differences. It reads entries that may wait for
-// their event again, until all have it or the wait is over.
+// settle reads the rows of ids, and returns the differences. It repeatedly reads entries that may
+// wait for their event, until all have it or the wait is over.
 func (c comparison) settle(ctx context.Context, ids []uuid.UUID) (differences []difference, pending int64, err error) {
 	found, err := c.lookAt(ctx, ids)
 	if err != nil {
@@ -278,8 +278,8 @@ func (c comparison) settle(ctx context.Context, ids []uuid.UUID) (differences []
 	return differences, pending, nil
 }
 
-// lookAgain removes the entries that have reached the version of the first look, even if newer
-// versions are missing. It returns the removed entries that now differ in another way.
+// lookAgain removes the entries that have reached the owner's version of the first look, even if
+// newer versions are missing. It returns the removed ones whose difference no late event explains.
 func (c comparison) lookAgain(ctx context.Context, waiting map[uuid.UUID]seen) (wrong []difference, err error) {
 	found, err := c.lookAt(ctx, slices.Collect(maps.Keys(waiting)))
 	if err != nil {

@@ -37,7 +37,7 @@ func tableOf(rows int) *table {
 	return s
 }
 
-// id returns ids in an order.
+// id returns the n-th id: ids ascend with n.
 func id(n int) (id uuid.UUID) {
 	binary.BigEndian.PutUint32(id[:], uint32(n)+1)
 	return id
@@ -105,7 +105,7 @@ func (s *table) digest(_ context.Context, after, upTo uuid.UUID, each bool) (dig
 	return []digest{all}, nil
 }
 
-// entries are two sides, and what the outbox has.
+// entries are two sides, and the ids with an event in the outbox.
 type entries struct {
 	owner, projection *table
 	inOutbox          []uuid.UUID
@@ -176,7 +176,7 @@ func TestCompareFindsWhatDiffers(t *testing.T) {
 	})
 }
 
-// Rows are compared no faster than the rate, and a comparison goes on where another stopped.
+// Rows are compared no faster than the rate, and a comparison continues where another stopped.
 func TestCompareKeepsTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -224,8 +224,8 @@ func TestTombstonesAreRowsToo(t *testing.T) {
 	}
 }
 
-// An entry without its event is looked at again. It is no difference once it has the version
-// of the first look, even if the owner has gone on, or while the event is in the outbox.
+// An entry that lacks its event is read again. It is no difference once it has the owner's version
+// of the first look, even if the owner has changed since, or while the event is in the outbox.
 func TestEventsOnTheirWayAreNoDifference(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -316,8 +316,8 @@ func (p *memory) save(_ context.Context, _ slice, result compared, _ time.Durati
 	return true, nil
 }
 
-// The loop goes through all ids in slices, again and again. It goes on after a failure, logs
-// what differs, is never stuck, and ends with its context.
+// The loop repeatedly goes through all ids in slices. It continues after a failure, logs
+// differences, is never stuck, and ends with its context.
 func TestLoopComparesInSlices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

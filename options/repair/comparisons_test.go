@@ -9,8 +9,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// One process compares a slice at a time, and the next one goes on behind it. The result of
-// a slice that another has claimed since does not count. A pass ends, and the next one waits.
+// One process compares a slice at a time, and the next slice begins behind it. The result of a
+// slice that another process has claimed since does not count. The next pass waits after a pass.
 func TestComparisonIsSharedByProcesses(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -30,7 +30,7 @@ const actionAccept = "databases.accept"
 // side, until a repair.
 type identity struct{ Live, Known string }
 
-// database is the database of a side, and what a command made of it.
+// database is the database of a side, and the effect of a command on it.
 type database struct {
 	ActionID uuid.UUID `json:"action_id,omitzero"` // zero if nothing was changed
 	Side     string    `json:"side"`               // commands or queries
@@ -95,8 +95,8 @@ func (d *database) find(ctx context.Context) error {
 	return err
 }
 
-// accept records the database that find has found as known, and appends the entry to the audit, in
-// one transaction. If it is known already, nothing changes.
+// accept records d.Live as known, and appends the entry to the audit, in one transaction. If it is
+// known already, nothing changes.
 func (d *database) accept(ctx context.Context, entry admin.Entry) error {
 	n, err := d.know(ctx, d.Live, entry)
 	if d.Changed = n > 0; d.Changed {
@@ -119,8 +119,8 @@ func (d *database) print(out *admin.Printer) {
 	out.Row(d)
 }
 
-// runDatabases records the present databases of both sides as the known ones. It repairs nothing: a
-// person has compared the data.
+// runDatabases records the present databases of both sides as known. It repairs nothing: a person
+// must have compared the data.
 func runDatabases(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
 	o, err := admin.ParseOperation(args, nil)
 	if err == nil && (len(o.Args) != 1 || o.Args[0] != "accept") {
@@ -166,7 +166,7 @@ type watched struct {
 	logged time.Time    // when the replacement was last logged
 }
 
-// watch checks databases, moves rows from their future, and reads what the comparisons have found.
+// watch checks databases, moves rows from their future, and reads the results of comparisons.
 type watch struct {
 	databases   []*watched
 	moves       []func(context.Context) (more bool, err error)
@@ -191,7 +191,7 @@ func newWatch(s *app.Service) *watch {
 	return w
 }
 
-// meterOf returns the meter of a process, which may measure nothing.
+// meterOf returns the meter of a process; if it has none, a meter that measures nothing.
 func meterOf(s *app.Service) metric.Meter {
 	if s.Meter == nil {
 		return noop.Meter{}
@@ -230,7 +230,7 @@ func (w *watch) observe(meter metric.Meter) error {
 	return err
 }
 
-// run checks until ctx ends. Any number of processes may run it at once.
+// run calls check until ctx ends. Any number of processes may run it at once.
 func (w *watch) run(ctx context.Context) error {
 	for {
 		w.check(ctx)
@@ -242,8 +242,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// check checks once. It does not log that a database is unavailable: other code does. After an
-// error, the next check does the rest.
+// check checks once. It does not log that a database is unavailable, because other code does. After
+// an error, the next check does the rest.
 func (w *watch) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, watchInterval)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 )
 
 // The log reports a replaced database at once, and again every hour, until it is known.
-// It does not report an unavailable one.
+// It does not report an unavailable database.
 func TestReplacedDatabaseIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

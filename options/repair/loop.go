@@ -16,9 +16,9 @@ import (
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
-// loop compares projections in the background, a slice of all ids at a time. The database stores
-// the progress. So any number of processes may run the loop, one compares at a time, and a pass
-// continues after a restart. The loop repairs nothing: an operator does.
+// loop compares projections in the background, one slice of the ids at a time. The database stores
+// the progress. So any number of processes may run the loop, only one compares a projection at a
+// time, and a pass continues after a restart. The loop repairs nothing: an operator does.
 type loop struct {
 	config
 
@@ -29,7 +29,6 @@ type loop struct {
 	beats    *heartbeat.Loop
 }
 
-// newLoop returns a loop.
 func newLoop(cfg config, sources []source, p progress, log *slog.Logger, meter metric.Meter) (*loop, error) {
 	counted, err := meter.Int64Counter("projection.compared", metric.WithUnit("{row}"),
 		metric.WithDescription("Rows of the owner that this process has compared with their projection in the background."))
@@ -39,8 +38,8 @@ func newLoop(cfg config, sources []source, p progress, log *slog.Logger, meter m
 	}, err
 }
 
-// run compares slices until ctx ends. A slice that fails is logged, and compared again after
-// config.interval. A crash leaves a slice that is compared again.
+// run compares slices until ctx ends. The failure of a slice is logged. After a failure or a crash,
+// the slice is compared again after config.interval.
 func (l *loop) run(ctx context.Context) error {
 	defer l.beats.Rest()
 	for {
@@ -48,7 +47,7 @@ func (l *loop) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		// The pause comes first, so that no start is slower. It is random, so that the
+		// The pause comes first, so that it slows no start. It is random, so that the
 		// processes of a service do not all query at the same time.
 		case <-time.After(l.interval/2 + rand.N(l.interval/2)):
 		}
@@ -92,9 +91,9 @@ type progress interface {
 	// claim claims the next slice for the time lease. ok is false if it is not due, or if
 	// another process compares it.
 	claim(ctx context.Context, aggregateType string, lease time.Duration) (next slice, ok bool, err error)
-	// save saves the result of a slice. If it ends the pass, the next one begins no earlier
-	// than the time between after this one began. saved is false if another process has
-	// claimed the slice since.
+	// save saves the result of a slice. If the slice ends the pass, the next pass waits
+	// until the time between has passed since the begin of this pass. saved is false if the slice was claimed
+	// again since, or the progress was reset.
 	save(ctx context.Context, s slice, result compared, between time.Duration) (saved bool, err error)
 }
 

@@ -19,14 +19,14 @@ func all(commands, queries *pgxpool.Pool) []projection {
 
 // projection is a projection that is compared with its owner, and repaired.
 type projection interface {
-	// source returns the two sides. With whole it may have rows that a comparison leaves out,
-	// because each side deletes them by itself.
+	// source returns the two sides. If whole is true, it has rows that a comparison leaves out
+	// because each side deletes them on its own, such as tombstones.
 	source(whole bool) source
 	// repair gives entries the state of their owner, and appends the entry to the audit, in one
-	// transaction. It returns how many it has written, and the ids that it has not because they
-	// were changed at the same time. The others do not differ any more.
+	// transaction. It returns how many entries it has written, and the ids of entries that it has
+	// not, because they were changed at the same time. The other entries no longer differ.
 	repair(ctx context.Context, ids []uuid.UUID, e admin.Entry) (repaired int, changed []uuid.UUID, err error)
-	// moveFuture repairs some rows that are in the future of a database that was replaced. It
-	// reports whether there may be more.
+	// moveFuture repairs some rows whose transaction id is in the future of a replaced database.
+	// It reports whether there may be more.
 	moveFuture(ctx context.Context) (more bool, err error)
 }

@@ -2,8 +2,8 @@
 //
 // In the background it finds entries that are not what their owner has, and databases that were
 // replaced, for example by a failover: the data may then lack acknowledged changes. It repairs only
-// what no person must decide. The command projection repair makes the rest equal to the owner, also
-// an empty projection.
+// differences that need no decision by a person. The command projection repair makes all entries
+// equal to their owner, also in an empty projection.
 package repair
 
 import (

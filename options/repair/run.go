@@ -19,20 +19,20 @@ const (
 	// repairRows is how many entries one transaction repairs. They are locked meanwhile, and the
 	// projector waits for them.
 	repairRows = 500
-	// repairTries is how often an entry is tried that others change at the same time.
+	// repairTries is how often a repair tries an entry that others change at the same time.
 	repairTries = 3
 	// maxFailed is how many entries a result names.
 	maxFailed = 100
 )
 
-// repaired is what a repair did.
+// repaired is the result of a repair.
 type repaired struct {
 	ActionID uuid.UUID `json:"action_id,omitzero"` // zero if nothing was changed
 	Type     string    `json:"type"`
 	Matched  int64     `json:"matched"` // entries that differed
 	Done     int64     `json:"done"`    // entries that it has written
-	// Failed are entries that others have changed all the time, at most maxFailed, and Failures
-	// is their number.
+	// Failed are the first maxFailed entries that others have changed in every try. Failures is
+	// the number of all.
 	Failed   []uuid.UUID `json:"failed,omitempty"`
 	Failures int64       `json:"failures"`
 	// Compared is how many rows of the owner were compared, if no entry was named.
@@ -83,7 +83,7 @@ type selection struct {
 
 func compareIDs(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 
-// inOrder returns ids in their order, each once.
+// inOrder returns ids sorted, each once.
 func inOrder(ids []uuid.UUID) []uuid.UUID {
 	ids = slices.Clone(ids)
 	slices.SortFunc(ids, compareIDs)

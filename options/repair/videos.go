@@ -17,15 +17,15 @@ import (
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
-// videos compares the catalog with the videos, and repairs it. It reads both sides, by queries of
-// their own, so that they may be in two databases.
+// videos compares the catalog with the videos, and repairs the catalog. Each query reads one side,
+// so the sides may be in two databases.
 type videos struct{ commands, queries *pgxpool.Pool }
 
 func newVideos(commands, queries *pgxpool.Pool) videos { return videos{commands, queries} }
 
 // source implements projection. The whole source has the tombstones of purged videos. Each side
-// prunes its own, so a missing tombstone is no difference. A repair still writes it: in an empty
-// catalog it keeps out the events before the purge.
+// prunes its own, so a missing tombstone is no difference for a comparison. A repair writes it: in
+// an empty catalog it keeps out the events before the purge.
 func (v videos) source(whole bool) source {
 	return source{
 		name: event.AggregateVideo, owner: comparedVideos{v.commands, whole}, projection: comparedEntries{v.queries, whole},
@@ -96,9 +96,9 @@ type differing struct {
 	was  domain.Entry // of version 0 if the catalog does not have it
 }
 
-// find returns what differs; with tombstones also those that the catalog lacks. It reads the catalog
-// first: the owner then has every version that the catalog has, unless it has lost one. A tombstone
-// of a video that the owner does not have is no difference.
+// find returns the entries that differ; if tombstones is true, also tombstones that the catalog lacks.
+// It reads the catalog first: the owner then has every version that the catalog has, unless the owner
+// has lost it. A tombstone of a video that the owner does not have is no difference.
 func (v videos) find(ctx context.Context, ids []uuid.UUID, tombstones bool) (map[uuid.UUID]differing, error) {
 	entries, err := store.FindEntries(ctx, v.queries, ids)
 	if err != nil {
@@ -134,7 +134,7 @@ func (v videos) find(ctx context.Context, ids []uuid.UUID, tombstones bool) (map
 	return found, nil
 }
 
-// differingFields returns the names of the columns in which two entries of a version differ.
+// differingFields returns the names of the columns in which two entries of one version differ.
 func differingFields(a, b domain.Entry) []string {
 	var names []string
 	for _, field := range []struct {
@@ -161,7 +161,7 @@ func differingFields(a, b domain.Entry) []string {
 
 // repair implements projection. It writes the state of the owner, over any version. An entry that
 // was changed since it was read is not written, because the owner may have a later state now. If an
-// event has changed it, that has repaired it.
+// event has brought a later version, the entry needs no repair.
 func (v videos) repair(ctx context.Context, ids []uuid.UUID, e admin.Entry) (repaired int, changed []uuid.UUID, err error) {
 	found, err := v.find(ctx, ids, true)
 	if err != nil || len(found) == 0 {
@@ -214,7 +214,7 @@ func (v videos) repair(ctx context.Context, ids []uuid.UUID, e admin.Entry) (rep
 	return repaired - len(again), slices.AppendSeq(changed, maps.Keys(again)), nil
 }
 
-// repairedVideo is an entry in the audit, as it was before or is after. Its content is not in it.
+// repairedVideo is an entry before or after the repair, as the audit has it: without its content.
 type repairedVideo struct {
 	VideoID      uuid.UUID `json:"video_id"`
 	Kind         kind      `json:"kind,omitempty"` // of the difference before
@@ -227,9 +227,9 @@ type repairedVideo struct {
 // futureRows is how many rows one transaction moves from the future.
 const futureRows = 1000
 
-// moveFuture implements projection: it makes entries visible to watches whose transaction id is
-// still in the future. A dump has such entries after a restore into a younger cluster. After a
-// crash, the next call moves the rest.
+// moveFuture implements projection. An entry whose transaction id is still in the future is not
+// visible to watches, and gets the current id. A dump that was restored into a younger cluster has
+// such entries. After a crash, the next call moves the rest.
 func (v videos) moveFuture(ctx context.Context) (more bool, err error) {
 	n, err := sqlcgen.New(v.queries).MoveFutureProjections(ctx, futureRows)
 	return n == futureRows, store.Wrap(err, "move changes of the future")
@@ -258,8 +258,8 @@ func pendingOf(commands *pgxpool.Pool, aggregateType string) func(context.Contex
 	}
 }
 
-// record appends the audit of a repair of so many entries, and has the projection compared again.
-// before and after are the entries as they were and are. Missing ones are not in them.
+// record appends a repair to the audit, and restarts the comparison of the projection. repaired is
+// the number of its entries. before and after have those that were not missing.
 func record[T any](ctx context.Context, tx store.Tx, aggregateType string, repaired int, before, after []T, e admin.Entry) (err error) {
 	q := sqlcgen.New(tx)
 	params := sqlcgen.InsertQueryAuditParams{

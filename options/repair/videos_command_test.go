@@ -19,7 +19,7 @@ import (
 	"example.com/videocatalog/internal/event"
 )
 
-// newCatalog is a service with videos that nobody serves.
+// newCatalog is a service with videos, without a running process.
 func newCatalog(t *testing.T) *service {
 	t.Helper()
 	return newService(t, app.Registration{AggregateType: event.AggregateVideo, Subscriptions: []app.Subscription{{ID: "videos", Consumer: "catalog"}}})
@@ -39,7 +39,7 @@ const ownersVideos = `
 		now() - n * interval '1 second', now(), CASE WHEN n % 3 > 0 THEN now() END, CASE WHEN n % 5 = 0 THEN now() END
 	FROM generate_series(1, $1) n`
 
-// unlike counts the entries of the catalog that are not what the owner has.
+// unlike counts the entries of the catalog that differ from the owner.
 const unlike = `
 	SELECT count(*) FROM video_catalog.videos v FULL JOIN video_catalog_read.video_projection p ON p.video_id = v.id
 	WHERE CASE WHEN v.id IS NULL THEN NOT p.deleted OR p.visible ELSE (v.title, v.description, v.release_year, v.duration_ms, v.language_code, v.tags, v.version, v.publish_time, v.update_time)
@@ -80,8 +80,8 @@ func (s *service) compared(person string, args ...string) (differences []differe
 	return differences, sum, app.ExitCode(err)
 }
 
-// A person who may only look sees an entry that was changed, one of a version that does not exist
-// and one without an owner. An operator repairs one, and then all. The audit says what was changed.
+// A person who may only read sees a changed entry, an entry of a version that does not exist, and
+// an entry without an owner. An operator repairs one, and then all. The audit has the changes.
 func TestOperatorRepairsProjection(t *testing.T) {
 	t.Parallel()
 	s := newCatalog(t)
@@ -139,7 +139,7 @@ func TestOperatorRepairsProjection(t *testing.T) {
 		fmt.Sprintf(`[{"video_id": %q, "owner_version": 1, "version": 1}]`, ids[0]))
 }
 
-// Wrong arguments of a comparison or a repair are refused with what is wrong, and change nothing.
+// Wrong arguments of a comparison or a repair are refused with the reason, and change nothing.
 func TestProjectionMistakesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newCatalog(t)
@@ -199,8 +199,8 @@ func TestRepairFillsAnEmptyCatalog(t *testing.T) {
 	}
 }
 
-// A repair that ends in the middle leaves what it has repaired, and the databases unknown. The next
-// one does the rest, and has the catalog compared again, also if it repairs nothing.
+// A repair that is interrupted keeps its repaired entries, and leaves the databases unknown. The next
+// repair does the rest, and restarts the comparison of the catalog, even if it repairs nothing.
 func TestKilledRepairIsRunAgain(t *testing.T) {
 	t.Parallel()
 	s := newCatalog(t)
@@ -227,7 +227,7 @@ func TestKilledRepairIsRunAgain(t *testing.T) {
 	}
 }
 
-// The service finds what differs in the background, and counts and logs it.
+// The service finds differences in the background, and counts and logs them.
 func TestServiceFindsDifferences(t *testing.T) {
 	t.Parallel()
 	s := newCatalog(t)

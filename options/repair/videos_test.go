@@ -36,7 +36,7 @@ func created(t testing.TB, title string) *domain.VideoEvent {
 	return e
 }
 
-// stamp is what a handler hands to a decision.
+// stamp returns the stamp that a handler passes to a decision.
 func stamp() domain.Stamp {
 	return domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now().Truncate(time.Microsecond)}
 }
@@ -51,7 +51,7 @@ func next(t testing.TB, v domain.Video, decide domain.VideoDecision) domain.Vide
 	return *e
 }
 
-// life is the events of one video in order: it is created, published, and then renamed.
+// life returns the events of one video in order: it is created, published, and then renamed.
 func life(t testing.TB, title string, versions int) []domain.VideoEvent {
 	t.Helper()
 	events := []domain.VideoEvent{*created(t, title)}
@@ -171,9 +171,9 @@ func idsOf(differences []difference) (ids []uuid.UUID) {
 
 const aShortWait = 80 * time.Millisecond
 
-// An entry that was changed by hand, in any column, is found with the names of these, and
-// so is one that was deleted, one of a version that does not exist, one without a video, and
-// one that has missed its event. A repair gives all of them the state of the owner.
+// A comparison finds an entry that was changed by hand, with the names of the columns. It also finds
+// an entry that was deleted, has a version that does not exist, has no video, or has missed its
+// event. A repair gives all of them the state of the owner.
 func TestCorruptionIsFoundAndRepaired(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)
@@ -229,7 +229,7 @@ func TestCorruptionIsFoundAndRepaired(t *testing.T) {
 }
 
 // An entry whose event is in the outbox is pending, also if it waits there for a person. It
-// is found once the event was given up.
+// is a difference once the event was given up.
 func TestPendingEntriesAreNoDifference(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)
@@ -295,7 +295,7 @@ func TestLookReadsTheProjectionFirst(t *testing.T) {
 	}
 }
 
-// A repair does not overwrite what a projector writes at the same time. The lock of the test
+// A repair does not overwrite an entry that a projector writes at the same time. The lock of the test
 // holds it between its reading and its writing.
 func TestRepairYieldsToTheProjector(t *testing.T) {
 	t.Parallel()
@@ -376,8 +376,8 @@ func TestRepairReadsTheOwnerOfALoweredEntryAgain(t *testing.T) {
 	}
 }
 
-// An entry to which an event brings a later version during its repair is left to the events. So a
-// repair does not fail for entries that change all the time.
+// A repair skips an entry to which an event brings a later version meanwhile. So a repair does not
+// fail for entries that change all the time.
 func TestRepairLeavesAnEntryToItsEvents(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)
@@ -522,7 +522,7 @@ func TestComparisonUnderWritersHasNoFalseDifference(t *testing.T) {
 			t.Errorf("Compare() = %+v, want no difference", got)
 		}
 		var hurt uuid.UUID
-		for hurt == uuid.Nil { // until the first entry is there
+		for hurt == uuid.Nil { // until the first entry exists
 			_ = s.queries.QueryRow(t.Context(), "UPDATE video_catalog_read.video_projection SET version = version + 1000 WHERE video_id = (SELECT video_id FROM video_catalog_read.video_projection LIMIT 1) RETURNING video_id").Scan(&hurt)
 		}
 		got := s.compare(longer)
@@ -533,7 +533,7 @@ func TestComparisonUnderWritersHasNoFalseDifference(t *testing.T) {
 	}
 	stop()
 	running.Wait()
-	for pendingEvents(t, s.commands) > 0 { // what the relay has left
+	for pendingEvents(t, s.commands) > 0 { // events that the relay has left
 		ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if err := s.relay(ctx); err != nil {
 			t.Fatal(err)
@@ -567,8 +567,8 @@ func (s *sides) userPool(owner *pgxpool.Pool, role string) *pgxpool.Pool {
 	return pool
 }
 
-// A person compares with the role of people. Repairing, and all that the background does, needs the
-// role of the query side. Each side needs only its own.
+// The role of people may compare. A repair and the background need the role of the query side. Each
+// side needs only its own role.
 func TestRolesOfAComparison(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)
@@ -608,8 +608,8 @@ func TestRolesOfAComparison(t *testing.T) {
 	}
 }
 
-// Entries of transactions yet to come, as a dump has for a younger cluster, are given a place that
-// watches see.
+// Entries whose transaction id is in the future, as after a restore into a younger cluster, become
+// visible to watches.
 func TestChangesOfTheFutureAreMoved(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)

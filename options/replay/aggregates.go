@@ -21,15 +21,15 @@ func all() []aggregates {
 // aggregates are the aggregates of one type.
 type aggregates struct {
 	name string
-	// list returns the next ids behind after, in order.
+	// list returns the next ids above after, in order.
 	list func(q *sqlcgen.Queries, ctx context.Context, after uuid.UUID, maxRows int32) ([]uuid.UUID, error)
 	// lock locks aggregates until the end of the transaction, in the order of their ids, and
 	// returns a snapshot of each in that order.
 	lock func(ctx context.Context, tx store.Tx, ids []uuid.UUID) ([]envelope.Message, error)
 }
 
-// snapshotsOf returns aggregates that a method Lock of internal/store locks, and a function of
-// internal/event encodes.
+// snapshotsOf returns the aggregates of a type. lock is a method Lock of internal/store, and encode
+// a function of internal/event.
 func snapshotsOf[A any](name string, list func(*sqlcgen.Queries, context.Context, uuid.UUID, int32) ([]uuid.UUID, error),
 	lock func(ctx context.Context, tx store.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error), encode func(A) (envelope.Message, error),
 ) aggregates {

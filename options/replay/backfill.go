@@ -31,16 +31,16 @@ const (
 	// pageRows is how many aggregates one transaction publishes. They are locked while their state
 	// is read and encoded.
 	pageRows = 500
-	// pageBytes is after how many bytes of payload it takes no further one.
+	// pageBytes limits a page: it ends with the aggregate that reaches this many bytes of payload.
 	pageBytes = 8 << 20
 	// pageTimeout ends a transaction that the time limits of the database do not end.
 	pageTimeout = 30 * time.Second
 	// countRows is how many ids one statement reads when aggregates are counted.
 	countRows = 10_000
 	// mostPending is how many events may be pending. A backfill waits while its next page would
-	// exceed that, so it delays no other event by more.
+	// exceed this number, so it delays other events by no more than these.
 	mostPending = 2000
-	// roomInterval is the pause between two looks at what is pending.
+	// roomInterval is the pause between two counts of the pending events.
 	roomInterval = 50 * time.Millisecond
 )
 
@@ -79,8 +79,8 @@ func runBackfill(ctx context.Context, s *app.Service, args []string, stdout io.W
 // progressInterval is how often the progress of a backfill is logged.
 const progressInterval = 5 * time.Second
 
-// logProgress returns a function that logs how many aggregates are done, but not more often than
-// every few seconds.
+// logProgress returns a function that logs how many aggregates are done, at most once per
+// progressInterval.
 func logProgress(log *slog.Logger) func(ctx context.Context, done int64) {
 	logged := time.Now()
 	return func(ctx context.Context, done int64) {
@@ -127,22 +127,22 @@ type backfill struct {
 // backfillResult is what a backfill did.
 type backfillResult struct {
 	ActionID uuid.UUID `json:"action_id,omitzero"` // zero if nothing was published
-	Matched  int64     `json:"matched"`            // aggregates that there were when it began
+	Matched  int64     `json:"matched"`            // aggregates that existed when it began
 	Done     int64     `json:"done"`
-	Last     uuid.UUID `json:"last_id,omitzero"` // the id behind which it continues
+	Last     uuid.UUID `json:"last_id,omitzero"` // the id for --after, to continue
 }
 
 // page is a part of the aggregates of a type.
 type page struct {
 	items int64     // how many aggregates it has
-	last  uuid.UUID // the last id that was read; the one before it if there was none
+	last  uuid.UUID // the last id that was read; if none was, the id before the page
 	more  bool      // there may be more behind last
 }
 
-// run makes a snapshot of every aggregate behind after pending, with its current state and
-// version. Each is read under the lock of its aggregate, so later events follow it. It goes through
-// the aggregates in pages. Those that are created while it runs are not part of it. A crash leaves
-// the pages before it, with their rows in the audit.
+// run publishes a snapshot of every aggregate with an id above after: its current state and
+// version. A snapshot is made under the lock of its aggregate, so later events follow it. run goes
+// through the aggregates in pages, and leaves out aggregates that are created meanwhile. After a
+// crash the finished pages are pending, with their rows in the audit.
 func (b backfill) run(ctx context.Context, after uuid.UUID, dryRun bool) (backfillResult, error) {
 	result := backfillResult{ActionID: b.entry.ActionID, Last: after}
 	until := after
@@ -170,7 +170,7 @@ func (b backfill) run(ctx context.Context, after uuid.UUID, dryRun bool) (backfi
 	return result, nil
 }
 
-// waitForRoom waits while more events than that are pending.
+// waitForRoom waits while more than atMost events are pending.
 func (b backfill) waitForRoom(ctx context.Context, atMost, done int64) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -228,9 +228,9 @@ func pageOf(ids []uuid.UUID, after uuid.UUID, maxRows int32) page {
 	return page{items: int64(len(ids)), last: ids[len(ids)-1], more: len(ids) == int(maxRows)}
 }
 
-// append makes snapshots of the next page pending, behind everything that is pending, and appends
-// the entry to the audit, in one transaction. It is not interrupted, so that last is behind all
-// that is done.
+// append makes snapshots of the next page pending, behind all pending events, and appends the
+// entry to the audit, in one transaction. The end of ctx does not interrupt it, so that p.last is
+// never behind the database.
 func (b backfill) append(ctx context.Context, after, until uuid.UUID, maxRows int32) (p page, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTimeout)
 	defer cancel()
@@ -260,7 +260,7 @@ func (b backfill) append(ctx context.Context, after, until uuid.UUID, maxRows in
 	return p, store.Wrap(err, "backfill %s behind %s", b.name, after)
 }
 
-// fitting returns how many messages a page has: it ends with the one that reaches pageBytes.
+// fitting returns how many of the messages fit into a page: see pageBytes.
 func fitting(messages []envelope.Message) int {
 	size := 0
 	for i, m := range messages {
@@ -271,8 +271,8 @@ func fitting(messages []envelope.Message) int {
 	return len(messages)
 }
 
-// write appends snapshots and the entry. The audit has the first and the last id in place of the
-// items: nothing of them changes, and there may be many.
+// write appends snapshots and the entry. The audit has only the first and the last id: the
+// aggregates do not change, and there may be many.
 func (b backfill) write(ctx context.Context, q *sqlcgen.Queries, messages []envelope.Message, first, last uuid.UUID) error {
 	before, err := json.Marshal([]map[string]uuid.UUID{{"first": first, "last": last}})
 	if err != nil {

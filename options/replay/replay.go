@@ -1,7 +1,7 @@
-// Package replay has consumers receive again what they have lost or have never had.
+// Package replay lets consumers receive state that they have lost or have never had.
 //
-// The command seek has Pub/Sub deliver the messages that it has retained once more, to a projection
-// of this service. The command backfill publishes the present state of every aggregate of a type,
+// The command seek makes Pub/Sub deliver its retained messages again, to a projection of this
+// service. The command backfill publishes the present state of every aggregate of a type,
 // marked as a snapshot, for consumers in other services.
 package replay
 

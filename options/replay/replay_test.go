@@ -24,7 +24,7 @@ func TestPagesAreBounded(t *testing.T) {
 	}
 }
 
-// Wrong arguments of a seek are refused with what to write instead.
+// Wrong arguments of a seek are refused, with a correct example.
 func TestSeekRefusesBadArguments(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{

@@ -23,14 +23,14 @@ import (
 // actionSeek is the action, as the table audit names it.
 const actionSeek = "inbox.seek"
 
-// seek has Pub/Sub deliver the retained messages of a subscription since a time once more, and its
-// consumer apply them. Versions decide as always: an entry that lacks an event gets it, and an
+// seek makes Pub/Sub deliver the retained messages of a subscription since a time again. Its
+// consumer applies them. Versions decide as always: an entry that lacks an event gets it, and an
 // entry that is damaged at its present version, or ahead, stays as it is.
 //
-// The inbox is emptied first: an event that comes again before its id is gone would count as a
+// The inbox is emptied first: an event that comes again while its id is there counts as a
 // duplicate. A crash before Pub/Sub seeks leaves an inbox with fewer ids. That is harmless,
-// because versions keep out what comes twice: run it again. An event that is applied between
-// the two steps is recorded again, and its next delivery skipped, rightly.
+// because versions keep out duplicates: run the command again. An event that is applied between
+// the two steps is recorded again, and its next delivery is rightly skipped.
 func seek(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
 	o, since, err := parseSeek(args)
 	if err != nil {
@@ -58,7 +58,7 @@ func seek(ctx context.Context, s *app.Service, args []string, stdout io.Writer) 
 		p.Row(result)
 		return p.End()
 	}
-	client, err := s.PubSub(ctx) // before the inbox forgets
+	client, err := s.PubSub(ctx) // an error here leaves the inbox as it is
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ type seekResult struct {
 	Done     int64     `json:"done"`               // events that it has forgotten
 }
 
-// parseSeek reads the flags, and SUBSCRIPTION and TIME.
+// parseSeek reads the flags, and checks SUBSCRIPTION and TIME.
 func parseSeek(args []string) (o admin.Operation, since time.Time, err error) {
 	if o, err = admin.ParseOperation(args, nil); err != nil {
 		return o, since, fmt.Errorf("seek: %w", err)

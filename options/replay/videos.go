@@ -6,7 +6,7 @@ import (
 	"example.com/videocatalog/options/replay/internal/sqlcgen"
 )
 
-// videos is how snapshots of videos are published.
+// videos returns the videos as aggregates.
 func videos() aggregates {
 	return snapshotsOf(event.AggregateVideo, (*sqlcgen.Queries).ListVideoIDs, new(store.Videos).Lock, event.EncodeVideoSnapshot)
 }

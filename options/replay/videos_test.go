@@ -196,9 +196,9 @@ func (s *service) snapshots() (found []envelope.Message, versions map[string][]s
 	return found, versions
 }
 
-// A backfill has the current state of every video, also of deleted ones, while commands change them,
-// and it is interrupted and continued. A new consumer builds the right state from the snapshots and
-// later events, and one that has the state keeps it. The events of the commands keep their order.
+// A backfill is interrupted and continued while commands change the videos. It has the current state
+// of every video, also of deleted ones. A new consumer builds the right state from the snapshots and
+// later events; an old consumer keeps its state. The events of the commands keep their order.
 func TestNewConsumerCatchesUp(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -257,8 +257,8 @@ func TestNewConsumerCatchesUp(t *testing.T) {
 	s.checkNewcomer(ids)
 }
 
-// checkNewcomer applies everything that was published, in its order, and compares the result with the
-// owner.
+// checkNewcomer compares the videos with the entries that a new consumer builds from all published
+// messages, and with the catalog.
 func (s *service) checkNewcomer(ids []uuid.UUID) {
 	s.Helper()
 	entries := make(map[string]domain.Entry)
@@ -310,8 +310,8 @@ func (s *service) inOrder(id uuid.UUID) []string {
 	return all
 }
 
-// While a command holds an aggregate, a snapshot does not get in front of its event. Otherwise a
-// claim could miss what is deferred: see AppendOutbox. Snapshots of old states do not count as
+// While a command locks an aggregate, a snapshot does not get in front of its event. Otherwise a
+// claim could miss deferred events: see AppendOutbox. Snapshots of old states do not count as
 // backlog. The audit has their number.
 func TestBackfillWaitsForTheCommand(t *testing.T) {
 	t.Parallel()
@@ -368,7 +368,7 @@ func TestBackfillOfABlockedAggregate(t *testing.T) {
 }
 
 // An action that cannot be written into the audit has no effect. Wrong arguments are refused with
-// what is wrong, and change nothing.
+// the reason, and change nothing.
 func TestReplayMistakesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -407,8 +407,8 @@ func TestReplayMistakesAreRefused(t *testing.T) {
 	}
 }
 
-// A seek brings back entries that were lost, although the consumer has its old name and the inbox
-// had all events, page by page. A second one does, too.
+// A seek restores lost entries, although the consumer keeps its name and the inbox, of several pages,
+// had all events. A second seek restores them, too.
 func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -430,7 +430,7 @@ func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
 	}
 }
 
-// If Pub/Sub refuses, the inbox is empty, which the audit and the message say. The same command
+// If Pub/Sub refuses, the inbox is empty. The audit and the message say so. Running the command
 // again does the rest.
 func TestSeekThatFailsRunsAgain(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ func Append(t testing.TB, to DB, m envelope.Message) {
 	}
 }
 
-// TryAppend is Append where an error is no failure of the test, or not in its
-// goroutine.
+// TryAppend is Append for a caller that expects an error, or does not run in the
+// goroutine of the test.
 func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
 	payload := m.Payload
 	if payload == nil {

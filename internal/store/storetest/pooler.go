@@ -14,8 +14,8 @@ import (
 	"example.com/servicekit/localpg"
 )
 
-// poolerVariable names a program that is a pooler in front of a server. Its argument is the
-// folder of the server's socket. It makes a socket of the port 6432 there.
+// poolerVariable is the environment variable with the program of a pooler. The program's argument
+// is the folder of the server's socket, and there it makes a socket for port 6432.
 const poolerVariable = "STORETEST_POOLER"
 
 // StartPooler starts the pooler in front of a server, and returns when it accepts connections.
@@ -52,8 +52,8 @@ func StartPooler(ctx context.Context, server *localpg.Server) (*localpg.Process,
 	}
 }
 
-// Pooled changes a URL of a server so that it goes through the pooler. The default of pgx prepares
-// statements, which needs a session.
+// Pooled returns the URL for a connection through the pooler. pgx prepares statements by default,
+// which needs a session, so the URL sets cache_describe.
 func Pooled(direct string) string {
 	return strings.Replace(direct, "port=5432", "port=6432&default_query_exec_mode=cache_describe", 1)
 }

@@ -2,8 +2,8 @@
 // server per test binary. Each test gets its own database, cloned from one that
 // has the whole schema, with the tables of all options. Nothing has to be prepared, so no test is ever skipped.
 //
-// With the program of a pooler in the environment variable STORETEST_POOLER, it
-// is in front of the server, and URL and Pool use it. So the same tests show that the code depends on no session state. A test
+// If the environment variable STORETEST_POOLER names a pooler, Main starts the pooler in front of the server,
+// and URL and Pool use it. So the same tests show that the code depends on no session state. A test
 // that needs a session calls Direct.
 package storetest
 
@@ -54,8 +54,8 @@ func Main(m *testing.M) {
 func start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	// PostgreSQL allows no prepared transactions by default, and the service needs none. The tests of the engine
-	// show what they do. Sixteen cost some kilobytes of memory.
+	// PostgreSQL allows no prepared transactions by default, and the service needs none. A benchmark
+	// compares them with the outbox. Sixteen cost some kilobytes of memory.
 	cfg := localpg.Config{Settings: map[string]string{"max_prepared_transactions": "16", "log_line_prefix": "%m [%p] %d "}}
 	if bench := flag.Lookup("test.bench"); bench != nil && bench.Value.String() != "" {
 		// Benchmarks use a disk with fsync, as production does.

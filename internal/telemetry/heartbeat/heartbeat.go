@@ -1,9 +1,9 @@
 // Package heartbeat detects loops that are stuck.
 //
 // A loop is stuck after three intervals without a beat; the process should then be restarted. A
-// loop that only fails, because a database or a broker is unavailable, still beats. A
-// process without CPU, as between two requests on Cloud Run, does not, until it runs again. A
-// probe should therefore restart a process only after two failures.
+// loop that only fails, because a database or a broker is unavailable, still beats. In a
+// process without CPU, as between two requests on Cloud Run, no loop beats until it runs again.
+// A probe should therefore restart a process only after two failures.
 package heartbeat
 
 import (

@@ -328,7 +328,7 @@ func TestTopicRefusesAnOversizedMessage(t *testing.T) {
 	}
 }
 
-// size returns the size of a message as event.EncodeVideo counts it.
+// size returns the size of a message as Topic counts it.
 func size(m envelope.Message) int {
 	size := len(m.Payload) + len(m.AggregateID)
 	for name, value := range m.Attributes() {

@@ -303,8 +303,8 @@ func (l *lab) seen() *History {
 	return h
 }
 
-// leave writes the files that explain a failure to the directory of the run, also
-// after an interruption.
+// leave writes the history and the tables to the directory of the run, also after an
+// interruption.
 func (l *lab) leave(h *History) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

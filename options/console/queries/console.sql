@@ -1,7 +1,7 @@
 -- name: SampleOutbox :one
 -- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
--- and blocked aggregates up to max_counted in all. oldest_age is of those events, in seconds; 0 if there is none. Events that
--- are published again have no age.
+-- and blocked aggregates up to max_counted in all. oldest_age is the age of the oldest of these events, in seconds; 0 if
+-- there is none. Events that are published again have no age.
 SELECT (coalesce(sum((SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
 	) counted)), 0) + (SELECT count(*) FROM (
@@ -27,15 +27,15 @@ ORDER BY id DESC
 LIMIT @max_rows;
 
 -- name: CountEvents :one
--- Counts the events whose ids are in a range, up to max_counted. Their ids are UUIDv7, so a range of ids is one of time.
+-- Counts the events whose ids are in a range, up to max_counted. The ids are UUIDv7, so a range of ids is a range of time.
 SELECT count(*)::bigint AS n FROM (
 	SELECT 1 FROM video_catalog.outbox WHERE id >= @from_id AND id < @until_id LIMIT @max_counted
 ) counted;
 
 -- name: SampleInbox :one
--- Describes the newest max_read events that each consumer has applied: when the last one was, how many were in the last five
--- minutes, and how long after the time in their ids (in seconds, the median and the 99th percentile). applied_at is the epoch
--- if there is none.
+-- Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch if
+-- there is none. applied counts the events of the last five minutes. p50 and p99 are the median and the 99th percentile of their
+-- lag, in seconds since the time in their ids.
 WITH newest AS (
 	SELECT i.received_at, i.received_at > now() - interval '5 minutes' AS recent,
 		extract(epoch FROM i.received_at) - ('x' || translate(left(i.event_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0 AS lag
@@ -54,7 +54,7 @@ FROM newest;
 SELECT count(*)::bigint AS n FROM (SELECT 1 FROM video_catalog_read.quarantine LIMIT @max_counted) counted;
 
 -- name: ListTypes :many
--- Returns the types of the aggregates with an id. No index has the aggregates of the outbox, so it reads only the newest
+-- Returns the types of the aggregates with an id. The outbox has no index of aggregates, so the query reads only the newest
 -- max_read events from from_id on.
 SELECT DISTINCT aggregate_type FROM (
 	SELECT aggregate_type, aggregate_id FROM video_catalog.outbox WHERE id >= @from_id ORDER BY id DESC LIMIT @max_read
@@ -124,11 +124,11 @@ SELECT session_user::text AS name,
 	coalesce(has_table_privilege(to_regclass('video_catalog_read.quarantine'), 'DELETE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes;
 
 -- name: LastSeek :one
--- Returns when an inbox was last emptied, to have events delivered again; the epoch if that was not lately.
+-- Returns when an inbox was last emptied, to have events delivered again; the epoch if the audit has no seek.
 SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at FROM video_catalog_read.audit a WHERE a.action = 'inbox.seek';
 
 -- name: ListTitled :many
--- Returns the tables of aggregates whose rows have a title or a name, that column, and the condition of an erased row.
+-- Returns the tables of aggregates with a column title or name, the column, and the condition of an erased row.
 SELECT format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name,
 	CASE WHEN p.attname IS NULL THEN 'false' ELSE 'purge_time IS NOT NULL' END AS erased
 FROM pg_catalog.pg_class c

@@ -43,7 +43,7 @@ function setState(state, text) {
 const isPaused = () => kept.get("paused") === "yes";
 
 // reload loads the page again, one request at a time, and shows its parts. A page that is not
-// seen loads nothing.
+// visible loads nothing.
 async function reload() {
 	if (isPaused() || document.hidden) return;
 	try {

@@ -1,5 +1,5 @@
 -- name: InsertReactions :many
--- Records events as reacted to, and returns those that were not recorded before. It waits for a transaction that is
+-- Records events in the inbox, and returns the ones that were not recorded before. It waits for a transaction that is
 -- recording one of them.
 INSERT INTO video_catalog.inbox (consumer, event_id)
 SELECT @consumer, event_id

@@ -12,7 +12,7 @@ DELETE FROM video_catalog.timers
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id AND name = ANY (@names::text[]);
 
 -- name: ListDueAggregates :many
--- Returns the next due timers behind (after_due, after_id), the oldest first, without a lock.
+-- Returns the aggregates of the next due timers behind (after_due, after_id), the oldest first, without a lock.
 SELECT aggregate_id, due_at FROM video_catalog.timers
 WHERE aggregate_type = @aggregate_type AND due_at <= now() AND (due_at, aggregate_id) > (@after_due::timestamptz, @after_id::uuid)
 ORDER BY due_at, aggregate_id
@@ -31,7 +31,7 @@ ORDER BY aggregate_id, due_at, name;
 DELETE FROM video_catalog.timers WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id AND name = @name;
 
 -- name: PostponeTimer :execrows
--- Has a timer that failed fire again later, unless it has fired after all, or was set to another time meanwhile.
+-- Postpones a timer that failed, unless it has fired or was set to a later time meanwhile.
 UPDATE video_catalog.timers
 SET due_at = clock_timestamp() + @after::interval, attempts = attempts + 1, last_error = @last_error
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id AND name = @name AND due_at <= now();

@@ -1,5 +1,5 @@
-// Package timers writes the timers of aggregates. It stands apart from the rest of the option, because the command side of an
-// aggregate type with timers, which is in internal/store, imports it.
+// Package timers writes the timers of aggregates. It is a package of its own, because internal/store imports it for aggregate
+// types with timers.
 package timers
 
 import (

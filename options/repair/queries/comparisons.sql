@@ -1,7 +1,7 @@
 -- Queries for the comparison of a projection, of any aggregate type, with its owner.
 
 -- name: ClaimComparison :many
--- Claims the next slice of a comparison if it is due, for the time pause. Returns no row if it is not due.
+-- Claims the next slice of a comparison for the time pause. Returns no row if the slice is not due.
 INSERT INTO video_catalog_read.comparisons AS c (aggregate_type, claim, next_time, begin_time, after_id)
 VALUES (@aggregate_type, 1, now() + @pause::interval, now(), '00000000-0000-0000-0000-000000000000')
 ON CONFLICT (aggregate_type) DO UPDATE
@@ -11,8 +11,8 @@ WHERE c.next_time <= now()
 RETURNING claim, after_id;
 
 -- name: SaveComparison :execrows
--- Saves the result of a slice, unless there is a later claim. With ended it ends the pass; the next one begins no earlier than
--- the time between after this one began.
+-- Saves the result of a slice, unless there is a later claim. If ended is true, it ends the pass; the next pass waits until
+-- the time between has passed since the begin of this pass.
 UPDATE video_catalog_read.comparisons c
 SET after_id = CASE WHEN @ended::bool THEN '00000000-0000-0000-0000-000000000000' ELSE @up_to::uuid END,
 	compared = CASE WHEN @ended THEN 0 ELSE c.compared + @compared::bigint END,
@@ -24,13 +24,13 @@ SET after_id = CASE WHEN @ended::bool THEN '00000000-0000-0000-0000-000000000000
 WHERE c.aggregate_type = @aggregate_type AND c.claim = @claim;
 
 -- name: RestartComparison :exec
--- Begins a new pass as soon as possible, because the projection was repaired. It ends the present claim.
+-- Begins a new pass as soon as possible, because the projection was repaired. It revokes the present claim.
 UPDATE video_catalog_read.comparisons
 SET claim = claim + 1, next_time = now(), after_id = '00000000-0000-0000-0000-000000000000', compared = 0, differences = 0
 WHERE aggregate_type = @aggregate_type;
 
 -- name: MeasureComparisons :many
--- Returns the differences that the last pass has found, or the present one if that is more.
+-- Returns the number of differences: the greater one of the last complete pass and the present pass.
 SELECT aggregate_type, greatest(last_differences, differences)::bigint AS differences
 FROM video_catalog_read.comparisons
 ORDER BY aggregate_type;
@@ -46,6 +46,6 @@ FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = ANY(@aggregate_ids::text[]);
 
 -- name: InsertQueryAudit :exec
--- Appends what an operator did to the query side.
+-- Appends an action of an operator to the audit of the query side.
 INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
 VALUES (@action_id, @actor, @via, @action, @filter, @reason, @items, @before, @after);

@@ -1,9 +1,9 @@
 -- name: GetCommandDatabase :one
--- Returns the database of the command side, and the one in which its data was last known to be right.
+-- Returns the identity of the database of the command side, and the identity in which its data was last known to be right.
 SELECT video_catalog.database_identity() AS live, identity AS known FROM video_catalog.known_database;
 
 -- name: KnowCommandDatabase :one
--- Records a database as the known one of the command side, and appends the audit row, unless it is known already. It
+-- Records a database as known for the command side, and appends the audit row, unless it is known already. It
 -- returns how many databases became known: 1 or 0.
 WITH was AS (
 	SELECT k.identity FROM video_catalog.known_database k WHERE k.identity <> @identity FOR UPDATE

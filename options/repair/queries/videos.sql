@@ -1,14 +1,14 @@
 -- The catalog and its owner, as they are compared. Both digests hash the same columns in the same order. A hash is of the
--- values and not of their text, so it depends on no setting of the session. Tombstones without content remain of a video that its
--- owner does not have, or has purged. They are left out unless tombstones is true: each side prunes its own. hash_record_extended may differ between versions of
--- PostgreSQL. Two databases of different versions then cost more to compare, and the result is the same.
+-- values and not of their text, so it depends on no setting of the session. A purged video leaves a tombstone without content.
+-- In the catalog, a video that its owner does not have differs, too. Tombstones are left out unless tombstones is true: each side
+-- prunes its own. hash_record_extended may differ between versions of PostgreSQL: a comparison then costs more.
 
 -- name: BoundVideos :many
--- Returns the id of the video behind after_id after that many others, or none.
+-- Returns the id of the next video behind after_id after skipping a number of others; no row if there is none.
 SELECT id FROM video_catalog.videos WHERE id > @after_id::uuid ORDER BY id LIMIT 1 OFFSET @others::int;
 
 -- name: DigestVideos :many
--- Returns a checksum of the videos behind after_id and up to up_to. With each, it returns one for each of them.
+-- Returns a checksum of the videos behind after_id and up to up_to. If each is true, it returns one checksum per video.
 SELECT CASE WHEN @each::bool THEN id ELSE @up_to::uuid END AS id, count(*)::bigint AS rows,
 	sum(hash_record_extended(ROW(id, title, description, release_year, duration_ms, language_code, tags,
 		state = 'published' AND delete_time IS NULL, delete_time IS NOT NULL, version,

@@ -2,7 +2,7 @@
 -- statement_timeout. The insert and its audit row are one statement.
 
 -- name: CountPending :one
--- Counts the events in lanes, up to max_counted. Deferred ones do not count: they delay no other aggregate.
+-- Counts the events in lanes, up to max_counted. Deferred events do not count: they delay no other aggregate.
 SELECT count(*)::bigint
 FROM (
 	SELECT 1 FROM video_catalog.outbox_lanes l

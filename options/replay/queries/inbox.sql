@@ -1,7 +1,7 @@
 -- The inbox of a consumer, which a seek empties page by page, so that no statement takes long.
 
 -- name: CountInbox :one
--- Reads at most max_rows ids of a consumer behind after_id. It returns how many it has read, and the last of them.
+-- Reads at most max_rows ids of a consumer above after_id. It returns their number, and the last id.
 WITH page AS (
 	SELECT i.event_id FROM video_catalog_read.inbox i
 	WHERE i.consumer = @consumer AND i.event_id > @after_id
@@ -11,7 +11,7 @@ SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER B
 FROM page p;
 
 -- name: ClearInbox :one
--- Deletes such a page, and returns the same. It starts behind the page before, and not among its dead rows.
+-- Deletes the ids that CountInbox would read, and returns the same. after_id keeps it off the dead rows of the page before.
 WITH page AS (
 	SELECT i.event_id FROM video_catalog_read.inbox i
 	WHERE i.consumer = @consumer AND i.event_id > @after_id
@@ -23,6 +23,6 @@ SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER B
 FROM page p;
 
 -- name: InsertSeekAudit :exec
--- Appends a seek to the audit. The ids may be millions: only their number is in it.
+-- Appends a seek to the audit. The audit has only the number of the ids: there may be millions.
 INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
 VALUES (@action_id, @actor, @via, @action, @filter, @reason, @items, '[]', '[]');

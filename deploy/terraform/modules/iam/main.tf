@@ -1,4 +1,4 @@
-# A service account per role, without keys. What each may do stands with what it may do it on; here, what it may do in the project.
+# A service account per role, without keys. A role on a resource is in the module of the resource. Here are the roles on the project.
 
 variable "project" { type = string }
 variable "service" { type = string }
@@ -21,7 +21,7 @@ resource "google_service_account" "this" {
 }
 
 locals {
-  # Those that run the service send traces and metrics.
+  # The accounts that run the service send traces and metrics.
   observed = merge([for role in ["all", "api", "publisher", "projector"] : {
     "${role} traces"  = { account = role, role = "roles/telemetry.tracesWriter" }
     "${role} metrics" = { account = role, role = "roles/telemetry.metricsWriter" }

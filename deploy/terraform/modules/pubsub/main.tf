@@ -15,7 +15,7 @@ variable "agent" { type = string }
 locals {
   week          = "604800s"
   subscriptions = { for consumer in var.consumers : consumer => "${var.topic}.${consumer}" }
-  # The addresses of the members are known only later, so their number is the key.
+  # Terraform knows the addresses of the members only later, so the key has their index.
   members = concat(var.subscribers, [var.agent])
   readers = { for pair in setproduct(var.consumers, range(length(var.subscribers) + 1)) : "${pair[0]} ${pair[1]}" => { consumer = pair[0], member = pair[1] } }
 }
@@ -69,7 +69,7 @@ resource "google_pubsub_subscription" "events" {
     minimum_backoff = "10s"
     maximum_backoff = "600s"
   }
-  # The projector gives a message back only when it is stopped, or dies: after 20 times in a row the message is at fault.
+  # The projector fails a delivery only when it is stopped or crashes. So after 20 failures the message is the likely cause.
   dead_letter_policy {
     dead_letter_topic     = google_pubsub_topic.dead[each.key].id
     max_delivery_attempts = 20

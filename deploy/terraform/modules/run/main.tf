@@ -156,7 +156,7 @@ resource "google_cloud_run_v2_worker_pool" "this" {
   depends_on = [terraform_data.migrated]
 }
 
-# The migration runs as a job, by the same image, whenever that changes, and before anything else of it.
+# The migration runs as a job of the same image, whenever the image changes, before the service and the pools get it.
 resource "google_cloud_run_v2_job" "migrate" {
   project  = var.project
   location = var.region

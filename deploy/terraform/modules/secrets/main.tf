@@ -1,4 +1,4 @@
-# Secrets without a value: that would end up in Terraform's state. A person adds it with gcloud secrets versions add.
+# Secrets without a value: a value would be in Terraform's state. A person adds it with gcloud secrets versions add.
 
 variable "project" { type = string }
 variable "region" { type = string }

@@ -103,7 +103,7 @@ type ListBlockedRow struct {
 }
 
 // Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty text
-// matches all, and so does a cause that is a part of the error. With parked it returns only those that wait for a person.
+// matches all. cause matches a cause, or a part of an error. With parked it returns only aggregates that wait for a person.
 func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]ListBlockedRow, error) {
 	rows, err := q.db.Query(ctx, ListBlocked,
 		arg.ID,
@@ -177,9 +177,9 @@ type RetryBlockedParams struct {
 	Reason   string
 }
 
-// Makes blocked aggregates due immediately, and returns how many it has changed: not those that another person has made due.
-// The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds other
-// attempts, and so does not park the event again.
+// Makes blocked aggregates due immediately, and returns how many it has changed: not aggregates that another person has made due.
+// The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds
+// that the attempts have changed, and does not park the event again.
 func (q *Queries) RetryBlocked(ctx context.Context, arg RetryBlockedParams) (int64, error) {
 	row := q.db.QueryRow(ctx, RetryBlocked,
 		arg.Types,

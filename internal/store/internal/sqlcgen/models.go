@@ -28,6 +28,6 @@ type VideoCatalogVideo struct {
 	UpdateTime  time.Time
 	PublishTime *time.Time
 	DeleteTime  *time.Time
-	// When the content was erased; NULL if it was not. The row stays as a tombstone, so that its id and its versions are not used again.
+	// When the content was erased; NULL if it was not. The row stays as a tombstone until tombstones_prune deletes it, so that its id and its versions are not used again.
 	PurgeTime *time.Time
 }

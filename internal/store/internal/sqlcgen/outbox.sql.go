@@ -89,8 +89,8 @@ type BlockAggregateParams struct {
 	Seq           int64
 }
 
-// Blocks an aggregate until retry_in from now, or with park until a person acts. The deferred event was refused as its head.
-// If it is no longer there, or the attempts have changed, a person was quicker.
+// Blocks an aggregate until retry_in from now, or with park until a person acts. Its deferred event at seq was refused. If that
+// event is no longer there, or the attempts have changed, a person was faster, and nothing changes.
 func (q *Queries) BlockAggregate(ctx context.Context, arg BlockAggregateParams) error {
 	_, err := q.db.Exec(ctx, BlockAggregate,
 		arg.Attempts,
@@ -216,8 +216,8 @@ type LeaseLaneRow struct {
 }
 
 // Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
-// of the database. Work is a pending event or an aggregate that is due. A lease that ends later than in twice its duration was
-// taken before the clock was set back. The search for work starts behind settled_seq: the last settlements
+// of the database. Work is a pending event or an aggregate that is due. A lease that ends in more than twice its duration was
+// taken before the clock was set back. The search for work starts behind settled_seq, because the last settlements
 // have deleted the rows before it. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
 func (q *Queries) LeaseLane(ctx context.Context, arg LeaseLaneParams) (LeaseLaneRow, error) {
 	row := q.db.QueryRow(ctx, LeaseLane,
@@ -407,7 +407,7 @@ type ReadPendingRow struct {
 
 // Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
 // which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
-// the aggregate is blocked. It is a statement of its own: its snapshot must be newer than the lock of the lane.
+// the aggregate is blocked. The query is a statement of its own: its snapshot must be newer than the lock of the lane.
 func (q *Queries) ReadPending(ctx context.Context, arg ReadPendingParams) ([]ReadPendingRow, error) {
 	rows, err := q.db.Query(ctx, ReadPending,
 		arg.Lane,

@@ -47,8 +47,8 @@ type MeasureOutboxRow struct {
 }
 
 // Measures the backlog without reading all of it. It returns when the oldest event in a lane happened; the epoch means none.
-// Events that are published again do not count for that: they happened long ago, and are not late. It counts pending events,
-// blocked aggregates and parked aggregates, each up to max_counted.
+// Events that are published again do not count for that: they happened long ago, and are not late. It counts events that are
+// pending or deferred, blocked aggregates and parked aggregates, each up to max_counted.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
 	var i MeasureOutboxRow

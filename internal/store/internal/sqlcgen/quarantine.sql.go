@@ -207,8 +207,8 @@ type ListQuarantineRow struct {
 	Total         int64
 }
 
-// Returns messages in the order in which they were quarantined, and how many match, without their payloads, which are large, and
-// which support_ro may not read. An empty text matches all. An id is the id of an event, or the number of a message.
+// Returns messages in the order in which they were quarantined, and how many match. It leaves out payloads: they are large, and
+// support_ro may not read them. An empty text matches all. An id is the id of an event, or the number of a message.
 func (q *Queries) ListQuarantine(ctx context.Context, arg ListQuarantineParams) ([]ListQuarantineRow, error) {
 	rows, err := q.db.Query(ctx, ListQuarantine,
 		arg.ID,

@@ -27,7 +27,7 @@ type FindVideoVersionsRow struct {
 }
 
 // Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an empty
-// table would scan all of it until it is analyzed.
+// table would scan the whole table until it is analyzed.
 func (q *Queries) FindVideoVersions(ctx context.Context, ids []uuid.UUID) ([]FindVideoVersionsRow, error) {
 	rows, err := q.db.Query(ctx, FindVideoVersions, ids)
 	if err != nil {
@@ -386,7 +386,7 @@ type ProjectVideoParams struct {
 	Search       string
 }
 
-// Writes the row, unless it has this version of an event with a greater id, or a later version.
+// Writes the row, unless it has a later version, or the same version from a repair or an event whose id is not smaller.
 func (q *Queries) ProjectVideo(ctx context.Context, arg ProjectVideoParams) error {
 	_, err := q.db.Exec(ctx, ProjectVideo,
 		arg.VideoID,

@@ -18,7 +18,7 @@ SELECT count(*)::bigint AS n FROM (
 ) counted
 `
 
-// Counts the events whose ids are in a range, up to max_counted. Their ids are UUIDv7, so a range of ids is one of time.
+// Counts the events whose ids are in a range, up to max_counted. The ids are UUIDv7, so a range of ids is a range of time.
 func (q *Queries) CountEvents(ctx context.Context, fromID uuid.UUID, untilID uuid.UUID, maxCounted int32) (int64, error) {
 	row := q.db.QueryRow(ctx, countEvents, fromID, untilID, maxCounted)
 	var n int64
@@ -139,7 +139,7 @@ const lastSeek = `-- name: LastSeek :one
 SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at FROM video_catalog_read.audit a WHERE a.action = 'inbox.seek'
 `
 
-// Returns when an inbox was last emptied, to have events delivered again; the epoch if that was not lately.
+// Returns when an inbox was last emptied, to have events delivered again; the epoch if the audit has no seek.
 func (q *Queries) LastSeek(ctx context.Context) (time.Time, error) {
 	row := q.db.QueryRow(ctx, lastSeek)
 	var sought_at time.Time
@@ -475,7 +475,7 @@ type ListTitledRow struct {
 	Erased     string
 }
 
-// Returns the tables of aggregates whose rows have a title or a name, that column, and the condition of an erased row.
+// Returns the tables of aggregates with a column title or name, the column, and the condition of an erased row.
 func (q *Queries) ListTitled(ctx context.Context) ([]ListTitledRow, error) {
 	rows, err := q.db.Query(ctx, listTitled)
 	if err != nil {
@@ -504,7 +504,7 @@ WHERE aggregate_id = $3
 ORDER BY aggregate_type
 `
 
-// Returns the types of the aggregates with an id. No index has the aggregates of the outbox, so it reads only the newest
+// Returns the types of the aggregates with an id. The outbox has no index of aggregates, so the query reads only the newest
 // max_read events from from_id on.
 func (q *Queries) ListTypes(ctx context.Context, fromID uuid.UUID, maxRead int32, aggregateID string) ([]string, error) {
 	rows, err := q.db.Query(ctx, listTypes, fromID, maxRead, aggregateID)
@@ -548,9 +548,9 @@ type SampleInboxRow struct {
 	P99       float64
 }
 
-// Describes the newest max_read events that each consumer has applied: when the last one was, how many were in the last five
-// minutes, and how long after the time in their ids (in seconds, the median and the 99th percentile). applied_at is the epoch
-// if there is none.
+// Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch if
+// there is none. applied counts the events of the last five minutes. p50 and p99 are the median and the 99th percentile of their
+// lag, in seconds since the time in their ids.
 func (q *Queries) SampleInbox(ctx context.Context, consumers []string, maxRead int32) (SampleInboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleInbox, consumers, maxRead)
 	var i SampleInboxRow
@@ -591,8 +591,8 @@ type SampleOutboxRow struct {
 }
 
 // Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
-// and blocked aggregates up to max_counted in all. oldest_age is of those events, in seconds; 0 if there is none. Events that
-// are published again have no age.
+// and blocked aggregates up to max_counted in all. oldest_age is the age of the oldest of these events, in seconds; 0 if
+// there is none. Events that are published again have no age.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
 	var i SampleOutboxRow

@@ -21,7 +21,7 @@ ON CONFLICT DO NOTHING
 RETURNING event_id
 `
 
-// Records events as reacted to, and returns those that were not recorded before. It waits for a transaction that is
+// Records events in the inbox, and returns the ones that were not recorded before. It waits for a transaction that is
 // recording one of them.
 func (q *Queries) InsertReactions(ctx context.Context, consumer string, eventIds []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, insertReactions, consumer, eventIds)

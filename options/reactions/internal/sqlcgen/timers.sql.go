@@ -52,7 +52,7 @@ type ListDueAggregatesRow struct {
 	DueAt       time.Time
 }
 
-// Returns the next due timers behind (after_due, after_id), the oldest first, without a lock.
+// Returns the aggregates of the next due timers behind (after_due, after_id), the oldest first, without a lock.
 func (q *Queries) ListDueAggregates(ctx context.Context, arg ListDueAggregatesParams) ([]ListDueAggregatesRow, error) {
 	rows, err := q.db.Query(ctx, listDueAggregates,
 		arg.AggregateType,
@@ -158,7 +158,7 @@ type PostponeTimerParams struct {
 	Name          string
 }
 
-// Has a timer that failed fire again later, unless it has fired after all, or was set to another time meanwhile.
+// Postpones a timer that failed, unless it has fired or was set to a later time meanwhile.
 func (q *Queries) PostponeTimer(ctx context.Context, arg PostponeTimerParams) (int64, error) {
 	result, err := q.db.Exec(ctx, postponeTimer,
 		arg.After,

@@ -29,7 +29,7 @@ type ClaimComparisonRow struct {
 }
 
 // Queries for the comparison of a projection, of any aggregate type, with its owner.
-// Claims the next slice of a comparison if it is due, for the time pause. Returns no row if it is not due.
+// Claims the next slice of a comparison for the time pause. Returns no row if the slice is not due.
 func (q *Queries) ClaimComparison(ctx context.Context, aggregateType string, pause time.Duration) ([]ClaimComparisonRow, error) {
 	rows, err := q.db.Query(ctx, claimComparison, aggregateType, pause)
 	if err != nil {
@@ -67,7 +67,7 @@ type InsertQueryAuditParams struct {
 	After    []byte
 }
 
-// Appends what an operator did to the query side.
+// Appends an action of an operator to the audit of the query side.
 func (q *Queries) InsertQueryAudit(ctx context.Context, arg InsertQueryAuditParams) error {
 	_, err := q.db.Exec(ctx, insertQueryAudit,
 		arg.ActionID,
@@ -125,7 +125,7 @@ type MeasureComparisonsRow struct {
 	Differences   int64
 }
 
-// Returns the differences that the last pass has found, or the present one if that is more.
+// Returns the number of differences: the greater one of the last complete pass and the present pass.
 func (q *Queries) MeasureComparisons(ctx context.Context) ([]MeasureComparisonsRow, error) {
 	rows, err := q.db.Query(ctx, measureComparisons)
 	if err != nil {
@@ -152,7 +152,7 @@ SET claim = claim + 1, next_time = now(), after_id = '00000000-0000-0000-0000-00
 WHERE aggregate_type = $1
 `
 
-// Begins a new pass as soon as possible, because the projection was repaired. It ends the present claim.
+// Begins a new pass as soon as possible, because the projection was repaired. It revokes the present claim.
 func (q *Queries) RestartComparison(ctx context.Context, aggregateType string) error {
 	_, err := q.db.Exec(ctx, restartComparison, aggregateType)
 	return err
@@ -180,8 +180,8 @@ type SaveComparisonParams struct {
 	Claim         int64
 }
 
-// Saves the result of a slice, unless there is a later claim. With ended it ends the pass; the next one begins no earlier than
-// the time between after this one began.
+// Saves the result of a slice, unless there is a later claim. If ended is true, it ends the pass; the next pass waits until
+// the time between has passed since the begin of this pass.
 func (q *Queries) SaveComparison(ctx context.Context, arg SaveComparisonParams) (int64, error) {
 	result, err := q.db.Exec(ctx, saveComparison,
 		arg.Ended,

@@ -20,7 +20,7 @@ type GetCommandDatabaseRow struct {
 	Known string
 }
 
-// Returns the database of the command side, and the one in which its data was last known to be right.
+// Returns the identity of the database of the command side, and the identity in which its data was last known to be right.
 func (q *Queries) GetCommandDatabase(ctx context.Context) (GetCommandDatabaseRow, error) {
 	row := q.db.QueryRow(ctx, getCommandDatabase)
 	var i GetCommandDatabaseRow
@@ -71,7 +71,7 @@ type KnowCommandDatabaseParams struct {
 	Reason   string
 }
 
-// Records a database as the known one of the command side, and appends the audit row, unless it is known already. It
+// Records a database as known for the command side, and appends the audit row, unless it is known already. It
 // returns how many databases became known: 1 or 0.
 func (q *Queries) KnowCommandDatabase(ctx context.Context, arg KnowCommandDatabaseParams) (int64, error) {
 	row := q.db.QueryRow(ctx, knowCommandDatabase,

@@ -42,10 +42,10 @@ SELECT id FROM video_catalog.videos WHERE id > $1::uuid ORDER BY id LIMIT 1 OFFS
 `
 
 // The catalog and its owner, as they are compared. Both digests hash the same columns in the same order. A hash is of the
-// values and not of their text, so it depends on no setting of the session. Tombstones without content remain of a video that its
-// owner does not have, or has purged. They are left out unless tombstones is true: each side prunes its own. hash_record_extended may differ between versions of
-// PostgreSQL. Two databases of different versions then cost more to compare, and the result is the same.
-// Returns the id of the video behind after_id after that many others, or none.
+// values and not of their text, so it depends on no setting of the session. A purged video leaves a tombstone without content.
+// In the catalog, a video that its owner does not have differs, too. Tombstones are left out unless tombstones is true: each side
+// prunes its own. hash_record_extended may differ between versions of PostgreSQL: a comparison then costs more.
+// Returns the id of the next video behind after_id after skipping a number of others; no row if there is none.
 func (q *Queries) BoundVideos(ctx context.Context, afterID uuid.UUID, others int32) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, boundVideos, afterID, others)
 	if err != nil {
@@ -138,7 +138,7 @@ type DigestVideosRow struct {
 	Sum  string
 }
 
-// Returns a checksum of the videos behind after_id and up to up_to. With each, it returns one for each of them.
+// Returns a checksum of the videos behind after_id and up to up_to. If each is true, it returns one checksum per video.
 func (q *Queries) DigestVideos(ctx context.Context, arg DigestVideosParams) ([]DigestVideosRow, error) {
 	rows, err := q.db.Query(ctx, digestVideos,
 		arg.Each,

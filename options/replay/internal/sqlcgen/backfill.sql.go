@@ -90,7 +90,7 @@ FROM (
 
 // Backfill: snapshots of aggregates, which operators publish. The pages are small, so that no statement comes near
 // statement_timeout. The insert and its audit row are one statement.
-// Counts the events in lanes, up to max_counted. Deferred ones do not count: they delay no other aggregate.
+// Counts the events in lanes, up to max_counted. Deferred events do not count: they delay no other aggregate.
 func (q *Queries) CountPending(ctx context.Context, maxCounted int32) (int64, error) {
 	row := q.db.QueryRow(ctx, countPending, maxCounted)
 	var column_1 int64

@@ -28,7 +28,7 @@ type ClearInboxRow struct {
 	LastID uuid.UUID
 }
 
-// Deletes such a page, and returns the same. It starts behind the page before, and not among its dead rows.
+// Deletes the ids that CountInbox would read, and returns the same. after_id keeps it off the dead rows of the page before.
 func (q *Queries) ClearInbox(ctx context.Context, afterID uuid.UUID, consumer string, maxRows int32) (ClearInboxRow, error) {
 	row := q.db.QueryRow(ctx, clearInbox, afterID, consumer, maxRows)
 	var i ClearInboxRow
@@ -53,7 +53,7 @@ type CountInboxRow struct {
 }
 
 // The inbox of a consumer, which a seek empties page by page, so that no statement takes long.
-// Reads at most max_rows ids of a consumer behind after_id. It returns how many it has read, and the last of them.
+// Reads at most max_rows ids of a consumer above after_id. It returns their number, and the last id.
 func (q *Queries) CountInbox(ctx context.Context, afterID uuid.UUID, consumer string, maxRows int32) (CountInboxRow, error) {
 	row := q.db.QueryRow(ctx, countInbox, afterID, consumer, maxRows)
 	var i CountInboxRow
@@ -76,7 +76,7 @@ type InsertSeekAuditParams struct {
 	Items    int64
 }
 
-// Appends a seek to the audit. The ids may be millions: only their number is in it.
+// Appends a seek to the audit. The audit has only the number of the ids: there may be millions.
 func (q *Queries) InsertSeekAudit(ctx context.Context, arg InsertSeekAuditParams) error {
 	_, err := q.db.Exec(ctx, insertSeekAudit,
 		arg.ActionID,

@@ -53,7 +53,7 @@ VERSION=${ROLLBACK:-${VERSION:-$(date -u +%Y%m%d-%H%M%S)}}
 [[ $VERSION =~ ^[a-z0-9][a-z0-9-]{0,30}[a-z0-9]$ ]] || fail "VERSION is \"$VERSION\", want lower case letters, digits and dashes, at most 32" ""
 revision=$SERVICE-$VERSION
 
-# An addition to the remedies of later steps, when the pools already have the new image.
+# A hint that is added to the remedies of later steps.
 BACK=''
 
 # promote: sends all traffic to this version.
@@ -62,8 +62,7 @@ promote() {
 		gcloud run services update-traffic "$SERVICE" --to-revisions="$revision=100"
 }
 
-# try: tests the revision, which has the tag candidate, with deploy/smoke: that writes something, awaits its event, and
-# deletes it.
+# try: tests the revision, which has the tag candidate, with deploy/smoke.
 try() {
 	local url audience smoke
 	url=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" \
@@ -81,6 +80,13 @@ try() {
 	if [ -n "${SMOKE:-}" ]; then read -ra smoke <<<"$SMOKE"; fi
 	change "the revision $revision gets no traffic; its log says more$BACK" "${smoke[@]}" "$url"
 }
+
+# Before anything changes, this also checks that gcloud has the command.
+existing_pools=''
+if [ "$SHAPE" = pools ]; then
+	existing_pools=$(look "worker pools need a gcloud of April 2026 or newer (gcloud components update), and you roles/run.developer" \
+		gcloud run worker-pools list --region="$REGION" --format='value(metadata.name)')
+fi
 
 if [ -n "${ROLLBACK:-}" ]; then
 	# An older build may not run on the present schema, so it is tried before callers get it.
@@ -106,13 +112,6 @@ else
 	command_version=$(newest "$COMMAND_SECRET")
 	query_version=$(newest "$QUERY_SECRET")
 	migrate_version=$(newest "$MIGRATE_SECRET")
-fi
-
-# This also checks, before anything else changes, that gcloud has the command.
-existing_pools=''
-if [ "$SHAPE" = pools ]; then
-	existing_pools=$(look "worker pools need a gcloud of April 2026 or newer (gcloud components update), and you roles/run.developer" \
-		gcloud run worker-pools list --region="$REGION" --format='value(metadata.name)')
 fi
 
 work=$(mktemp -d)

@@ -76,11 +76,8 @@ func (s singly) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 
 // QueryRow implements sqlcgen.DBTX.
 func (s singly) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	conn, err := acquire(ctx, s.pool)
-	if err != nil {
-		return &singleRow{err: err}
-	}
-	return &singleRow{row: conn.QueryRow(ctx, sql, args...), conn: conn}
+	rows, err := s.Query(ctx, sql, args...)
+	return row{rows, err}
 }
 
 // singleRows releases its connection at the first Close.
@@ -97,16 +94,17 @@ func (r *singleRows) Close() {
 	}
 }
 
-type singleRow struct {
-	row  pgx.Row
-	conn *pgxpool.Conn
+// row is the first row of a query, or the error of the query.
+type row struct {
+	rows pgx.Rows
 	err  error
 }
 
-func (r *singleRow) Scan(dest ...any) error {
+// Scan implements pgx.Row. It also closes the rows.
+func (r row) Scan(dest ...any) error {
 	if r.err != nil {
 		return r.err
 	}
-	defer r.conn.Release()
-	return r.row.Scan(dest...)
+	_, err := pgx.CollectOneRow(r.rows, func(found pgx.CollectableRow) (struct{}, error) { return struct{}{}, found.Scan(dest...) })
+	return err
 }

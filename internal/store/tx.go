@@ -106,11 +106,17 @@ func (t *tx) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag
 	return pgconn.CommandTag{}, nil
 }
 
-// Query implements sqlcgen.DBTX.
+// Query implements sqlcgen.DBTX. It sends the waiting statements and then this one. It reads the
+// results of the waiting statements.
 func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	results, err := t.flush(ctx, sql, args)
-	if err != nil {
-		return nil, err
+	before := t.waiting.Len()
+	t.waiting.Queue(sql, args...)
+	results := t.send(ctx)
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			_ = results.Close() // the same error
+			return nil, err
+		}
 	}
 	rows, err := results.Query()
 	if err != nil {
@@ -122,39 +128,8 @@ func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 
 // QueryRow implements sqlcgen.DBTX.
 func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	results, err := t.flush(ctx, sql, args)
-	return &txRow{results: results, err: err}
-}
-
-// flush sends the waiting statements and then one that returns rows. It reads the results of
-// the waiting statements.
-func (t *tx) flush(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
-	before := t.waiting.Len()
-	t.waiting.Queue(sql, args...)
-	results := t.send(ctx)
-	for range before {
-		if _, err := results.Exec(); err != nil {
-			_ = results.Close() // the same error
-			return nil, err
-		}
-	}
-	return results, nil
-}
-
-type txRow struct {
-	results pgx.BatchResults
-	err     error
-}
-
-func (r *txRow) Scan(dest ...any) error {
-	if r.err != nil {
-		return r.err
-	}
-	err := r.results.QueryRow().Scan(dest...)
-	if closeErr := r.results.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	rows, err := t.Query(ctx, sql, args...)
+	return row{rows, err}
 }
 
 type txRows struct {

@@ -57,21 +57,26 @@ func wrap(err error, format string, args ...any) error {
 	if _, ok := errors.AsType[*problem.Error](err); ok {
 		return err
 	}
-	doing := fmt.Sprintf(format, args...)
+	detailed := fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), unprepared(err))
+	pgErr, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: %w", doing, err)
+		return detailed
 	case isAway(err):
-		return &problem.Error{Kind: problem.Unavailable, Message: "the database is not available", Err: fmt.Errorf("%s: %w", doing, unprepared(err))}
-	case isWithoutPartition(err):
+		return &problem.Error{Kind: problem.Unavailable, Message: "the database is not available", Err: detailed}
+	case pgErr == nil:
+		return detailed
+	// A check violation that names no constraint: the outbox has no partition for the time of an event
+	// (https://www.postgresql.org/docs/current/ddl-partitioning.html).
+	case pgErr.Code == "23514" && pgErr.ConstraintName == "" && pgErr.TableName == "outbox":
 		return &problem.Error{
 			Kind: problem.Unavailable, Message: "the outbox takes no event of this time: the clock of this server is wrong, or the maintenance of the outbox has not run",
-			Err: fmt.Errorf("%s: %w", doing, err),
+			Err: detailed,
 		}
-	case isUntranslatable(err):
-		return &problem.Error{Kind: problem.Invalid, Message: "the text has a character that cannot be stored", Err: fmt.Errorf("%s: %w", doing, err)}
+	case pgErr.Code == "22021", pgErr.Code == "22P05": // a NUL byte, or a character that the encoding of the database lacks
+		return &problem.Error{Kind: problem.Invalid, Message: "the text has a character that cannot be stored", Err: detailed}
 	}
-	return fmt.Errorf("%s: %w", doing, err)
+	return detailed
 }
 
 // isAway reports whether the same transaction may succeed later, unchanged
@@ -176,18 +181,4 @@ func forConsumer(err error) error {
 		return fmt.Errorf("%w: %w", envelope.ErrUnavailable, err)
 	}
 	return err
-}
-
-// isWithoutPartition reports whether the outbox has no partition for the time of an event,
-// because the time is too early or too late.
-func isWithoutPartition(err error) bool {
-	var pgErr *pgconn.PgError
-	// A check violation that names no constraint: https://www.postgresql.org/docs/current/ddl-partitioning.html
-	return errors.As(err, &pgErr) && pgErr.Code == "23514" && pgErr.ConstraintName == "" && pgErr.TableName == "outbox"
-}
-
-func isUntranslatable(err error) bool {
-	var pgErr *pgconn.PgError
-	// A NUL byte, or a character that the encoding of the database lacks.
-	return errors.As(err, &pgErr) && (pgErr.Code == "22021" || pgErr.Code == "22P05")
 }

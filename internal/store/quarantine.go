@@ -32,16 +32,10 @@ func (b *Inbox) Quarantine(ctx context.Context, consumerName string, m envelope.
 	for name, value := range m.Attributes {
 		attributes[escape(name)] = escape(value)
 	}
-	encoded, err := json.Marshal(attributes)
-	if err != nil {
-		return fmt.Errorf("quarantine message %s: %w", m.MessageID, err)
-	}
-	short, err := json.Marshal(shortAttributes(attributes))
-	if err != nil {
-		return fmt.Errorf("quarantine message %s: %w", m.MessageID, err)
-	}
+	encoded, _ := json.Marshal(attributes) // a map of texts has no error
+	short, _ := json.Marshal(shortAttributes(attributes))
 	reason := escape(m.Reason)
-	err = b.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
+	err := b.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
 		Consumer: consumerName, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
 		Payload: notNil(m.Payload), Reason: reason, ShortReason: shorten(reason, 1_000), PublishTime: m.PublishTime,
 		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: QuarantineBytes,

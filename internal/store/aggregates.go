@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,15 @@ func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUI
 	recorded := false
 	err := InTx(ctx, s.pool, name, func(ctx context.Context, tx Tx) error {
 		if requestID != uuid.Nil {
-			if err := insertRequest(ctx, sqlcgen.New(tx), requestID, s.aggregate(id), fingerprint); err != nil {
+			// The statement does not fail for a repeated request: repeated calls are normal, and
+			// PostgreSQL logs each error.
+			_, err := sqlcgen.New(tx).InsertRequest(ctx, sqlcgen.InsertRequestParams{
+				AggregateType: s.aggregateType, RequestID: requestID, AggregateID: id.String(), Fingerprint: fingerprint,
+			})
+			if errors.Is(err, pgx.ErrNoRows) {
+				return errRepeated
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -53,17 +62,29 @@ func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUI
 	if recorded {
 		s.Committed(id, err)
 	}
-	if !errors.Is(err, errRepeated) {
-		return id, wrap(err, "create %s %s", s.aggregateType, id)
+	if errors.Is(err, errRepeated) {
+		return s.requestedBy(ctx, requestID, fingerprint)
 	}
-	existing, err := requestedBy(ctx, s.queries, s.aggregateType, requestID, fingerprint)
+	return id, wrap(err, "create %s %s", s.aggregateType, id)
+}
+
+// errRepeated means that a request was already recorded.
+var errRepeated = errors.New("the request is repeated")
+
+// requestedBy returns the id of the aggregate that a request made. If that request had another
+// fingerprint, the error is problem.Exists.
+func (s commandSide) requestedBy(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (uuid.UUID, error) {
+	request, err := s.queries.GetRequest(ctx, s.aggregateType, requestID)
+	if errors.Is(err, pgx.ErrNoRows) { // just pruned
+		return uuid.Nil, problem.Errorf(problem.Unavailable, "the request id %q has just expired: try again", requestID)
+	}
 	if err != nil {
-		return uuid.Nil, err
+		return uuid.Nil, wrap(err, "get request %s", requestID)
 	}
-	if id, err = uuid.Parse(existing); err != nil {
-		return uuid.Nil, fmt.Errorf("id of request %s: %w", requestID, err)
+	if !bytes.Equal(request.Fingerprint, fingerprint) {
+		return uuid.Nil, problem.Errorf(problem.Exists, "the request id was used to create another %s", s.aggregateType).Because(problem.ReasonRequestIDReused)
 	}
-	return id, nil
+	return uuid.Parse(request.AggregateID)
 }
 
 // change runs record, which writes the next event of an aggregate, in one transaction. record

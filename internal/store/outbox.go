@@ -183,6 +183,13 @@ func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration
 	return int(row.Created), int(row.Dropped), wrap(err, "maintain outbox")
 }
 
+// PruneRequests deletes at most maxRows requests that are older than olderThan, by the
+// clock of the database. It returns how many.
+func (o *Outbox) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := o.queries.PruneRequests(ctx, olderThan, limit(maxRows))
+	return n, wrap(err, "prune requests")
+}
+
 // UseOutboxIndexes makes PostgreSQL use indexes for the rest of a transaction that reads the
 // outbox: the statistics of a queue are always wrong.
 func UseOutboxIndexes(ctx context.Context, tx Tx) { Queue(sqlcgen.New(tx).UseOutboxIndexes(ctx)) }

@@ -38,3 +38,6 @@ WHERE (i.consumer, i.event_id) IN (
 	ORDER BY o.event_id
 	LIMIT @max_rows
 );
+
+-- name: PruneQueryAudit :one
+SELECT video_catalog_read.audit_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

@@ -37,3 +37,6 @@ WHERE (aggregate_type, request_id) IN (
 	ORDER BY r.create_time
 	LIMIT @max_rows
 );
+
+-- name: PruneCommandAudit :one
+SELECT video_catalog.audit_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

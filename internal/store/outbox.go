@@ -190,6 +190,13 @@ func (o *Outbox) PruneRequests(ctx context.Context, olderThan time.Duration, max
 	return n, wrap(err, "prune requests")
 }
 
+// PruneAudit deletes at most maxRows entries that are older than olderThan, by the clock of
+// the database, and returns how many. It never deletes an entry of the last 30 days.
+func (o *Outbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := o.queries.PruneCommandAudit(ctx, olderThan, limit(maxRows))
+	return n, wrap(err, "prune audit")
+}
+
 // UseOutboxIndexes makes PostgreSQL use indexes for the rest of a transaction that reads the
 // outbox: the statistics of a queue are always wrong.
 func UseOutboxIndexes(ctx context.Context, tx Tx) { Queue(sqlcgen.New(tx).UseOutboxIndexes(ctx)) }

@@ -90,3 +90,14 @@ func (q *Queries) PruneInbox(ctx context.Context, consumer string, olderThan tim
 	}
 	return result.RowsAffected(), nil
 }
+
+const PruneQueryAudit = `-- name: PruneQueryAudit :one
+SELECT video_catalog_read.audit_prune($1::interval, $2::int)::bigint AS deleted
+`
+
+func (q *Queries) PruneQueryAudit(ctx context.Context, olderThan time.Duration, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, PruneQueryAudit, olderThan, maxRows)
+	var deleted int64
+	err := row.Scan(&deleted)
+	return deleted, err
+}

@@ -71,6 +71,17 @@ func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) (u
 	return request_id, err
 }
 
+const PruneCommandAudit = `-- name: PruneCommandAudit :one
+SELECT video_catalog.audit_prune($1::interval, $2::int)::bigint AS deleted
+`
+
+func (q *Queries) PruneCommandAudit(ctx context.Context, olderThan time.Duration, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, PruneCommandAudit, olderThan, maxRows)
+	var deleted int64
+	err := row.Scan(&deleted)
+	return deleted, err
+}
+
 const PruneRequests = `-- name: PruneRequests :execrows
 DELETE FROM video_catalog.requests
 WHERE (aggregate_type, request_id) IN (

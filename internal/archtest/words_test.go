@@ -28,7 +28,7 @@ var machinery = []string{
 var machineryFiles = []string{
 	"db/migrations/00*_roles.sql", "db/migrations/00*_outbox.sql", "db/migrations/00*_inbox.sql", "db/migrations/00*_requests.sql", "db/migrations/00*_audit.sql",
 	"db/queries/blocked.sql", "db/queries/inbox.sql", "db/queries/outbox*.sql", "db/queries/quarantine.sql", "db/queries/requests.sql",
-	"internal/store/acquire.go", "internal/store/aggregates.go", "internal/store/inbox*.go", "internal/store/metrics.go", "internal/store/outbox*.go", "internal/store/quarantine*.go",
+	"internal/store/aggregates.go", "internal/store/inbox*.go", "internal/store/metrics.go", "internal/store/outbox*.go", "internal/store/quarantine*.go",
 	"internal/store/tx.go", "internal/store/values.go",
 }
 

@@ -31,7 +31,7 @@ func newCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func(enve
 	if onCommit == nil {
 		onCommit = func(envelope.Aggregate) {}
 	}
-	return commandSide{pool: pool, queries: queriesOver(pool), aggregateType: aggregateType, onCommit: onCommit}
+	return commandSide{pool: pool, queries: sqlcgen.New(Over(pool)), aggregateType: aggregateType, onCommit: onCommit}
 }
 
 // create runs record, which writes a new aggregate and its first event, in one transaction.

@@ -31,13 +31,13 @@ type Catalog struct {
 
 // NewCatalog returns the query side of a pool.
 func NewCatalog(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: queriesOver(pool), inbox: NewInbox(pool), changes: &changes{next: make(chan struct{})}}
+	return &Catalog{pool: pool, queries: sqlcgen.New(Over(pool)), inbox: NewInbox(pool), changes: &changes{next: make(chan struct{})}}
 }
 
 // Over returns the same catalog on another pool. A change through either of
 // them closes the channels of both.
 func (c *Catalog) Over(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: queriesOver(pool), inbox: NewInbox(pool), changes: c.changes}
+	return &Catalog{pool: pool, queries: sqlcgen.New(Over(pool)), inbox: NewInbox(pool), changes: c.changes}
 }
 
 // Changed returns a channel that is closed at the next change of the catalog by

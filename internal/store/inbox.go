@@ -25,7 +25,7 @@ type Inbox struct {
 
 // NewInbox makes an inbox over a pool.
 func NewInbox(pool *pgxpool.Pool) *Inbox {
-	return &Inbox{pool: pool, queries: queriesOver(pool)}
+	return &Inbox{pool: pool, queries: sqlcgen.New(Over(pool))}
 }
 
 // apply runs fn in one transaction that also records the ids of the events. fn gets the

@@ -27,7 +27,7 @@ type Outbox struct {
 
 // NewOutbox makes the outbox over a pool.
 func NewOutbox(pool *pgxpool.Pool) *Outbox {
-	return &Outbox{pool: pool, queries: queriesOver(pool)}
+	return &Outbox{pool: pool, queries: sqlcgen.New(Over(pool))}
 }
 
 // appendEvent appends an event to the outbox, in the transaction that changes its

@@ -181,12 +181,8 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
-// Over returns a pool as a Tx, for the queries of an option. Each statement uses a connection of
-// its own.
+// Over returns a pool as a Tx. Each statement uses a connection of its own.
 func Over(pool *pgxpool.Pool) Tx { return singly{pool} }
-
-// queriesOver returns queries over a pool. Each statement uses a connection of its own.
-func queriesOver(pool *pgxpool.Pool) *sqlcgen.Queries { return sqlcgen.New(singly{pool}) }
 
 // singly makes a pool a sqlcgen.DBTX.
 type singly struct{ pool *pgxpool.Pool }

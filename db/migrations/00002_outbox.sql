@@ -101,70 +101,47 @@ CREATE TABLE video_catalog.outbox_lanes (
 INSERT INTO video_catalog.outbox_lanes (lane) SELECT generate_series(0, 7);
 COMMENT ON TABLE video_catalog.outbox_lanes IS 'The lanes: a row is the lease. Only its holder, or a transaction that locks the row, takes rows out of the lane or deletes blocked rows.';
 
--- Creates the partitions of the outbox from yesterday until days_ahead days from now, and drops those that are older than
--- keep. It also deletes the notes of skipped events of that age. An event that is still pending is published all the same.
--- Returns how many partitions it created and dropped. While another process runs it, it does nothing. If partitions are in use, or there are
--- many, it does not drop all: the next call continues. A partition that cannot be dropped stays, with a warning in the log of
+-- Creates the partitions of the outbox from yesterday until days_ahead days from now, and drops at most five that are older
+-- than keep. It also deletes the notes of skipped events of that age. An event that is still pending is published all the same.
+-- While another process runs it, it does nothing. A partition that cannot be dropped stays, with a warning in the log of
 -- PostgreSQL. SECURITY DEFINER, because the service itself may not create tables.
 -- +goose StatementBegin
-CREATE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval)
-RETURNS TABLE (created int, dropped int) LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET timezone = 'UTC' AS $$
 DECLARE
 	day date;
-	old name;
-	locked_at timestamptz;
+	name text;
 BEGIN
-	created := 0;
-	dropped := 0;
-	BEGIN
-		-- One process at a time. If this one waits longer than lock_timeout, it leaves the work to the other.
-		PERFORM pg_advisory_xact_lock(hashtext('video_catalog.outbox_maintain'));
-	EXCEPTION WHEN lock_not_available THEN
-		RETURN NEXT;
+	IF NOT pg_try_advisory_xact_lock(hashtext('video_catalog.outbox_maintain')) THEN
 		RETURN;
-	END;
+	END IF;
 	FOR day IN SELECT generate_series(current_date - 1, current_date + days_ahead, interval '1 day') LOOP
-		IF to_regclass(format('video_catalog.outbox_p%s', to_char(day, 'YYYYMMDD'))) IS NULL THEN
-			-- LIKE and ATTACH lock the parent only against other DDL. PARTITION OF would block every append.
-			EXECUTE format('CREATE TABLE video_catalog.outbox_p%s (LIKE video_catalog.outbox INCLUDING ALL)', to_char(day, 'YYYYMMDD'));
-			EXECUTE format('ALTER TABLE video_catalog.outbox ATTACH PARTITION video_catalog.outbox_p%s FOR VALUES FROM (%L) TO (%L)',
-				to_char(day, 'YYYYMMDD'), video_catalog.uuid7_floor(day), video_catalog.uuid7_floor(day + 1));
-			created := created + 1;
-		END IF;
+		name := 'outbox_p' || to_char(day, 'YYYYMMDD');
+		CONTINUE WHEN to_regclass('video_catalog.' || name) IS NOT NULL;
+		-- LIKE and ATTACH lock the parent only against other DDL. PARTITION OF would block every append.
+		EXECUTE format('CREATE TABLE video_catalog.%I (LIKE video_catalog.outbox INCLUDING ALL)', name);
+		EXECUTE format('ALTER TABLE video_catalog.outbox ATTACH PARTITION video_catalog.%I FOR VALUES FROM (%L) TO (%L)',
+			name, video_catalog.uuid7_floor(day), video_catalog.uuid7_floor(day + 1));
 	END LOOP;
 	DELETE FROM video_catalog.outbox_skipped s WHERE s.create_time < now() - keep - interval '1 day'; -- first, because a DROP makes the writers wait; an event is older than its note
-	FOR old IN
-		SELECT p.relname
-		FROM (
-			SELECT c.relname, to_date(substr(c.relname, 9), 'YYYYMMDD') AS day
-			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-			WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.relname ~ '^outbox_p[0-9]{8}$' -- the other partitions are not ours
-			OFFSET 0 -- else the plan may parse the names of other relations as dates
-		) p
-		WHERE p.day + 1 <= now() - keep
-		ORDER BY p.day
+	FOR name IN
+		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.relname ~ '^outbox_p[0-9]{8}$' -- the other partitions are not ours
+			AND c.relname < 'outbox_p' || to_char(now() - keep, 'YYYYMMDD')
+		ORDER BY c.relname LIMIT 5 -- few, because a DROP makes the writers wait until the end
 	LOOP
-		EXIT WHEN clock_timestamp() > locked_at + interval '200 ms'; -- the writers have waited long enough
 		BEGIN
-			EXECUTE format('DROP TABLE video_catalog.%I', old); -- locks the parent first, as every append does
-			locked_at := coalesce(locked_at, clock_timestamp());
-			dropped := dropped + 1;
-		EXCEPTION
-			WHEN lock_not_available THEN
-				-- Another transaction reads it or is long. Drop it next time, so that the writers do not wait.
-				EXIT;
-			WHEN OTHERS THEN
-				-- For example, a view or a foreign key depends on it, which DROP does not remove. The partition stays.
-				-- The partitions created above must not be rolled back, or commands would soon fail.
-				RAISE WARNING 'partition % cannot be dropped: %', old, SQLERRM;
+			EXECUTE format('DROP TABLE video_catalog.%I', name); -- locks the parent first, as every append does
+		EXCEPTION WHEN OTHERS THEN
+			-- For example, a transaction reads it, or a view depends on it, which DROP does not remove.
+			-- The partitions created above must not be rolled back, or commands would soon fail.
+			RAISE WARNING 'partition % is not dropped: %', name, SQLERRM;
 		END;
 	END LOOP;
-	RETURN NEXT;
 END $$;
 -- +goose StatementEnd
 
-SELECT * FROM video_catalog.outbox_maintain(7, interval '7 days');
+SELECT video_catalog.outbox_maintain(7, interval '7 days');
 
 GRANT USAGE ON SCHEMA video_catalog TO video_catalog_rw, support_ro;
 GRANT SELECT, INSERT ON video_catalog.outbox, video_catalog.outbox_skipped TO video_catalog_rw;

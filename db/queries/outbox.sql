@@ -195,7 +195,6 @@ SELECT set_config('enable_seqscan', 'off', true),
 -- Losing a claim or a settlement in a crash means publishing twice, never losing an event.
 SELECT set_config('synchronous_commit', 'off', true);
 
--- name: MaintainOutbox :one
--- Creates and drops partitions: see video_catalog.outbox_maintain.
-SELECT m.created::int AS created, m.dropped::int AS dropped
-FROM video_catalog.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
+-- name: MaintainOutbox :exec
+-- Creates and drops partitions.
+SELECT video_catalog.outbox_maintain(@days_ahead::int, @keep::interval);

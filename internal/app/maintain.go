@@ -63,11 +63,7 @@ func (s *Service) outboxSteps(events *store.Outbox) []Step {
 func (s *Service) maintainPartitions(ctx context.Context, events *store.Outbox) error {
 	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
-	created, dropped, err := events.Maintain(ctx, partitionsAhead, s.cfg.OutboxRetention)
-	if created+dropped > 0 {
-		s.Log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
-	}
-	return err
+	return events.Maintain(ctx, partitionsAhead, s.cfg.OutboxRetention)
 }
 
 // inboxSteps returns the maintenance of the query side.

@@ -206,8 +206,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Outbox.Maintain": func(ctx context.Context) error {
-			_, _, err := events.Maintain(ctx, 1, 24*time.Hour)
-			return err
+			return events.Maintain(ctx, 1, 24*time.Hour)
 		},
 		"Outbox.RaiseFloors": events.RaiseFloors,
 		"Outbox.Measure": func(ctx context.Context) error {

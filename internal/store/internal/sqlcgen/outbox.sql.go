@@ -231,22 +231,14 @@ func (q *Queries) LeaseLane(ctx context.Context, arg LeaseLaneParams) (LeaseLane
 	return i, err
 }
 
-const MaintainOutbox = `-- name: MaintainOutbox :one
-SELECT m.created::int AS created, m.dropped::int AS dropped
-FROM video_catalog.outbox_maintain($1::int, $2::interval) AS m
+const MaintainOutbox = `-- name: MaintainOutbox :exec
+SELECT video_catalog.outbox_maintain($1::int, $2::interval)
 `
 
-type MaintainOutboxRow struct {
-	Created int32
-	Dropped int32
-}
-
-// Creates and drops partitions: see video_catalog.outbox_maintain.
-func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time.Duration) (MaintainOutboxRow, error) {
-	row := q.db.QueryRow(ctx, MaintainOutbox, daysAhead, keep)
-	var i MaintainOutboxRow
-	err := row.Scan(&i.Created, &i.Dropped)
-	return i, err
+// Creates and drops partitions.
+func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time.Duration) error {
+	_, err := q.db.Exec(ctx, MaintainOutbox, daysAhead, keep)
+	return err
 }
 
 const RaiseFloors = `-- name: RaiseFloors :exec

@@ -27,7 +27,7 @@ CREATE TABLE video_catalog.outbox (
 ) PARTITION BY RANGE (id);
 COMMENT ON TABLE video_catalog.outbox IS 'Every event of the last days. Rows are never updated, and dropped by partition. A CDC reader could read it.';
 
--- The statistics of a queue are always wrong, so the two queues are not analyzed. They need frequent vacuum.
+-- The statistics of a queue are always wrong, so this table is not analyzed. It needs frequent vacuum.
 CREATE TABLE video_catalog.outbox_pending (
 	lane smallint NOT NULL, -- a shard of the outbox, 0 to 7: see Lane in internal/outbox
 	seq bigint GENERATED ALWAYS AS IDENTITY (CACHE 1), -- drawn under the row lock of the aggregate: the order of its events
@@ -59,8 +59,7 @@ COMMENT ON TABLE video_catalog.outbox_pending IS 'One row per event that is not 
 CREATE TABLE video_catalog.outbox_deferred (
 	LIKE video_catalog.outbox_pending INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
 	PRIMARY KEY (aggregate_type, aggregate_id, seq)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
-	autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000);
+);
 COMMENT ON TABLE video_catalog.outbox_deferred IS 'The events of blocked aggregates, moved from outbox_pending. They are published from here, and never moved back.';
 
 CREATE TABLE video_catalog.outbox_blocked (

@@ -148,7 +148,6 @@ GRANT SELECT, INSERT, DELETE ON video_catalog.outbox_pending, video_catalog.outb
 GRANT SELECT, INSERT, UPDATE, DELETE ON video_catalog.outbox_blocked TO video_catalog_rw;
 GRANT SELECT, UPDATE ON video_catalog.outbox_lanes TO video_catalog_rw;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog TO video_catalog_rw;
-GRANT EXECUTE ON FUNCTION video_catalog.cause(text) TO support_ro;
 
 -- For support, column by column for tables with payloads. The content of an event or a broken message is for programs, and
 -- later versions may have personal data in it that nobody has checked. So a new column is closed until it is granted.

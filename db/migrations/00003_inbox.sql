@@ -88,7 +88,6 @@ GRANT SELECT, INSERT, UPDATE ON video_catalog_read.quarantine_size TO video_cata
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog_read TO video_catalog_read_rw;
 GRANT SELECT ON video_catalog_read.inbox, video_catalog_read.quarantine_size TO support_ro;
 GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at, cause) ON video_catalog_read.quarantine TO support_ro;
-GRANT EXECUTE ON FUNCTION video_catalog_read.cause(text) TO support_ro;
 
 -- +goose Down
 DROP SCHEMA video_catalog_read CASCADE;

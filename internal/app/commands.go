@@ -39,7 +39,7 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 		if err != nil {
 			return fmt.Errorf("after %d events: %w", published, err)
 		}
-		backlog, err := events.Measure(ctx, 1)
+		backlog, err := events.Measure(ctx, 10_000)
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,7 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 	var oldest metric.Float64ObservableGauge
 	oldest, errs[4] = meter.Float64ObservableGauge("outbox.backlog.age", metric.WithUnit("s"),
 		metric.WithDescription("Age of the oldest event that may be published; 0 if there is none. Events that are published again have no age."))
-	backlogs := Sampled(o.measure)
+	backlogs := Sampled(func(ctx context.Context) (Backlog, error) { return o.Measure(ctx, countLimit) })
 	_, errs[5] = meter.RegisterCallback(func(ctx context.Context, observer metric.Observer) error {
 		m, err := backlogs(ctx)
 		if err != nil {
@@ -39,8 +39,8 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 		observer.ObserveInt64(pending, m.Pending)
 		observer.ObserveInt64(blocked, m.Blocked)
 		observer.ObserveInt64(parked, m.Parked)
-		observer.ObserveInt64(days, m.daysAhead)
-		observer.ObserveFloat64(oldest, m.age)
+		observer.ObserveInt64(days, m.DaysAhead)
+		observer.ObserveFloat64(oldest, m.Age)
 		return nil
 	}, pending, blocked, parked, days, oldest)
 	if err := errors.Join(errs[:]...); err != nil {
@@ -49,35 +49,22 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 	return nil
 }
 
-type measured struct {
-	Backlog
-	age       float64 // at the time of the sample: the event may be published by now, and must not seem to grow older
-	daysAhead int64
-}
-
-func (o *Outbox) measure(ctx context.Context) (measured, error) {
-	days, err := o.queries.MeasurePartitions(ctx)
-	if err != nil {
-		return measured{}, wrap(err, "measure partitions of the outbox")
-	}
-	m := measured{daysAhead: int64(days)}
-	if m.Backlog, err = o.Measure(ctx, countLimit); err == nil && !m.Oldest.IsZero() {
-		m.age = max(0, time.Since(m.Oldest).Seconds())
-	}
-	return m, err
-}
-
 // Backlog describes the events that are not known to be published.
 type Backlog struct {
 	// Oldest is the time of the oldest event in a lane; zero if there is none. An event
 	// of a blocked aggregate is in its lane until a pass defers it. Events that are
 	// published again do not count.
 	Oldest time.Time
+	// Age is the age of Oldest in seconds, at the time of the measurement: the event may be published
+	// later, and must not seem to grow older.
+	Age float64
 	// Pending is the number of pending and deferred events, counted up to the limit.
 	Pending int64
 	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
 	// Both are counted up to the limit.
 	Blocked, Parked int64
+	// DaysAhead is the number of future days that have their partition.
+	DaysAhead int64
 }
 
 // Measure returns the backlog. It counts up to maxCounted rows of each kind.
@@ -91,5 +78,9 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	if err != nil {
 		return Backlog{}, wrap(err, "measure outbox")
 	}
-	return Backlog{Oldest: notEpoch(row.Oldest), Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked}, nil
+	b := Backlog{Oldest: notEpoch(row.Oldest), Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, DaysAhead: row.DaysAhead}
+	if !b.Oldest.IsZero() {
+		b.Age = max(0, time.Since(b.Oldest).Seconds())
+	}
+	return b, nil
 }

@@ -150,7 +150,7 @@ func TestListBlocked(t *testing.T) {
 		t.Errorf("ListBlocked(1) = %+v, %v, want one", got, err)
 	}
 	backlog, err := l.Measure(t.Context(), 2)
-	wantBacklog := store.Backlog{Pending: 2, Blocked: 2, Parked: 1}
+	wantBacklog := store.Backlog{Pending: 2, Blocked: 2, Parked: 1, DaysAhead: 7}
 	if diff := cmp.Diff(wantBacklog, backlog); diff != "" || err != nil {
 		t.Errorf("backlog (-want +got), %v:\n%s", err, diff)
 	}

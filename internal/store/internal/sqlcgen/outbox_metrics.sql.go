@@ -11,44 +11,44 @@ import (
 )
 
 const MeasureOutbox = `-- name: MeasureOutbox :one
-WITH lanes AS (
-	SELECT l.lane, l.floor_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
-)
 SELECT
 	coalesce((
-		SELECT min(head.occurred_at) FROM lanes l CROSS JOIN LATERAL (
+		SELECT min(head.occurred_at) FROM video_catalog.outbox_lanes l CROSS JOIN LATERAL (
 			SELECT p.occurred_at FROM video_catalog.outbox_pending p
 			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
 		) head
 	), 'epoch')::timestamptz AS oldest,
 	(SELECT count(*) FROM (
-		(SELECT 1 FROM lanes l CROSS JOIN LATERAL (
+		(SELECT 1 FROM video_catalog.outbox_lanes l CROSS JOIN LATERAL (
 			SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
 		) p)
 		UNION ALL
 		(SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1)
 		LIMIT $1
 	) counted)::bigint AS pending,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_blocked b ORDER BY b.lane, b.next_retry_at LIMIT $1
-	) counted)::bigint AS blocked,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM lanes l CROSS JOIN LATERAL (
-			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT $1
-		) b LIMIT $1
-	) counted)::bigint AS parked
+	stuck.blocked, stuck.parked,
+	coalesce((
+		SELECT max(substr(c.relname, 9))::date - (now() AT TIME ZONE 'UTC')::date FROM pg_catalog.pg_class c
+		WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
+	), 0)::bigint AS days_ahead
+FROM (
+	SELECT count(*) AS blocked, count(b.parked_at) AS parked
+	FROM (SELECT b.parked_at FROM video_catalog.outbox_blocked b ORDER BY b.lane, b.next_retry_at LIMIT $1) b
+) stuck
 `
 
 type MeasureOutboxRow struct {
-	Oldest  time.Time
-	Pending int64
-	Blocked int64
-	Parked  int64
+	Oldest    time.Time
+	Pending   int64
+	Blocked   int64
+	Parked    int64
+	DaysAhead int64
 }
 
 // Measures the backlog without reading all of it. It returns when the oldest event in a lane happened; the epoch means none.
 // Events that are published again do not count for that: they happened long ago, and are not late. It counts events that are
-// pending or deferred, blocked aggregates and parked aggregates, each up to max_counted.
+// pending or deferred, and blocked aggregates, each up to max_counted, how many of these aggregates are parked, and the
+// future days that have their partition.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
 	var i MeasureOutboxRow
@@ -57,20 +57,7 @@ func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureO
 		&i.Pending,
 		&i.Blocked,
 		&i.Parked,
+		&i.DaysAhead,
 	)
 	return i, err
-}
-
-const MeasurePartitions = `-- name: MeasurePartitions :one
-SELECT coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead
-FROM pg_catalog.pg_class c
-WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
-`
-
-// Returns how many future days have their partition.
-func (q *Queries) MeasurePartitions(ctx context.Context) (int32, error) {
-	row := q.db.QueryRow(ctx, MeasurePartitions)
-	var days_ahead int32
-	err := row.Scan(&days_ahead)
-	return days_ahead, err
 }

@@ -180,20 +180,18 @@ SET mark_seq = seen.settled_seq,
 FROM seen JOIN free USING (lane)
 WHERE l.lane = seen.lane;
 
--- name: UseOutboxIndexes :exec
+-- name: UseOutboxSettings :exec
 -- Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so no plan may depend on them:
 -- each statement on the outbox has one index to use, and scalar subqueries in place of joins and EXISTS, which may read a whole queue.
--- Without sequential scans a plan costs so much that JIT would compile it.
+-- Without sequential scans a plan costs so much that JIT would compile it. With async, a crash may lose the transaction. For a
+-- claim or a settlement that means publishing twice, never losing an event.
 SELECT set_config('enable_seqscan', 'off', true),
 	set_config('enable_bitmapscan', 'off', true),
 	set_config('enable_hashjoin', 'off', true),
 	set_config('enable_mergejoin', 'off', true),
 	set_config('jit', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true);
-
--- name: CommitOutboxAsync :exec
--- Losing a claim or a settlement in a crash means publishing twice, never losing an event.
-SELECT set_config('synchronous_commit', 'off', true);
+	set_config('plan_cache_mode', 'force_generic_plan', true),
+	CASE WHEN @async::bool THEN set_config('synchronous_commit', 'off', true) END;
 
 -- name: MaintainOutbox :exec
 -- Creates and drops partitions.

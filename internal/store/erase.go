@@ -18,7 +18,7 @@ import (
 // the purge is appended. A publisher that has claimed those events may still publish them.
 // The publisher keeps its lane until it settles, so the event of the purge is sent after them.
 func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate) error {
-	Queue(q.UseOutboxIndexes(ctx))
+	Queue(q.UseOutboxSettings(ctx, false))
 	lane := outbox.Lane(aggregate)
 	floor, err := q.LockOutboxLane(ctx, lane)
 	if err != nil {

@@ -56,8 +56,7 @@ func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, max
 	}
 	maxDeferred := (maxEvents + 1) / 2
 	err := inTx(ctx, o.pool, "store.ClaimEvents", func(ctx context.Context, q *sqlcgen.Queries) error {
-		Queue(q.UseOutboxIndexes(ctx))
-		Queue(q.CommitOutboxAsync(ctx))
+		Queue(q.UseOutboxSettings(ctx, true))
 		lease, err := q.LeaseLane(ctx, sqlcgen.LeaseLaneParams{Token: claim.Token, LeaseFor: leaseFor, FirstLane: first, LastLane: last})
 		if err != nil {
 			return err
@@ -126,8 +125,7 @@ func unblock(events []outbox.Claimed, maxDeferred int, maxBytes int64) {
 // SettleClaim implements outbox.Store.
 func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held bool, err error) {
 	err = inTx(ctx, o.pool, "store.SettleClaim", func(ctx context.Context, q *sqlcgen.Queries) error {
-		Queue(q.UseOutboxIndexes(ctx))
-		Queue(q.CommitOutboxAsync(ctx))
+		Queue(q.UseOutboxSettings(ctx, true))
 		if held, err = q.ReleaseLane(ctx, s.Tail, s.Lane, s.Token); err == nil {
 			settle(ctx, q, s)
 		}
@@ -168,8 +166,7 @@ func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) {
 // or another long query runs, PostgreSQL keeps deleted rows, and a claim would read them.
 func (o *Outbox) RaiseFloors(ctx context.Context) error {
 	err := inTx(ctx, o.pool, "store.RaiseFloors", func(ctx context.Context, q *sqlcgen.Queries) error {
-		Queue(q.UseOutboxIndexes(ctx))
-		Queue(q.CommitOutboxAsync(ctx))
+		Queue(q.UseOutboxSettings(ctx, true))
 		Queue(q.RaiseFloors(ctx))
 		return nil
 	})
@@ -196,6 +193,8 @@ func (o *Outbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRow
 	return n, wrap(err, "prune audit")
 }
 
-// UseOutboxIndexes makes PostgreSQL use indexes for the rest of a transaction that reads the
+// UseOutboxSettings makes PostgreSQL use indexes for the rest of a transaction that reads the
 // outbox: the statistics of a queue are always wrong.
-func UseOutboxIndexes(ctx context.Context, tx Tx) { Queue(sqlcgen.New(tx).UseOutboxIndexes(ctx)) }
+func UseOutboxSettings(ctx context.Context, tx Tx) {
+	Queue(sqlcgen.New(tx).UseOutboxSettings(ctx, false))
+}

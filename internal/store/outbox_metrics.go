@@ -71,7 +71,7 @@ type Backlog struct {
 func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	var row sqlcgen.MeasureOutboxRow
 	err := inTx(ctx, o.pool, "store.Measure", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
-		Queue(q.UseOutboxIndexes(ctx))
+		Queue(q.UseOutboxSettings(ctx, false))
 		row, err = q.MeasureOutbox(ctx, limit(maxCounted))
 		return err
 	})

@@ -43,7 +43,7 @@ type sides struct {
 // inTx runs queries in one transaction on the command side.
 func (s *sides) inTx(ctx context.Context, name string, fn func(context.Context, *sqlcgen.Queries) error) error {
 	return store.InTx(ctx, s.commands, name, func(ctx context.Context, tx store.Tx) error {
-		store.UseOutboxIndexes(ctx, tx)
+		store.UseOutboxSettings(ctx, tx)
 		return fn(ctx, sqlcgen.New(tx))
 	})
 }

@@ -193,7 +193,7 @@ func (b backfill) waitForRoom(ctx context.Context, atMost, done int64) error {
 func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err error) {
 	err = store.InTx(ctx, b.pool, "replay.CountPending", func(ctx context.Context, tx store.Tx) (err error) {
 		q := sqlcgen.New(tx)
-		store.UseOutboxIndexes(ctx, tx)
+		store.UseOutboxSettings(ctx, tx)
 		n, err = q.CountPending(ctx, int32(maxCounted)) //nolint:gosec // a constant
 		return err
 	})
@@ -203,7 +203,7 @@ func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err e
 // count counts the aggregates of the next page behind after.
 func (b backfill) count(ctx context.Context, after uuid.UUID) (p page, err error) {
 	err = store.InTx(ctx, b.pool, "replay.CountAggregates", func(ctx context.Context, tx store.Tx) error {
-		store.UseOutboxIndexes(ctx, tx)
+		store.UseOutboxSettings(ctx, tx)
 		ids, err := b.next(ctx, sqlcgen.New(tx), after, uuid.Max, countRows)
 		p = pageOf(ids, after, countRows)
 		return err
@@ -235,7 +235,7 @@ func (b backfill) append(ctx context.Context, after, until uuid.UUID, maxRows in
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTimeout)
 	defer cancel()
 	err = store.InTx(ctx, b.pool, "replay.AppendSnapshots", func(ctx context.Context, tx store.Tx) error {
-		store.UseOutboxIndexes(ctx, tx)
+		store.UseOutboxSettings(ctx, tx)
 		q := sqlcgen.New(tx)
 		ids, err := b.next(ctx, q, after, until, maxRows)
 		if p = pageOf(ids, after, maxRows); err != nil || len(ids) == 0 {

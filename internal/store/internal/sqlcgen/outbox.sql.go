@@ -104,16 +104,6 @@ func (q *Queries) BlockAggregate(ctx context.Context, arg BlockAggregateParams) 
 	return err
 }
 
-const CommitOutboxAsync = `-- name: CommitOutboxAsync :exec
-SELECT set_config('synchronous_commit', 'off', true)
-`
-
-// Losing a claim or a settlement in a crash means publishing twice, never losing an event.
-func (q *Queries) CommitOutboxAsync(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, CommitOutboxAsync)
-	return err
-}
-
 const DeferEvents = `-- name: DeferEvents :exec
 WITH gone AS (
 	DELETE FROM video_catalog.outbox_pending p
@@ -484,19 +474,21 @@ func (q *Queries) ResumeAggregate(ctx context.Context, aggregateType string, agg
 	return err
 }
 
-const UseOutboxIndexes = `-- name: UseOutboxIndexes :exec
+const UseOutboxSettings = `-- name: UseOutboxSettings :exec
 SELECT set_config('enable_seqscan', 'off', true),
 	set_config('enable_bitmapscan', 'off', true),
 	set_config('enable_hashjoin', 'off', true),
 	set_config('enable_mergejoin', 'off', true),
 	set_config('jit', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true)
+	set_config('plan_cache_mode', 'force_generic_plan', true),
+	CASE WHEN $1::bool THEN set_config('synchronous_commit', 'off', true) END
 `
 
 // Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so no plan may depend on them:
 // each statement on the outbox has one index to use, and scalar subqueries in place of joins and EXISTS, which may read a whole queue.
-// Without sequential scans a plan costs so much that JIT would compile it.
-func (q *Queries) UseOutboxIndexes(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, UseOutboxIndexes)
+// Without sequential scans a plan costs so much that JIT would compile it. With async, a crash may lose the transaction. For a
+// claim or a settlement that means publishing twice, never losing an event.
+func (q *Queries) UseOutboxSettings(ctx context.Context, async bool) error {
+	_, err := q.db.Exec(ctx, UseOutboxSettings, async)
 	return err
 }

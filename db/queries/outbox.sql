@@ -17,10 +17,9 @@ SELECT @lane::smallint, id, aggregate_type, aggregate_id, event_type, version, s
 FROM event;
 
 -- name: LeaseLane :one
--- Of the lanes from first_lane to last_lane, takes the lease of the free one with work that was served longest ago, by the clock
--- of the database. Work is a pending event or an aggregate that is due. A lease that ends in more than twice its duration was
--- taken before the clock was set back. The search for work starts behind settled_seq, because the last settlements
--- have deleted the rows before it. See outbox_lanes in db/migrations/00002_outbox.sql for the columns.
+-- Takes the lease of one free lane with work, the one served longest ago. Work is a pending event after settled_seq, an
+-- aggregate that is due, or an event up to settled_seq that committed late. A lease that ends in more than twice its duration
+-- is from before the clock was set back, so its lane is free. See outbox_lanes in db/migrations/00002_outbox.sql.
 UPDATE video_catalog.outbox_lanes
 SET token = @token, leased_until = clock_timestamp() + @lease_for::interval
 WHERE lane = (
@@ -36,13 +35,13 @@ WHERE lane = (
 	LIMIT 1
 	FOR UPDATE SKIP LOCKED
 )
-RETURNING lane, floor_seq, coalesce((
-	SELECT true FROM video_catalog.outbox_blocked b
-	WHERE b.lane = outbox_lanes.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1
-), false)::bool AS due;
+RETURNING lane, floor_seq, ((
+	SELECT true FROM video_catalog.outbox_blocked b WHERE b.lane = outbox_lanes.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1
+) IS NOT NULL)::bool AS due;
 
 -- name: EndBlocks :exec
--- Ends the block of aggregates that are due and have nothing deferred. The caller has the lease of the lane.
+-- Ends the block of aggregates that are due and have nothing deferred. Such a row is left by a skip of the last deferred
+-- event. The caller has the lease of the lane.
 DELETE FROM video_catalog.outbox_blocked b
 WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
 	SELECT true FROM video_catalog.outbox_deferred d
@@ -52,8 +51,8 @@ WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
 
 -- name: ReadDeferred :many
 -- Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
--- first. Of an aggregate with attempts it returns only the head, because the broker refuses a whole request that has one bad
--- message. The last event is the one with which the payloads reach max_bytes.
+-- first. Of an aggregate whose head was refused before it returns only the head, because the broker refuses a whole request
+-- that has one bad message. The last event is the one with which the payloads reach max_bytes.
 SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,
 	d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, false AS blocked
 FROM (
@@ -80,7 +79,7 @@ WHERE d.bytes_before < @max_bytes::bigint;
 -- name: ReadPending :many
 -- Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
 -- which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
--- the aggregate is blocked. The query is a statement of its own: its snapshot must be newer than the lock of the lane.
+-- the aggregate is blocked. Run it after LeaseLane, not within it: its snapshot must be newer than that lock.
 WITH span AS MATERIALIZED (
 	SELECT min(p.seq) AS head, coalesce(min(p.seq) FILTER (WHERE p.bytes >= @max_bytes::bigint), max(p.seq)) AS tail
 	FROM (
@@ -94,7 +93,7 @@ WITH span AS MATERIALIZED (
 SELECT p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at,
 	p.traceparent, p.repeat, p.causation_id, p.correlation_id, 0 AS attempts, ((
 		SELECT true FROM video_catalog.outbox_blocked b WHERE b.lane = @lane ORDER BY b.next_retry_at LIMIT 1
-	) IS NOT NULL AND (
+	) IS NOT NULL AND ( -- no lookup per row while nothing of the lane is blocked
 		SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
 	) IS NOT NULL)::bool AS blocked
 FROM video_catalog.outbox_pending p

@@ -31,9 +31,7 @@ func NewOutbox(pool *pgxpool.Pool) *Outbox {
 }
 
 // appendEvent appends an event to the outbox, in the transaction that changes its
-// aggregate. It must come last in that transaction, after the row of the aggregate is
-// inserted or locked: events are published in the order in which they were appended. The event
-// has the trace of ctx.
+// aggregate. It must come last: see AppendOutbox. The event has the trace of ctx.
 func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) {
 	Queue(q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,

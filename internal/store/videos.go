@@ -86,8 +86,9 @@ func (*Videos) Lock(ctx context.Context, tx Tx, ids []uuid.UUID, free bool) (map
 	return locked, err
 }
 
-// recordVideo writes a video and its event in the caller's transaction. No other code writes
-// videos, so a crash leaves both or neither.
+// recordVideo writes a video and its event in the caller's transaction, which leaves both or
+// neither. No other function writes videos: see internal/archtest. The statements of Queue go
+// out with the COMMIT, which returns their errors.
 func recordVideo(ctx context.Context, tx Tx, e *domain.VideoEvent) error {
 	q := sqlcgen.New(tx)
 	message, err := event.EncodeVideo(e)
@@ -127,7 +128,7 @@ func recordVideo(ctx context.Context, tx Tx, e *domain.VideoEvent) error {
 			PublishTime: optional(v.PublishTime), PurgeTime: optional(v.PurgeTime),
 		}))
 	}
-	appendEvent(ctx, q, message) // last: the row is locked, so events are appended in the order of versions
+	appendEvent(ctx, q, message) // last: see AppendOutbox
 	return nil
 }
 
@@ -175,6 +176,8 @@ func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
 		PublishTime: timeOf(row.PublishTime), PurgeTime: timeOf(row.PurgeTime),
 	}
 }
+
+// The query side: how projectRows identifies, reads and writes the row of a video. See Catalog.Project.
 
 func projectedVideo(e domain.VideoEvent) projected {
 	return projected{aggregate: e.Video.ID, event: e.ID, version: e.Video.Version, purged: e.Video.Purged()}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -134,4 +135,11 @@ func notFound(err error, what string, id uuid.UUID) error {
 		return problem.Errorf(problem.NotFound, "%s %q does not exist", what, id)
 	}
 	return err
+}
+
+// PruneRequests deletes at most maxRows requests that are older than olderThan, by the
+// clock of the database. It returns how many.
+func (o *Outbox) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := o.queries.PruneRequests(ctx, olderThan, limit(maxRows))
+	return n, wrap(err, "prune requests")
 }

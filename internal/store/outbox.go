@@ -177,20 +177,6 @@ func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration
 	return wrap(o.queries.MaintainOutbox(ctx, limit(daysAhead), keep), "maintain outbox")
 }
 
-// PruneRequests deletes at most maxRows requests that are older than olderThan, by the
-// clock of the database. It returns how many.
-func (o *Outbox) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := o.queries.PruneRequests(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune requests")
-}
-
-// PruneAudit deletes at most maxRows entries that are older than olderThan, by the clock of
-// the database, and returns how many. It never deletes an entry of the last 30 days.
-func (o *Outbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := o.queries.PruneCommandAudit(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune audit")
-}
-
 // UseOutboxSettings makes PostgreSQL use indexes for the rest of a transaction that reads the
 // outbox: the statistics of a queue are always wrong.
 func UseOutboxSettings(ctx context.Context, tx Tx) {

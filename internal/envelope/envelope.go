@@ -111,3 +111,113 @@ func (e *DecodeError) Unwrap() error { return e.Err }
 func Undecodable(format string, args ...any) error {
 	return &DecodeError{Reason: fmt.Sprintf(format, args...)}
 }
+
+// Cause says which event led to another one, through a reaction or a timer.
+type Cause struct {
+	// CausationID is the id of the event that directly led to this one.
+	CausationID uuid.UUID
+	// CorrelationID is the id of the first event of the chain. All events of a chain have
+	// it, except the first.
+	CorrelationID uuid.UUID
+}
+
+// CauseOfNext returns the cause of an event that m leads to.
+func (m Message) CauseOfNext() Cause {
+	cause := Cause{CausationID: m.ID, CorrelationID: m.Cause.CorrelationID}
+	if cause.CorrelationID == uuid.Nil {
+		cause.CorrelationID = m.ID
+	}
+	return cause
+}
+
+// causeOf reads a cause from the attributes of a message. A malformed id counts as absent,
+// because no event must be lost for it.
+func causeOf(attributes map[string]string) Cause {
+	var cause Cause
+	var err error
+	if cause.CausationID, err = uuid.Parse(attributes[AttrCausationID]); err != nil {
+		return Cause{}
+	}
+	if cause.CorrelationID, err = uuid.Parse(attributes[AttrCorrelationID]); err != nil {
+		return Cause{}
+	}
+	return cause
+}
+
+// Parse reads the envelope of a Pub/Sub message from its attributes. data is the payload,
+// which Parse does not read. If an attribute is missing or malformed, it returns a
+// *DecodeError that names the attribute. Only traceparent, repeat, causation_id and
+// correlation_id may be missing or wrong: no event must be lost because of them. Other
+// attributes are ignored.
+func Parse(attributes map[string]string, data []byte) (Message, error) {
+	for _, name := range []string{AttrEventID, AttrEventType, AttrAggregateType, AttrAggregateID, AttrVersion, AttrSchemaVersion, AttrOccurredAt} {
+		if attributes[name] == "" {
+			return Message{}, Undecodable("attribute %s is missing", name)
+		}
+	}
+	m := Message{
+		AggregateType: attributes[AttrAggregateType], AggregateID: attributes[AttrAggregateID], Type: attributes[AttrEventType],
+		Payload: data, Traceparent: attributes[AttrTraceparent], Repeat: attributes[AttrRepeat], Cause: causeOf(attributes),
+	}
+	var err error
+	if m.ID, err = uuid.Parse(attributes[AttrEventID]); err != nil {
+		return Message{}, malformed(attributes, AttrEventID, "a UUID")
+	}
+	if m.Version, err = strconv.ParseInt(attributes[AttrVersion], 10, 64); err != nil || m.Version < 1 || m.Version > MaxVersion {
+		return Message{}, malformed(attributes, AttrVersion, "a number from 1 to "+strconv.FormatInt(MaxVersion, 10))
+	}
+	schema, err := strconv.ParseInt(attributes[AttrSchemaVersion], 10, 32)
+	if err != nil || schema < 1 {
+		return Message{}, malformed(attributes, AttrSchemaVersion, "a number from 1")
+	}
+	m.SchemaVersion = int32(schema)
+	if m.OccurredAt, err = time.Parse(time.RFC3339Nano, attributes[AttrOccurredAt]); err != nil {
+		return Message{}, malformed(attributes, AttrOccurredAt, "an RFC 3339 time")
+	}
+	m.OccurredAt = m.OccurredAt.UTC()
+	return m, nil
+}
+
+func malformed(attributes map[string]string, name, want string) error {
+	return Undecodable("attribute %s is %q, want %s", name, attributes[name], want)
+}
+
+// The limits of Pub/Sub (https://cloud.google.com/pubsub/quotas#resource_limits). An event
+// beyond them would stay in the outbox and block its aggregate for ever. So it is refused
+// before it is committed.
+const (
+	// MaxMessageBytes is the largest size of a message, with its ordering key and attributes.
+	// A publish request with one message may have 10,000,000 bytes. A thousand of them are
+	// for the name of the topic and the framing.
+	MaxMessageBytes        = 10_000_000 - 1_000
+	maxOrderingKeyBytes    = 1024
+	maxAttributeValueBytes = 1024
+)
+
+// CheckLimits returns an error if Pub/Sub, or every consumer, would refuse the message. The
+// error is meant for the caller of the command.
+func (m Message) CheckLimits() error {
+	if len(m.AggregateID) > maxOrderingKeyBytes {
+		return fmt.Errorf("the event's ordering key has %d bytes, at most %d can be published", len(m.AggregateID), maxOrderingKeyBytes)
+	}
+	if m.Version > MaxVersion {
+		return fmt.Errorf("the event has version %d, at most %d can be published", m.Version, int64(MaxVersion))
+	}
+	size := len(m.Payload) + len(m.AggregateID)
+	if m.Traceparent == "" { // the publisher may add one
+		size += len(AttrTraceparent) + traceparentBytes
+	}
+	if m.Repeat == "" { // it may be published again
+		size += len(AttrRepeat) + len(RepeatSnapshot)
+	}
+	for name, value := range m.Attributes() {
+		if len(value) > maxAttributeValueBytes {
+			return fmt.Errorf("the event's attribute %s has %d bytes, at most %d can be published", name, len(value), maxAttributeValueBytes)
+		}
+		size += len(name) + len(value)
+	}
+	if size > MaxMessageBytes {
+		return fmt.Errorf("the event has %d bytes, at most %d can be published", size, MaxMessageBytes)
+	}
+	return nil
+}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -46,14 +45,6 @@ type videoService struct {
 }
 
 func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateVideoRequest) (*videov1.Video, error) {
-	id, err := s.newID()
-	if err != nil {
-		return nil, fmt.Errorf("make id: %w", err)
-	}
-	stamp, err := s.stamp(ctx)
-	if err != nil {
-		return nil, err
-	}
 	requestID, err := parseRequestID(request.GetRequestId())
 	if err != nil {
 		return nil, err
@@ -66,7 +57,7 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	if err != nil {
 		return nil, err
 	}
-	event, err := domain.CreateVideo(id, details, stamp)
+	event, err := domain.CreateVideo(s.newID(), details, s.stamp(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -147,11 +138,7 @@ func (s *videoService) change(ctx context.Context, field, name string, decision 
 	if err != nil {
 		return nil, err
 	}
-	stamp, err := s.stamp(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return toVideo(s.store.ChangeVideo(ctx, id, decision(stamp)))
+	return toVideo(s.store.ChangeVideo(ctx, id, decision(s.stamp(ctx))))
 }
 
 func videoCursorOf(v domain.Video) domain.VideoCursor {

@@ -55,10 +55,10 @@ func TestVideoServiceStampsEvents(t *testing.T) {
 	store := newFakeStore()
 	ids := []uuid.UUID{uuid.MustParse("0191d000-0000-7000-8000-000000000001"), uuid.MustParse("0191d000-0000-7000-8000-000000000002")}
 	now := time.Date(2026, 11, 21, 10, 0, 0, 123_456_789, time.FixedZone("CET", 3600))
-	service := &videoService{store: store, origin: origin{now: func() time.Time { return now }, newID: func() (uuid.UUID, error) {
+	service := &videoService{store: store, origin: origin{now: func() time.Time { return now }, newID: func() uuid.UUID {
 		id := ids[0]
 		ids = ids[1:]
-		return id, nil
+		return id
 	}}}
 	got, err := service.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
 	if err != nil {

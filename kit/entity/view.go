@@ -397,7 +397,7 @@ func (e entity) Imports(layer string) []string {
 			"", ours + "internal/domain", ours + "internal/envelope",
 		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/store/internal/sqlcgen"}, list(len(e.Timers) > 0, ours+"options/reactions/timers"))...)
 	default: // server
-		return quoted(slices.Concat([]string{"context"}, list(!e.Replica(), "fmt"), list(e.Filter() != "" && !e.Replica(), "text/scanner"), []string{
+		return quoted(slices.Concat([]string{"context"}, list(e.Filter() != "" && !e.Replica(), "text/scanner"), []string{
 			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",
 			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/port",
 		})...)

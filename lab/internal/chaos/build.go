@@ -81,8 +81,8 @@ func goBuild(ctx context.Context, dir, to string, flags ...string) error {
 // jumps, and with failpoints in front of them. The service has neither, so no deployed
 // build can be told to die or to lie about the time.
 var seams = []seam{
-	{"internal/server/origin.go", "now: time.Now, newID: uuid.NewV7}", "now: func() time.Time { return failpoint.Jumped(time.Now()) }, " +
-		"newID: func() (uuid.UUID, error) { return failpoint.JumpedID(uuid.NewV7()) }}"},
+	{"internal/server/server.go", "now: time.Now, newID: newUUIDv7}", "now: func() time.Time { return failpoint.Jumped(time.Now()) }, " +
+		"newID: func() uuid.UUID { return failpoint.JumpedID(newUUIDv7()) }}"},
 	hit("internal/outbox/pass.go", "receipts := p.publish(", failpoint.OutboxClaimed),
 	hit("internal/outbox/pass.go", "result, settlement := p.collect(", failpoint.OutboxHanded),
 	hit("internal/outbox/pass.go", "held, err := p.settle(", failpoint.OutboxPublished),

@@ -18,12 +18,12 @@ var clockFile = os.Getenv("FAILPOINT_CLOCK_FILE")
 func Jumped(now time.Time) time.Time { return now.Add(jump()) }
 
 // JumpedID returns a UUIDv7 as if it were made at the time of the wrong wall clock.
-func JumpedID(id uuid.UUID, err error) (uuid.UUID, error) {
+func JumpedID(id uuid.UUID) uuid.UUID {
 	milliseconds := int64(binary.BigEndian.Uint64(id[:8])>>16) + jump().Milliseconds()
 	var shifted [8]byte
 	binary.BigEndian.PutUint64(shifted[:], uint64(milliseconds)<<16) //nolint:gosec // of this century
 	copy(id[:6], shifted[:6])
-	return id, err
+	return id
 }
 
 func jump() time.Duration {

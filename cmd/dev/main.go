@@ -23,3 +23,11 @@ func config() dev.Config {
 		Try:    []string{`curl -s http://HOST/v1/videos -d '{"title": "Ran"}'`, "curl -s http://HOST/v1/videos"},
 	}
 }
+
+// parts returns the programs beside the server, each in the file of its name. To remove one, delete its file and its line here.
+func parts() []dev.Part {
+	return []dev.Part{
+		console(),
+		observe(),
+	}
+}

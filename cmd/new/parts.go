@@ -47,7 +47,7 @@ const (
 // A part or an option can have a program of cmd/dev: the files of its name there, and its line in devList.
 const (
 	devDir  = "cmd/dev"
-	devList = "cmd/dev/parts.go"
+	devList = "cmd/dev/main.go"
 )
 
 // optionNames returns the names of the options.

@@ -215,7 +215,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
 	known := map[string]bool{} // for example "projection repair # #", and "projection repair --all"
-	help := read(t, root+"/internal/app/help.go")
+	help := read(t, root+"/internal/app/commands.go")
 	options, _ := filepath.Glob(root + "/options/*/*.go") // the pattern is right
 	for _, path := range options {
 		help += read(t, path)

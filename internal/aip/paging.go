@@ -1,7 +1,15 @@
 package aip
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"regexp"
+
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"example.com/videocatalog/internal/problem"
 )
@@ -56,4 +64,72 @@ func PageOf[C, T any, M proto.Message](p Pager[C], items []T, more bool, toProto
 		next, err = p.tokens.Encode(cursor(items[len(items)-1]))
 	}
 	return page, next, err
+}
+
+// tokenFormat is part of the checksum of every token, so that a token in an older
+// format is rejected.
+const tokenFormat = 3
+
+// sumBytes is the length of the checksum of a token.
+const sumBytes = 8
+
+// nul matches a NUL in JSON, which PostgreSQL does not store.
+var nul = regexp.MustCompile(`(^|[^\\])(\\\\)*\\u0000`)
+
+// Tokens encodes and decodes cursors that the client carries for us, such as
+// page tokens. A token is a checksum and the JSON of a cursor, in base64. The
+// checksum finds mistakes: a token that is cut, or used with another request. It is
+// no protection, and needs none: a cursor has only values that its client may read.
+type Tokens struct {
+	field string // the request field that holds the token
+	seed  []byte // the request that the token is valid for
+}
+
+// NewTokens returns the tokens of a request. Between two calls only the token
+// field and page_size may change.
+func NewTokens(request proto.Message, field protoreflect.Name) (Tokens, error) {
+	rest := proto.Clone(request).ProtoReflect()
+	for _, name := range []protoreflect.Name{field, "page_size"} {
+		if fd := rest.Descriptor().Fields().ByName(name); fd != nil {
+			rest.Clear(fd)
+		}
+	}
+	seed := fmt.Appendf(nil, "%d %s ", tokenFormat, rest.Descriptor().FullName())
+	seed, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(seed, rest.Interface())
+	if err != nil {
+		return Tokens{}, fmt.Errorf("marshal request: %w", err)
+	}
+	return Tokens{field: string(field), seed: seed}, nil
+}
+
+// Encode returns the token of a cursor.
+func (t Tokens) Encode(cursor any) (string, error) {
+	text, err := json.Marshal(cursor)
+	if err != nil {
+		return "", fmt.Errorf("marshal cursor: %w", err)
+	}
+	return base64.RawURLEncoding.EncodeToString(append(t.sum(text), text...)), nil
+}
+
+// Decode reads the cursor of a token. A token of another request is
+// problem.Invalid.
+func (t Tokens) Decode(token string, cursor any) error {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil || len(raw) < sumBytes {
+		return t.invalid()
+	}
+	sum, text := raw[:sumBytes], raw[sumBytes:]
+	if !bytes.Equal(sum, t.sum(text)) || nul.Match(text) || json.Unmarshal(text, cursor) != nil {
+		return t.invalid()
+	}
+	return nil
+}
+
+func (t Tokens) sum(text []byte) []byte {
+	sum := sha256.Sum256(append(bytes.Clone(t.seed), text...))
+	return sum[:sumBytes]
+}
+
+func (t Tokens) invalid() error {
+	return problem.InvalidField(t.field, "is not from this request: send the token of the last response, and change nothing else")
 }

@@ -11,7 +11,10 @@ import (
 	"net/http"
 	"os"
 
+	"github.com/exaring/otelpgx"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
@@ -119,4 +122,18 @@ func (t *Telemetry) Close(ctx context.Context) error {
 		errs = append(errs, end(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// QueryTracer returns a tracer for pgx, or nil if tracing and metrics are off.
+func (t *Telemetry) QueryTracer() pgx.QueryTracer {
+	if t.Tracing == nil && t.Metrics == nil {
+		return nil
+	}
+	return otelpgx.NewTracer(otelpgx.WithTracerProvider(t.Tracing), otelpgx.WithMeterProvider(t.Metrics), otelpgx.WithDisableConnectionDetailsInAttributes())
+}
+
+// ObservePool adds metrics of a connection pool, labeled with name. Metrics must be on.
+func (t *Telemetry) ObservePool(pool *pgxpool.Pool, name string) error {
+	return otelpgx.RecordStats(pool, otelpgx.WithStatsMeterProvider(t.Metrics),
+		otelpgx.WithStatsAttributes(attribute.String("db.client.connection.pool.name", name)))
 }

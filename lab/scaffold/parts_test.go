@@ -110,7 +110,7 @@ func removeOption(t *testing.T, service, name string) {
 	clone.Run(t, service, "rm", "-r", "options/"+name)
 	clone.Run(t, service, "sed", "-i", `/options\/`+name+`"$/d; /^\t\t`+name+`\./d`, "cmd/server/parts.go")
 	clone.Run(t, service, "rm", "-f", "cmd/dev/"+name+".go")
-	clone.Run(t, service, "sed", "-i", `/^\t\t`+name+`(),$/d`, "cmd/dev/parts.go")
+	clone.Run(t, service, "sed", "-i", `/^\t\t`+name+`(),$/d`, "cmd/dev/main.go")
 	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32")
 	clone.Run(t, service, "go", "vet", "./...")
 	clone.Run(t, service, "git", "reset", "--quiet", "--hard")

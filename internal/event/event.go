@@ -78,6 +78,17 @@ func checkEnvelope(m envelope.Message, id, aggregateID uuid.UUID, version int64)
 	return nil
 }
 
+// typeOf returns the type of an event: the name of the message in the oneof type of its payload.
+// It is empty for a snapshot, and for a type that this build does not know.
+func typeOf(payload proto.Message) domain.EventType {
+	m := payload.ProtoReflect()
+	field := m.WhichOneof(m.Descriptor().Oneofs().ByName("type"))
+	if field == nil {
+		return ""
+	}
+	return domain.EventType(field.Message().Name())
+}
+
 // unixMilli writes the zero time as 0. envelope.Reader.Time reads it back.
 func unixMilli(t time.Time) int64 {
 	if t.IsZero() {

@@ -113,33 +113,14 @@ func DecodeVideo(m envelope.Message) (domain.VideoEvent, error) {
 			PublishTime: r.Time("publish_time_ms", snapshot.GetPublishTimeMs()),
 			PurgeTime:   r.Time("purge_time_ms", snapshot.GetPurgeTimeMs()),
 		},
-		OccurredAt: r.Time("occurred_at_ms", pb.GetOccurredAtMs()),
+		OccurredAt:    r.Time("occurred_at_ms", pb.GetOccurredAtMs()),
+		Type:          typeOf(&pb),
+		ChangedFields: pb.GetUpdated().GetChangedFields(),
 	}
-	e.Type, e.ChangedFields = typeOfVideoEvent(&pb)
 	if err := r.Err(); err != nil {
 		return domain.VideoEvent{}, err
 	}
 	return e, checkEnvelope(m, e.ID, e.Video.ID, e.Video.Version)
-}
-
-func typeOfVideoEvent(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
-	switch of := pb.GetType().(type) {
-	case *videov1.VideoEvent_Created:
-		return domain.VideoCreated, nil
-	case *videov1.VideoEvent_Updated:
-		return domain.VideoUpdated, of.Updated.GetChangedFields()
-	case *videov1.VideoEvent_Deleted:
-		return domain.VideoDeleted, nil
-	case *videov1.VideoEvent_Undeleted:
-		return domain.VideoUndeleted, nil
-	case *videov1.VideoEvent_Published:
-		return domain.VideoPublished, nil
-	case *videov1.VideoEvent_Unpublished:
-		return domain.VideoUnpublished, nil
-	case *videov1.VideoEvent_Purged:
-		return domain.VideoPurged, nil
-	}
-	return "", nil
 }
 
 var videoStates = map[domain.VideoState]videov1.VideoEvent_State{

@@ -36,15 +36,6 @@ func ContinueTrace(ctx context.Context, traceparent string) (continued context.C
 	return continued, true
 }
 
-// InTrace returns ctx in the trace of a traceparent, sampled or not; ctx itself if it has
-// none.
-func InTrace(ctx context.Context, traceparent string) context.Context {
-	if traceparent == "" {
-		return ctx
-	}
-	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{AttrTraceparent: traceparent})
-}
-
 // looksSampled checks the sampled bit, the last bit of the flags. It saves the parsing of
 // unsampled traceparents, which nearly every event has.
 func looksSampled(traceparent string) bool {
@@ -53,13 +44,4 @@ func looksSampled(traceparent string) bool {
 	}
 	last := traceparent[traceparentBytes-1]
 	return last >= '0' && last <= '9' && last%2 == 1 || last >= 'a' && last <= 'f' && last%2 == 0
-}
-
-// TraceID returns the id of the trace in a traceparent; empty if there is none.
-func TraceID(traceparent string) string {
-	at := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{AttrTraceparent: traceparent}))
-	if !at.HasTraceID() {
-		return ""
-	}
-	return at.TraceID().String()
 }

@@ -81,19 +81,3 @@ func TestNoTraceCostsNothing(t *testing.T) {
 		t.Errorf("got %g allocations, want 0", allocations)
 	}
 }
-
-// The id of a trace is found whether it is sampled or not, and only in a valid traceparent.
-func TestTraceID(t *testing.T) {
-	const id = "0af7651916cd43dd8448eb211c80319c"
-	for traceparent, want := range map[string]string{
-		"00-" + id + "-b7ad6b7169203331-01": id,
-		"00-" + id + "-b7ad6b7169203331-00": id,
-		"00-" + id + "-b7ad6b71692033-01":   "",
-		id:                                  "",
-		"":                                  "",
-	} {
-		if got := envelope.TraceID(traceparent); got != want {
-			t.Errorf("TraceID(%q) = %q, want %q", traceparent, got, want)
-		}
-	}
-}

@@ -2,10 +2,16 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"html/template"
 	"strconv"
 	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"example.com/videocatalog/internal/envelope"
 )
 
 // functions has the functions that templates call.
@@ -112,4 +118,13 @@ func cut(text string) string {
 		return string(runes[:most]) + "…"
 	}
 	return text
+}
+
+// traceIn returns the id of the trace in a traceparent; empty if there is none.
+func traceIn(traceparent string) string {
+	at := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{envelope.AttrTraceparent: traceparent}))
+	if !at.HasTraceID() {
+		return ""
+	}
+	return at.TraceID().String()
 }

@@ -318,7 +318,7 @@ func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEven
 	events := make([]event, len(rows))
 	for i, row := range rows {
 		events[i] = event{
-			ID: row.ID, Type: row.EventType, Version: row.Version, Time: row.OccurredAt.UTC(), TraceID: envelope.TraceID(row.Traceparent),
+			ID: row.ID, Type: row.EventType, Version: row.Version, Time: row.OccurredAt.UTC(), TraceID: traceIn(row.Traceparent),
 			Caller: store.Unescape(row.Caller), Cause: of(row.CausationID), First: of(row.CorrelationID),
 		}
 	}

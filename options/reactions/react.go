@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/propagation"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
@@ -93,7 +94,7 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 
 // handle lets the aggregates that an event concerns decide, and returns the ids of the changed ones.
 func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
-	ctx = envelope.InTrace(ctx, e.Message.Traceparent)
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{envelope.AttrTraceparent: e.Message.Traceparent}) // sampled or not
 	cause := domain.Cause(e.Message.CauseOfNext())
 	for _, id := range once(r.concerns(e.Event)) {
 		after, made, err := r.of.Decide(ctx, tx, id, states[id], func(before A) (*D, error) {

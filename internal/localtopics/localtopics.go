@@ -20,7 +20,6 @@ import (
 var (
 	Topic        = first.Name
 	Subscription = first.Subscription(first.Consumers[0])
-	DeadLetters  = first.DeadLetters(first.Consumers[0])
 )
 
 var first = func() names.Topic {

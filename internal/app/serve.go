@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
 	"example.com/videocatalog/api"
 	"example.com/videocatalog/internal/auth"
@@ -182,7 +181,6 @@ func (s *Service) addAPI(deps *port.Deps) error {
 	backend := Backend{
 		Commands: s.commands.calls, Queries: s.queries.calls, Wake: s.wake, Port: s.cfg.limits.Port,
 	}
-	var descs []*grpc.ServiceDesc
 	for _, r := range s.Registered {
 		if r.Services == nil {
 			continue
@@ -191,9 +189,7 @@ func (s *Service) addAPI(deps *port.Deps) error {
 		if err != nil {
 			return err
 		}
-		for _, service := range services {
-			deps.Services, descs = append(deps.Services, service), append(descs, service.Desc)
-		}
+		deps.Services = append(deps.Services, services...)
 	}
 	deps.Proxies = int(s.cfg.TrustedProxies)
 	if s.cfg.Auth == authOff {
@@ -203,7 +199,7 @@ func (s *Service) addAPI(deps *port.Deps) error {
 	for _, part := range s.cfg.program.Parts {
 		if part.NewChecker != nil && part.Name == s.cfg.Auth {
 			var err error
-			if gate.Checker, err = part.NewChecker(s, port.Methods(descs...)); err != nil {
+			if gate.Checker, err = part.NewChecker(s, port.Methods(deps.Services)); err != nil {
 				return UsageError(err)
 			}
 		}

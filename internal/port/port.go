@@ -164,10 +164,10 @@ func newGRPC(checks healthpb.HealthServer, options ...grpc.ServerOption) *grpc.S
 
 // Methods returns the names of all methods of a Server that has these services,
 // as package.Service/Method.
-func Methods(services ...*grpc.ServiceDesc) []string {
+func Methods(services []Service) []string {
 	s := newGRPC(healthpb.UnimplementedHealthServer{})
 	for _, service := range services {
-		s.RegisterService(service, nil)
+		s.RegisterService(service.Desc, nil)
 	}
 	return slices.Sorted(maps.Keys(streaming(s)))
 }

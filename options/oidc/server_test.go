@@ -224,7 +224,7 @@ func TestDocumentedPoliciesAreGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := port.Methods(&videov1.VideoService_ServiceDesc, &catalogv1.CatalogService_ServiceDesc)
+	all := port.Methods([]port.Service{{Desc: &videov1.VideoService_ServiceDesc}, {Desc: &catalogv1.CatalogService_ServiceDesc}})
 	seen := 0
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
 		seen++

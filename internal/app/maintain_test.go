@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"example.com/videocatalog/internal/server"
 )
 
 // A statement that hangs is given up after ten seconds, and tried again about a
@@ -43,13 +41,4 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 			t.Errorf("log tells %d failures, want 1:\n%s", got, log.String())
 		}
 	})
-}
-
-// A tombstone stays for as long as events may be delivered again, and then as long as a client may resume a watch.
-func TestTombstonesOutliveResumeTokens(t *testing.T) {
-	t.Parallel()
-	const inbox = 768 * time.Hour
-	if got, want := (config{InboxRetention: inbox}).tombstoneRetention(), 2*inbox+server.ResumeTokenAge; got != want {
-		t.Errorf("tombstones stay for %s, want %s", got, want)
-	}
 }

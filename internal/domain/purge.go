@@ -1,10 +1,6 @@
 package domain
 
-import (
-	"time"
-
-	"example.com/videocatalog/internal/problem"
-)
+import "example.com/videocatalog/internal/problem"
 
 // VideoPurged is the last event of a video.
 const VideoPurged EventType = "VideoPurged"
@@ -40,15 +36,4 @@ func PurgeVideo(expected int64, stamp Stamp) VideoDecision {
 // notFound is the error about a purged video.
 func (v Video) notFound() error {
 	return problem.Errorf(problem.NotFound, "video %q does not exist", v.ID)
-}
-
-// publishTime returns the publish time after an event at UpdateTime.
-func (v Video) publishTime(typ EventType) time.Time {
-	if typ == VideoPublished {
-		return v.UpdateTime
-	}
-	if typ == VideoUnpublished {
-		return time.Time{}
-	}
-	return v.PublishTime
 }

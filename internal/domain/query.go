@@ -6,6 +6,29 @@ import (
 	"github.com/google/uuid"
 )
 
+// VideoQuery selects a page of videos, the newest first.
+type VideoQuery struct {
+	// OldestFirst orders by create time, ascending instead of descending.
+	OldestFirst bool
+	// After is the last video of the previous page; nil on the first page.
+	After *VideoCursor
+	// Limit is the largest number of results; at least 1.
+	Limit int
+	// ShowDeleted includes deleted videos, but no purged ones.
+	ShowDeleted bool
+	// ShowPurged includes deleted and purged videos.
+	ShowPurged bool
+	// State and LanguageCode filter the results; empty: no filter.
+	State        VideoState
+	LanguageCode string
+}
+
+// VideoCursor is a position in a list of videos.
+type VideoCursor struct {
+	CreateTime time.Time
+	ID         uuid.UUID
+}
+
 // EntryQuery selects a page of the catalog.
 type EntryQuery struct {
 	// ByTitle orders by the bytes of the title, ascending, instead of by

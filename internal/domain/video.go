@@ -294,30 +294,12 @@ func (v Video) next(typ EventType, stamp Stamp) *VideoEvent {
 	}
 	v.Version++
 	v.UpdateTime = now
-	v.PublishTime = v.publishTime(typ)
+	if typ == VideoPublished {
+		v.PublishTime = now
+	}
+	if typ == VideoUnpublished {
+		v.PublishTime = time.Time{}
+	}
 	v.VideoDetails = v.owned()
 	return &VideoEvent{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now, Caller: stamp.Caller, Cause: stamp.Cause}
-}
-
-// VideoQuery selects a page of videos, the newest first.
-type VideoQuery struct {
-	// OldestFirst orders by create time, ascending instead of descending.
-	OldestFirst bool
-	// After is the last video of the previous page; nil on the first page.
-	After *VideoCursor
-	// Limit is the largest number of results; at least 1.
-	Limit int
-	// ShowDeleted includes deleted videos, but no purged ones.
-	ShowDeleted bool
-	// ShowPurged includes deleted and purged videos.
-	ShowPurged bool
-	// State and LanguageCode filter the results; empty: no filter.
-	State        VideoState
-	LanguageCode string
-}
-
-// VideoCursor is a position in a list of videos.
-type VideoCursor struct {
-	CreateTime time.Time
-	ID         uuid.UUID
 }

@@ -18,7 +18,7 @@ import (
 // them. A new service has no marks.
 var parts = map[string][]string{
 	"chinese":   {"README.zh-CN.md"},
-	"decisions": {"docs/decisions", "docs/style.md", "docs/supabase.md"},
+	"decisions": {"docs/decisions", "docs/dependencies.md", "docs/style.md", "docs/supabase.md"},
 	"examples":  {"examples"},
 	"lab":       nil, // no service has it
 	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md"},

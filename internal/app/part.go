@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	"golang.org/x/sync/errgroup"
 
 	"example.com/videocatalog/internal/admin"
@@ -66,7 +67,7 @@ type Service struct {
 	// if the process does not use that side, and in a command until Open.
 	Commands, Queries *pgxpool.Pool
 	Registered        []Registration
-	Meter             metric.Meter  // nil: nothing measures
+	Meter             metric.Meter  // measures nothing if metrics are off
 	Retention         time.Duration // CONSUMER_INBOX_RETENTION
 
 	cfg      config
@@ -86,7 +87,7 @@ type Service struct {
 
 func newService(command string, cfg config, log *slog.Logger) *Service {
 	return &Service{
-		Log: log, Command: command, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Retention: cfg.InboxRetention,
+		Log: log, Command: command, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Meter: noop.Meter{}, Retention: cfg.InboxRetention,
 		cfg: cfg, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, wrap: func(h http.Handler) http.Handler { return h },
 	}
 }

@@ -100,7 +100,7 @@ func serve(ctx context.Context, s *Service, _ []string, _ io.Writer) (err error)
 
 // observeStores makes metrics of the pools and of the stores that this process's roles use.
 func (s *Service) observeStores(events *store.Outbox, inbox *store.Inbox) error {
-	if s.Meter == nil {
+	if s.tel.Metrics == nil {
 		return nil
 	}
 	var errs []error

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/googleapis/gax-go/v2"
-	"go.opentelemetry.io/otel/trace"
 )
 
 // Result is the outcome of a pass.
@@ -31,20 +29,10 @@ type Result struct {
 // broker acknowledged or refused none.
 func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
 
-// passes makes passes: it claims, publishes and settles. The plan decides when.
-type passes struct {
-	store   Store
-	broker  Broker
-	cfg     Config
-	log     *slog.Logger
-	metrics *metrics
-	tracer  trace.Tracer // nil if there is no tracing
-}
-
-// run makes one pass over a lane, or [AnyLane]: over at most batch pending events, and half
+// RunOnce makes one pass over a lane, or [AnyLane]: over at most batch pending events, and half
 // as many deferred ones. When ctx ends, it hands nothing more to the broker and stops
 // waiting for responses. Events that were acknowledged by then are still settled.
-func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error) {
+func (p *Publisher) RunOnce(ctx context.Context, lane int16, batch int) (Result, error) {
 	// The deadline begins before the claim, so that the pass stops before the lease ends by
 	// the clock of the database.
 	deadline := time.Now().Add(p.cfg.PublishTimeout)
@@ -63,12 +51,12 @@ func (p *passes) run(ctx context.Context, batch int, lane int16) (Result, error)
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
 	result.left = result.Published < len(claim.Events) || len(settlement.Resumed) > 0 || p.isFull(claim, batch)
 	held, err := p.settle(ctx, settlement, deadline)
-	p.metrics.pass(ctx, result, held)
+	p.count(ctx, result, held)
 	return result, err
 }
 
 // isFull reports whether a claim has as many events or bytes as a pass takes.
-func (p *passes) isFull(claim Claim, batch int) bool {
+func (p *Publisher) isFull(claim Claim, batch int) bool {
 	var bytes int64
 	for _, e := range claim.Events {
 		bytes += int64(len(e.Payload))
@@ -79,7 +67,7 @@ func (p *passes) isFull(claim Claim, batch int) bool {
 // publish hands the events of a claim to the broker, in order. It leaves out blocked
 // events, and the rest of the claim when the time of the pass is over. An event that is left
 // out has no receipt.
-func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []Receipt {
+func (p *Publisher) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []Receipt {
 	receipts := make([]Receipt, len(claim.Events))
 	for i, e := range claim.Events {
 		if e.Blocked {
@@ -97,7 +85,7 @@ func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, s
 
 // collect waits for the responses in the order of the claim, and returns the result and the
 // settlement. An aggregate stops at its first event that is not acknowledged: see tally.
-func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, deadline time.Time, spans *passTrace) (Result, Settlement) {
+func (p *Publisher) collect(ctx context.Context, claim Claim, receipts []Receipt, deadline time.Time, spans *passTrace) (Result, Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	t := newTally(claim)
@@ -118,7 +106,9 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, d
 			t.unknown(e)
 		case err == nil:
 			t.published(e)
-			p.metrics.published(traced, e.Message)
+			if e.Repeat == "" {
+				p.delay.Record(traced, max(0, time.Since(e.OccurredAt).Seconds())) // the clock of the command may be ahead
+			}
 		case errors.As(err, &refused):
 			if t.refused(e) {
 				t.settlement.Refused = append(t.settlement.Refused, p.refusal(ctx, e, refused.Err))
@@ -134,7 +124,7 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []Receipt, d
 }
 
 // refusal decides when a refused event is tried again, or parks it.
-func (p *passes) refusal(ctx context.Context, e Claimed, cause error) Refusal {
+func (p *Publisher) refusal(ctx context.Context, e Claimed, cause error) Refusal {
 	attempts := e.Attempts + 1
 	refusal := Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
 	alone := e.Deferred && e.Attempts > 0 // else another message of the same request may be the cause
@@ -158,7 +148,7 @@ func (p *passes) refusal(ctx context.Context, e Claimed, cause error) Refusal {
 // The first attempt is short, because its connection may be lost. Each later attempt has
 // more time. Otherwise a slow database would never settle, and the same events would be
 // published again and again.
-func (p *passes) settle(ctx context.Context, settlement Settlement, deadline time.Time) (held bool, err error) {
+func (p *Publisher) settle(ctx context.Context, settlement Settlement, deadline time.Time) (held bool, err error) {
 	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
 	for attempt := 1; ; attempt++ {
 		timeout := p.cfg.SettleTimeout * time.Duration(attempt)
@@ -184,7 +174,7 @@ func (p *passes) settle(ctx context.Context, settlement Settlement, deadline tim
 }
 
 // settleOnce settles within timeout, and within Config.SettleTimeout after ctx is done.
-func (p *passes) settleOnce(ctx context.Context, settlement Settlement, timeout time.Duration) (bool, error) {
+func (p *Publisher) settleOnce(ctx context.Context, settlement Settlement, timeout time.Duration) (bool, error) {
 	ctx, end := after(ctx, p.cfg.SettleTimeout)
 	defer end()
 	ctx, cancel := context.WithTimeout(ctx, timeout)

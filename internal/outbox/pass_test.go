@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
@@ -55,7 +56,7 @@ var (
 
 func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.Config) *outbox.Publisher {
 	t.Helper()
-	publisher, err := outbox.New(store, broker, cfg, slog.New(slog.DiscardHandler), nil)
+	publisher, err := outbox.New(store, broker, cfg, slog.New(slog.DiscardHandler), noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +231,7 @@ func TestPassSettles(t *testing.T) {
 				return responded(test.responses[nameOf(m)])
 			}), outbox.Config{})
 
-			result, err := publisher.RunOnce(t.Context(), 10)
+			result, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10)
 			if err != nil {
 				t.Errorf("RunOnce() = %v, want nil", err)
 			}
@@ -258,11 +259,11 @@ func TestRefusalIsLoggedOncePerState(t *testing.T) {
 		var log strings.Builder
 		publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 7, Events: events}}, broker(func(envelope.Message) outbox.Receipt {
 			return responded(errRefused)
-		}), outbox.Config{MaxAttempts: 4}, slog.New(slog.NewTextHandler(&log, nil)), nil)
+		}), outbox.Config{MaxAttempts: 4}, slog.New(slog.NewTextHandler(&log, nil)), noop.Meter{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+		if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 			t.Fatal(err)
 		}
 		if got := log.String(); (want == "") != (got == "") || !regexp.MustCompile(want).MatchString(got) {

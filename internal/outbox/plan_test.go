@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/internal/envelope"
 )
@@ -349,7 +350,7 @@ func (s *stepper) isStopped(want bool) {
 // Wake-ups of many lanes at once are all received, in any order.
 func TestConcurrentWakeUps(t *testing.T) {
 	t.Parallel()
-	publisher, err := New(nil, nil, Config{}, nil, nil)
+	publisher, err := New(nil, nil, Config{}, nil, noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,35 +16,35 @@ import (
 
 // Publisher publishes the events of the outbox. One goroutine dispatches passes to workers.
 type Publisher struct {
+	store   Store
+	broker  Broker
 	cfg     Config
 	log     *slog.Logger
-	passes  *passes
+	tracer  trace.Tracer // nil if there is no tracing
+	events  metric.Int64Counter
+	delay   metric.Float64Histogram
+	breaker metric.Int64Gauge
 	loops   []*heartbeat.Loop // one per worker; it rests while the worker has no pass
 	wakeUps chan laneSet      // holds at most one set: the woken lanes that the dispatcher has not taken yet
 }
 
-// New makes a publisher. meter may be nil.
+// New makes a publisher.
 func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.Meter) (*Publisher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	m, err := newMetrics(meter)
-	if err != nil {
+	p := &Publisher{store: store, broker: broker, cfg: cfg, log: log, wakeUps: make(chan laneSet, 1)}
+	if cfg.Tracing != nil {
+		p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
+	}
+	for i := range cfg.Workers {
+		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("outbox: worker %d", i), cfg.Lease)) // a pass ends with its lease
+	}
+	if err := p.instrument(meter); err != nil {
 		return nil, err
 	}
-	var tracer trace.Tracer
-	if cfg.Tracing != nil {
-		tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
-	}
-	loops := make([]*heartbeat.Loop, cfg.Workers)
-	for i := range loops {
-		loops[i] = heartbeat.New(fmt.Sprintf("outbox: worker %d", i), cfg.Lease) // a pass ends with its lease
-	}
-	return &Publisher{
-		cfg: cfg, log: log, loops: loops, wakeUps: make(chan laneSet, 1),
-		passes: &passes{store: store, broker: broker, cfg: cfg, log: log, metrics: m, tracer: tracer},
-	}, nil
+	return p, nil
 }
 
 // Wake starts a pass of the lane of an aggregate after the commit of its event. It never
@@ -107,11 +107,11 @@ func (p *Publisher) dispatch(ctx context.Context, jobs chan<- job, ends <-chan e
 	}
 }
 
-// work makes passes until there are no more jobs. See passes.run for a crash in a pass.
+// work makes passes until there are no more jobs. See RunOnce for a crash in a pass.
 func (p *Publisher) work(ctx context.Context, loop *heartbeat.Loop, jobs <-chan job, ends chan<- ended) {
 	for j := range jobs {
 		loop.Beat()
-		result, err := p.passes.run(ctx, j.batch, j.lane)
+		result, err := p.RunOnce(ctx, j.lane, j.batch)
 		loop.Rest()
 		ends <- ended{j, result, err}
 	}
@@ -127,10 +127,11 @@ func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
 	}
 	if open {
 		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", e.err)
+		p.breaker.Record(ctx, 1)
 	} else {
 		p.log.InfoContext(ctx, "outbox: broker available again")
+		p.breaker.Record(ctx, 0)
 	}
-	p.passes.metrics.breakerIs(ctx, open)
 }
 
 // Drain publishes until only blocked aggregates and the lanes of other publishers are left,
@@ -141,7 +142,7 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 	grace, cancel := after(ctx, p.cfg.StopTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
-		result, err := p.RunOnce(grace, p.cfg.Batch)
+		result, err := p.RunOnce(grace, AnyLane, p.cfg.Batch)
 		published += result.Published
 		if err != nil || !result.Claimed {
 			return published, err
@@ -151,12 +152,6 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 		}
 	}
 	return published, ctx.Err()
-}
-
-// RunOnce makes one pass, of AnyLane: see Config.Batch for batch. When ctx ends, it still settles
-// the events that were acknowledged by then.
-func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
-	return p.passes.run(ctx, batch, AnyLane)
 }
 
 // Stuck returns an error that names every worker whose pass has taken longer than three leases.

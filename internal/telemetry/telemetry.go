@@ -23,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -107,10 +108,10 @@ func (t *Telemetry) startMetrics(ctx context.Context, about *resource.Resource, 
 	return runtime.Start(runtime.WithMeterProvider(provider))
 }
 
-// Meter returns a meter, or nil if metrics are off.
+// Meter returns a meter. If metrics are off, it measures nothing.
 func (t *Telemetry) Meter(name string) metric.Meter {
 	if t.Metrics == nil {
-		return nil
+		return noop.Meter{}
 	}
 	return t.Metrics.Meter(name)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/telemetry"
@@ -51,7 +52,7 @@ func TestVariablesTurnExportOn(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if (tel.Tracing != nil) != test.traces || (tel.Metrics != nil) != test.metrics || (tel.Meter("x") != nil) != test.metrics {
+			if (tel.Tracing != nil) != test.traces || (tel.Metrics != nil) != test.metrics || (tel.Meter("x") != noop.Meter{}) != test.metrics {
 				t.Errorf("Start() = %+v, want traces: %t, metrics: %t", tel, test.traces, test.metrics)
 			}
 			if on := test.traces || test.metrics; (tel.QueryTracer() != nil) != on || tel.Scrape != nil {

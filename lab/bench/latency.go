@@ -19,6 +19,7 @@ import (
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -172,7 +173,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	defer topic.Stop()
 	var publisher *outbox.Publisher
 	videos := store.NewVideos(w.pool, func(aggregate envelope.Aggregate) { publisher.Wake(aggregate) })
-	if publisher, err = outbox.New(store.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
+	if publisher, err = outbox.New(store.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, noop.Meter{}); err != nil {
 		return err
 	}
 	projector, err := w.newProjector(consumer.Config{}, times)

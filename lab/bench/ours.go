@@ -11,6 +11,7 @@ import (
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/metric/noop"
 )
 
 // ours is the publisher of the service, with its default settings.
@@ -86,7 +87,7 @@ func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
 		return instance{}, err
 	}
 	events := store.NewOutbox(pool)
-	publisher, err := outbox.New(events, broker, outbox.Config{}, discard, nil)
+	publisher, err := outbox.New(events, broker, outbox.Config{}, discard, noop.Meter{})
 	if err != nil {
 		pool.Close()
 		return instance{}, errors.Join(err, closeBroker())

@@ -89,10 +89,8 @@ func start(_ context.Context, s *app.Service) error {
 	}
 	s.Maintain(pruning(s)...)
 	all := timersOf(s.Registered, s.Backend())
-	if s.Meter != nil {
-		if err := observe(s.Meter, all); err != nil {
-			return err
-		}
+	if err := observe(s.Meter, all); err != nil {
+		return err
 	}
 	if !slices.Contains(s.Roles, role) || len(all) == 0 {
 		return nil

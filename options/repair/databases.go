@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
@@ -191,19 +190,8 @@ func newWatch(s *app.Service) *watch {
 	return w
 }
 
-// meterOf returns the meter of a process; if it has none, a meter that measures nothing.
-func meterOf(s *app.Service) metric.Meter {
-	if s.Meter == nil {
-		return noop.Meter{}
-	}
-	return s.Meter
-}
-
 // observe creates the metrics of the watch.
 func (w *watch) observe(meter metric.Meter) error {
-	if meter == nil {
-		return nil
-	}
 	_, err := meter.Int64ObservableGauge("database.replaced", metric.WithUnit("{database}"),
 		metric.WithDescription("1 while the database of a side (commands, queries) was replaced, for example by a failover or a restore, and the new one is not yet recorded as known; else 0."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {

@@ -42,7 +42,7 @@ func start(_ context.Context, s *app.Service) error {
 	for _, p := range all(s.Commands, s.Queries) {
 		sources = append(sources, p.source(false))
 	}
-	l, err := newLoop(background, sources, comparisonsIn(s.Queries), s.Log, meterOf(s))
+	l, err := newLoop(background, sources, comparisonsIn(s.Queries), s.Log, s.Meter)
 	if err != nil {
 		return err
 	}

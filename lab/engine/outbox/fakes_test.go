@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/metric/noop"
+
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
@@ -196,7 +198,7 @@ func run(t testing.TB, publisher *outbox.Publisher) (stop func()) {
 func logged(t *testing.T, store outbox.Store, broker outbox.Broker, cfg outbox.Config) (*outbox.Publisher, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
-	publisher, err := outbox.New(store, broker, cfg, slog.New(slog.NewTextHandler(&log, nil)), nil)
+	publisher, err := outbox.New(store, broker, cfg, slog.New(slog.NewTextHandler(&log, nil)), noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}

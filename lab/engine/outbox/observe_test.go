@@ -50,7 +50,7 @@ func TestSampledEventsAreTraced(t *testing.T) {
 		}
 		return answer(nil)
 	}), outbox.Config{Tracing: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))})
-	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+	if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -87,7 +87,7 @@ func TestPublishDelayHasExemplars(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+		if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 			t.Fatal(err)
 		}
 		seen := 0
@@ -118,7 +118,7 @@ func TestPublishDelayIsNotNegative(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+	if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 		t.Fatal(err)
 	}
 	seen := false
@@ -168,7 +168,7 @@ func TestEventsAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+	if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 		t.Fatal(err)
 	}
 	got := make(map[string]int64)

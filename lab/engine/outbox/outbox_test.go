@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/metric/noop"
+
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
@@ -18,7 +20,7 @@ var discard = slog.New(slog.DiscardHandler)
 
 func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.Config) *outbox.Publisher {
 	t.Helper()
-	publisher, err := outbox.New(store, broker, cfg, discard, nil)
+	publisher, err := outbox.New(store, broker, cfg, discard, noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +123,7 @@ func TestConfigValidate(t *testing.T) {
 					t.Errorf("Validate() = %v, want it to tell %q", err, want)
 				}
 			}
-			if _, newErr := outbox.New(nil, nil, test.cfg, discard, nil); (newErr != nil) != (err != nil) {
+			if _, newErr := outbox.New(nil, nil, test.cfg, discard, noop.Meter{}); (newErr != nil) != (err != nil) {
 				t.Errorf("New() = %v, want what Validate answered", newErr)
 			}
 		})

@@ -42,7 +42,7 @@ func (s *oneClaim) SettleClaim(ctx context.Context, settlement outbox.Settlement
 func TestPassWithoutClaim(t *testing.T) {
 	t.Parallel()
 	store := &oneClaim{}
-	result, err := mustNew(t, store, nil, outbox.Config{}).RunOnce(t.Context(), 10)
+	result, err := mustNew(t, store, nil, outbox.Config{}).RunOnce(t.Context(), outbox.AnyLane, 10)
 	if result.Claimed || err != nil || len(store.settled) > 0 {
 		t.Errorf("RunOnce() = %+v, %v and %d settlements, want nothing", result, err, len(store.settled))
 	}
@@ -92,7 +92,7 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Refusal {
 	events[0].Deferred, events[0].Attempts = attempts > 0, attempts
 	store := &oneClaim{claim: outbox.Claim{Token: 1, Events: events}}
 	publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(errRefused) }), cfg)
-	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+	if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 		t.Fatal(err)
 	}
 	return store.settled[0].Refused[0]
@@ -110,7 +110,7 @@ func TestLostLeaseIsNoSuccess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+		if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 			t.Errorf("RunOnce() = %v, want nil", err)
 		}
 		if len(store.settled) != 1 {
@@ -188,7 +188,7 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 					return false, errors.New("no database")
 				}
 				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), cfg)
-				_, err := publisher.RunOnce(t.Context(), 10)
+				_, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10)
 				if (err != nil) != test.wantErr {
 					t.Errorf("RunOnce() = %v, want an error: %t", err, test.wantErr)
 				}
@@ -222,7 +222,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 					}
 				}
 				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), outbox.Config{})
-				if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+				if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 					t.Errorf("RunOnce() = %v after %d attempts, want nil", err, len(store.settled))
 				}
 			})
@@ -272,7 +272,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 					}
 					return answerAfter(time.Second, nil)
 				}), outbox.Config{SettleTimeout: 2 * time.Second})
-				_, err := publisher.RunOnce(ctx, 10)
+				_, err := publisher.RunOnce(ctx, outbox.AnyLane, 10)
 				if (err != nil) != test.away {
 					t.Errorf("RunOnce() = %v, want an error: %t", err, test.away)
 				}
@@ -301,7 +301,7 @@ func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 			}
 			return answer(nil)
 		}), outbox.Config{})
-		result, err := publisher.RunOnce(t.Context(), 10)
+		result, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10)
 		if err != nil {
 			t.Errorf("RunOnce() = %v, want nil", err)
 		}
@@ -329,7 +329,7 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 		}
 		return answer(nil)
 	}), outbox.Config{})
-	result, err := publisher.RunOnce(ctx, 10)
+	result, err := publisher.RunOnce(ctx, outbox.AnyLane, 10)
 	if err != nil || result.Published != 3 || result.Unknown != 2 {
 		t.Errorf("RunOnce() = %+v, %v, want 3 published and 2 unknown", result, err)
 	}
@@ -351,7 +351,7 @@ func TestClaimHasADeadline(t *testing.T) {
 		publisher := mustNew(t, silentStore{}, nil, outbox.Config{Lease: 30 * time.Second, PublishTimeout: 12 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if _, err := publisher.RunOnce(ctx, 10); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := publisher.RunOnce(ctx, outbox.AnyLane, 10); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("RunOnce() = %v, want the deadline's error", err)
 		}
 		if took := time.Since(start); took != 12*time.Second {
@@ -375,7 +375,7 @@ func TestPassPublishesTogether(t *testing.T) {
 		start := time.Now()
 		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
 		publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answerAfter(10*time.Millisecond, nil) }), outbox.Config{})
-		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+		if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took != 10*time.Millisecond {

@@ -37,7 +37,7 @@ func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 	}
 }
 
-// drain publishes what is pending, and says what it did.
+// drain publishes what is pending, and says what it did. While the broker is unavailable, it fails.
 func TestDrainPublishesEverythingPending(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -47,6 +47,11 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	allow := s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.PermissionDenied})
+	if out, err := s.command(t, "drain"); err == nil || !strings.Contains(err.Error(), "after 0 events") {
+		t.Errorf("drain = %q, %v, want an error after 0 events", out, err)
+	}
+	allow()
 	out, err := s.command(t, "drain")
 	if err != nil || !strings.HasPrefix(out, "published 10 events") {
 		t.Errorf("drain = %q, %v, want it to publish 10 events", out, err)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -23,7 +25,8 @@ func migrate(ctx context.Context, s *Service, _ []string, stdout io.Writer) erro
 }
 
 // drain publishes the events that are pending at its start, except events of blocked aggregates.
-// If a publisher has died, drain waits until the leases of its lanes end.
+// If a publisher has died, drain waits until the leases of its lanes end. If a pass fails or finds
+// the broker unavailable, drain stops and returns the error.
 func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error {
 	if err := s.Open(ctx, true, false); err != nil {
 		return err
@@ -34,11 +37,14 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 		return err
 	}
 	published, start := 0, time.Now()
-	for again := time.Tick(200 * time.Millisecond); ; { // another process may have a lease
-		n, err := publisher.Drain(ctx)
-		published += n
-		if err != nil {
+	for again := time.Tick(200 * time.Millisecond); ; {
+		result, err := publisher.RunOnce(ctx, outbox.AnyLane, s.cfg.limits.Outbox.Batch)
+		published += result.Published
+		if err = cmp.Or(err, result.Outage, ctx.Err()); err != nil {
 			return fmt.Errorf("after %d events: %w", published, err)
+		}
+		if result.Claimed {
+			continue
 		}
 		backlog, err := events.Measure(ctx, 10_000)
 		if err != nil {
@@ -49,7 +55,7 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 			return err
 		}
 		select {
-		case <-again:
+		case <-again: // another process may have a lease
 		case <-ctx.Done():
 			return ctx.Err()
 		}

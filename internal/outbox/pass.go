@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,14 +21,12 @@ type Result struct {
 	// Unknown is how many events stay pending, because it is unknown whether the broker has
 	// them.
 	Unknown int
+	// Outage is why the broker seems to be unavailable: a sent event failed, and the broker
+	// acknowledged or refused none. Else it is nil.
+	Outage error
 
-	err  error // of the first sent event whose result is unknown
-	left bool  // some events were not published, the claim was full, or an aggregate goes on: there may be more work now
+	left bool // some events were not published, the claim was full, or an aggregate goes on: there may be more work now
 }
-
-// outage reports whether the broker seems to be unavailable: a sent event failed, and the
-// broker acknowledged or refused none.
-func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
 
 // RunOnce makes one pass over a lane, or [AnyLane]: over at most batch pending events, and half
 // as many deferred ones. When ctx ends, it hands nothing more to the broker and stops
@@ -115,10 +114,11 @@ func (p *Publisher) collect(ctx context.Context, claim Claim, receipts []Receipt
 			}
 		default:
 			t.unknown(e)
-			if t.result.err == nil {
-				t.result.err = err
-			}
+			t.result.Outage = cmp.Or(t.result.Outage, err) // the first
 		}
+	}
+	if t.result.Published+t.result.Refused > 0 {
+		t.result.Outage = nil
 	}
 	return t.result, t.settlement
 }

@@ -148,7 +148,7 @@ func TestPassSettles(t *testing.T) {
 			name: "unknown before refused: no failure", events: claimed("a1 a2"),
 			responses: map[string]error{"a1": errUnavailable, "a2": errRefused}, wantSent: "a1 a2",
 			want:   outbox.Settlement{Head: 1, Tail: 2},
-			result: outbox.Result{Unknown: 2},
+			result: outbox.Result{Unknown: 2, Outage: errUnavailable},
 		},
 		{
 			name: "retried head acknowledged", events: retry(claimed("a4 b1"), 3, 1), wantSent: "a4 b1",
@@ -236,7 +236,7 @@ func TestPassSettles(t *testing.T) {
 				t.Errorf("RunOnce() = %v, want nil", err)
 			}
 			test.result.Claimed = true
-			if diff := cmp.Diff(test.result, result, cmpopts.IgnoreUnexported(outbox.Result{})); diff != "" {
+			if diff := cmp.Diff(test.result, result, cmpopts.IgnoreUnexported(outbox.Result{}), cmpopts.EquateErrors()); diff != "" {
 				t.Errorf("result (-want +got):\n%s", diff)
 			}
 			if got := strings.Join(sent, " "); got != test.wantSent {

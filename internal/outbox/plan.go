@@ -95,9 +95,9 @@ func (p *plan) end(now time.Time, e ended) {
 	}
 	p.schedule(now, e)
 	switch {
-	case e.failure != nil, e.outage():
+	case e.failure != nil, e.Outage != nil:
 		p.failures++
-		p.open = p.open || e.outage()
+		p.open = p.open || e.Outage != nil
 		p.resumeAt = now.Add(backoff(p.failures, minPause, p.cfg.ProbeInterval))
 	case !p.open, e.Published+e.Refused > 0: // nothing else shows that the broker is back
 		p.failures, p.open = 0, false

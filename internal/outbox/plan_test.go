@@ -69,7 +69,7 @@ var (
 	found     = Result{Claimed: true, Published: 5}
 	full      = Result{Claimed: true, Published: 100, left: true}
 	nothing   = Result{}
-	silence   = Result{Claimed: true, Unknown: 5, err: errBroken, left: true}
+	silence   = Result{Claimed: true, Unknown: 5, Outage: errBroken, left: true}
 )
 
 func TestPlan(t *testing.T) {

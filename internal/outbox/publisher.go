@@ -126,32 +126,12 @@ func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
 		return
 	}
 	if open {
-		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", e.err)
+		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", e.Outage)
 		p.breaker.Record(ctx, 1)
 	} else {
 		p.log.InfoContext(ctx, "outbox: broker available again")
 		p.breaker.Record(ctx, 0)
 	}
-}
-
-// Drain publishes until only blocked aggregates and the lanes of other publishers are left,
-// and returns how many events it published. If a pass fails or finds the broker unavailable,
-// Drain stops and returns the error. If ctx ends, Drain settles the current pass, as Run does,
-// and returns the error of ctx.
-func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
-	grace, cancel := after(ctx, p.cfg.StopTimeout)
-	defer cancel()
-	for ctx.Err() == nil {
-		result, err := p.RunOnce(grace, AnyLane, p.cfg.Batch)
-		published += result.Published
-		if err != nil || !result.Claimed {
-			return published, err
-		}
-		if result.outage() {
-			return published, result.err
-		}
-	}
-	return published, ctx.Err()
 }
 
 // Stuck returns an error that names every worker whose pass has taken longer than three leases.

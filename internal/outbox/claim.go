@@ -63,21 +63,11 @@ type Settlement struct {
 	Defer []int64
 	// Refused are aggregates whose first event was refused. Record them after Defer.
 	Refused []Refusal
-	// Resumed are blocked aggregates whose first deferred events were acknowledged, or are
-	// unknown and have no attempts.
-	Resumed []Resumed
-	// Head and Tail are the first and last Seq of the pending events of the claim, whatever
-	// their result. So the events of Published and Defer are between them. Both are 0 if there
-	// were none.
-	Head, Tail int64
-}
-
-// Resumed is a blocked aggregate that goes on. Its deferred events up to Published are
-// deleted. The next one becomes due, behind the aggregates that are due, with no attempts.
-// Without one, the block ends.
-type Resumed struct {
-	envelope.Aggregate
-	Published int64 // the last acknowledged Seq; 0 if none
+	// Resumed are blocked aggregates that go on, with their last acknowledged Seq. It is 0 if
+	// the first deferred events are unknown and have no attempts. The deferred events up to it
+	// are deleted. The next one becomes due, behind the aggregates that are due, with no
+	// attempts. Without one, the block ends.
+	Resumed map[envelope.Aggregate]int64
 }
 
 // Refusal is a refused event, the first of its aggregate. It does not count if a person has
@@ -88,8 +78,6 @@ type Refusal struct {
 	// Attempts is how many attempts were made, including this one.
 	Attempts int
 	Error    string
-	// RetryIn is the pause before the next attempt. With Park there is none: the event
-	// waits for a person.
+	// RetryIn is the pause before the next attempt. If it is 0, the event is parked.
 	RetryIn time.Duration
-	Park    bool
 }

@@ -8,24 +8,22 @@ import (
 	"time"
 
 	"github.com/googleapis/gax-go/v2"
+
+	"example.com/videocatalog/internal/envelope"
 )
 
 // Result is the outcome of a pass.
 type Result struct {
-	// Claimed means that there was work, and that there may be more.
-	Claimed bool
-	// Published is how many events the broker acknowledged.
-	Published int
-	// Refused is how many events the broker refused because of their content.
-	Refused int
-	// Unknown is how many events stay pending, because it is unknown whether the broker has
-	// them.
-	Unknown int
+	Claimed   bool // there was work, and there may be more
+	Published int  // events that the broker acknowledged
+	Refused   int  // events that the broker refused because of their content
+	Unknown   int  // events that stay where they are, because it is unknown whether the broker has them
 	// Outage is why the broker seems to be unavailable: a sent event failed, and the broker
 	// acknowledged or refused none. Else it is nil.
 	Outage error
 
-	left bool // some events were not published, the claim was full, or an aggregate goes on: there may be more work now
+	bytes int64 // of the payloads of the claim
+	left  bool  // some events were not published, the claim was full, or an aggregate goes on: there may be more work now
 }
 
 // RunOnce makes one pass over a lane, or [AnyLane]: over at most batch pending events, and half
@@ -48,19 +46,11 @@ func (p *Publisher) RunOnce(ctx context.Context, lane int16, batch int) (Result,
 	// After a crash here, or anywhere before the settlement is committed, published events
 	// are still pending. They are published a second time.
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
-	result.left = result.Published < len(claim.Events) || len(settlement.Resumed) > 0 || p.isFull(claim, batch)
+	full := len(claim.Events) >= batch || result.bytes >= p.cfg.BatchBytes
+	result.left = full || result.Published < len(claim.Events) || len(settlement.Resumed) > 0
 	held, err := p.settle(ctx, settlement, deadline)
 	p.count(ctx, result, held)
 	return result, err
-}
-
-// isFull reports whether a claim has as many events or bytes as a pass takes.
-func (p *Publisher) isFull(claim Claim, batch int) bool {
-	var bytes int64
-	for _, e := range claim.Events {
-		bytes += int64(len(e.Payload))
-	}
-	return len(claim.Events) >= batch || bytes >= p.cfg.BatchBytes
 }
 
 // publish hands the events of a claim to the broker, in order. It leaves out blocked
@@ -87,8 +77,12 @@ func (p *Publisher) publish(ctx context.Context, claim Claim, deadline time.Time
 func (p *Publisher) collect(ctx context.Context, claim Claim, receipts []Receipt, deadline time.Time, spans *passTrace) (Result, Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	t := newTally(claim)
+	t := tally{
+		result: Result{Claimed: true}, stopped: make(map[envelope.Aggregate]bool),
+		settlement: Settlement{Lane: claim.Lane, Token: claim.Token, Resumed: make(map[envelope.Aggregate]int64)},
+	}
 	for i, e := range claim.Events {
+		t.result.bytes += int64(len(e.Payload))
 		if e.Blocked {
 			t.deferred(e)
 			continue
@@ -127,15 +121,14 @@ func (p *Publisher) collect(ctx context.Context, claim Claim, receipts []Receipt
 func (p *Publisher) refusal(ctx context.Context, e Claimed, cause error) Refusal {
 	attempts := e.Attempts + 1
 	refusal := Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
-	alone := e.Deferred && e.Attempts > 0 // else another message of the same request may be the cause
-	if alone && attempts >= p.cfg.MaxAttempts {
-		refusal.Park = true
-	} else {
+	// At the first attempt, another message of the same request may be the cause.
+	parked := e.Attempts > 0 && attempts >= p.cfg.MaxAttempts
+	if !parked {
 		refusal.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)
 	}
-	if attempts == 1 || refusal.Park {
+	if attempts == 1 || parked {
 		p.log.ErrorContext(ctx, "outbox: event refused", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version,
-			"attempts", attempts, "parked", refusal.Park, "retry_in_ms", refusal.RetryIn.Milliseconds(), "err", cause)
+			"attempts", attempts, "parked", parked, "retry_in_ms", refusal.RetryIn.Milliseconds(), "err", cause)
 	}
 	return refusal
 }

@@ -200,7 +200,10 @@ func settle(t testing.TB, events *store.Outbox, s outbox.Settlement) {
 func block(t testing.TB, events *store.Outbox, park bool) {
 	t.Helper()
 	s := settlement(claim(t, events), func(outbox.Claimed) bool { return true })
-	s.Refused[0].Park, s.Refused[0].Error = park, "refused: "+marker
+	s.Refused[0].Error = "refused: " + marker
+	if park {
+		s.Refused[0].RetryIn = 0
+	}
 	settle(t, events, s)
 }
 
@@ -242,7 +245,9 @@ func TestPurgeAmongPublishers(t *testing.T) {
 					return refuse
 				})
 				for i := range s.Refused { // a publisher parks only what it has tried alone
-					s.Refused[i].Park = s.Refused[i].Attempts > 1 && random.IntN(2) == 0
+					if s.Refused[i].Attempts > 1 && random.IntN(2) == 0 {
+						s.Refused[i].RetryIn = 0 // park it
+					}
 				}
 				settle(t, events, s)
 			}

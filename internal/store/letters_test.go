@@ -130,32 +130,24 @@ func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settleme
 // settlement returns the settlement of a claim. It calls refuse, which is the broker, with
 // each event that is sent.
 func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
-	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token}
+	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Resumed: make(map[envelope.Aggregate]int64)}
 	stopped := make(map[envelope.Aggregate]bool)
 	for _, e := range claim.Events {
-		if !e.Deferred {
-			if s.Head == 0 {
-				s.Head = e.Seq
-			}
-			s.Tail = e.Seq
-		}
-		resumed := slices.IndexFunc(s.Resumed, func(r outbox.Resumed) bool { return r.Aggregate == e.Aggregate() })
+		_, resumed := s.Resumed[e.Aggregate()]
 		isRefused := !e.Blocked && !stopped[e.Aggregate()] && refuse(e)
 		switch {
 		case e.Blocked, stopped[e.Aggregate()], isRefused:
 			if !e.Deferred {
 				s.Defer = append(s.Defer, e.Seq)
 			}
-			if isRefused && resumed < 0 {
+			if isRefused && !resumed {
 				s.Refused = append(s.Refused, outbox.Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			}
 			stopped[e.Aggregate()] = stopped[e.Aggregate()] || isRefused
 		case !e.Deferred:
 			s.Published = append(s.Published, e.Seq)
-		case resumed < 0:
-			s.Resumed = append(s.Resumed, outbox.Resumed{Aggregate: e.Aggregate(), Published: e.Seq})
 		default:
-			s.Resumed[resumed].Published = e.Seq
+			s.Resumed[e.Aggregate()] = e.Seq
 		}
 	}
 	return s

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -124,8 +125,12 @@ func unblock(events []outbox.Claimed, maxDeferred int, maxBytes int64) {
 func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held bool, err error) {
 	err = inTx(ctx, o.pool, "store.SettleClaim", func(ctx context.Context, q *sqlcgen.Queries) error {
 		Queue(q.UseOutboxSettings(ctx, true))
-		if held, err = q.ReleaseLane(ctx, s.Tail, s.Lane, s.Token); err == nil {
-			settle(ctx, q, s)
+		gone, head, tail := slices.Concat(s.Published, s.Defer), int64(0), int64(0)
+		if len(gone) > 0 {
+			head, tail = slices.Min(gone), slices.Max(gone)
+		}
+		if held, err = q.ReleaseLane(ctx, tail, s.Lane, s.Token); err == nil {
+			settle(ctx, q, s, head, tail)
 		}
 		return err
 	})
@@ -139,24 +144,26 @@ func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held boo
 }
 
 // settle writes the results of the events of a claim, after its lane is locked. All events
-// are deferred before an aggregate is blocked or resumed.
-func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) {
+// are deferred before an aggregate is blocked or resumed. head and tail are the first and last
+// Seq that leave the lane.
+func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement, head, tail int64) {
 	if len(s.Published) > 0 {
-		Queue(q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Published}))
+		Queue(q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: head, TailSeq: tail, Seqs: s.Published}))
 	}
 	if len(s.Defer) > 0 {
-		Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Defer}))
+		Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: s.Lane, HeadSeq: head, TailSeq: tail, Seqs: s.Defer}))
 	}
 	for _, f := range s.Refused {
 		Queue(q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
-			AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: limit(f.Attempts), Park: f.Park, RetryIn: f.RetryIn,
+			AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: limit(f.Attempts), Park: f.RetryIn == 0, RetryIn: f.RetryIn,
 			// The text of the broker. If PostgreSQL could not store it, the whole
 			// settlement would fail, again and again.
 			LastError: escape(f.Error),
 		}))
 	}
-	for _, r := range s.Resumed {
-		Queue(q.ResumeAggregate(ctx, r.Type, r.ID, r.Published))
+	byName := func(a, b envelope.Aggregate) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) }
+	for _, a := range slices.SortedFunc(maps.Keys(s.Resumed), byName) {
+		Queue(q.ResumeAggregate(ctx, a.Type, a.ID, s.Resumed[a]))
 	}
 }
 

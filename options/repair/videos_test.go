@@ -466,13 +466,11 @@ func (s *sides) relay(ctx context.Context) error {
 			}
 			decoded = append(decoded, e)
 			settlement.Published = append(settlement.Published, claimed.Seq)
-			settlement.Tail = claimed.Seq
 		}
 		if len(decoded) == 0 {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		settlement.Head = settlement.Published[0]
 		if _, err := events.SettleClaim(s.Context(), settlement); err != nil {
 			return err
 		}

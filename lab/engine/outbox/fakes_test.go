@@ -137,9 +137,11 @@ func (s *memory) SettleClaim(_ context.Context, settlement outbox.Settlement) (b
 	}
 	lane.token++
 	lane.until = time.Now()
-	lane.mark = max(lane.mark, settlement.Tail)
+	for _, seq := range settlement.Published {
+		lane.mark = max(lane.mark, seq)
+	}
 	lane.pending = slices.DeleteFunc(lane.pending, func(e outbox.Claimed) bool {
-		return slices.Contains(settlement.Published, e.Seq) || slices.Contains(settlement.Resumed, outbox.Resumed{Aggregate: e.Aggregate(), Published: e.Seq})
+		return slices.Contains(settlement.Published, e.Seq) || settlement.Resumed[e.Aggregate()] == e.Seq
 	})
 	s.settled = append(s.settled, settlement)
 	return true, nil

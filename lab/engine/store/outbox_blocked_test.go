@@ -38,7 +38,7 @@ func TestBlockedAmongMany(t *testing.T) {
 func (l *letters) park(names, refused string) {
 	l.t.Helper()
 	settlement := l.settlement(l.claimNames(1000, names), refused)
-	settlement.Refused[0].Park, settlement.Refused[0].RetryIn = true, 0
+	settlement.Refused[0].RetryIn = 0
 	l.settle(settlement)
 }
 

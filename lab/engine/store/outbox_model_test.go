@@ -366,6 +366,8 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 	for p.sent < len(p.claim.Events) {
 		m.send(t, p, notSent)
 	}
+	// The store lets the aggregates of a settlement go on in the order of their ids.
+	slices.SortFunc(p.resumed, func(a, b string) int { return strings.Compare(m.ids[a], m.ids[b]) })
 	settlement := m.settlementOf(p)
 	want, uncounted := m.model.settle(p)
 	if got, err := m.SettleClaim(t.Context(), settlement); got != want || err != nil {
@@ -386,7 +388,7 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 
 // settlementOf tells the store what a pass knows.
 func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
-	s := outbox.Settlement{Lane: p.claim.Lane, Token: p.claim.Token}
+	s := outbox.Settlement{Lane: p.claim.Lane, Token: p.claim.Token, Resumed: make(map[envelope.Aggregate]int64)}
 	published := make(map[string]int64) // the last event aside that was acknowledged
 	for _, e := range p.claim.Events {
 		fate := p.fates[m.nameOf(e)]
@@ -396,10 +398,6 @@ func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 			}
 			continue
 		}
-		if s.Head == 0 {
-			s.Head = e.Seq
-		}
-		s.Tail = e.Seq
 		switch fate {
 		case acknowledged:
 			s.Published = append(s.Published, e.Seq)
@@ -409,12 +407,14 @@ func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 		}
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
-		s.Refused = append(s.Refused, outbox.Refusal{
-			Aggregate: m.letter(aggregate), Seq: p.failed[aggregate].seq, Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour, Park: p.failed[aggregate].park,
-		})
+		refusal := outbox.Refusal{Aggregate: m.letter(aggregate), Seq: p.failed[aggregate].seq, Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour}
+		if p.failed[aggregate].park {
+			refusal.RetryIn = 0
+		}
+		s.Refused = append(s.Refused, refusal)
 	}
 	for _, aggregate := range p.resumed {
-		s.Resumed = append(s.Resumed, outbox.Resumed{Aggregate: m.letter(aggregate), Published: published[aggregate]})
+		s.Resumed[m.letter(aggregate)] = published[aggregate]
 	}
 	return s
 }

@@ -85,6 +85,9 @@ func (e *RefusedError) Error() string { return "broker refused the message: " + 
 // Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
+// Wait implements Receipt, for a message that is refused before it is sent.
+func (e *RefusedError) Wait(context.Context) error { return e }
+
 // Config configures a publisher. A field with the zero value gets its default.
 type Config struct {
 	// Workers is how many lanes this process publishes at a time; default 4. More workers

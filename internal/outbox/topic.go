@@ -185,25 +185,14 @@ type Topics map[string]*Topic
 func (t Topics) Publish(m envelope.Message) Receipt {
 	topic := t[m.AggregateType]
 	if topic == nil {
-		return noTopic(m.AggregateType)
+		return &RefusedError{fmt.Errorf("no topic has the aggregate type %q", m.AggregateType)}
 	}
 	return topic.Publish(m)
 }
 
-// Stop stops every topic.
+// Stop stops every topic. To stop a topic of several types again does nothing.
 func (t Topics) Stop() {
-	stopped := make(map[*Topic]bool)
 	for _, topic := range t {
-		if !stopped[topic] {
-			topic.Stop()
-		}
-		stopped[topic] = true
+		topic.Stop()
 	}
-}
-
-// noTopic is the receipt of a message of an aggregate type without a topic.
-type noTopic string
-
-func (aggregateType noTopic) Wait(context.Context) error {
-	return &RefusedError{fmt.Errorf("no topic has the aggregate type %q", string(aggregateType))}
 }

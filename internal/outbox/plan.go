@@ -28,8 +28,6 @@ type ended struct {
 	failure error // of the pass itself
 }
 
-func (e ended) isPoll() bool { return e.lane == AnyLane }
-
 // plan decides which pass starts when. It starts no goroutine and reads no clock. A crash
 // loses all of it, but no event: see Publisher.dispatch.
 type plan struct {
@@ -85,15 +83,24 @@ func (p *plan) next(now time.Time) (j job, wait time.Duration) {
 	return j, 0
 }
 
-// end records the end of a pass.
+// end records the end of a pass. It makes the next poll an early one if there may be more
+// work. Polls that find work go on at once: other processes are probably writing, or a lane
+// that the poll had was woken meanwhile. After a wake-up, which is about one event, one pass
+// is usually enough. If that pass finds nothing, another poll or process may have the lane.
 func (p *plan) end(now time.Time, e ended) {
 	p.idle++
-	if e.isPoll() {
+	poll := e.lane == AnyLane
+	if poll {
 		p.polls--
 	} else {
 		p.serving &^= setOf(e.lane)
 	}
-	p.schedule(now, e)
+	switch {
+	case e.Claimed && (poll || p.stopping()):
+		p.pollBy(now)
+	case e.left, e.failure != nil, !e.Claimed && !poll:
+		p.pollBy(now.Add(minPause))
+	}
 	switch {
 	case e.failure != nil, e.Outage != nil:
 		p.failures++
@@ -101,19 +108,6 @@ func (p *plan) end(now time.Time, e ended) {
 		p.resumeAt = now.Add(backoff(p.failures, minPause, p.cfg.ProbeInterval))
 	case !p.open, e.Published+e.Refused > 0: // nothing else shows that the broker is back
 		p.failures, p.open = 0, false
-	}
-}
-
-// schedule makes the next poll an early one if there may be more work. Polls that find work
-// go on at once: other processes are probably writing, or a lane that the poll had was
-// woken meanwhile. After a wake-up, which is about one event, one pass is usually enough.
-// If that pass finds nothing, another poll or process may have the lane.
-func (p *plan) schedule(now time.Time, e ended) {
-	switch {
-	case e.Claimed && (e.isPoll() || p.stopping()):
-		p.pollBy(now)
-	case e.left, e.failure != nil, !e.Claimed && !e.isPoll():
-		p.pollBy(now.Add(minPause))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/googleapis/gax-go/v2"
+	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
 )
@@ -26,6 +27,12 @@ type Result struct {
 	left  bool  // some events were not published, the claim was full, or an aggregate goes on: there may be more work now
 }
 
+// sent is an event of a claim that was handed to the broker. The zero value is one that was not.
+type sent struct {
+	receipt Receipt
+	span    trace.Span // nil if its trace is not sampled
+}
+
 // RunOnce makes one pass over a lane, or [AnyLane]: over at most batch pending events, and half
 // as many deferred ones. When ctx ends, it hands nothing more to the broker and stops
 // waiting for responses. Events that were acknowledged by then are still settled.
@@ -41,11 +48,10 @@ func (p *Publisher) RunOnce(ctx context.Context, lane int16, batch int) (Result,
 	}
 	// After a crash here, the lane stays leased. Its events wait until leased_until, then
 	// another publisher claims them.
-	spans := passTrace{tracer: p.tracer}
-	receipts := p.publish(ctx, claim, deadline, &spans)
+	all := p.publish(ctx, claim, deadline)
 	// After a crash here, or anywhere before the settlement is committed, published events
 	// are still pending. They are published a second time.
-	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
+	result, settlement := p.collect(ctx, claim, all, deadline)
 	full := len(claim.Events) >= batch || result.bytes >= p.cfg.BatchBytes
 	result.left = full || result.Published < len(claim.Events) || len(settlement.Resumed) > 0
 	held, err := p.settle(ctx, settlement, deadline)
@@ -55,9 +61,10 @@ func (p *Publisher) RunOnce(ctx context.Context, lane int16, batch int) (Result,
 
 // publish hands the events of a claim to the broker, in order. It leaves out blocked
 // events, and the rest of the claim when the time of the pass is over. An event that is left
-// out has no receipt.
-func (p *Publisher) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []Receipt {
-	receipts := make([]Receipt, len(claim.Events))
+// out has no receipt. It does not wait between events of an aggregate: the broker sends none
+// behind one that failed, see Broker.
+func (p *Publisher) publish(ctx context.Context, claim Claim, deadline time.Time) []sent {
+	all := make([]sent, len(claim.Events))
 	for i, e := range claim.Events {
 		if e.Blocked {
 			continue
@@ -67,14 +74,15 @@ func (p *Publisher) publish(ctx context.Context, claim Claim, deadline time.Time
 		if ctx.Err() != nil || time.Now().After(deadline) {
 			break
 		}
-		receipts[i] = p.broker.Publish(spans.publish(ctx, i, len(claim.Events), e))
+		all[i].span = p.startSpan(ctx, &e)
+		all[i].receipt = p.broker.Publish(e.Message)
 	}
-	return receipts
+	return all
 }
 
 // collect waits for the responses in the order of the claim, and returns the result and the
 // settlement. An aggregate stops at its first event that is not acknowledged: see tally.
-func (p *Publisher) collect(ctx context.Context, claim Claim, receipts []Receipt, deadline time.Time, spans *passTrace) (Result, Settlement) {
+func (p *Publisher) collect(ctx context.Context, claim Claim, all []sent, deadline time.Time) (Result, Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	t := tally{
@@ -88,14 +96,16 @@ func (p *Publisher) collect(ctx context.Context, claim Claim, receipts []Receipt
 			continue
 		}
 		var err error
-		if receipts[i] != nil {
-			err = receipts[i].Wait(ctx)
+		if all[i].receipt != nil {
+			err = all[i].receipt.Wait(ctx)
 		}
-		traced := spans.responded(ctx, i, err)
+		traced := endSpan(ctx, all[i].span, err)
+		if t.behind(e) {
+			continue // it is recorded
+		}
 		var refused *RefusedError
 		switch {
-		case t.behind(e):
-		case receipts[i] == nil:
+		case all[i].receipt == nil:
 			t.unknown(e)
 		case err == nil:
 			t.published(e)
@@ -135,7 +145,8 @@ func (p *Publisher) refusal(ctx context.Context, e Claimed, cause error) Refusal
 
 // settle records the result of a claim, even if ctx is done: otherwise acknowledged events
 // would be published again. While the database fails, it tries again until the lease may
-// have ended. If ctx is done, it tries once. held is false if the settlement took no
+// have ended. The last attempt may end later, which the fence makes harmless. If ctx is
+// done, it tries once, within Config.SettleTimeout. held is false if the settlement took no
 // effect, or if that is unknown.
 //
 // The first attempt is short, because its connection may be lost. Each later attempt has
@@ -143,12 +154,12 @@ func (p *Publisher) refusal(ctx context.Context, e Claimed, cause error) Refusal
 // published again and again.
 func (p *Publisher) settle(ctx context.Context, settlement Settlement, deadline time.Time) (held bool, err error) {
 	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
+	alive, end := after(ctx, p.cfg.SettleTimeout)
+	defer end()
 	for attempt := 1; ; attempt++ {
-		timeout := p.cfg.SettleTimeout * time.Duration(attempt)
-		if attempt > 1 {
-			timeout = min(timeout, time.Until(leaseEnd))
-		}
-		held, err := p.settleOnce(ctx, settlement, timeout)
+		once, cancel := context.WithTimeout(alive, p.cfg.SettleTimeout*time.Duration(attempt))
+		held, err := p.store.SettleClaim(once, settlement)
+		cancel()
 		if err == nil {
 			if !held {
 				// Either another publisher has the lane, because we were too slow, and may
@@ -164,13 +175,4 @@ func (p *Publisher) settle(ctx context.Context, settlement Settlement, deadline 
 		}
 		_ = gax.Sleep(ctx, pause) // if ctx ends, the next attempt is the last
 	}
-}
-
-// settleOnce settles within timeout, and within Config.SettleTimeout after ctx is done.
-func (p *Publisher) settleOnce(ctx context.Context, settlement Settlement, timeout time.Duration) (bool, error) {
-	ctx, end := after(ctx, p.cfg.SettleTimeout)
-	defer end()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return p.store.SettleClaim(ctx, settlement)
 }

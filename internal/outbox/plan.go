@@ -136,10 +136,9 @@ func (p *plan) stopping() bool { return !p.stopAt.IsZero() }
 // started no pass.
 func (p *plan) stopped() bool { return p.stopping() && p.idle == p.cfg.Workers }
 
-// backoff returns a random pause after the n-th failure, from half of a limit up to the limit,
-// never 0.
-// The limit doubles each time. So workers that failed together do not come back together, and
-// none comes back immediately.
+// backoff returns a random pause after the n-th failure, from half of a limit up to the limit
+// and never 0. The limit doubles each time. So workers that failed together do not come back
+// together, and none comes back immediately.
 func backoff(n int, shortest, longest time.Duration) time.Duration {
 	limit := time.Duration(min(math.Ldexp(float64(shortest), n-1), float64(longest)))
 	return limit - rand.N(limit/2+1)

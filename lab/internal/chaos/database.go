@@ -196,7 +196,8 @@ func readRest(ctx context.Context, tx pgx.Tx, db *Database) error {
 	return nil
 }
 
-// readLeft reads what operators' commands must not leave behind.
+// readLeft reads what operators' commands must not leave behind, and where the audit differs from what they
+// changed. A seek announces how much it will clear, so it is not compared.
 func readLeft(ctx context.Context, tx pgx.Tx, db *Database) error {
 	err := tx.QueryRow(ctx, `
 		SELECT coalesce(array_agg(what ORDER BY what), '{}') FROM (
@@ -206,6 +207,13 @@ func readLeft(ctx context.Context, tx pgx.Tx, db *Database) error {
 			UNION ALL
 			SELECT format('request_id of the purged video %s', v.id) FROM video_catalog.requests q JOIN video_catalog.videos v ON v.id = q.aggregate_id::uuid
 			WHERE v.purge_time IS NOT NULL
+			UNION ALL
+			SELECT format('audit of %s: %s items, and operators changed %s', side, items, acted) FROM (
+				SELECT 'video_catalog' AS side, coalesce(sum(items), 0) AS items FROM video_catalog.audit
+				UNION ALL
+				SELECT 'video_catalog_read', coalesce(sum(items), 0) FROM video_catalog_read.audit WHERE action <> 'inbox.seek'
+			) audited CROSS JOIN LATERAL (SELECT count(*) AS acted FROM chaos.acted c WHERE c.side = audited.side) changed
+			WHERE items <> acted
 		) remains`).Scan(&db.Left)
 	if err != nil {
 		return fmt.Errorf("read what is left: %w", err)

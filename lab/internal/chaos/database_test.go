@@ -86,6 +86,11 @@ func TestReadDatabase(t *testing.T) {
 		{"leased", `UPDATE video_catalog.outbox_lanes SET token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
 		{"quarantined", `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
 		{"change that no watch sees", `UPDATE video_catalog_read.video_projection SET change_xid = '18446744073709551615'`, []Rule{LeftOver}},
+		{"done and not audited", `SET application_name = 'operator';
+			INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now());
+			DELETE FROM video_catalog_read.quarantine; RESET application_name`, []Rule{LeftOver}},
+		{"audited and not done", `INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
+			VALUES (gen_random_uuid(), 'a', 'command', 'retry', '{}', 'r', 1, '[]')`, []Rule{LeftOver}},
 		{"erasure", `INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES ('video', 'x')`, []Rule{LeftOver}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

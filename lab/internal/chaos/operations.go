@@ -23,6 +23,7 @@ func operatorKinds() []fault {
 		{"videos purged", groupOperator, NoRecovery, purgeVideos},
 		{"blocked video requeued", groupOperator, NoRecovery, requeueBlocked},
 		{"quarantine replayed", groupOperator, NoRecovery, replayQuarantine},
+		{"quarantine skipped", groupOperator, NoRecovery, skipQuarantine},
 	}
 }
 
@@ -99,27 +100,39 @@ func requeueBlocked(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 	return err
 }
 
-// replayQuarantine puts events that were consumed into quarantine, as a build that could not
-// decode them would, and replays them.
+// replayQuarantine replays all that is in quarantine.
 func replayQuarantine(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	return l.emptyQuarantine(ctx, r, record, "retry", "--all")
+}
+
+// skipQuarantine gives up what is in quarantine. It was consumed before, so nothing is lost.
+func skipQuarantine(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	return l.emptyQuarantine(ctx, r, record, "skip", "--cause="+olderBuild)
+}
+
+const olderBuild = "an older build"
+
+// emptyQuarantine puts an event that was consumed into quarantine, as a build that could not decode
+// it would, and runs a command. Then no message may be left.
+func (l *lab) emptyQuarantine(ctx context.Context, r *rand.Rand, record *FaultRecord, args ...string) error {
 	var n int
 	err := l.ask(ctx, &n, `
 		WITH moved AS (
 			INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
 			SELECT 'catalog', 'chaos ' || $1, e.aggregate_id, jsonb_build_object('event_id', e.id, 'event_type', e.event_type, 'aggregate_type', e.aggregate_type,
 				'aggregate_id', e.aggregate_id, 'version', e.version::text, 'schema_version', e.schema_version::text,
-				'occurred_at', to_char(e.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), e.payload, 'an older build', now()
+				'occurred_at', to_char(e.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), e.payload, $3, now()
 			FROM chaos.events e JOIN chaos.consumed c ON c.event_id = e.id JOIN video_catalog.videos v ON v.id = e.aggregate_id::uuid
 			WHERE v.purge_time IS NULL
 			ORDER BY e.n DESC OFFSET $2 LIMIT 1
 			RETURNING id
 		)
-		SELECT count(*)::int FROM moved`, uuid.NewString(), r.IntN(50))
+		SELECT count(*)::int FROM moved`, uuid.NewString(), r.IntN(50), olderBuild)
 	if err != nil || n == 0 {
 		record.Missing = "no event for the quarantine" // or the answer was lost
 		return nil                                     //nolint:nilerr // it is tried again
 	}
-	ok, err := l.untilDone(ctx, []int{0}, []string{"retry", "--all", why})
+	ok, err := l.untilDone(ctx, []int{0}, append(args, why))
 	if err != nil || !ok {
 		return err
 	}
@@ -127,7 +140,7 @@ func replayQuarantine(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 		return err
 	}
 	if n > 0 {
-		l.problem(MessageQuarantined, "%d messages after all were replayed", n)
+		l.problem(MessageQuarantined, "%d messages after server %s", n, args[0])
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 	"example.com/servicekit/naming"
 )
 
-// entity is a description: all that the files of an aggregate type are made of. It is kept
+// entity is the description from which the files of an aggregate type are made. It is kept
 // in internal/entities.
 type entity struct {
 	Name        string       `yaml:"name"`
@@ -32,8 +32,8 @@ type entity struct {
 	// EventPerCommand gives the second command that leads to a state an event of its own. Entities that were made before
 	// it existed keep their events.
 	EventPerCommand bool `yaml:"event_per_command,omitempty"`
-	// LastNumber is the highest number that a field has ever had. So a field that somebody removes
-	// from this file leaves its number behind: events have it.
+	// LastNumber is the highest number that a field has ever had. So the number of a removed
+	// field is not used again: events have it.
 	LastNumber int `yaml:"last_number,omitempty"`
 	// EventTopic is the name of the topic. It begins with the service, because services share
 	// the topics of a project.
@@ -49,14 +49,14 @@ type entity struct {
 	Migration int `yaml:"migration"`
 	// Constraints are the migrations that gave a column more values.
 	Constraints []constraint `yaml:"constraints,omitempty"`
-	// Rendered are the hashes of the files as they were made. A file with another one has
-	// been edited, and belongs to its owner.
+	// Rendered are the hashes of the files as they were made. A file with another hash
+	// has been edited, and belongs to its owner.
 	Rendered map[string]string `yaml:"rendered,omitempty"`
 
 	names names // of the service
 
 	made      []int             // the migrations of this run
-	widened   []widening        // the columns that have more values in it
+	widened   []widening        // the columns that get more values in this run
 	whole     bool              // also write files that were removed
 	overwrite bool              // write edited files, too, and leave the samples as they are
 	only      []string          // the files that this run writes; empty: all
@@ -99,7 +99,7 @@ const folder = "internal/entities"
 
 func pathOf(name string) string { return filepath.Join(folder, name+".yaml") }
 
-// load reads a description, with those to which it reacts.
+// load reads a description, and the descriptions to which it reacts.
 func load(path string) (entity, error) {
 	e, err := decode(path)
 	if err != nil {
@@ -180,7 +180,7 @@ const firstNumber = 10
 func (e entity) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !snake.MatchString(e.Name) || len(e.Name) > 24 { // its consumer's has six more, and 30 at most
+	if !snake.MatchString(e.Name) || len(e.Name) > 24 { // the name of its consumer has six more characters, and 30 at most
 		wrong("entity %q: the name must be lower_snake_case with at most 24 characters, in the singular", e.Name)
 	}
 	errs = append(errs, cmp.Or(checkWord(e.Name), checkWord(e.Plural)))
@@ -309,7 +309,7 @@ func (e entity) isReached(state string) bool {
 	return slices.Contains(reached, state)
 }
 
-// parseFields reads fields as they are on the command line, such as
+// parseFields reads fields from the command line, such as
 // customer_id:uuid! note:string? color:enum(red,green).
 func parseFields(text string) ([]field, error) {
 	var fields []field
@@ -330,10 +330,14 @@ func parseFields(text string) ([]field, error) {
 				f.Values = strings.Split(values, ",")
 			}
 		}
-		if parts, ok := inBrackets(typ, "{", "}"); ok {
+		item, isList := inBrackets(typ, "[", "]")
+		if parts, ok := inBrackets(cmp.Or(item, typ), "{", "}"); ok {
 			inner, err := parseFields(strings.ReplaceAll(parts, ",", " "))
 			errs = append(errs, err)
 			f.Type, f.Parts = typeMessage, inner
+			if isList {
+				f.Type = typeMessages
+			}
 		}
 		fields = append(fields, f)
 	}
@@ -346,7 +350,7 @@ func inBrackets(text, left, right string) (inner string, ok bool) {
 	return inner, begins && ends
 }
 
-// splitOutside splits a text at spaces that are in no brackets.
+// splitOutside splits a text at spaces outside of brackets.
 func splitOutside(text string) []string {
 	depth := 0
 	return strings.FieldsFunc(text, func(r rune) bool {
@@ -466,7 +470,7 @@ func (e *entity) growFields(next []field, exists bool, migration int) error {
 	return errors.Join(errs...)
 }
 
-// errLateRef is the error of a filter that a table with rows would get.
+// errLateRef returns the error for a filter of an entity that already exists.
 func errLateRef(name string) error {
 	return fmt.Errorf("--refs %s: an entity that exists gets a filter by hand, because its index is made beside writes: docs/entity.md", name)
 }
@@ -497,15 +501,15 @@ func (e *entity) growStates(next []transition, exists bool) error {
 	return errors.Join(errs...)
 }
 
-// sameType reports whether two fields have the same name, type, rules and parts. The other one may
+// sameType reports whether two fields have the same name, type, rules and parts. The other field may
 // have more values.
 func (f field) sameType(other field) bool {
 	return f.Name == other.Name && f.Type == other.Type && f.Optional == other.Optional && f.Required == other.Required &&
 		len(f.Values) <= len(other.Values) && slices.Equal(f.Values, other.Values[:len(f.Values)]) && slices.EqualFunc(f.Parts, other.Parts, field.sameType)
 }
 
-// Check returns the mistakes in the description of a new entity. Only add itself reports conflicts with a
-// service, such as a name that it has already.
+// Check returns the mistakes in the description of a new entity. Only add reports conflicts with a service,
+// such as a name that it already has.
 func Check(name, plural, fields, transitions, timers string) error {
 	o := options{name: name, plural: plural, fields: fields, moves: transitions, timers: timers}
 	grown, err := o.grow(context.Background(), entity{names: names{HasReactions: true}})

@@ -41,30 +41,32 @@ const (
 	typeUUID     = "uuid"
 	typeEnum     = "enum"
 	typeMessage  = "message"
+	typeMessages = "messages"
 )
 
 var (
 	scalars = []string{typeString, typeBool, typeInt32, typeInt64, typeDouble}
 	single  = append(slices.Clone(scalars), typeBytes, typeTime, typeDuration, typeUUID, typeEnum, typeMessage)
-	lists   = []string{"strings", "bools", "int32s", "int64s", "doubles", "uuids"}
+	lists   = []string{"strings", "bools", "int32s", "int64s", "doubles", "uuids", typeMessages}
 )
 
 // kind returns the type, or the type of the items of a list.
 func (f field) kind() string {
-	if f.isList() {
+	if f.IsList() {
 		return strings.TrimSuffix(f.Type, "s")
 	}
 	return f.Type
 }
 
-func (f field) isList() bool { return slices.Contains(lists, f.Type) }
+// IsList reports whether the field is a list.
+func (f field) IsList() bool { return slices.Contains(lists, f.Type) }
 
 var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
 
 // given are the fields that every entity has.
 var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}
 
-// taken are those names, and others that generated code needs.
+// taken are the given names, and others that generated code needs.
 var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, systemColumns, methods)
 
 // systemColumns are columns that every table of PostgreSQL has.
@@ -87,7 +89,7 @@ func (f field) check() (errs []error) {
 	case f.Type == typeTime && strings.HasSuffix(f.Name, "_ms"), f.Type == typeDuration && strings.HasSuffix(f.Name, "_ms"):
 		wrong("the suffix _ms is added in events: leave it out")
 	}
-	if !slices.Contains(single, f.Type) && !f.isList() {
+	if !slices.Contains(single, f.Type) && !f.IsList() {
 		wrong("unknown type %q, want one of %s, or a list of them: %s", f.Type, strings.Join(single, ", "), strings.Join(lists, ", "))
 	}
 	if f.Optional && !slices.Contains(scalars, f.Type) {
@@ -99,11 +101,11 @@ func (f field) check() (errs []error) {
 	switch {
 	case f.Type == typeEnum && len(f.Values) < 2:
 		wrong("an enum has two values or more, as in color:enum(red,green)")
-	case f.Type == typeMessage && len(f.Parts) == 0:
-		wrong("a message has parts, as in address:{street:string,city:string}")
-	case f.Type != typeEnum && len(f.Values) > 0, f.Type != typeMessage && len(f.Parts) > 0:
+	case f.kind() == typeMessage && len(f.Parts) == 0:
+		wrong("a message has parts, as in address:{street:string,city:string} or lines:[{title:string,quantity:int32}]")
+	case f.Type != typeEnum && len(f.Values) > 0, f.kind() != typeMessage && len(f.Parts) > 0:
 		wrong("%s has neither values nor parts", f.Type)
-	case (f.Type == typeEnum || f.Type == typeMessage) && slices.Contains([]string{"snapshot", "created", "updated", "undeleted"}, f.Name):
+	case f.isNested() && slices.Contains([]string{"snapshot", "created", "updated", "undeleted"}, f.typeName()):
 		wrong("the event has a message of this name: choose another")
 	}
 	return append(errs, f.checkInner()...)
@@ -136,9 +138,9 @@ func (f field) checkInner() (errs []error) {
 	return errs
 }
 
-// sharesName reports whether two fields would have one name in a layer.
+// sharesName reports whether two fields have the same name in a layer.
 func (f field) sharesName(other field) bool {
-	return f.Go() == other.Go() || f.EventName() == other.EventName() || f.Column() == other.Column() ||
+	return f.isNested() && other.isNested() && f.typeName() == other.typeName() || f.Go() == other.Go() || f.EventName() == other.EventName() || f.Column() == other.Column() ||
 		f.Name == "get_"+other.Name || other.Name == "get_"+f.Name // the method that reads a field
 }
 
@@ -156,11 +158,22 @@ func (f field) Row() string { return sqlCamel(f.Column()) }
 // Var is the name of a variable.
 func (f field) Var() string { return lowerCamel(f.Name) + "JSON" }
 
-// Proto is the name of the nested enum or message.
-func (f field) Proto() string { return protoCamel(f.Name) }
+// isNested reports whether the field has an enum or a message of its own.
+func (f field) isNested() bool { return f.Type == typeEnum || f.kind() == typeMessage }
 
-// DomainType is the name of the type of an enum or a message in the domain.
-func (f field) DomainType() string { return camel(f.entity + "_" + f.Name) }
+// typeName is the name of the field's enum or message: line for the list lines.
+func (f field) typeName() string {
+	if f.IsList() {
+		return naming.Singular(f.Name)
+	}
+	return f.Name
+}
+
+// Proto is typeName in messages.
+func (f field) Proto() string { return protoCamel(f.typeName()) }
+
+// DomainType is typeName in the domain.
+func (f field) DomainType() string { return camel(f.entity + "_" + f.typeName()) }
 
 // MapName begins the names of the functions that convert an enum or a message.
 func (f field) MapName() string { return unexported(f.entity + "_" + f.Name) }
@@ -184,12 +197,12 @@ func (f field) EventName() string {
 	return f.Name
 }
 
-// EventGo is that name in Go.
+// EventGo is EventName in Go.
 func (f field) EventGo() string { return protoCamel(f.EventName()) }
 
 // Comments.
 
-// subject is what the field has, as the begin of a sentence.
+// subject describes the value of the field, as the start of a sentence.
 func (f field) subject() string {
 	if past, ok := strings.CutSuffix(f.Name, "ed_at"); ok && f.Type == typeTime {
 		return "When it was " + words(past) + "ed"

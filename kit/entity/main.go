@@ -3,9 +3,9 @@
 //
 //	go run ./cmd/entity add order --fields 'customer_id:uuid! total_cents:int64' --transitions 'draft→placed:place'
 //
-// It changes no hand-written file but the list of registrations, to which it adds a line. The description stays in internal/entities. When it has
-// grown, run the command again: it adds a migration, writes the files again, and merges into those that you
-// have edited.
+// In hand-written files it only adds lines to lists: the registrations and, with the option replay, the aggregates. The
+// description stays in internal/entities. Run the command again to add to it: it adds a migration, writes the files
+// again, and merges into the files that you have edited.
 package entity
 
 import (
@@ -33,6 +33,7 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
                         strings bools int32s int64s doubles uuids                 a list
                         enum(red,green)                                           one of some values
                         {street:string,city:string}                               a message of scalars
+                        [{title:string,quantity:int32}]                           a list of such messages
                       ? behind string, bool, int32, int64 or double: optional
                       ! behind string, bytes, time, uuid, enum and lists: required
   --transitions LIST  commands that change the state, as FROM→TO:COMMAND, such as 'draft→placed:place placed→canceled:cancel'.
@@ -174,7 +175,7 @@ func parse(args []string) (o options, err error) {
 	return o, nil
 }
 
-// entity returns what the options describe. If the entity exists, they may only add to it.
+// entity returns the entity that the options describe. If it exists, they may only add to it.
 func (o options) entity(ctx context.Context) (entity, error) {
 	before, err := load(pathOf(o.name))
 	exists := err == nil
@@ -197,7 +198,7 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
 }
 
-// grow returns an entity with what the options add.
+// grow returns an entity with the additions of the options.
 func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	exists := before.Name != ""
 	next := entity{Name: o.name, Plural: o.plural}
@@ -256,7 +257,7 @@ func nextMigration() int {
 	return number
 }
 
-// checkFree returns an error if something of the entity exists already.
+// checkFree returns an error if a file or the proto package of the entity exists already.
 func (e entity) checkFree() error {
 	var errs []error
 	paths := []string{"api/proto/" + e.Name} // two entities must not share a package

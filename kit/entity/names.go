@@ -49,8 +49,8 @@ var methods = []string{"descriptor", "extension_map", "extension_range_array", "
 var machinery = strings.Fields(`audit inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
 	stamp time`)
 
-// checkNames returns an error if what is made of the entity has a name that the service has already,
-// or that a tool would refuse. Every run checks this before it writes a file.
+// checkNames returns an error if the files of the entity have a name that the service already has,
+// or that a tool refuses. Every run checks this before it writes a file.
 func (e entity) checkNames() error {
 	e.Model = "Model" // does not matter here
 	return errors.Join(e.checkGo(), e.checkSQL(), e.checkProto())
@@ -139,7 +139,7 @@ func (e entity) checkSQL() error {
 	return errors.Join(err, migrationErr)
 }
 
-// checkIn returns an error for each name in what is made that another file has already.
+// checkIn returns an error for each name in made that another file already has.
 func (e entity) checkIn(pattern, own, made string, named *regexp.Regexp, name func(found []string) string) error {
 	paths, err := filepath.Glob(pattern)
 	errs := []error{err}
@@ -177,7 +177,7 @@ func (e entity) checkLint(before entity) error {
 	return errors.Join(errs...)
 }
 
-// version matches the end of the path of a Go package that is no part of its name.
+// version matches the version at the end of the path of a Go package, which is not part of its name.
 var version = regexp.MustCompile(`[/.]v[0-9]+$`)
 
 // checkProto compiles the message of the events, where the entity, its states and its fields meet. It
@@ -202,7 +202,7 @@ func (e entity) checkProto() error {
 
 // declarations returns the identifiers that a Go file declares for its package, and the names of its
 // imports. The package name is in front of each, because an external test is another package. If
-// content is nil, the file exists.
+// content is nil, the file is read.
 func declarations(name string, content []byte) (declared, imported []string, err error) {
 	var source any
 	if content != nil {

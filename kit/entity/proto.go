@@ -68,7 +68,7 @@ func checkGiven(d protoreflect.FieldDescriptor) error {
 	return fmt.Errorf("field %q: every entity has a field of this name with another meaning: choose another, such as display_name (a resource name is an IDENTIFIER)", d.Name())
 }
 
-// checkRules refuses rules that would be lost.
+// checkRules refuses rules that this command cannot keep.
 func checkRules(d protoreflect.FieldDescriptor) error {
 	rules := strings.NewReplacer("ignore:IGNORE_IF_ZERO_VALUE", "", "repeated:{items:{string:{uuid:true}}}", "", "string:{uuid:true}", "", "required:true", "").
 		Replace(strings.ReplaceAll(fmt.Sprint(d.Options()), " ", ""))
@@ -83,7 +83,7 @@ func fieldOf(d protoreflect.FieldDescriptor) (field, error) {
 	f := field{Name: string(d.Name()), Optional: d.HasOptionalKeyword(), Required: hasOption(d, "field_behavior]:REQUIRED")}
 	f.Comment = strings.Join(strings.Fields(d.ParentFile().SourceLocations().ByDescriptor(d).LeadingComments), " ")
 	if d.IsMap() || d.ContainingOneof() != nil && !f.Optional {
-		return f, fmt.Errorf("field %q: maps and oneofs are not supported", f.Name)
+		return f, fmt.Errorf("field %q: maps and oneofs are not supported: for a map take a list of messages with a key and a value", f.Name)
 	}
 	if err := checkRules(d); err != nil {
 		return f, err
@@ -104,7 +104,7 @@ func fieldOf(d protoreflect.FieldDescriptor) (field, error) {
 		err = fmt.Errorf("field %q: %s is not supported: use one of the types of --help", f.Name, d.Kind())
 	}
 	if err == nil && d.IsList() {
-		if f.Type += "s"; !f.isList() {
+		if f.Type += "s"; !f.IsList() {
 			err = fmt.Errorf("field %q: a list of %s is not supported: use one of the types of --help", f.Name, d.Kind())
 		}
 	}
@@ -149,7 +149,7 @@ func messageOf(d protoreflect.FieldDescriptor) (typ string, parts []field, err e
 	return typeMessage, parts, nil
 }
 
-// hasOption reports whether the options of a field have one, as protobuf writes it in text.
+// hasOption reports whether a field has an option, in the text format of protobuf.
 func hasOption(d protoreflect.FieldDescriptor, option string) bool {
 	return strings.Contains(strings.ReplaceAll(fmt.Sprint(d.Options()), " ", ""), option)
 }

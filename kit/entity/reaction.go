@@ -11,7 +11,7 @@ import (
 	"example.com/servicekit/naming"
 )
 
-// reaction is how an entity reacts to the events of another one, or to other events of its own.
+// reaction describes how an entity reacts to events of another entity, or of its own type.
 type reaction struct {
 	To       string `yaml:"to"`       // whose events
 	Consumer string `yaml:"consumer"` // its name is on the subscription
@@ -35,10 +35,10 @@ const (
 	create = "create" // the command of a rule: makes the entity
 )
 
-// String is the rule as it is on the command line.
+// String is the rule as on the command line.
 func (r rule) String() string { return r.Event + ":" + r.Field + ":" + r.Command }
 
-// parseRules reads rules as they are on the command line, such as captured:order_id:confirm.
+// parseRules reads rules from the command line, such as captured:order_id:confirm.
 func parseRules(text string) (rules []rule, err error) {
 	var errs []error
 	for word := range strings.FieldsSeq(text) {
@@ -121,7 +121,7 @@ func (e *entity) reactionTo(of entity) *reaction {
 	return &e.Reactions[i]
 }
 
-// add adds the rules that are not there.
+// add adds the rules that the reaction does not have.
 func (r *reaction) add(rules []rule) {
 	before := slices.Clone(r.Rules)
 	for _, more := range rules {
@@ -131,7 +131,7 @@ func (r *reaction) add(rules []rule) {
 	}
 }
 
-// existing reads the description of an entity, which must be there.
+// existing reads the description of an entity, which must exist.
 func existing(name string) (entity, error) {
 	e, err := load(pathOf(name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -173,7 +173,7 @@ func (r *reaction) paths() (paths []string) {
 	return paths
 }
 
-// checkFree returns an error if something of the reaction exists already.
+// checkFree returns an error if a file or the consumer of the reaction exists already.
 func (r *reaction) checkFree() error {
 	var errs []error
 	for _, path := range r.paths() {
@@ -342,10 +342,10 @@ func (r *reaction) Own() bool { return r.Entity.Name == r.To }
 // First is the first of the rules.
 func (r *reaction) First() rule { return r.Rules[0] }
 
-// concern is the fields of some events that have ids.
+// concern is a list of events, and of their fields with the ids.
 type concern struct{ Events, Fields []string }
 
-// Concerns are the events with their fields, in the order of the rules.
+// Concerns returns the events with their fields, in the order of the rules.
 func (r *reaction) Concerns() (all []concern) {
 	for _, rule := range r.Rules {
 		event, id := rule.On().Go, "e."+r.Of.Go()+"."+rule.FieldGo()
@@ -404,7 +404,7 @@ func (r rule) field() (field, bool) {
 }
 
 // missing are the required fields that a new entity might not get from the event: without
-// them it would be refused, and nobody would see that.
+// them the entity is refused, without an error for anybody.
 func (r rule) missing() (all []field) {
 	if !r.Creates() {
 		return nil
@@ -424,7 +424,7 @@ func (r rule) copyOf(f field) (of field, ok bool) {
 	i := slices.IndexFunc(r.of.Of.Fields, func(of field) bool {
 		return of.Name == f.Name && of.Type == f.Type && of.Optional == f.Optional
 	})
-	if i < 0 || f.Type == typeEnum || f.Type == typeMessage {
+	if i < 0 || f.isNested() {
 		return of, false
 	}
 	return r.of.Of.Fields[i], true
@@ -486,10 +486,10 @@ func (r rule) State() string {
 // From is a state from which the command leads.
 func (r rule) From() string { return r.Run().From[0] }
 
-// Path are the commands that lead to that state.
+// Path are the commands that lead to the state From.
 func (r rule) Path() []Command { return r.of.Entity.path(r.From()) }
 
-// Version is the version of an entity after that way, and after the command.
+// Version is the version of an entity after Path and the command.
 func (r rule) Version() int {
 	if r.Creates() {
 		return 1

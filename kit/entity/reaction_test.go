@@ -143,7 +143,7 @@ func TestReactionMakesEntity(t *testing.T) {
 	contains(t, "internal/domain/order_payment.go", "return CreateOrder(e.Payment.PayerID, OrderDetails{}, stamp)")
 }
 
-// A new entity gets the fields with the same name and type, and must get those that are required.
+// A new entity gets the fields with the same name and type, which must include all required fields.
 func TestReactionCopiesFields(t *testing.T) {
 	refund := payment
 	refund.Name, refund.Plural, refund.EventTopic = "refund", "refunds", "shop.refund.events"

@@ -13,13 +13,13 @@ import (
 	"slices"
 )
 
-// The files with the list of the registrations, and with what the option replay publishes.
+// The files with the list of registrations, and with the aggregates of the option replay.
 const (
 	registered = "cmd/server/registrations.go"
 	aggregates = replay + "/aggregates.go"
 )
 
-// register adds to the lists what entities and their reactions have there, if they do not have it.
+// register adds the missing calls for entities and their reactions to the lists.
 func register(all []entity, written *undo) error {
 	lists := make(map[string][]string)
 	for _, e := range all {
@@ -48,8 +48,8 @@ func register(all []entity, written *undo) error {
 	return nil
 }
 
-// withCall returns the source of the first list that a function returns with a call at its end, if
-// it has none.
+// withCall returns source with a call at the end of the first list that a function returns, unless
+// the list has the call.
 func withCall(source []byte, call string) ([]byte, error) {
 	set := token.NewFileSet()
 	tree, err := parser.ParseFile(set, "", source, parser.SkipObjectResolution)

@@ -95,8 +95,8 @@ func (e entity) freePath(path string) string {
 	return path
 }
 
-// render makes the files of entities, and what is generated from them. If it fails, all files
-// are as they were. A conflict with what the owner has edited is no failure: the files have its marks.
+// render makes the files of entities, and the files that are generated from them. If it fails, it restores
+// all files. A conflict with an edit of the owner returns an error, but the files keep the marks of it.
 func render(ctx context.Context, all []entity, stdout io.Writer) error {
 	written := new(undo)
 	if err := written.remember(generated(all)); err != nil {
@@ -109,7 +109,7 @@ func render(ctx context.Context, all []entity, stdout io.Writer) error {
 	return found.report(stdout, all)
 }
 
-// steps writes the files. The steps that read all of them wait until no file has a conflict.
+// steps writes the files. It skips the steps that read all files while a file has a conflict.
 func steps(ctx context.Context, all []entity, written *undo, stdout io.Writer) (found edits, err error) {
 	write := func(after bool) func() error {
 		return func() error {
@@ -157,13 +157,13 @@ func steps(ctx context.Context, all []entity, written *undo, stdout io.Writer) (
 	return found, nil
 }
 
-// edits are the files of the owner's edits, in which something is new.
+// edits are files that the owner has edited or removed, and that have a new version.
 type edits struct {
 	merged, removed, conflicts []string
-	broken                     error // what is merged does not work
+	broken                     error // the merged files do not work
 }
 
-// report says what the owner does next. Its error is what only the owner can do.
+// report prints the next steps of the owner. Its error is a problem that only the owner can solve.
 func (found edits) report(stdout io.Writer, all []entity) error {
 	var text strings.Builder
 	for _, list := range []struct {
@@ -198,8 +198,8 @@ func (found edits) report(stdout io.Writer, all []entity) error {
 	return nil
 }
 
-// write writes the files. In those that somebody has edited it merges what is new in them since the
-// description that is in the repository.
+// write writes the files. Into files that somebody has edited it merges the changes since the
+// description in the repository.
 func (e *entity) write(ctx context.Context, after bool, written *undo, found *edits) (err error) {
 	if after {
 		if e.Model, err = modelOf(e.Plural, e.rowQuery()); err != nil {
@@ -232,7 +232,7 @@ func (e *entity) write(ctx context.Context, after bool, written *undo, found *ed
 	return nil
 }
 
-// writeOne writes a file, of which content is the new version.
+// writeOne writes the new version of a file.
 func (e *entity) writeOne(ctx context.Context, path string, before entity, content []byte, written *undo, found *edits) error {
 	made, known := e.Rendered[path]
 	there, err := os.ReadFile(path) //nolint:gosec // a file of this repository
@@ -275,8 +275,8 @@ func (e entity) contentOf(path string) ([]byte, error) {
 	return nil, nil
 }
 
-// merge returns a file with what is new in another version since the base of both. Without a base, all lines
-// that differ are conflicts.
+// merge returns there with the changes from base to content. Without a base, all lines that differ are
+// conflicts.
 func merge(ctx context.Context, there, base, content []byte) (merged []byte, conflict bool, err error) {
 	dir, err := os.MkdirTemp("", "entity-")
 	if err != nil {
@@ -395,7 +395,7 @@ func (e entity) content(f file) ([]byte, error) {
 	return e.execute(f.template)
 }
 
-// execute returns what a template makes of the entity.
+// execute returns the output of a template for the entity.
 func (e entity) execute(name string) ([]byte, error) { return e.names.execute(name, e) }
 
 func (n names) execute(name string, data any) ([]byte, error) {
@@ -439,7 +439,7 @@ func (e entity) rowQuery() string {
 	return "Lock" + e.Go()
 }
 
-// modelOf returns the type of a row of a table: sqlc makes its name of the table's.
+// modelOf returns the type of a row of a table. sqlc derives it from the name of the table.
 func modelOf(plural, query string) (string, error) {
 	path := "internal/store/internal/sqlcgen/" + plural + ".sql.go"
 	content, err := os.ReadFile(path) //nolint:gosec // a file of this repository

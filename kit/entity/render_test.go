@@ -332,8 +332,8 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	}
 }
 
-// Edited files get what is new by a merge. Lines that are edited and new, and a file of which nobody knows
-// what it was made of, get the marks of conflicts, and the run fails. A removed file stays away.
+// New lines are merged into edited files. Lines that are both edited and new get the marks of conflicts, as does
+// a file without a known base, and the run fails. A removed file stays removed.
 func TestEditedFilesAreMerged(t *testing.T) {
 	service(t)
 	e, err := load(pathOf("order"))
@@ -401,7 +401,7 @@ func TestEditedFilesAreMerged(t *testing.T) {
 	}
 }
 
-// written writes the files of an entity that need nothing generated.
+// written writes the files of an entity that do not depend on generated code.
 func written(t *testing.T, e *entity) (found edits) {
 	t.Helper()
 	if err := e.write(t.Context(), false, new(undo), &found); err != nil {

@@ -17,8 +17,8 @@ import (
 // projectRule is Google Cloud's rule for the ids of projects.
 var projectRule = regexp.MustCompile(`^[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
 
-// replica returns an entity of another service, whose root is dir, as one that this service
-// keeps a copy of. It copies the contract and the samples of its events. project has the other
+// replica returns an entity of another service, whose root is dir, as a replica in this
+// service. It copies the contract and the samples of its events. project has the other
 // service's topic. If it is empty, the replica keeps its project, and a new replica uses ours.
 func replica(name, dir, project string) (entity, error) {
 	if project != "" && !projectRule.MatchString(project) {

@@ -19,7 +19,7 @@ func generate(ctx context.Context) error {
 	return command(ctx, "make", "--silent", "generate-code")
 }
 
-// generateNames generates what follows from the topics.
+// generateNames generates the files that depend on the topics.
 func generateNames(ctx context.Context) error {
 	if err := command(ctx, "go", "test", "./internal/names", "-run", "^TestScript$", "-update"); err != nil || !isThere("deploy/observe/generate") {
 		return err
@@ -41,8 +41,8 @@ func samples(ctx context.Context, all []entity) error {
 	return command(ctx, "go", "test", "./internal/event", "-run", "^Test("+strings.Join(names, "|")+")Samples$")
 }
 
-// command runs a program. Its error has what the program printed. When it returns, no
-// program that it started writes any more.
+// command runs a program. Its error has the output of the program. After it returns, the
+// program and its children write no more.
 func command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // of this folder
 	// The tests of events then write the samples that are missing.
@@ -56,7 +56,7 @@ func command(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// generated returns the paths of what is generated from the files of entities.
+// generated returns the paths of the files that are generated from the files of entities.
 func generated(all []entity) []string {
 	paths := []string{"api", "internal/store/internal/sqlcgen", "options", "deploy/names.sh", "deploy/observe"}
 	for _, e := range all {
@@ -82,7 +82,7 @@ func (u *undo) write(path string, content []byte) error {
 	return writeFile(path, content)
 }
 
-// remember is for files and folders that other programs will write.
+// remember saves files and folders that other programs will write.
 func (u *undo) remember(paths []string) error {
 	before, err := read(paths)
 	if err != nil {

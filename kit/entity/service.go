@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// names are what the service in the working directory is called, and what it has.
+// names are the names of the service in the working directory, and its options.
 type names struct {
 	Module, Schema, Service, ErrorDomain string
 	// HasReactions and HasReplay report whether the service has these options.
@@ -28,8 +28,8 @@ var (
 	topicLine     = regexp.MustCompile(`\bName:\s*"([^"]+)"`)
 )
 
-// readNames reads go.mod, internal/names/names.go and db/migrations. The first schema that they make is
-// the schema of the commands.
+// readNames reads go.mod, internal/names/names.go and db/migrations. The first schema that the migrations
+// create is the schema of the command side.
 func readNames() (names, error) {
 	var errs []error
 	read := func(pattern *regexp.Regexp, glob string) string {
@@ -49,7 +49,7 @@ func readNames() (names, error) {
 	return n, nil
 }
 
-// find returns what a pattern matches first in the files of a glob.
+// find returns the group of the first match of a pattern in the files of a glob.
 func find(pattern *regexp.Regexp, glob string) (string, error) {
 	files, err := filepath.Glob(glob)
 	for _, file := range files {
@@ -62,7 +62,7 @@ func find(pattern *regexp.Regexp, glob string) (string, error) {
 	return "", errors.Join(err, fmt.Errorf("no file %s matches %s", glob, pattern))
 }
 
-// javaPackage is the error domain from its end, as packages of Java are called.
+// javaPackage is the name of a Java package: the parts of the error domain in reverse order.
 func (n names) javaPackage() string {
 	parts := strings.Split(strings.ReplaceAll(n.ErrorDomain, "-", "_"), ".")
 	slices.Reverse(parts)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// types has what each type is in the layers. The conversions are expressions of Go, with %s
+// types has the form of each type in each layer. The conversions are expressions of Go, with %s
 // for the value.
 var types = map[string]struct {
 	proto, rules       string // in the API
@@ -68,12 +68,14 @@ func (f field) ProtoType() string { return f.messageType(types[f.kind()].proto) 
 // EventType is the type in the event.
 func (f field) EventType() string { return f.messageType(types[f.kind()].event) }
 
-// messageType is the type in a message, whose items or single values have the type of.
+// messageType is the type in a message. The type of a single value, or of an item of a list, is of.
 func (f field) messageType(of string) string {
 	switch {
-	case f.Type == typeEnum || f.Type == typeMessage:
+	case f.Type == typeMessages:
+		return "repeated " + f.Proto()
+	case f.isNested():
 		return f.Proto()
-	case f.isList():
+	case f.IsList():
 		return "repeated " + of
 	case f.Optional:
 		return "optional " + of
@@ -94,12 +96,12 @@ func (f field) ProtoOptions() string {
 		options = append(options, "(buf.validate.field).ignore = IGNORE_IF_ZERO_VALUE")
 	}
 	switch {
-	case f.isList() && rules != "":
+	case f.IsList() && rules != "":
 		of, rule, _ := strings.Cut(rules, ".")
 		name, value, _ := strings.Cut(rule, " = ")
 		list := fmt.Sprintf("  max_items: 100\n  items: {\n    %s: {%s: %s}\n  }", of, name, value)
 		options = append(options, "(buf.validate.field).repeated = {\n"+list+"\n}")
-	case f.isList():
+	case f.IsList():
 		options = append(options, "(buf.validate.field).repeated = {max_items: 100}")
 	case rules != "":
 		options = append(options, "(buf.validate.field)."+rules)
@@ -141,7 +143,7 @@ func (f field) ToProto(x string) string {
 	switch {
 	case f.Type == typeEnum:
 		return f.MapName() + "[" + x + "]"
-	case f.Type == typeMessage:
+	case f.kind() == typeMessage:
 		return f.MapName() + "ToProto(" + x + ")"
 	case f.Type == "uuids":
 		return "aip.IDTexts(" + x + ")"
@@ -155,7 +157,7 @@ func (f field) FromProto(message string) string {
 	switch {
 	case f.Optional:
 		return message + "." + f.ProtoGo()
-	case f.Type == typeEnum || f.Type == typeMessage:
+	case f.isNested():
 		return f.MapName() + "Of(" + get + ")"
 	case f.Type == "uuids":
 		return "aip.IDs(" + get + ")"
@@ -168,7 +170,7 @@ func (f field) ToEvent(x string) string {
 	switch {
 	case f.Type == typeEnum:
 		return f.MapName() + "[" + x + "]"
-	case f.Type == typeMessage:
+	case f.kind() == typeMessage:
 		return f.MapName() + "ToEvent(" + x + ")"
 	case f.Type == "uuids":
 		return "envelope.IDTexts(" + x + ")"
@@ -184,7 +186,7 @@ func (f field) FromEvent(snapshot string) string {
 		return snapshot + "." + f.EventGo()
 	case f.Type == typeEnum:
 		return fmt.Sprintf("envelope.ValueOf(&r, %q, %s, %s)", f.Name, get, f.MapName())
-	case f.Type == typeMessage:
+	case f.kind() == typeMessage:
 		return f.MapName() + "OfEvent(" + get + ")"
 	case f.Type == "uuids":
 		return fmt.Sprintf("r.IDs(%q, %s)", f.Name, get)
@@ -199,10 +201,10 @@ func (f field) FromEvent(snapshot string) string {
 
 // SQL is the type of the column.
 func (f field) SQL() string {
-	if f.isList() {
+	if f.IsList() && f.Type != typeMessages {
 		return types[f.kind()].sql + "[]"
 	}
-	return types[f.Type].sql
+	return types[f.kind()].sql
 }
 
 // isNullable reports whether NULL stands for a value that is not set.
@@ -218,7 +220,7 @@ func (f field) Null() string {
 	return " NOT NULL"
 }
 
-// ColumnRule is all that the column of the owner must follow.
+// ColumnRule has all rules of the column at the owner.
 func (f field) ColumnRule() string {
 	if f.Type != typeEnum {
 		return f.Null()
@@ -240,9 +242,12 @@ func (f field) NullWithDefault() string {
 		return ""
 	}
 	empty := types[f.Type].empty
-	if f.isList() {
+	switch {
+	case f.Type == typeMessages:
+		empty = "'[]'"
+	case f.IsList():
 		empty = "'{}'"
-	} else if f.Type == typeEnum {
+	case f.Type == typeEnum:
 		empty = "''"
 	}
 	return f.Null() + " DEFAULT " + empty
@@ -251,21 +256,29 @@ func (f field) NullWithDefault() string {
 // ToRow converts a value of the domain to one of a row.
 func (f field) ToRow(x string) string {
 	switch {
-	case f.isList():
+	case f.kind() == typeMessage:
+		return f.Var()
+	case f.IsList():
 		return "notNil(" + x + ")"
 	case f.Type == typeEnum:
 		return "string(" + x + ")"
-	case f.Type == typeMessage:
-		return f.Var()
 	case f.Required && !f.isShared(): // no NULL
 		return x
 	}
 	return convert(types[f.Type].toRow, x)
 }
 
+// ToJSON is the value of a message that is stored as JSON. A list is never null.
+func (f field) ToJSON() string {
+	if f.IsList() {
+		return "notNil(v." + f.Go() + ")"
+	}
+	return "v." + f.Go()
+}
+
 // FromRow converts a value of a row to one of the domain.
 func (f field) FromRow(x string) string {
-	switch f.Type {
+	switch f.kind() {
 	case typeEnum:
 		return "domain." + f.DomainType() + "(" + x + ")"
 	case typeMessage:
@@ -286,9 +299,11 @@ func (f field) FromRow(x string) string {
 func (f field) GoType() string {
 	t := types[f.kind()].domain
 	switch {
-	case f.Type == typeEnum || f.Type == typeMessage:
+	case f.Type == typeMessages:
+		return "[]" + f.DomainType()
+	case f.isNested():
 		return f.DomainType()
-	case f.isList():
+	case f.IsList():
 		return "[]" + t
 	case f.Optional:
 		return "*" + t
@@ -299,7 +314,7 @@ func (f field) GoType() string {
 // Differs is an expression: whether two values differ.
 func (f field) Differs(a, b string) string {
 	switch {
-	case f.isList():
+	case f.IsList():
 		return fmt.Sprintf("!slices.Equal(%s, %s)", a, b)
 	case f.Type == typeBytes:
 		return fmt.Sprintf("!bytes.Equal(%s, %s)", a, b)
@@ -335,7 +350,7 @@ func (f field) EmptyRule() string {
 }
 
 // isShared reports whether a copy of the value shares memory with it.
-func (f field) isShared() bool { return f.isList() || f.Type == typeBytes }
+func (f field) isShared() bool { return f.IsList() || f.Type == typeBytes }
 
 // Clone is an expression: a copy that shares nothing.
 func (f field) Clone(x string) string {
@@ -355,17 +370,29 @@ func (f field) Sample(n int) string {
 	case f.Type == typeEnum:
 		return "domain." + f.DomainType() + camel(f.Values[n%len(f.Values)])
 	case f.Type == typeMessage:
-		var parts []string
-		for _, p := range f.Parts {
-			parts = append(parts, p.Go()+": "+p.Sample(n))
-		}
-		return literal("\t\t\t", "domain."+f.DomainType(), parts)
-	case f.isList():
+		return literal("\t\t\t", "domain."+f.DomainType(), f.partSamples(n, field.Go))
+	case f.Type == typeMessages:
+		return f.listSample(n, "[]domain."+f.DomainType(), field.Go)
+	case f.IsList():
 		return literal("\t\t\t", "[]"+t.domain, slices.Concat(t.sample[n:], t.sample[:n]))
 	case f.Optional:
 		return "new(" + t.domain + "(" + t.sample[n] + "))"
 	}
 	return t.sample[n]
+}
+
+// partSamples are the n-th samples of the field's parts, with their names.
+func (f field) partSamples(n int, name func(field) string) (parts []string) {
+	for _, p := range f.Parts {
+		parts = append(parts, name(p)+": "+p.Sample(n))
+	}
+	return parts
+}
+
+// listSample is a list of two samples.
+func (f field) listSample(n int, typ string, name func(field) string) string {
+	items := []string{literal("\t\t\t\t", "", f.partSamples(n, name)), literal("\t\t\t\t", "", f.partSamples((n+1)%3, name))}
+	return literal("\t\t\t", typ, items)
 }
 
 // EventSample is Sample as a value of the event.
@@ -391,11 +418,9 @@ func (f field) ProtoSample(n int) string {
 	case f.Type == typeEnum:
 		return fmt.Sprintf("%s.%s_%s_%s", f.messages(), camel(f.entity), strings.ToUpper(f.Name), strings.ToUpper(f.Values[n%len(f.Values)]))
 	case f.Type == typeMessage:
-		var parts []string
-		for _, p := range f.Parts {
-			parts = append(parts, p.ProtoGo()+": "+p.Sample(n))
-		}
-		return literal("\t\t", "&"+f.messages()+"."+camel(f.entity)+"_"+f.Proto(), parts)
+		return literal("\t\t", "&"+f.messages()+"."+camel(f.entity)+"_"+f.Proto(), f.partSamples(n, field.ProtoGo))
+	case f.Type == typeMessages:
+		return f.listSample(n, "[]*"+f.messages()+"."+camel(f.entity)+"_"+f.Proto(), field.ProtoGo)
 	case f.Type == "uuids":
 		return text.Replace(literal("\t\t", "[]string", slices.Concat(t.sample[n:], t.sample[:n])))
 	case f.Type == typeUUID:

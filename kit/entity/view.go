@@ -17,7 +17,7 @@ func (e entity) Go() string { return camel(e.Name) }
 // GoPlural is the plural in Go.
 func (e entity) GoPlural() string { return camel(e.Plural) }
 
-// Var begins the names of what is not exported.
+// Var begins the names that are not exported.
 func (e entity) Var() string { return unexported(e.Name) }
 
 // VarPlural is the name of the registration.
@@ -26,7 +26,7 @@ func (e entity) VarPlural() string { return unexported(e.Plural) }
 // ProtoGo is the name of a field of this name in the code of protoc-gen-go.
 func (e entity) ProtoGo() string { return protoCamel(e.Name) }
 
-// ProtoGoPlural is the same of the plural.
+// ProtoGoPlural is ProtoGo for the plural.
 func (e entity) ProtoGoPlural() string { return protoCamel(e.Plural) }
 
 // ID is the name of its id in events and views, which have the id of the event besides.
@@ -78,7 +78,7 @@ func (e entity) Words() string { return words(e.Name) }
 // PluralWords is the plural in prose.
 func (e entity) PluralWords() string { return words(e.Plural) }
 
-// A is the name in prose with its article, at the begin of a sentence.
+// A is the name in prose with its article, at the start of a sentence.
 func (e entity) A() string { return capital(article(words(e.Name))) }
 
 // AnEvent is the name of the event's message with its article.
@@ -99,13 +99,16 @@ func (e entity) where(is func(field) bool) []field {
 // Enums are the fields that are enums.
 func (e entity) Enums() []field { return e.where(func(f field) bool { return f.Type == typeEnum }) }
 
-// Messages are the fields that are messages.
+// Messages are the fields that are messages, or lists of them.
 func (e entity) Messages() []field {
-	return e.where(func(f field) bool { return f.Type == typeMessage })
+	return e.where(func(f field) bool { return f.kind() == typeMessage })
 }
 
-// FirstMessage is the first of Messages, if there is one.
-func (e entity) FirstMessage() []field { return e.Messages()[:min(1, len(e.Messages()))] }
+// FirstMessage is the first field that is a single message, or none: an update can change its parts.
+func (e entity) FirstMessage() []field {
+	all := e.where(func(f field) bool { return f.Type == typeMessage })
+	return all[:min(1, len(all))]
+}
 
 // Samples are the fields with their n-th samples, as Go.
 func (e entity) Samples(n int) (items []string) {
@@ -192,7 +195,7 @@ func (e entity) Live(keys ...string) []string {
 	return all[:len(all)-1]
 }
 
-// Sets set all columns but keys, and but one.
+// Sets are assignments to all columns except the keys and one other.
 func (e entity) Sets(prefix, except string) (sets []string) {
 	for _, column := range e.Columns("") {
 		if column != except {
@@ -286,7 +289,7 @@ func (c Command) Var() string { return "after" + camel(c.Name) }
 // JSON is its name in URLs.
 func (c Command) JSON() string { return lowerCamel(c.Name) }
 
-// HasWords reports whether its name has several words: the API linter takes the first alone for it.
+// HasWords reports whether its name has several words: the API linter takes only the first for the name.
 func (c Command) HasWords() bool { return strings.Contains(c.Name, "_") }
 
 // FromWords are the states from which it leads, in prose.
@@ -315,8 +318,8 @@ func (e entity) Commands() (commands []Command) {
 func (e entity) eventOf(t transition) string { return e.Go() + camel(e.eventField(t)) }
 
 // eventField returns the name of the event's field in proto: the state that the transition leads
-// to. A transition back to the first state, and one by another command than the first to its state, is named after
-// its command.
+// to. It is named after the command if it leads back to the first state or, with EventPerCommand, if an earlier
+// transition with another command leads to the same state.
 func (e entity) eventField(t transition) string {
 	first := slices.IndexFunc(e.Transitions, func(other transition) bool { return other.To == t.To })
 	if t.To == e.States()[0].Name || e.EventPerCommand && e.Transitions[first].Command != t.Command {
@@ -436,7 +439,7 @@ func (t stateTimer) ToProto() string { return strings.ToUpper(t.to()) }
 // Path are the commands that lead from the first state to the timer's state.
 func (t stateTimer) Path() []Command { return t.entity.path(t.State) }
 
-// Version is the version of an entity after that way, and after the timer.
+// Version is the version of an entity after Path and the timer.
 func (t stateTimer) Version() int { return len(t.Path()) + 2 }
 
 // path returns commands that lead from the first state to another one.

@@ -68,7 +68,7 @@ func article(text string) string {
 	return "a " + text
 }
 
-// lowerFirst begins a text with a small letter.
+// lowerFirst returns a text with its first letter in lower case.
 func lowerFirst(text string) string { return strings.ToLower(text[:1]) + text[1:] }
 
 // lineWidth is the length of lines at which lists are broken.

@@ -1,5 +1,5 @@
-// Package naming has the rules for names that commands give to a service and its entities:
-// what SQL, Go and a shell make of a word, and its forms in English.
+// Package naming has the rules for names of services and entities: the meaning of a word in SQL, Go
+// and a shell, and its forms in English.
 package naming
 
 import (
@@ -47,8 +47,8 @@ var clientKeywords = strings.Fields(`abstract and arguments as assert async awai
 	import in instanceof int interface is lambda let long native new nonlocal not null or package pass private protected public raise return self
 	short static strictfp super switch synchronized this throw throws transient true try typeof var void volatile while with yield`)
 
-// ForShell returns a word, such as the path of a folder, as a POSIX shell reads it: in quotes if it
-// has other characters than the plain ones.
+// ForShell returns a word, such as the path of a folder, for a command line of a POSIX shell: in
+// quotes if it has characters that may be special.
 func ForShell(word string) string {
 	if plain.MatchString(word) {
 		return word
@@ -89,4 +89,20 @@ func Plural(word string) string {
 		return word[:len(word)-1] + "ies"
 	}
 	return word + "s"
+}
+
+// Singular returns the singular of a usual English plural. Any other word is returned as it is.
+func Singular(word string) string {
+	ends := func(suffixes ...string) bool {
+		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(word, s) })
+	}
+	switch {
+	case ends("ies") && !ends("kies", "vies"): // cookies, movies
+		return word[:len(word)-3] + "y"
+	case ends("sses", "xes", "zes", "ches", "shes"), ends("uses") && !ends("auses", "ouses"): // statuses, but clauses
+		return word[:len(word)-2]
+	case ends("ss"):
+		return word
+	}
+	return strings.TrimSuffix(word, "s")
 }

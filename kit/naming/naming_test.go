@@ -12,10 +12,13 @@ func TestNaming(t *testing.T) {
 		}
 	}
 	for word, plural := range map[string]string{
-		"order": "orders", "category": "categories", "key": "keys", "box": "boxes", "status": "statuses", "match": "matches", "": "",
+		"order": "orders", "category": "categories", "key": "keys", "box": "boxes", "status": "statuses", "match": "matches", "address": "addresses", "clause": "clauses", "movie": "movies", "": "",
 	} {
 		if got := Plural(word); got != plural {
 			t.Errorf("Plural(%q) = %q, want %q", word, got, plural)
+		}
+		if got := Singular(plural); got != word {
+			t.Errorf("Singular(%q) = %q, want %q", plural, got, word)
 		}
 	}
 	for word, keyword := range map[string]bool{"order": true, "user": true, "orders": false, "current_catalog": true} {

@@ -238,7 +238,7 @@ func useOthers(t *testing.T, api string) {
 		"supplierId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "payment": "PAYMENT_CREDIT_CARD", "address": {"street": "Weg 1", "homeUrl": "https://a.example", "floor": 3,
 		"code": "7", "latitude": 1.5, "verified": true}, "note": "", "floor": 0, "weight": "0", "discount": 0, "urgent": false, "attachment": "AP8=", "delivery": "1.500s",
 		"dueTime": "2026-01-02T03:04:05.678Z", "labels": ["a"], "flags": [true, false], "counts": [1, -2], "totals": ["3", "-4"], "prices": [0.5],
-		"itemIds": ["01890a5d-ac96-7f00-8b02-0c0d0e0f1004"], "title": "Paper", "open": true, "lines": 5, "totalCents": "6", "rate": 2.25}`
+		"itemIds": ["01890a5d-ac96-7f00-8b02-0c0d0e0f1004"], "parcels": [{"barcode": "1", "grams": 2}, {"barcode": "", "grams": 0}], "title": "Paper", "open": true, "lines": 5, "totalCents": "6", "rate": 2.25}`
 	for collection, body := range map[string]string{
 		"purchaseOrders": purchase, "statuses": `{"label": "ok", "color": "COLOR_GREEN", "place": {"floor": 2}}`,
 	} {
@@ -309,7 +309,7 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	edit(t, filepath.Join(dir, server), `// Prefixes of resource names\.`, "// Our prefixes of resource names.")
 	migration := content(t, filepath.Join(dir, "db/migrations/01000_orders.sql"))
 
-	out := add("order", "--fields", orderFields+" note:string? picture:bytes channel:enum(web,shop) sizes:int32s",
+	out := add("order", "--fields", orderFields+" note:string? picture:bytes channel:enum(web,shop) sizes:int32s lines:[{title:string,quantity:int32}]",
 		"--transitions", orderTransitions+" placed→sent:send")
 	for path, edited := range map[string]string{domain: rule, server: "// Our prefixes of resource names."} {
 		if !strings.Contains(out, "\n  "+path+"\n") || !strings.Contains(content(t, filepath.Join(dir, path)), edited) {
@@ -339,7 +339,7 @@ func useGrownOrders(t *testing.T, api, old string) {
 	if order := read(old); order["currency"] != "USD" || order["note"] != nil {
 		t.Errorf("the order of before = %v, want it without a note", order)
 	}
-	call(t, http.StatusOK, "PATCH", api+old, `{"note": "", "picture": "AP8="}`)
+	call(t, http.StatusOK, "PATCH", api+old, `{"note": "", "picture": "AP8=", "lines": [{"title": "Ink", "quantity": 2}]}`)
 	if sent := call(t, http.StatusOK, "POST", api+old+":send", "{}"); sent["state"] != "STATE_SENT" {
 		t.Errorf("the order of before, sent = %v", sent)
 	}

@@ -37,8 +37,8 @@ func Matrix() []Row {
 		{
 			Name: "account", Collection: "accounts",
 			Fields: "a:string! b:bool? c:int32? d:int64? e:double? f:bytes! g:time! h:duration i:uuid! j:enum(x,y)! " +
-				"k:{s:string,b:bool,i:int32,l:int64,d:double} l:strings! m:bools n:int32s o:int64s p:doubles q:uuids! r:string? s:bool t:int32 u:double",
-			Body: `{"a": "a", "f": "AP8=", "g": "2026-01-02T03:04:05Z", "i": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "j": "J_X", "l": ["a"], "q": ["01890a5d-ac96-7f00-8b02-0c0d0e0f1004"]}`,
+				"k:{s:string,b:bool,i:int32,l:int64,d:double} l:strings! m:bools n:int32s o:int64s p:doubles q:uuids! r:string? s:bool t:int32 u:double v:[{s:string,b:bool,i:int32,l:int64,d:double}]!",
+			Body: `{"a": "a", "f": "AP8=", "g": "2026-01-02T03:04:05Z", "i": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "j": "J_X", "l": ["a"], "q": ["01890a5d-ac96-7f00-8b02-0c0d0e0f1004"], "v": [{"i": 1}, {}]}`,
 		},
 		{
 			Name: "bill_of_lading", Collection: "billOfLadings",

@@ -12,6 +12,7 @@ require (
 	buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go v1.36.12-20260825204119-511051f7f437.1
 	cloud.google.com/go/pubsub/v2 v2.8.1
 	github.com/bufbuild/protocompile v0.14.1
+	github.com/gammazero/deque v1.2.3
 	github.com/getkin/kin-openapi v0.153.0
 	github.com/google/go-cmp v0.7.0
 	github.com/google/uuid v1.6.0

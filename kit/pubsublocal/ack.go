@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gammazero/deque"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -129,7 +130,7 @@ func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error
 			result.ok = append(result.ok, a.id) // [J11]
 		case d == nil || d.state != leased || !d.deadline.After(now):
 			result.invalid = append(result.invalid, a.id)
-		case d.key != nil && d.key.entries.at(0) != d:
+		case d.key != nil && d.key.entries.At(0) != d:
 			result.unorder = append(result.unorder, a.id) // [J7]
 		default:
 			s.confirmed.add(a.lease, d.deadline)
@@ -176,28 +177,28 @@ func (s *subscription) modifyAll(ids []string, seconds func(i int) int32) (resul
 // is empty.
 type confirmed struct {
 	deadlines table[uint64, time.Time]
-	order     deque[uint64]
+	order     deque.Deque[uint64]
 }
 
 func (c *confirmed) add(lease uint64, deadline time.Time) {
-	c.order.pushBack(lease)
+	c.order.PushBack(lease)
 	c.deadlines.set(lease, deadline)
 }
 
 // forget removes leases whose deadlines are over, in the order of their acks. So a lease with a later deadline
 // delays the leases behind it.
 func (c *confirmed) forget(now time.Time) {
-	for c.order.len() > 0 && !c.deadlines.m[c.order.at(0)].After(now) {
-		c.deadlines.remove(c.order.popFront())
+	for c.order.Len() > 0 && !c.deadlines.m[c.order.At(0)].After(now) {
+		c.deadlines.remove(c.order.PopFront())
 	}
 }
 
 // next returns the time of the next forget. ok is false if there is nothing to forget.
 func (c *confirmed) next() (deadline time.Time, ok bool) {
-	if c.order.len() == 0 {
+	if c.order.Len() == 0 {
 		return time.Time{}, false
 	}
-	return c.deadlines.m[c.order.at(0)], true
+	return c.deadlines.m[c.order.At(0)], true
 }
 
 func (c *confirmed) has(lease uint64, now time.Time) bool { return c.deadlines.m[lease].After(now) }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 	"unique"
+
+	"github.com/gammazero/deque"
 )
 
 // state is the state of a delivery.
@@ -38,7 +40,7 @@ type delivery struct {
 // not acknowledged. The first hi of them are outstanding: they are the run.
 type keyQueue struct {
 	key     unique.Handle[string]
-	entries deque[*delivery]
+	entries deque.Deque[*delivery]
 	hi      int
 	owner   *stream // the stream of the last run
 	queued  bool    // it is in readyKeys
@@ -91,15 +93,15 @@ func (s *subscription) drop(d *delivery) {
 	}
 	d.state = acked
 	k := d.key
-	for k.entries.len() > 0 && k.entries.at(0).state >= acked {
-		s.finish(k.entries.popFront())
+	for k.entries.Len() > 0 && k.entries.At(0).state >= acked {
+		s.finish(k.entries.PopFront())
 		k.hi = max(0, k.hi-1)
 	}
 	switch {
-	case k.entries.len() == 0:
+	case k.entries.Len() == 0:
 		s.keys.remove(k.key)
 		s.forgetKeys()
-	case k.hi == 0 || k.hi < k.entries.len() && k.entries.at(k.hi).lease != 0:
+	case k.hi == 0 || k.hi < k.entries.Len() && k.entries.At(k.hi).lease != 0:
 		s.queue(k)
 	}
 }
@@ -107,8 +109,8 @@ func (s *subscription) drop(d *delivery) {
 // forgetKeys removes the keys without deliveries from readyKeys, if they are
 // the majority there.
 func (s *subscription) forgetKeys() {
-	if n := s.readyKeys.len(); n > 64 && n > 2*len(s.keys.m) {
-		s.readyKeys.keep(func(k *keyQueue) bool { return s.keys.m[k.key] == k })
+	if n := s.readyKeys.Len(); n > 64 && n > 2*len(s.keys.m) {
+		keep(&s.readyKeys, func(k *keyQueue) bool { return s.keys.m[k.key] == k })
 	}
 }
 
@@ -117,12 +119,12 @@ func (s *subscription) forgetKeys() {
 func (s *subscription) finish(d *delivery) {
 	d.state = done
 	s.done++
-	for s.backlog.len() > 0 && s.backlog.at(0).state == done {
-		s.backlog.popFront()
+	for s.backlog.Len() > 0 && s.backlog.At(0).state == done {
+		s.backlog.PopFront()
 		s.done--
 	}
-	if s.done > 64 && s.done > s.backlog.len()/2 {
-		s.backlog.keep(func(d *delivery) bool { return d.state != done })
+	if s.done > 64 && s.done > s.backlog.Len()/2 {
+		keep(&s.backlog, func(d *delivery) bool { return d.state != done })
 		s.done = 0
 	}
 }
@@ -156,7 +158,7 @@ func (s *subscription) fail(d *delivery, now time.Time) {
 func (s *subscription) putBack(d *delivery) {
 	s.release(d)
 	if d.key == nil {
-		s.ready.pushFront(d)
+		s.ready.PushFront(d)
 		return
 	}
 	s.rewind(d)
@@ -172,7 +174,7 @@ func (s *subscription) rewind(d *delivery) {
 	}
 	i := k.place(d)
 	for j := i + 1; j < k.hi; j++ {
-		if later := k.entries.at(j); later.state == leased || later.state == acked {
+		if later := k.entries.At(j); later.state == leased || later.state == acked {
 			s.release(later)
 		}
 	}
@@ -181,10 +183,10 @@ func (s *subscription) rewind(d *delivery) {
 
 // place returns the position of a delivery in its key.
 func (k *keyQueue) place(d *delivery) int {
-	lo, hi := 0, k.entries.len()
+	lo, hi := 0, k.entries.Len()
 	for lo < hi {
 		mid := (lo + hi) / 2
-		if k.entries.at(mid).message.id < d.message.id {
+		if k.entries.At(mid).message.id < d.message.id {
 			lo = mid + 1
 		} else {
 			hi = mid

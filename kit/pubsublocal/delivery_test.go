@@ -64,7 +64,7 @@ func TestAckTwiceInOneRequest(t *testing.T) {
 			m := k.pull(testSubscription)
 			k.ack(testSubscription, m[1], m[1])
 			k.ack(testSubscription, m[0])
-			if n := sub.backlog.len(); n > 0 || sub.done != 0 {
+			if n := sub.backlog.Len(); n > 0 || sub.done != 0 {
 				t.Errorf("the backlog has %d deliveries, of which %d count as done, want none", n, sub.done)
 			}
 			clock.Advance(8 * 24 * time.Hour) // would not return if an ack counted twice
@@ -174,7 +174,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		k.ack(testSubscription, k.pull(testSubscription)...)
 		clock.Advance(time.Minute)
-		if n := held(sub, sub.confirmed.order.len); n > 0 {
+		if n := held(sub, sub.confirmed.order.Len); n > 0 {
 			t.Errorf("%d acks are remembered after their deadlines", n)
 		}
 	})
@@ -185,7 +185,7 @@ func TestNothingIsLeft(t *testing.T) {
 			k.publish(testTopic, strconv.Itoa(i), "x")
 		}
 		clock.Advance(8 * 24 * time.Hour)
-		if n := held(sub, sub.readyKeys.len); n > 64 {
+		if n := held(sub, sub.readyKeys.Len); n > 64 {
 			t.Errorf("%d keys are remembered after their messages", n)
 		}
 	})
@@ -251,7 +251,7 @@ func TestRetainsTheNewest(t *testing.T) {
 	for i := range uint64(maxRetained + 2) {
 		sub.retain(&message{id: i})
 	}
-	if n, oldest := sub.acked.len(), sub.acked.at(0).id; n != maxRetained || oldest != 2 {
+	if n, oldest := sub.acked.Len(), sub.acked.At(0).id; n != maxRetained || oldest != 2 {
 		t.Errorf("it retains %d messages from number %d, want %d from 2", n, oldest, maxRetained)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"unique"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/gammazero/deque"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -77,13 +78,13 @@ func (img *image) topic(t *topic) (saved resourceImage, err error) {
 func (img *image) subscription(sub *subscription) (saved resourceImage, err error) {
 	sub.mu.Lock()
 	defer sub.mu.Unlock()
-	for i := range sub.backlog.len() {
-		if d := sub.backlog.at(i); d.state <= acked { // an acknowledged one waits for earlier ones of its key
+	for i := range sub.backlog.Len() {
+		if d := sub.backlog.At(i); d.state <= acked { // an acknowledged one waits for earlier ones of its key
 			saved.Unacked = append(saved.Unacked, img.keep(d.message))
 		}
 	}
-	for i := range sub.acked.len() {
-		saved.Retained = append(saved.Retained, img.keep(sub.acked.at(i)))
+	for i := range sub.acked.Len() {
+		saved.Retained = append(saved.Retained, img.keep(sub.acked.At(i)))
 	}
 	cfg := proto.CloneOf(sub.cfg)
 	cfg.Topic = sub.topic.shownName()
@@ -181,8 +182,8 @@ func (s *Server) restoreSubscription(saved resourceImage, messages map[uint64]*m
 	sub := newSubscription(t, cfg)
 	sub.mu.Lock()
 	sub.acked = pick(saved.Retained, messages)
-	for unacked := pick(saved.Unacked, messages); unacked.len() > 0; {
-		sub.push(unacked.popFront())
+	for unacked := pick(saved.Unacked, messages); unacked.Len() > 0; {
+		sub.push(unacked.PopFront())
 	}
 	sub.unlock()
 	s.subscriptions.set(sub.name, sub)
@@ -192,9 +193,9 @@ func (s *Server) restoreSubscription(saved resourceImage, messages map[uint64]*m
 	return nil
 }
 
-func pick(ids []uint64, messages map[uint64]*message) (picked deque[*message]) {
+func pick(ids []uint64, messages map[uint64]*message) (picked deque.Deque[*message]) {
 	for _, id := range ids {
-		picked.pushBack(messages[id])
+		picked.PushBack(messages[id])
 	}
 	return picked
 }

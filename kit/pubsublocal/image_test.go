@@ -134,13 +134,13 @@ func contentsOf(s *Server) map[string]any {
 	for _, sub := range s.subscriptions.all("") {
 		var unacked, acked []*message
 		sub.mu.Lock()
-		for i := range sub.backlog.len() {
-			if d := sub.backlog.at(i); d.state != done {
+		for i := range sub.backlog.Len() {
+			if d := sub.backlog.At(i); d.state != done {
 				unacked = append(unacked, d.message)
 			}
 		}
-		for i := range sub.acked.len() {
-			acked = append(acked, sub.acked.at(i))
+		for i := range sub.acked.Len() {
+			acked = append(acked, sub.acked.At(i))
 		}
 		sub.mu.Unlock()
 		note(sub.name, sub.config(), unacked, acked)

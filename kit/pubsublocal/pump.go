@@ -12,9 +12,9 @@ func (s *subscription) push(m *message) {
 		return
 	}
 	d := &delivery{message: m, index: -1}
-	s.backlog.pushBack(d)
+	s.backlog.PushBack(d)
 	if m.key == noKey || !s.cfg.GetEnableMessageOrdering() {
-		s.ready.pushBack(d)
+		s.ready.PushBack(d)
 		return
 	}
 	k := s.keys.m[m.key]
@@ -23,40 +23,40 @@ func (s *subscription) push(m *message) {
 		s.keys.set(m.key, k)
 	}
 	d.key = k
-	k.entries.pushBack(d)
+	k.entries.PushBack(d)
 	if k.hi == 0 {
 		s.queue(k)
 	}
 }
 
 func (s *subscription) queue(k *keyQueue) {
-	if !k.queued && k.entries.len() > k.hi {
+	if !k.queued && k.entries.Len() > k.hi {
 		k.queued = true
-		s.readyKeys.pushBack(k)
+		s.readyKeys.PushBack(k)
 	}
 }
 
 // pump delivers what is ready to streams that have credit. Only pump delivers
 // messages.
 func (s *subscription) pump(now time.Time) {
-	for keys := s.readyKeys.len(); ; {
-		for s.ready.len() > 0 && s.ready.at(0).state != ready { // acknowledged after its lease had ended
-			s.ready.popFront()
+	for keys := s.readyKeys.Len(); ; {
+		for s.ready.Len() > 0 && s.ready.At(0).state != ready { // acknowledged after its lease had ended
+			s.ready.PopFront()
 		}
 		st := s.pick()
-		if st == nil || keys == 0 && s.ready.len() == 0 {
+		if st == nil || keys == 0 && s.ready.Len() == 0 {
 			break
 		}
 		// Runs of keys and messages without a key alternate, also between
 		// calls. So neither delays the other for long.
-		if s.ready.len() > 0 && (s.afterRun || keys == 0) {
+		if s.ready.Len() > 0 && (s.afterRun || keys == 0) {
 			s.afterRun = false
 			s.deliverOne(st, now)
 			continue
 		}
 		s.afterRun = true
 		keys--
-		k := s.readyKeys.popFront()
+		k := s.readyKeys.PopFront()
 		k.queued = false
 		if s.keys.m[k.key] == k && s.deliverRun(k, now) {
 			s.queue(k)
@@ -69,12 +69,12 @@ func (s *subscription) pump(now time.Time) {
 // deliverOne delivers the first message without a key. It goes to the successor
 // of its last stream, or else to st.
 func (s *subscription) deliverOne(st *stream, now time.Time) {
-	if heir := s.successor(s.ready.at(0).stream); heir != nil {
+	if heir := s.successor(s.ready.At(0).stream); heir != nil {
 		st = heir
 	} else {
 		s.next++
 	}
-	s.deliver(s.ready.popFront(), st, now)
+	s.deliver(s.ready.PopFront(), st, now)
 }
 
 // pick returns a stream with credit, or nil if there is none. The streams take
@@ -95,8 +95,8 @@ func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 	const maxRun = 1000
 	again := k.hi > 0 // while an earlier message is outstanding, only redelivery is allowed
 	st := s.streamFor(k)
-	for n := 0; n < maxRun && k.hi < k.entries.len(); {
-		d := k.entries.at(k.hi)
+	for n := 0; n < maxRun && k.hi < k.entries.Len(); {
+		d := k.entries.At(k.hi)
 		if d.state == acked || d.state == buried {
 			k.hi++
 			continue
@@ -115,7 +115,7 @@ func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 			s.next++
 		}
 	}
-	return k.hi < k.entries.len() && k.entries.at(k.hi).lease != 0
+	return k.hi < k.entries.Len() && k.entries.At(k.hi).lease != 0
 }
 
 // streamFor returns the stream for the next deliveries of a key, or nil if

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/gammazero/deque"
 )
 
 // seekTime seeks to a time: retained messages that were published at or after
@@ -32,14 +34,12 @@ func (s *subscription) seekTime(at time.Time) error {
 // without duplicates. It and the functions below are called with mu held.
 func (s *subscription) union(messages []*message) []*message {
 	all := slices.Clone(messages)
-	for i := range s.backlog.len() {
-		if d := s.backlog.at(i); d.state < acked {
+	for i := range s.backlog.Len() {
+		if d := s.backlog.At(i); d.state < acked {
 			all = append(all, d.message)
 		}
 	}
-	for i := range s.acked.len() {
-		all = append(all, s.acked.at(i))
-	}
+	all = s.acked.AppendToSlice(all)
 	slices.SortFunc(all, func(a, b *message) int { return cmp.Compare(a.id, b.id) })
 	return slices.Compact(all)
 }
@@ -48,7 +48,7 @@ func (s *subscription) union(messages []*message) []*message {
 // are acknowledged. It forgets leases, runs, delays and counts of attempts. [L5, L6, K13]
 func (s *subscription) reset(messages []*message, horizon int64) {
 	s.clear()
-	s.acked = deque[*message]{}
+	s.acked = deque.Deque[*message]{}
 	for _, m := range messages {
 		if m.time >= horizon {
 			s.push(m)
@@ -64,9 +64,9 @@ const maxRetained = 100_000
 // retain keeps an acknowledged message for a later seek, if the subscription is set to.
 func (s *subscription) retain(m *message) {
 	if s.cfg.GetRetainAckedMessages() {
-		s.acked.pushBack(m)
+		s.acked.PushBack(m)
 	}
-	if s.acked.len() > maxRetained {
-		s.acked.popFront()
+	if s.acked.Len() > maxRetained {
+		s.acked.PopFront()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"unique"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/gammazero/deque"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -27,21 +28,21 @@ type subscription struct {
 	mu         sync.Mutex
 	cfg        *pubsubpb.Subscription   // the value is never changed, only replaced
 	closed     error                    // why nothing can be received any more; nil: it can
-	backlog    deque[*delivery]         // unacknowledged messages in the order of publishing, and some that are done
+	backlog    deque.Deque[*delivery]   // unacknowledged messages in the order of publishing, and some that are done
 	done       int                      // number of deliveries in backlog that are done
 	lent       table[uint64, *delivery] // by lease; only the newest lease of each delivery
 	lastLease  uint64                   // number of the newest lease
-	ready      deque[*delivery]         // deliveries that are ready and have no key
+	ready      deque.Deque[*delivery]   // deliveries that are ready and have no key
 	keys       table[unique.Handle[string], *keyQueue]
-	readyKeys  deque[*keyQueue] // keys that may have something to deliver, and some that have nothing left
-	afterRun   bool             // the last delivery had a key: the next one is from ready
-	deadlines  deadlines        // of leases and retries
-	acked      deque[*message]  // messages that retain_acked_messages retains, in the order of acks
-	confirmed  confirmed        // exactly-once: leases whose ack may be repeated
-	streams    []*stream        // open streams and waiting Pulls
-	next       int              // index of the stream whose turn it is
-	duplicates int              // how many more acknowledged messages are delivered again: a fault
-	letters    []*delivery      // to be forwarded as dead letters when mu is unlocked
+	readyKeys  deque.Deque[*keyQueue] // keys that may have something to deliver, and some that have nothing left
+	afterRun   bool                   // the last delivery had a key: the next one is from ready
+	deadlines  deadlines              // of leases and retries
+	acked      deque.Deque[*message]  // messages that retain_acked_messages retains, in the order of acks
+	confirmed  confirmed              // exactly-once: leases whose ack may be repeated
+	streams    []*stream              // open streams and waiting Pulls
+	next       int                    // index of the stream whose turn it is
+	duplicates int                    // how many more acknowledged messages are delivered again: a fault
+	letters    []*delivery            // to be forwarded as dead letters when mu is unlocked
 	timer      *timer
 	armed      time.Time // when timer runs; zero: not set
 }
@@ -81,11 +82,11 @@ func (s *subscription) update(f func(*pubsubpb.Subscription) (*pubsubpb.Subscrip
 	}
 	s.cfg = cfg
 	if !cfg.GetRetainAckedMessages() {
-		s.acked = deque[*message]{}
+		s.acked = deque.Deque[*message]{}
 	}
 	if cfg.GetDeadLetterPolicy() == nil {
-		for i := range s.backlog.len() {
-			s.backlog.at(i).attempts, s.backlog.at(i).counted = 0, false
+		for i := range s.backlog.Len() {
+			s.backlog.At(i).attempts, s.backlog.At(i).counted = 0, false
 		}
 	}
 	s.settle(s.server.clock.Now())
@@ -144,11 +145,11 @@ func (s *subscription) expire(now time.Time) {
 		s.server.observe(s, Expired, d.message)
 		s.fail(d, now)
 	}
-	for s.backlog.len() > 0 && !s.dropAt(s.backlog.at(0).message).After(now) {
-		s.drop(s.backlog.at(0)) // the oldest message of all is also the first of its key
+	for s.backlog.Len() > 0 && !s.dropAt(s.backlog.At(0).message).After(now) {
+		s.drop(s.backlog.At(0)) // the oldest message of all is also the first of its key
 	}
-	for s.acked.len() > 0 && !s.forgetAt(s.acked.at(0)).After(now) {
-		s.acked.popFront()
+	for s.acked.Len() > 0 && !s.forgetAt(s.acked.At(0)).After(now) {
+		s.acked.PopFront()
 	}
 	s.confirmed.forget(now)
 }
@@ -180,11 +181,11 @@ func (s *subscription) arm() {
 	if len(s.deadlines) > 0 {
 		next = earlier(next, s.deadlines[0].deadline)
 	}
-	if s.backlog.len() > 0 {
-		next = earlier(next, s.dropAt(s.backlog.at(0).message))
+	if s.backlog.Len() > 0 {
+		next = earlier(next, s.dropAt(s.backlog.At(0).message))
 	}
-	if s.acked.len() > 0 {
-		next = earlier(next, s.forgetAt(s.acked.at(0)))
+	if s.acked.Len() > 0 {
+		next = earlier(next, s.forgetAt(s.acked.At(0)))
 	}
 	if deadline, ok := s.confirmed.next(); ok {
 		next = earlier(next, deadline)
@@ -240,7 +241,7 @@ func (s *subscription) close(why error) {
 	defer s.unlock()
 	s.closed = why
 	s.clear()
-	s.acked = deque[*message]{}
+	s.acked = deque.Deque[*message]{}
 	s.confirmed = confirmed{}
 	for _, st := range s.streams {
 		st.end(why)
@@ -253,11 +254,11 @@ func (s *subscription) clear() {
 	for _, d := range s.lent.m {
 		s.release(d)
 	}
-	s.backlog, s.done = deque[*delivery]{}, 0
+	s.backlog, s.done = deque.Deque[*delivery]{}, 0
 	s.lent = table[uint64, *delivery]{}
-	s.ready = deque[*delivery]{}
+	s.ready = deque.Deque[*delivery]{}
 	s.keys = table[unique.Handle[string], *keyQueue]{}
-	s.readyKeys = deque[*keyQueue]{}
+	s.readyKeys = deque.Deque[*keyQueue]{}
 	s.deadlines = nil
 }
 

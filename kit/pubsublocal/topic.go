@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/gammazero/deque"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -21,10 +22,10 @@ type topic struct {
 	retention atomic.Int64 // message_retention_duration; 0: none
 
 	mu            sync.Mutex
-	cfg           *pubsubpb.Topic // guarded by mu: the value is never changed, only replaced
-	lastTime      int64           // guarded by mu
-	subscriptions []*subscription // guarded by mu
-	log           deque[*message] // guarded by mu: messages that message_retention_duration of the topic retains
+	cfg           *pubsubpb.Topic       // guarded by mu: the value is never changed, only replaced
+	lastTime      int64                 // guarded by mu
+	subscriptions []*subscription       // guarded by mu
+	log           deque.Deque[*message] // guarded by mu: messages that message_retention_duration of the topic retains
 	trimming      *timer
 }
 
@@ -75,7 +76,7 @@ func (t *topic) publish(drafts []draft) ([]*message, error) {
 	t.server.observePublished(t, messages)
 	if t.retention.Load() > 0 {
 		for _, m := range messages {
-			t.log.pushBack(m)
+			t.log.PushBack(m)
 		}
 		t.trim(now)
 	}
@@ -89,12 +90,12 @@ func (t *topic) publish(drafts []draft) ([]*message, error) {
 func (t *topic) trim(now time.Time) {
 	retention := time.Duration(t.retention.Load())
 	oldest := now.Add(-retention).UnixMilli()
-	for t.log.len() > 0 && (retention == 0 || t.log.at(0).time < oldest) {
-		t.log.popFront()
+	for t.log.Len() > 0 && (retention == 0 || t.log.At(0).time < oldest) {
+		t.log.PopFront()
 	}
 	var next time.Time
-	if t.log.len() > 0 {
-		next = t.log.at(0).publishTime().Add(retention + time.Millisecond)
+	if t.log.Len() > 0 {
+		next = t.log.At(0).publishTime().Add(retention + time.Millisecond)
 	}
 	t.trimming.set(next)
 }
@@ -103,11 +104,7 @@ func (t *topic) trim(now time.Time) {
 // with mu held.
 func (t *topic) retained() []*message {
 	t.trim(t.server.clock.Now())
-	messages := make([]*message, t.log.len())
-	for i := range messages {
-		messages[i] = t.log.at(i)
-	}
-	return messages
+	return t.log.AppendToSlice(nil)
 }
 
 func (t *topic) setConfig(cfg *pubsubpb.Topic) {
@@ -151,6 +148,6 @@ func (t *topic) close() {
 	defer t.mu.Unlock()
 	t.gone.Store(true)
 	t.subscriptions = nil
-	t.log = deque[*message]{}
+	t.log = deque.Deque[*message]{}
 	t.trimming.set(time.Time{})
 }

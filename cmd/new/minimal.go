@@ -30,10 +30,17 @@ var exampleFiles = []string{
 	"options/*/videos.go", "options/*/queries/videos.sql", "options/*/internal/sqlcgen/videos.sql.go",
 }
 
+// provedHere are the tests of machinery that a service leaves as it is. The outbox, the consumer and the
+// store prove their promises in the service, too.
+var provedHere = []string{
+	"internal/admin/*_test.go", "internal/aip/*_test.go", "internal/auth/*_test.go", "internal/envelope/*_test.go",
+	"internal/port/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
+}
+
 // isOfExample reports whether a lean service leaves out a file, whose content has no marks: it is a
-// file of the example, or a test with a word of the example, which needs the example.
+// file of the example, a test of provedHere, or a test with a word of the example, which needs the example.
 func isOfExample(name, content string) bool {
-	return isBelow(name, exampleFiles) || strings.HasSuffix(name, "_test.go") && exampleWords.MatchString(ofService.ReplaceAllString(content, ""))
+	return isBelow(name, exampleFiles) || isBelow(name, provedHere) || strings.HasSuffix(name, "_test.go") && exampleWords.MatchString(ofService.ReplaceAllString(content, ""))
 }
 
 // lists are the files with a list that has a line of the example, and that line.

@@ -56,8 +56,9 @@ var types = map[string]struct {
 			`uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2001")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2002")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2003")`,
 		},
 	},
-	typeEnum:    {rules: "enum.defined_only = true", sql: "text"},
-	typeMessage: {sql: "jsonb", empty: "'{}'"},
+	typeEnum:     {rules: "enum.defined_only = true", sql: "text", empty: "''"},
+	typeMessage:  {sql: "jsonb", empty: "'{}'"},
+	typeMessages: {sql: "jsonb", empty: "'[]'"},
 }
 
 // API.
@@ -201,10 +202,10 @@ func (f field) FromEvent(snapshot string) string {
 
 // SQL is the type of the column.
 func (f field) SQL() string {
-	if f.IsList() && f.Type != typeMessages {
-		return types[f.kind()].sql + "[]"
+	if sql := types[f.Type].sql; sql != "" {
+		return sql
 	}
-	return types[f.kind()].sql
+	return types[f.kind()].sql + "[]"
 }
 
 // isNullable reports whether NULL stands for a value that is not set.
@@ -242,13 +243,8 @@ func (f field) NullWithDefault() string {
 		return ""
 	}
 	empty := types[f.Type].empty
-	switch {
-	case f.Type == typeMessages:
-		empty = "'[]'"
-	case f.IsList():
+	if empty == "" && f.IsList() {
 		empty = "'{}'"
-	case f.Type == typeEnum:
-		empty = "''"
 	}
 	return f.Null() + " DEFAULT " + empty
 }
@@ -266,14 +262,6 @@ func (f field) ToRow(x string) string {
 		return x
 	}
 	return convert(types[f.Type].toRow, x)
-}
-
-// ToJSON is the value of a message that is stored as JSON. A list is never null.
-func (f field) ToJSON() string {
-	if f.IsList() {
-		return "notNil(v." + f.Go() + ")"
-	}
-	return "v." + f.Go()
 }
 
 // FromRow converts a value of a row to one of the domain.

@@ -48,9 +48,9 @@ type Part struct {
 	// Migrations has a folder migrations with the tables of the part. Each part has a hundred numbers
 	// of its own, between 00100 and 00999: see package db.
 	Migrations fs.FS
-	// Commands are more commands, by their first word. Help has their lines for the help.
+	// Commands are the commands of the part. The key is the first argument, such as "seek".
 	Commands map[string]Command
-	Help     string
+	Help     string // the lines about them that `server help` prints
 }
 
 // Command runs until it or ctx ends. args are the arguments after its name. It must not call

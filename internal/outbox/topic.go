@@ -74,8 +74,8 @@ func (t *Topic) Publish(m envelope.Message) Receipt {
 	return r
 }
 
-// flush makes the client send its buffered messages. A pass that reads a response hands over
-// no more, so the client would wait in vain.
+// flush makes the client send its buffered messages now. A pass reads responses only after it
+// has handed over all of its messages, so the client need not wait for more.
 func (t *Topic) flush() {
 	if t.handed.CompareAndSwap(true, false) {
 		t.waiters.Go(t.publisher.Flush) // Flush waits for all responses

@@ -23,12 +23,11 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// syncs is a proxy of a database. It counts the Syncs and simple queries: all in total, and in
-// most the largest number on one connection that waited for ReadyForQuery
+// syncs is a proxy of a database. It counts the messages that the server answers with ReadyForQuery
 // (https://www.postgresql.org/docs/current/protocol-flow.html).
 type syncs struct {
 	url         string
-	total, most atomic.Int64
+	total, most atomic.Int64 // all of them; the most that waited for the answer together on one connection
 }
 
 func newSyncs(t *testing.T) *syncs {

@@ -30,8 +30,8 @@ func (s *subscription) seekTime(at time.Time) error {
 	return nil
 }
 
-// union returns messages and all messages of the subscription, oldest first,
-// without duplicates. It and the functions below are called with mu held.
+// union returns the given messages with those that the subscription keeps, unacknowledged or retained,
+// oldest first and without duplicates. Call it and the functions below with mu held.
 func (s *subscription) union(messages []*message) []*message {
 	all := slices.Clone(messages)
 	for i := range s.backlog.Len() {

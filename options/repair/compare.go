@@ -278,8 +278,8 @@ func (c comparison) settle(ctx context.Context, ids []uuid.UUID) (differences []
 	return differences, pending, nil
 }
 
-// lookAgain removes the entries that have reached the owner's version of the first look, even if
-// newer versions are missing. It returns the removed ones whose difference no late event explains.
+// lookAgain reads the waiting entries again. It removes those that have reached the owner's version of the
+// first look. It also removes, and returns, those whose difference no late event explains.
 func (c comparison) lookAgain(ctx context.Context, waiting map[uuid.UUID]seen) (wrong []difference, err error) {
 	found, err := c.lookAt(ctx, slices.Collect(maps.Keys(waiting)))
 	if err != nil {

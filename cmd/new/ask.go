@@ -20,8 +20,8 @@ type question struct {
 	skip       func(*options) bool // nil: never
 }
 
-// questions are the questions for a lean service, in this order: a default may follow from the
-// answers before it.
+// questions are the questions for a lean service. Their order matters, because a default may
+// depend on earlier values.
 var questions = []question{
 	{"module", "Go module path, such as github.com/acme/orders", func(a *options) *string { return &a.Module }, nil},
 	{"service", "Name of the service in Google Cloud, 6 to 20 letters", func(a *options) *string { return &a.Service }, nil},

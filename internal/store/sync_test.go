@@ -23,7 +23,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// syncs is a proxy of a database. It counts the messages that the server answers with ReadyForQuery
+// syncs is a proxy of a database. It counts the messages whose response ends in ReadyForQuery
 // (https://www.postgresql.org/docs/current/protocol-flow.html).
 type syncs struct {
 	url         string

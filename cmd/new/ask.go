@@ -28,6 +28,7 @@ var questions = []question{
 	{"entity", "What it stores, in the singular, such as order or purchase_order", func(a *options) *string { return &a.Entity }, isFull},
 	{"plural", "The plural", func(a *options) *string { return &a.Plural }, isFull},
 	{"fields", "Its fields, such as customer:string! total_cents:int64 color:enum(red,green)", func(a *options) *string { return &a.Fields }, isFull},
+	{"refs", "Its uuid fields by which lists can be filtered, such as customer_id", func(a *options) *string { return &a.Refs }, hasNoUUIDs},
 	{"transitions", "Its states and commands, such as draft->placed:place placed->canceled:cancel", func(a *options) *string { return &a.Transitions }, isFull},
 	{"purpose", "What the service is for, in one sentence", func(a *options) *string { return &a.Purpose }, isFull},
 	{"with", "Options", func(a *options) *string { return &a.with }, isFull},
@@ -37,6 +38,8 @@ var questions = []question{
 }
 
 func isFull(a *options) bool { return a.Full }
+
+func hasNoUUIDs(a *options) bool { return a.Full || !strings.Contains(a.Fields, ":uuid") }
 
 func hasNoTimers(a *options) bool {
 	return a.Full || a.Transitions == "" || !slices.Contains(list(a.with), "reactions")

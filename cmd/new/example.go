@@ -9,17 +9,19 @@ import (
 const exampleBody = `{"title": "Ran"}`
 
 // fieldOf matches a field in the form of cmd/entity.
-var fieldOf = regexp.MustCompile(`(\w+):(?:enum\((\w+)[^)]*\)|\{([^}]*)\}|(\w+))`)
+var fieldOf = regexp.MustCompile(`(\w+):(?:enum\((\w+)[^)]*\)|(\[?)\{([^}]*)\}|(\w+))`)
 
 // bodyOf returns the body of a create, as JSON, for the fields of an entity.
 func bodyOf(fields string) string {
 	var members []string
 	for _, f := range fieldOf.FindAllStringSubmatch(fields, -1) {
-		name, enum, parts, typ := f[1], f[2], f[3], f[4]
+		name, enum, list, parts, typ := f[1], f[2], f[3], f[4], f[5]
 		value, ok := examples[typ]
 		switch {
 		case enum != "":
 			value = `"` + strings.ToUpper(name+"_"+enum) + `"`
+		case list != "":
+			value = "[" + bodyOf(parts) + "]"
 		case parts != "":
 			value = bodyOf(parts)
 		case !ok:

@@ -42,6 +42,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --entity NAME    what the service stores, in the singular: order, purchase_order
   --plural NAME    its plural; default: the regular one of English
   --fields LIST    its fields, as go run ./cmd/entity --help says; default: title:string
+  --refs LIST          its uuid fields by which lists can be filtered, such as customer_id; default: none
   --transitions LIST   its transitions; default: none
   --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
   --purpose TEXT   what the service is for, in a sentence, for its README
@@ -117,6 +118,7 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Fields, "fields", "", "")
 	flags.StringVar(&a.Transitions, "transitions", "", "")
 	flags.StringVar(&a.Timers, "timers", "", "")
+	flags.StringVar(&a.Refs, "refs", "", "")
 	flags.BoolVar(&m.yes, "yes", false, "")
 	flags.BoolVar(&m.upgrade, "upgrade", false, "")
 	flags.StringVar(&m.without, "without", "", "")

@@ -60,6 +60,9 @@ var (
 func (r *renderer) addEntity() error {
 	a := r.options
 	args := []string{"run", "./cmd/entity", "add", a.Entity, "--plural", a.Plural, "--fields", a.Fields}
+	if a.Refs != "" {
+		args = append(args, "--refs", a.Refs)
+	}
 	if a.Transitions != "" {
 		args = append(args, "--transitions", a.Transitions)
 	}

@@ -73,6 +73,7 @@ func TestWrongOptions(t *testing.T) {
 		"full has every part":   {options{Module: "github.com/acme/orders", Full: true, With: []string{"console"}}, []string{"--with must not be given with --full"}},
 		"a long purpose":        {options{Module: "github.com/acme/orders", Entity: "order", Purpose: strings.Repeat("x", 301)}, []string{"--purpose"}},
 		"unknown type":          {options{Module: "github.com/acme/orders", Entity: "order", Fields: "total:money"}, []string{"--fields", `unknown type "money"`}},
+		"filter of nothing":     {options{Module: "github.com/acme/orders", Entity: "order", Refs: "customer_id"}, []string{"--refs", "no field of the type uuid has this name"}},
 		"transition of nothing": {options{Module: "github.com/acme/orders", Entity: "order", Transitions: "draft→placed"}, []string{"--transitions", "want FROM→TO:COMMAND"}},
 		"no entity":             {options{Module: "github.com/acme/orders"}, []string{"--entity is required"}},
 		"service of Google":     {options{Module: "github.com/acme/orders", Service: "google-orders", Full: true}, []string{"--service", "goog"}},
@@ -283,9 +284,9 @@ func TestForget(t *testing.T) {
 // The body of a create has a value of each field.
 func TestBodyOf(t *testing.T) {
 	t.Parallel()
-	const fields = "customer_id:uuid! color:enum(red,green)! note:string? place:{street:string,floor:int32} due_time:time tags:strings! ok:bool after:duration"
+	const fields = "customer_id:uuid! color:enum(red,green)! note:string? place:{street:string,floor:int32} lines:[{title:string,cents:int64}]! due_time:time tags:strings! ok:bool after:duration"
 	want := `{"customerId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "color": "COLOR_RED", "note": "text", "place": {"street": "text", "floor": 12}, ` +
-		`"dueTime": "2026-01-02T03:04:05Z", "tags": ["text"], "ok": true, "after": "90s"}`
+		`"lines": [{"title": "text", "cents": 1200}], "dueTime": "2026-01-02T03:04:05Z", "tags": ["text"], "ok": true, "after": "90s"}`
 	if got := bodyOf(fields); got != want {
 		t.Errorf("bodyOf() = %s, want %s", got, want)
 	}

@@ -510,8 +510,8 @@ func (f field) sameType(other field) bool {
 
 // Check returns the mistakes in the description of a new entity. Only add reports conflicts with a service,
 // such as a name that it already has.
-func Check(name, plural, fields, transitions, timers string) error {
-	o := options{name: name, plural: plural, fields: fields, moves: transitions, timers: timers}
+func Check(name, plural, fields, refs, transitions, timers string) error {
+	o := options{name: name, plural: plural, fields: fields, refs: refs, moves: transitions, timers: timers}
 	grown, err := o.grow(context.Background(), entity{names: names{HasReactions: true}})
 	return errors.Join(err, grown.checkLint(entity{}))
 }

@@ -158,6 +158,13 @@ func TestReleaseToPools(t *testing.T) {
 		t.Errorf("traffic after a roll-back that failed = %s, want all for v2", got)
 	}
 	control.changed()
+	old := append(slices.Clone(env), "PATH="+withoutPools(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	if out, err := script(t, old, "release.sh", "--rollback", "v1", "pools", project, region); err == nil || !strings.Contains(out, "worker pools need a gcloud") {
+		t.Errorf("a roll-back with a gcloud that has no worker pools: error %v, want its remedy; output:\n%s", err, out)
+	}
+	if changes := control.changed(); len(changes) > 0 {
+		t.Errorf("a roll-back with a gcloud that has no worker pools has changed %v", changes)
+	}
 	mustScript(t, env, "release.sh", "--rollback", "v1", "pools", project, region)
 	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"`+service+`-v1"}`) {
 		t.Errorf("traffic after the roll-back = %s, want all for v1", got)

@@ -255,6 +255,9 @@ func TestMaintenanceRunsEverywhere(t *testing.T) {
 		l.addPartition(-30+i, fmt.Sprintf("a%d", i+1))
 	}
 	l.settle(l.settlement(l.claimNames(10, "a1 a2 a3 a4 a5 a6 a7"), ""))
+	if l.maintain(12, week); len(l.partitions()) != 2+len(days(-1, 12)) {
+		t.Errorf("partitions after one call: %v, want five of the seven old ones dropped", l.partitions())
+	}
 	stop := make(chan struct{})
 	var busy, processes sync.WaitGroup
 	for _, name := range []string{"b", "B"} {

@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
@@ -140,7 +141,7 @@ func newProjector(t *testing.T, cfg consumer.Config, store *memStore, from consu
 		store.log = slog.DiscardHandler
 	}
 	subscription := consumer.Subscription{Source: from, Consumer: "test", Handlers: store.handlers()}
-	projector, err := consumer.New(cfg, subscription, store, slog.New(store.log), nil)
+	projector, err := consumer.New(cfg, subscription, store, slog.New(store.log), noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}

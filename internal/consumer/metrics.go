@@ -8,7 +8,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/internal/envelope"
 )
@@ -39,9 +38,6 @@ const (
 )
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
-	if meter == nil {
-		meter = noop.Meter{}
-	}
 	var m metrics
 	var errs [3]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),

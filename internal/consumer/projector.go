@@ -39,7 +39,7 @@ type Projector struct {
 	unhandled  rate.Sometimes    // when a message without a handler is logged
 }
 
-// New makes a projector of a subscription. meter may be nil.
+// New makes a projector of a subscription.
 func New(cfg Config, from Subscription, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
 	if err := from.validate(); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
@@ -339,7 +340,7 @@ func TestNewRefusesAnIncompleteSubscription(t *testing.T) {
 		"subscription projects/p/subscriptions/fake has no consumer name": {Source: fakeSource{}},
 		`the handler of "note" is empty: make it with Handle`:             {Source: fakeSource{}, Consumer: "test", Handlers: consumer.Handlers{"note": {}}},
 	} {
-		if _, err := consumer.New(consumer.Config{}, subscription, newStore(), slog.New(slog.DiscardHandler), nil); err == nil || err.Error() != want {
+		if _, err := consumer.New(consumer.Config{}, subscription, newStore(), slog.New(slog.DiscardHandler), noop.Meter{}); err == nil || err.Error() != want {
 			t.Errorf("New() = %v, want %s", err, want)
 		}
 	}

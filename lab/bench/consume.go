@@ -18,6 +18,7 @@ import (
 	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric/noop"
 )
 
 // way is the path of events: a database of the service, and a broker with its topic and subscription.
@@ -71,7 +72,7 @@ func (w *way) newProjector(cfg consumer.Config, times *times) (*consumer.Project
 	return consumer.New(cfg, consumer.Subscription{
 		Source: consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog"))), Consumer: "catalog",
 		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project)},
-	}, store.NewInbox(w.pool), discard, nil)
+	}, store.NewInbox(w.pool), discard, noop.Meter{})
 }
 
 // consumes measures how fast the projector empties its subscription, in transactions of up to 100 events and of one.

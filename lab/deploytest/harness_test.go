@@ -72,17 +72,6 @@ func shim(t *testing.T) string {
 	return dir
 }
 
-// withoutPools returns a directory with a gcloud that is older than worker pools.
-func withoutPools(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	text := "#!/bin/sh\ncase \"$2\" in worker-pools) echo 'ERROR: (gcloud.run) Invalid choice' >&2; exit 2 ;; esac\nexec " + filepath.Join(shim(t), "gcloud") + " \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "gcloud"), []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 func writeFile(t *testing.T, name string, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

@@ -158,7 +158,12 @@ func TestReleaseToPools(t *testing.T) {
 		t.Errorf("traffic after a roll-back that failed = %s, want all for v2", got)
 	}
 	control.changed()
-	old := append(slices.Clone(env), "PATH="+withoutPools(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	older := t.TempDir() // with a gcloud of before worker pools
+	text := "#!/bin/sh\n[ \"$2\" != worker-pools ] && exec " + filepath.Join(shim(t), "gcloud") + " \"$@\"\nexit 2\n"
+	if err := os.WriteFile(filepath.Join(older, "gcloud"), []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old := append(slices.Clone(env), "PATH="+older+string(os.PathListSeparator)+os.Getenv("PATH"))
 	if out, err := script(t, old, "release.sh", "--rollback", "v1", "pools", project, region); err == nil || !strings.Contains(out, "worker pools need a gcloud") {
 		t.Errorf("a roll-back with a gcloud that has no worker pools: error %v, want its remedy; output:\n%s", err, out)
 	}

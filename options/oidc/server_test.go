@@ -225,6 +225,9 @@ func TestDocumentedPoliciesAreGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := port.Methods([]port.Service{{Desc: &videov1.VideoService_ServiceDesc}, {Desc: &catalogv1.CatalogService_ServiceDesc}})
+	if health := healthpb.Health_Check_FullMethodName[1:]; !slices.Contains(all, health) {
+		t.Errorf("Methods() = %q, want %s of every port among them", all, health)
+	}
 	seen := 0
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
 		seen++

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
@@ -65,7 +66,7 @@ func (*memTimers) Waiting(context.Context, int) (time.Duration, int64, error) { 
 // run runs a clock for some time.
 func run(t *testing.T, kinds map[string]Timers, lasting time.Duration) {
 	t.Helper()
-	c, err := newClock(kinds, slog.New(slog.DiscardHandler), nil)
+	c, err := newClock(kinds, slog.New(slog.DiscardHandler), noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func TestClockIsStuck(t *testing.T) {
 				return Fired{}, nil
 			}),
 		}
-		c, err := newClock(kinds, slog.New(slog.DiscardHandler), nil)
+		c, err := newClock(kinds, slog.New(slog.DiscardHandler), noop.Meter{})
 		if err != nil {
 			t.Fatal(err)
 		}

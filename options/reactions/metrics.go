@@ -9,7 +9,6 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/internal/store"
 )
@@ -22,9 +21,6 @@ type metrics struct {
 }
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
-	if meter == nil {
-		meter = noop.Meter{}
-	}
 	var m metrics
 	var errs [3]error
 	m.timers, errs[0] = meter.Int64Counter("timer.fired", metric.WithUnit("{timer}"),

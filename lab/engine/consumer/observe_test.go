@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -129,7 +130,7 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				hang := make(chan struct{})
 				store := &memStore{onProject: func(context.Context, []note) error { return test.call(hang) }}
-				projector, err := newFrom(consumer.Config{}, messages(test.messages), store.handlers(), store, discard, nil)
+				projector, err := newFrom(consumer.Config{}, messages(test.messages), store.handlers(), store, discard, noop.Meter{})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
@@ -49,7 +50,7 @@ func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 		again := message(noteEvent(uuid.NewString(), 1, written))
 		again.Attributes[envelope.AttrAggregateType] = "order"
 		var logged lockedBuffer
-		projector, err := newFrom(consumer.Config{}, lateSource{source, again}, nil, &memStore{}, slog.New(slog.NewTextHandler(&logged, nil)), nil)
+		projector, err := newFrom(consumer.Config{}, lateSource{source, again}, nil, &memStore{}, slog.New(slog.NewTextHandler(&logged, nil)), noop.Meter{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ lab-build:
 .PHONY: bench
 bench: ## Measure beside peers, for up to 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.
 	cd lab/bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
-	$(MAKE) --no-print-directory bench-plots
+	$(MAKE) --no-print-directory bench-tables
 
 .PHONY: bench-go
 bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchstat.
@@ -70,9 +70,9 @@ bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchst
 	cd lab && go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./engine/outbox; } | tee bench.txt
 	@! grep -q '^FAIL' bench.txt
 
-.PHONY: bench-plots
-bench-plots: ## Make the tables and plots of lab/bench/RESULTS.md from results.txt beside it.
-	cd lab/bench && go run ./report -in results.txt -doc RESULTS.md -img img
+.PHONY: bench-tables
+bench-tables: ## Make the tables of lab/bench/RESULTS.md from results.txt beside it.
+	cd lab/bench && go run ./report -in results.txt -doc RESULTS.md
 
 .PHONY: chaos
 chaos: saga ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit).

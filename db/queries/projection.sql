@@ -43,26 +43,6 @@ SELECT
 FROM video_catalog_read.video_projection
 WHERE video_id = @video_id;
 
--- name: GetProjections :many
--- Returns the rows of some videos, by one lookup per id: see FindVideoVersions.
-SELECT
-	p.video_id,
-	p.title,
-	p.description,
-	p.release_year,
-	p.duration_ms,
-	p.language_code,
-	p.tags,
-	p.visible,
-	p.deleted,
-	p.version,
-	p.publish_time,
-	p.update_time
-FROM unnest(@video_ids::uuid[]) AS wanted (video_id)
-CROSS JOIN LATERAL (
-	SELECT * FROM video_catalog_read.video_projection e WHERE e.video_id = wanted.video_id LIMIT 1
-) p;
-
 -- name: ListProjectionsNewestFirst :many
 -- Returns entries after (before_time, before_id), newest publish time first. The bound is always set, far in the future on
 -- the first page, so that every cached plan uses the index.

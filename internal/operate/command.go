@@ -133,7 +133,7 @@ func (j *job) status(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		show("pending events", "%d; the oldest that is not blocked: %s", b.Pending, timeText(b.Oldest))
+		show("pending events", "%d; the oldest that is not blocked: %s", b.Pending, ago(b.Oldest))
 		show("blocked aggregates", "%d, of them parked %d", b.Blocked, b.Parked)
 	}
 	if j.Inbox != nil {
@@ -147,7 +147,7 @@ func (j *job) status(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			show("consumer "+consumer, "its newest event was applied at %s", timeText(at))
+			show("consumer "+consumer, "its newest event was applied at %s", ago(at))
 		}
 	}
 	groups, err := j.Causes(ctx, 10)
@@ -155,6 +155,14 @@ func (j *job) status(ctx context.Context) error {
 		show("cause "+g.Cause, "%d: %.120s", g.Items, g.Sample)
 	}
 	return err
+}
+
+// ago is timeText with the time since then.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return fmt.Sprintf("%s, %s ago", timeText(t), time.Since(t).Round(time.Second))
 }
 
 // timeText writes a time in UTC, or a dash for none.

@@ -119,19 +119,6 @@ func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, 
 	return n, wrap(err, "prune tombstones of the catalog")
 }
 
-// FindEntries returns the existing entries among ids.
-func FindEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
-	rows, err := sqlcgen.New(tx).GetProjections(ctx, ids)
-	if err != nil {
-		return nil, wrap(err, "find %d entries", len(ids))
-	}
-	found := make(map[uuid.UUID]domain.Entry, len(rows))
-	for _, row := range rows {
-		found[row.VideoID] = entryOf(sqlcgen.GetProjectionRow(row))
-	}
-	return found, nil
-}
-
 // LockEntries locks entries until the end of the transaction, and returns them. It creates
 // missing ones first, with version 0.
 func LockEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {

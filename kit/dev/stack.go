@@ -62,7 +62,7 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.screen.print(s.screen.paint(bold, s.config.Name) + " starts on this machine.")
 	steps := []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve, s.explore,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve, s.explore, s.writeEnv,
 	}
 	for _, part := range s.parts {
 		steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })
@@ -336,6 +336,14 @@ func (s *Stack) serve(ctx context.Context) error {
 		return fmt.Errorf("free port for the server: %w", err)
 	}
 	return s.Run(ctx, Program{Name: "server", Path: s.Server, Env: s.Environment(), Ready: "http://" + s.addr + "/health/ready"})
+}
+
+// writeEnv writes what the commands of the server need into a file, for a shell.
+func (s *Stack) writeEnv(context.Context) error {
+	file := filepath.Join(s.State, "env")
+	text := fmt.Sprintf("export DATABASE_URL='%s' PUBSUB_EMULATOR_HOST='%s' PUBSUB_PROJECT='%s'\n", strings.ReplaceAll(s.database, "'", `'\''`), s.pubsub, s.project)
+	s.Show("commands", ". "+s.short(file)+" && "+s.short(s.Server)+" status")
+	return os.WriteFile(file, []byte(text), 0o600)
 }
 
 // short returns a path relative to the working directory, if that is shorter to read.

@@ -13,10 +13,12 @@ import (
 	"slices"
 )
 
-// The files with the list of registrations, and with the aggregates of the option replay.
+// The files with the lists of registrations, of the aggregates that are replayed, and of the
+// projections that are repaired.
 const (
-	registered = "cmd/server/registrations.go"
-	aggregates = replay + "/aggregates.go"
+	registered  = "cmd/server/registrations.go"
+	aggregates  = replay + "/aggregates.go"
+	projections = "options/repair/projections.go"
 )
 
 // register adds the missing calls for entities and their reactions to the lists.
@@ -29,6 +31,9 @@ func register(all []entity, written *undo) error {
 		}
 		if e.names.HasReplay && !e.Replica() {
 			lists[aggregates] = append(lists[aggregates], e.VarPlural()+"()")
+		}
+		if e.names.HasRepair && !e.Replica() {
+			lists[projections] = append(lists[projections], fmt.Sprintf("entityOf(%q, %q, %q, commands, queries)", e.Name, e.Plural, e.ID()))
 		}
 	}
 	for path, calls := range lists {

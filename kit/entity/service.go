@@ -13,8 +13,8 @@ import (
 // names are the names of the service in the working directory, and its options.
 type names struct {
 	Module, Schema, Service, ErrorDomain string
-	// HasReactions and HasReplay report whether the service has these options.
-	HasReactions, HasReplay bool
+	// HasReactions, HasRepair and HasReplay report whether the service has these options.
+	HasReactions, HasRepair, HasReplay bool
 }
 
 // replay is the folder of the option that publishes the states of entities.
@@ -45,7 +45,7 @@ func readNames() (names, error) {
 	if err := errors.Join(errs...); err != nil {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
-	n.HasReactions, n.HasReplay = isThere("options/reactions"), isThere(replay)
+	n.HasReactions, n.HasRepair, n.HasReplay = isThere("options/reactions"), isThere(projections), isThere(replay)
 	return n, nil
 }
 

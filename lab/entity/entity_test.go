@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/lab/internal/clone"
 )
@@ -60,6 +61,7 @@ func TestEntities(t *testing.T) {
 	order := useOrders(t, api, console)
 	useOthers(t, api)
 	callGRPC(t, dir, api, order)
+	repairViews(t, dir)
 	stop()
 
 	grow(t, dir, add)
@@ -99,7 +101,7 @@ func interrupt(t *testing.T, dir, program string) {
 // changesOnlyGenerated checks that new types change no file that people write.
 func changesOnlyGenerated(t *testing.T, dir string) {
 	t.Helper()
-	generated := regexp.MustCompile(`^(api/openapi\.json|cmd/server/registrations\.go|options/replay/(aggregates\.go|internal/sqlcgen/models\.go)|deploy/names\.sh|deploy/observe/.*\.json|internal/store/internal/sqlcgen/models\.go)$`)
+	generated := regexp.MustCompile(`^(api/openapi\.json|cmd/server/registrations\.go|options/repair/projections\.go|options/replay/(aggregates\.go|internal/sqlcgen/models\.go)|deploy/names\.sh|deploy/observe/.*\.json|internal/store/internal/sqlcgen/models\.go)$`)
 	for name := range strings.FieldsSeq(clone.Run(t, dir, "git", "diff", "--name-only")) {
 		if !generated.MatchString(name) {
 			t.Errorf("%s has changed, and is not generated", name)
@@ -168,6 +170,30 @@ func useOrders(t *testing.T, api, console string) string {
 	call(t, http.StatusOK, "POST", api+name+":undelete", "{}")
 	onConsole(t, console, name, "OrderUndeleted", "published")
 	return name
+}
+
+// repairViews damages the views of entities, and repairs them.
+func repairViews(t *testing.T, dir string) {
+	t.Helper()
+	env, err := os.ReadFile(filepath.Join(dir, ".local", "env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), strings.Split(string(env), "'")[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), `UPDATE video_catalog_read.order_projection SET currency = 'XXX', version = version + 5;
+		UPDATE video_catalog_read.status_projection SET label = 'XXX'; DELETE FROM video_catalog_read.receipt_projection`); err != nil {
+		t.Fatal(err)
+	}
+	out := clone.Run(t, dir, "sh", "-c", ". .local/env && .local/bin/server projection repair --all --why test && .local/bin/server projection compare")
+	for _, want := range []string{"order: compared 1 rows: missing 0, behind 0, ahead 1,", "different 1,", "receipt: compared 1 rows: missing 1,"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("repair and compare lack %q:\n%s", want, out)
+		}
+	}
 }
 
 // onConsole waits until the console finds an order by its id, and shows some texts.

@@ -3,11 +3,16 @@ package repair
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
 // A comparison goes through the ids in pages. The two sides of a page have one checksum each. Only
@@ -68,9 +73,11 @@ type digest struct {
 
 // source is an aggregate type with a projection.
 type source struct {
-	name              string // the aggregate type
+	name              string        // the aggregate type
+	pool              *pgxpool.Pool // of the projection
 	owner, projection side
-	// look reads the projection and then its owner. It returns only what differs.
+	// look reads the projection and then its owner. It returns only what differs. The owner then
+	// has every version that the projection has, unless it has lost it.
 	look func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]seen, error)
 	// pending returns the ids that have a pending event in the outbox.
 	pending func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error)
@@ -333,5 +340,28 @@ func (c comparison) sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	case <-time.After(d):
 		return nil
+	}
+}
+
+// pendingOf returns a function that finds which of the given aggregates have a pending event.
+func pendingOf(commands *pgxpool.Pool, aggregateType string) func(context.Context, []uuid.UUID) (map[uuid.UUID]bool, error) {
+	return func(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+		texts := make([]string, len(ids))
+		for i, id := range ids {
+			texts[i] = id.String()
+		}
+		found, err := sqlcgen.New(commands).ListPendingAggregates(ctx, aggregateType, texts)
+		if err != nil {
+			return nil, store.Wrap(err, "find pending events of %d aggregates", len(ids))
+		}
+		pending := make(map[uuid.UUID]bool, len(found))
+		for _, text := range found {
+			id, err := uuid.Parse(text)
+			if err != nil {
+				return nil, fmt.Errorf("aggregate id %q: %w", text, err)
+			}
+			pending[id] = true
+		}
+		return pending, nil
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 )
 
-// table is a side: versions, by id.
-type table struct {
+// fakeSide is a side: versions, by id.
+type fakeSide struct {
 	mu       sync.Mutex
 	versions map[uuid.UUID]int64 // guarded by mu
 	sorted   []uuid.UUID         // their ids; nil after a change
@@ -29,8 +29,8 @@ type table struct {
 	largest  int64               // rows of a checksum
 }
 
-func tableOf(rows int) *table {
-	s := &table{versions: make(map[uuid.UUID]int64)}
+func fakeSideOf(rows int) *fakeSide {
+	s := &fakeSide{versions: make(map[uuid.UUID]int64)}
 	for n := range rows {
 		s.versions[id(n)] = 1
 	}
@@ -43,7 +43,7 @@ func id(n int) (id uuid.UUID) {
 	return id
 }
 
-func (s *table) set(id uuid.UUID, version int64) {
+func (s *fakeSide) set(id uuid.UUID, version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.versions[id] = version
@@ -53,13 +53,13 @@ func (s *table) set(id uuid.UUID, version int64) {
 	s.sorted = nil
 }
 
-func (s *table) get(id uuid.UUID) int64 {
+func (s *fakeSide) get(id uuid.UUID) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.versions[id]
 }
 
-func (s *table) behind(after uuid.UUID) []uuid.UUID {
+func (s *fakeSide) behind(after uuid.UUID) []uuid.UUID {
 	order := func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
 	if s.sorted == nil {
 		s.sorted = slices.SortedFunc(maps.Keys(s.versions), order)
@@ -71,7 +71,7 @@ func (s *table) behind(after uuid.UUID) []uuid.UUID {
 	return s.sorted[i:]
 }
 
-func (s *table) bound(_ context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error) {
+func (s *fakeSide) bound(_ context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ids := s.behind(after); len(ids) >= maxRows {
@@ -80,7 +80,7 @@ func (s *table) bound(_ context.Context, after uuid.UUID, maxRows int) (uuid.UUI
 	return uuid.Max, nil
 }
 
-func (s *table) digest(_ context.Context, after, upTo uuid.UUID, each bool) (digests []digest, err error) {
+func (s *fakeSide) digest(_ context.Context, after, upTo uuid.UUID, each bool) (digests []digest, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := digest{ID: upTo}
@@ -107,7 +107,7 @@ func (s *table) digest(_ context.Context, after, upTo uuid.UUID, each bool) (dig
 
 // entries are two sides, and the ids with an event in the outbox.
 type entries struct {
-	owner, projection *table
+	owner, projection *fakeSide
 	inOutbox          []uuid.UUID
 }
 
@@ -152,7 +152,7 @@ func kindsOf(differences []difference) map[uuid.UUID]kind {
 func TestCompareFindsWhatDiffers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e := entries{owner: tableOf(2500), projection: tableOf(2500)}
+		e := entries{owner: fakeSideOf(2500), projection: fakeSideOf(2500)}
 		want := map[uuid.UUID]kind{}
 		for n := range 3000 { // many more than the owner has, behind its last
 			e.projection.set(id(10_000+n), 1)
@@ -180,7 +180,7 @@ func TestCompareFindsWhatDiffers(t *testing.T) {
 func TestCompareKeepsTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e := entries{owner: tableOf(5000), projection: tableOf(5000)}
+		e := entries{owner: fakeSideOf(5000), projection: fakeSideOf(5000)}
 		e.projection.set(id(4500), 3)
 		begun, beats := time.Now(), 0
 		c := e.compared(100)
@@ -203,12 +203,12 @@ func TestCompareKeepsTheRate(t *testing.T) {
 // million of them must not be read at once.
 func TestTombstonesAreRowsToo(t *testing.T) {
 	t.Parallel()
-	for name, buried := range map[string]func(*entries) *table{
-		"of the owner":      func(e *entries) *table { return e.owner },
-		"of the projection": func(e *entries) *table { return e.projection },
+	for name, buried := range map[string]func(*entries) *fakeSide{
+		"of the owner":      func(e *entries) *fakeSide { return e.owner },
+		"of the projection": func(e *entries) *fakeSide { return e.projection },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			e := entries{owner: tableOf(100), projection: tableOf(100)}
+			e := entries{owner: fakeSideOf(100), projection: fakeSideOf(100)}
 			s := buried(&e)
 			s.buried = make(map[uuid.UUID]bool)
 			for n := 100; n < 5000; n++ {
@@ -246,7 +246,7 @@ func TestEventsOnTheirWayAreNoDifference(t *testing.T) {
 		"in the outbox, and ahead": {arrive: 5, ownerVersion: 4, inOutbox: true, want: ahead},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			e := entries{owner: tableOf(10), projection: tableOf(10)}
+			e := entries{owner: fakeSideOf(10), projection: fakeSideOf(10)}
 			e.owner.set(id(7), 4)
 			if test.inOutbox {
 				e.inOutbox = []uuid.UUID{id(7)}
@@ -277,7 +277,7 @@ func TestEventsOnTheirWayAreNoDifference(t *testing.T) {
 func TestCertainDifferencesNeedNoWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e := entries{owner: tableOf(10), projection: tableOf(10)}
+		e := entries{owner: fakeSideOf(10), projection: fakeSideOf(10)}
 		e.projection.set(id(3), 2)
 		e.owner.set(id(4), 0)
 		begun := time.Now()
@@ -321,7 +321,7 @@ func (p *memory) save(_ context.Context, _ slice, result compared, _ time.Durati
 func TestLoopComparesInSlices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e := entries{owner: tableOf(5000), projection: tableOf(5000)}
+		e := entries{owner: fakeSideOf(5000), projection: fakeSideOf(5000)}
 		for n := range 30 {
 			e.projection.set(id(n), 2)
 		}

@@ -6,11 +6,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/store"
 )
 
-// all returns the projections of this service that can be compared. Each has a file of its own.
-// commands is nil in a process that uses only the query side.
+// all returns the projections of this service that can be compared. cmd/entity adds a line for each
+// entity that it makes. commands is nil in a process that uses only the query side.
 func all(commands, queries *pgxpool.Pool) []projection {
 	return []projection{
 		newVideos(commands, queries),
@@ -22,10 +22,10 @@ type projection interface {
 	// source returns the two sides. If whole is true, it has rows that a comparison leaves out
 	// because each side deletes them on its own, such as tombstones.
 	source(whole bool) source
-	// repair gives entries the state of their owner, and appends the entry to the audit, in one
-	// transaction. It returns how many entries it has written, and the ids of entries that it has
-	// not, because they were changed at the same time. The other entries no longer differ.
-	repair(ctx context.Context, ids []uuid.UUID, e admin.Entry) (repaired int, changed []uuid.UUID, err error)
+	// rewrite locks entries until the end of the transaction, and then reads their owners. It
+	// writes the state of the owner to those that differ, over any version, and returns how they
+	// differed. An entry without an owner becomes a tombstone.
+	rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error)
 	// moveFuture repairs some rows whose transaction id is in the future of a replaced database.
 	// It reports whether there may be more.
 	moveFuture(ctx context.Context) (more bool, err error)

@@ -1,7 +1,9 @@
 package repair
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +12,8 @@ import (
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
 // actionRepair is the action, as the table audit names it.
@@ -117,7 +121,7 @@ func (r *run) repairEntries(ctx context.Context, ids []uuid.UUID) error {
 			continue
 		}
 		for try := 0; try < repairTries && len(some) > 0; try++ {
-			done, changed, err := r.projection.repair(ctx, some, r.entry)
+			done, changed, err := r.rewrite(ctx, some)
 			if err != nil {
 				return err
 			}
@@ -127,6 +131,66 @@ func (r *run) repairEntries(ctx context.Context, ids []uuid.UUID) error {
 		r.Failures += int64(len(some))
 		r.Failed = append(r.Failed, some[:min(len(some), maxFailed-len(r.Failed))]...)
 	}
+	return nil
+}
+
+// rewrite repairs entries and appends them to the audit, in one transaction. It returns how many it
+// has written, and the ids of lowered entries that differ again: such an entry has taken a later
+// event of its owner for too old before the commit.
+func (r *run) rewrite(ctx context.Context, ids []uuid.UUID) (done int, again []uuid.UUID, err error) {
+	var found map[uuid.UUID]seen
+	err = store.InTx(ctx, r.whole.pool, "repair.Rewrite", func(ctx context.Context, tx store.Tx) error {
+		if found, err = r.projection.rewrite(ctx, tx, ids); err != nil || len(found) == 0 {
+			return err
+		}
+		return r.record(ctx, tx, found)
+	})
+	if err != nil {
+		return 0, nil, store.Wrap(err, "repair %d entries", len(ids))
+	}
+	for id, s := range found {
+		if s.version > s.ownerVersion {
+			again = append(again, id)
+		}
+	}
+	if len(again) > 0 {
+		left, err := r.whole.look(ctx, again)
+		return len(found) - len(left), slices.SortedFunc(maps.Keys(left), compareIDs), err
+	}
+	return len(found), nil, nil
+}
+
+// repairedEntry is an entry before or after the repair, as the audit has it: without its content.
+type repairedEntry struct {
+	ID           uuid.UUID `json:"id"`
+	Kind         kind      `json:"kind,omitempty"` // of the difference before
+	OwnerVersion int64     `json:"owner_version"`
+	Version      int64     `json:"version"`
+	Fields       []string  `json:"fields,omitempty"`
+}
+
+// record appends repaired entries to the audit, and restarts the comparison of the projection. Entries
+// that were missing are only counted, because nothing is lost.
+func (r *run) record(ctx context.Context, tx store.Tx, found map[uuid.UUID]seen) (err error) {
+	before, after := []repairedEntry{}, []repairedEntry{} // in JSON [], not null
+	for _, id := range slices.SortedFunc(maps.Keys(found), compareIDs) {
+		if s := found[id]; s.version > 0 {
+			before = append(before, repairedEntry{ID: id, Kind: s.kind(), OwnerVersion: s.ownerVersion, Version: s.version, Fields: s.fields})
+			after = append(after, repairedEntry{ID: id, OwnerVersion: s.ownerVersion, Version: cmp.Or(s.ownerVersion, s.version)})
+		}
+	}
+	q, e := sqlcgen.New(tx), r.entry
+	params := sqlcgen.InsertQueryAuditParams{
+		ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: int64(len(found)),
+	}
+	if params.Before, err = json.Marshal(before); err == nil {
+		params.After, err = json.Marshal(after)
+	}
+	if err != nil {
+		return fmt.Errorf("encode audit: %w", err)
+	}
+	store.Queue(q.InsertQueryAudit(ctx, params))
+	store.Queue(q.RestartComparison(ctx, r.whole.name))
 	return nil
 }
 

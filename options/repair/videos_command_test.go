@@ -135,8 +135,8 @@ func TestOperatorRepairsProjection(t *testing.T) {
 		t.Fatalf("the audit has %d repairs, want 3", len(entries))
 	}
 	s.checkAudit(entries[1], 1, fmt.Sprintf(`{"type": "video", "ids": [%q]}`, ids[0]), "edited by hand",
-		fmt.Sprintf(`[{"video_id": %q, "kind": "different", "owner_version": 1, "version": 1, "fields": ["title"]}]`, ids[0]),
-		fmt.Sprintf(`[{"video_id": %q, "owner_version": 1, "version": 1}]`, ids[0]))
+		fmt.Sprintf(`[{"id": %q, "kind": "different", "owner_version": 1, "version": 1, "fields": ["title"]}]`, ids[0]),
+		fmt.Sprintf(`[{"id": %q, "owner_version": 1, "version": 1}]`, ids[0]))
 }
 
 // Wrong arguments of a comparison or a repair are refused with the reason, and change nothing.

@@ -18,8 +18,6 @@ func table(b *strings.Builder, header []string, rows [][]string) {
 
 func heading(b *strings.Builder, text string) { fmt.Fprintf(b, "### %s\n\n", text) }
 
-func picture(b *strings.Builder, file, text string) { fmt.Fprintf(b, "![%s](img/%s)\n\n", text, file) }
-
 // figure returns the median of a benchmark as text.
 func (r *results) figure(name, unit string) string {
 	if v, ok := r.median(name, unit); ok {
@@ -55,12 +53,9 @@ func markdown(r *results) string {
 	table(b, []string{"what", "measured", "turns", "aim", "verdict"}, rows)
 
 	heading(b, "Emptying a backlog")
-	picture(b, "peers-drain.svg", "Events per second by publisher and sink")
 	drains(b, r)
-	picture(b, "peers-cpu.svg", "CPU per million events")
 
 	heading(b, "From the commit to the broker's client (with pubsublocal: to the broker), at a steady load")
-	picture(b, "peers-latency.svg", "p50 and p99 by publisher, no-op sink, one instance")
 	latency(b, r)
 
 	heading(b, "The write path, the projector")
@@ -154,37 +149,6 @@ func paths(b *strings.Builder, r *results) {
 	part("Consume/", "batch", "projector and pubsublocal, emptying a subscription, events per transaction at most", []string{"events/s", "100 ÷ it", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")
 }
 
-// plots returns the pictures by file name.
-func plots(r *results) map[string]string {
-	peers := peersOf(r)
-	values := func(name func(peer string) string, unit string) []float64 {
-		out := make([]float64, len(peers))
-		for i, peer := range peers {
-			out[i] = math.NaN()
-			if v, ok := r.median(name(peer), unit); ok {
-				out[i] = v
-			}
-		}
-		return out
-	}
-	drain := func(sink string) func(string) string {
-		return func(peer string) string { return drainName(peer, sink, 1) }
-	}
-	rate := func(peer string) string { return latencyName(peer, "none", 1, 1000) }
-	return map[string]string{
-		"peers-drain.svg": bars("Events per second, one instance, 500 B (logarithmic; more is better)", peers, []series{
-			{"responds at once", values(drain("none"), "events/s")}, {"responds after 10 ms", values(drain("10ms"), "events/s")},
-			{"pubsublocal", values(drain("pubsub"), "events/s")},
-		}),
-		"peers-cpu.svg": bars("CPU seconds per million events, one instance, no-op sink (logarithmic; less is better)", peers, []series{
-			{"publisher", values(drain("none"), "own-cpu-s/Mevent")}, {"PostgreSQL", values(drain("none"), "postgres-cpu-s/Mevent")},
-		}),
-		"peers-latency.svg": bars("Milliseconds from the commit to the broker's client, 1,000 events a second (logarithmic; less is better)", peers, []series{
-			{"p50", values(rate, "p50-commit-to-sent-ms")}, {"p99", values(rate, "p99-commit-to-sent-ms")},
-		}),
-	}
-}
-
 func peersOf(r *results) []string {
 	var peers []string
 	names, all := r.with("Drain/", "peer")
@@ -194,4 +158,26 @@ func peersOf(r *results) []string {
 		}
 	}
 	return peers
+}
+
+// short writes a number with two or three significant digits.
+func short(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v >= 999_500:
+		return trim(v/1e6, 3) + "M"
+	case v >= 9995:
+		return trim(v/1e3, 3) + "k"
+	}
+	return trim(v, 3)
+}
+
+func trim(v float64, digits int) string {
+	decimals := max(0, digits-1-int(math.Floor(math.Log10(v))))
+	text := fmt.Sprintf("%.*f", decimals, v)
+	if strings.Contains(text, ".") {
+		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+	}
+	return text
 }

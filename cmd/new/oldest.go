@@ -8,7 +8,7 @@ import (
 )
 
 // recorded is a commit or a tag of the template: services of this version and of later ones can be upgraded,
-// because their migrations are in every later version, unchanged. While it is empty, there is no such promise.
+// because their migrations are in every later version, unchanged. Tests make it empty: then any version can.
 //
 //go:embed oldest
 var recorded string

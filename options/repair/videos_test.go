@@ -412,11 +412,12 @@ func (s *sides) relay(ctx context.Context) error {
 			settlement.Published = append(settlement.Published, claimed.Seq)
 		}
 		if len(decoded) == 0 {
-			if ctx.Err() != nil {
+			select {
+			case <-ctx.Done():
 				return nil
+			case <-time.After(time.Millisecond):
+				continue
 			}
-			time.Sleep(time.Millisecond)
-			continue
 		}
 		if _, err := events.SettleClaim(s.Context(), settlement); err != nil {
 			return err

@@ -185,11 +185,11 @@ func repairViews(t *testing.T, dir string) {
 	}
 	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(), `UPDATE video_catalog_read.order_projection SET currency = 'XXX', version = version + 5;
-		UPDATE video_catalog_read.status_projection SET label = 'XXX'; DELETE FROM video_catalog_read.receipt_projection`); err != nil {
+		UPDATE video_catalog_read.status_projection SET label = 'XXX'; DELETE FROM video_catalog_read.purchase_order_projection`); err != nil {
 		t.Fatal(err)
 	}
 	out := clone.Run(t, dir, "sh", "-c", ". .local/env && .local/bin/server projection repair --all --why test && .local/bin/server projection compare")
-	for _, want := range []string{"order: compared 1 rows: missing 0, behind 0, ahead 1,", "different 1,", "receipt: compared 1 rows: missing 1,"} {
+	for _, want := range []string{"order: compared 1 rows: missing 0, behind 0, ahead 1,", "different 2,", "purchase_order: compared 1 rows: missing 1,"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("repair and compare lack %q:\n%s", want, out)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -167,6 +168,7 @@ func (s *Stack) present() {
 		{"health", "http://" + host + "/health/ready"},
 		{"PostgreSQL", psql},
 		{"Pub/Sub", "PUBSUB_EMULATOR_HOST=" + s.pubsub + ", project " + s.project},
+		{"commands", ". " + s.short(filepath.Join(s.State, "env")) + " && " + s.short(s.Server) + " status"},
 		{"log", s.short(s.log("server"))},
 	}, s.rows...) {
 		s.screen.row(" ", row[0], row[1])

@@ -62,7 +62,7 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.screen.print(s.screen.paint(bold, s.config.Name) + " starts on this machine.")
 	steps := []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve, s.explore, s.writeEnv,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve, s.explore,
 	}
 	for _, part := range s.parts {
 		steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })
@@ -296,8 +296,13 @@ func (s *Stack) build(ctx context.Context) error {
 	return nil
 }
 
-// migrate applies the migrations that are missing. The last line of the command is for the screen.
+// migrate writes what the commands of the server need into a file for a shell, and applies the migrations that are
+// missing. The last line of the command is for the screen.
 func (s *Stack) migrate(ctx context.Context) error {
+	env := fmt.Sprintf("export DATABASE_URL='%s' PUBSUB_EMULATOR_HOST='%s' PUBSUB_PROJECT='%s'\n", strings.ReplaceAll(s.database, "'", `'\''`), s.pubsub, s.project)
+	if err := os.WriteFile(filepath.Join(s.State, "env"), []byte(env), 0o600); err != nil {
+		return err
+	}
 	s.screen.begin("migrating the schema")
 	cmd := command(ctx, syscall.SIGTERM, connectTimeout, s.Server, "migrate")
 	cmd.Dir, cmd.Env = s.Root, s.Environment()
@@ -336,14 +341,6 @@ func (s *Stack) serve(ctx context.Context) error {
 		return fmt.Errorf("free port for the server: %w", err)
 	}
 	return s.Run(ctx, Program{Name: "server", Path: s.Server, Env: s.Environment(), Ready: "http://" + s.addr + "/health/ready"})
-}
-
-// writeEnv writes what the commands of the server need into a file, for a shell.
-func (s *Stack) writeEnv(context.Context) error {
-	file := filepath.Join(s.State, "env")
-	text := fmt.Sprintf("export DATABASE_URL='%s' PUBSUB_EMULATOR_HOST='%s' PUBSUB_PROJECT='%s'\n", strings.ReplaceAll(s.database, "'", `'\''`), s.pubsub, s.project)
-	s.Show("commands", ". "+s.short(file)+" && "+s.short(s.Server)+" status")
-	return os.WriteFile(file, []byte(text), 0o600)
 }
 
 // short returns a path relative to the working directory, if that is shorter to read.

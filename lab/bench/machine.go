@@ -160,6 +160,25 @@ func readStat(pid int) (stat, error) {
 	return stat{parent: number(4), own: cpu(14, 15), children: cpu(16, 17)}, nil
 }
 
+// childrenOf returns the children of a process that have not ended.
+func childrenOf(pid int) (map[int]stat, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	children := make(map[int]stat)
+	for _, entry := range entries {
+		child, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue // not a process
+		}
+		if s, err := readStat(child); err == nil && s.parent == pid { // on an error it has just ended
+			children[child] = s
+		}
+	}
+	return children, nil
+}
+
 // treeCPU returns the CPU time of a process and its children, including ended ones.
 func treeCPU(pid int) (time.Duration, error) {
 	for {
@@ -167,19 +186,13 @@ func treeCPU(pid int) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		entries, err := os.ReadDir("/proc")
+		children, err := childrenOf(pid)
 		if err != nil {
-			return 0, fmt.Errorf("list processes: %w", err)
+			return 0, err
 		}
 		var alive time.Duration
-		for _, entry := range entries {
-			child, err := strconv.Atoi(entry.Name())
-			if err != nil {
-				continue // not a process
-			}
-			if s, err := readStat(child); err == nil && s.parent == pid { // on an error it has just ended
-				alive += s.own + s.children
-			}
+		for _, s := range children {
+			alive += s.own + s.children
 		}
 		root, err := readStat(pid)
 		if err != nil {

@@ -67,7 +67,7 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 			name, together := "Write/kind=", func() error { return nil }
 			if strings.HasSuffix(kind, apart) {
 				name = "WriteApart/kind="
-				if together, err = m.server.Apart(); err != nil {
+				if together, err = divideCPUs(m.postmaster); err != nil {
 					return err
 				}
 			}

@@ -1,4 +1,4 @@
-package localpg
+package main
 
 import (
 	"os"
@@ -8,13 +8,18 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"example.com/servicekit/localpg"
 )
 
 // The server, connections that were there and new ones, and this process: all on
 // their own CPUs, and then on all of them again.
-func TestApart(t *testing.T) { // alone, because it moves this process
-	deep(t)
-	s := start(t, Config{})
+func TestDivideCPUs(t *testing.T) { // alone, because it moves this process
+	s, err := localpg.Start(t.Context(), localpg.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop() })
 	backend := func() int {
 		conn, err := pgx.Connect(t.Context(), s.DSN("postgres"))
 		if err != nil {
@@ -25,30 +30,25 @@ func TestApart(t *testing.T) { // alone, because it moves this process
 	}
 	old := backend()
 	all := cpus(t, os.Getpid())
-	undo, err := s.Apart()
+	connection, err := readStat(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	undo, err := divideCPUs(connection.parent)
 	if runtime.NumCPU() == 1 {
-		if err == nil {
-			t.Error("Apart() of one CPU = nil, want an error")
-		}
-		return
+		t.Skipf("one CPU: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := cpus(t, os.Getpid())
-	server := cpus(t, s.cmd.Process.Pid)
-	if ours == server || ours == all || server == all {
-		t.Errorf("of CPUs %s the server has %s and this process %s, want a part each", all, server, ours)
-	}
-	for name, pid := range map[string]int{"an old connection": old, "a new connection": backend()} {
-		if got := cpus(t, pid); got != server {
-			t.Errorf("%s has CPUs %s, want those of the server, %s", name, got, server)
-		}
+	ours, server := cpus(t, os.Getpid()), cpus(t, connection.parent)
+	if ours == server || ours == all || server == all || cpus(t, old) != server || cpus(t, backend()) != server {
+		t.Errorf("of CPUs %s the server has %s and this process %s, want a part each, and connections with the server", all, server, ours)
 	}
 	if err := undo(); err != nil {
 		t.Fatal(err)
 	}
-	for name, pid := range map[string]int{"this process": os.Getpid(), "the server": s.cmd.Process.Pid, "a connection": old} {
+	for name, pid := range map[string]int{"this process": os.Getpid(), "the server": connection.parent, "a connection": old} {
 		if got := cpus(t, pid); got != all {
 			t.Errorf("afterwards %s has CPUs %s, want %s", name, got, all)
 		}

@@ -62,7 +62,7 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.screen.print(s.screen.paint(bold, s.config.Name) + " starts on this machine.")
 	steps := []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.migrate, s.serve, s.explore,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.writeEnv, s.migrate, s.serve, s.explore,
 	}
 	for _, part := range s.parts {
 		steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })
@@ -296,13 +296,16 @@ func (s *Stack) build(ctx context.Context) error {
 	return nil
 }
 
-// migrate writes what the commands of the server need into a file for a shell, and applies the migrations that are
-// missing. The last line of the command is for the screen.
+// writeEnv writes the settings of the server's commands into a file that a shell can read. As in Environment, a setting
+// of one side does not override DATABASE_URL.
+func (s *Stack) writeEnv(context.Context) error {
+	text := fmt.Sprintf("export READ_DATABASE_URL= DATABASE_URL='%s' PUBSUB_ENDPOINT= PUBSUB_EMULATOR_HOST='%s' PUBSUB_PROJECT='%s'\n",
+		strings.ReplaceAll(s.database, "'", `'\''`), s.pubsub, s.project)
+	return os.WriteFile(filepath.Join(s.State, "env"), []byte(text), 0o600)
+}
+
+// migrate applies the migrations that are missing. The last line of the command is for the screen.
 func (s *Stack) migrate(ctx context.Context) error {
-	env := fmt.Sprintf("export DATABASE_URL='%s' PUBSUB_EMULATOR_HOST='%s' PUBSUB_PROJECT='%s'\n", strings.ReplaceAll(s.database, "'", `'\''`), s.pubsub, s.project)
-	if err := os.WriteFile(filepath.Join(s.State, "env"), []byte(env), 0o600); err != nil {
-		return err
-	}
 	s.screen.begin("migrating the schema")
 	cmd := command(ctx, syscall.SIGTERM, connectTimeout, s.Server, "migrate")
 	cmd.Dir, cmd.Env = s.Root, s.Environment()

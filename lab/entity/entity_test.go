@@ -184,8 +184,8 @@ func repairViews(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), `UPDATE video_catalog_read.order_projection SET currency = 'XXX', version = version + 5;
-		UPDATE video_catalog_read.status_projection SET label = 'XXX'; DELETE FROM video_catalog_read.purchase_order_projection`); err != nil {
+	if _, err := conn.Exec(t.Context(), `UPDATE video_catalog_read.order_projection SET currency = 'damaged', version = version + 5;
+		UPDATE video_catalog_read.status_projection SET label = 'damaged'; DELETE FROM video_catalog_read.purchase_order_projection`); err != nil {
 		t.Fatal(err)
 	}
 	out := clone.Run(t, dir, "sh", "-c", ". .local/env && .local/bin/server projection repair --all --why test && .local/bin/server projection compare")

@@ -24,7 +24,7 @@ type projection interface {
 	source(whole bool) source
 	// rewrite locks entries until the end of the transaction, and then reads their owners. It
 	// writes the state of the owner to those that differ, over any version, and returns how they
-	// differed. An entry without an owner becomes a tombstone.
+	// differed. An entry without an owner becomes deleted.
 	rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error)
 	// moveFuture repairs some rows whose transaction id is in the future of a replaced database.
 	// It reports whether there may be more.

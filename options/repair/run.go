@@ -23,7 +23,7 @@ const (
 	// repairRows is how many entries one transaction repairs. They are locked meanwhile, and the
 	// projector waits for them.
 	repairRows = 500
-	// repairTries is how often a repair tries an entry that others change at the same time.
+	// repairTries is how often a repair lowers an entry that takes a later event at the same time.
 	repairTries = 3
 	// maxFailed is how many entries a result names.
 	maxFailed = 100
@@ -35,8 +35,8 @@ type repaired struct {
 	Type     string    `json:"type"`
 	Matched  int64     `json:"matched"` // entries that differed
 	Done     int64     `json:"done"`    // entries that it has written
-	// Failed are the first maxFailed entries that others have changed in every try. Failures is
-	// the number of all.
+	// Failed are the first maxFailed entries that took a later event in every try. Failures is the
+	// number of all.
 	Failed   []uuid.UUID `json:"failed,omitempty"`
 	Failures int64       `json:"failures"`
 	// Compared is how many rows of the owner were compared, if no entry was named.

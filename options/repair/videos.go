@@ -35,8 +35,8 @@ func newVideos(commands, queries *pgxpool.Pool) videos {
 	}}
 }
 
-// rewrite implements projection. It also makes the words of a search, and whoever watches the catalog
-// sees the entries change.
+// rewrite implements projection. It also writes the words of a search, and the id of its transaction,
+// so that watches see the change. It reads the owner again for that: a later version is as right.
 func (v videos) rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
 	entries, err := store.LockEntries(ctx, tx, ids)
 	if err != nil {
@@ -49,8 +49,9 @@ func (v videos) rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[
 	owned, err := store.NewVideos(v.owner.pool, nil).FindVideos(ctx, ids)
 	want := make(map[uuid.UUID]domain.Entry, len(found))
 	for id, s := range found {
-		if want[id] = domain.EntryOf(owned[id]); s.ownerVersion == 0 {
-			want[id] = domain.Entry{VideoID: id, Version: s.version, Deleted: true, UpdateTime: entries[id].UpdateTime}
+		want[id] = domain.Entry{VideoID: id, Version: max(s.version, s.ownerVersion), Deleted: true, UpdateTime: entries[id].UpdateTime}
+		if video, exists := owned[id]; exists {
+			want[id] = domain.EntryOf(video)
 		}
 	}
 	store.WriteEntries(ctx, tx, want)

@@ -87,3 +87,27 @@ func TestEntityIsComparedAndRepaired(t *testing.T) {
 		t.Errorf("%d entries are deleted, or have the event id of a repair, want %d", n, len(want))
 	}
 }
+
+// A repair does not overwrite a missing entry that a projector writes meanwhile. The lock of the test
+// holds the repair between its reading and its writing.
+func TestRepairYieldsToTheEventOfAMissingEntry(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	s.compared = s.orders()
+	id := s.order()
+	s.exec(s.queries, "UPDATE video_catalog_read.order_projection SET order_id = gen_random_uuid()")
+	held := s.hold("LOCK TABLE video_catalog_read.order_projection IN SHARE MODE")
+	repairing := make(chan repaired, 1)
+	go func() { repairing <- s.repair(id) }()
+	s.untilBlocked()
+	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.order_projection SET order_id = $1, version = 4", id); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-repairing
+	if got := s.count("SELECT version FROM video_catalog_read.order_projection WHERE order_id = $1", id); got != 4 {
+		t.Errorf("the entry has version %d, want that of the event, 4", got)
+	}
+}

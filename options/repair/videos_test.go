@@ -330,33 +330,6 @@ func TestRepairReadsTheOwnerOfALoweredEntryAgain(t *testing.T) {
 	}
 }
 
-// A repair reads the owner after it has locked the entry: an event that came before has no later
-// version. The lock of the test holds the repair.
-func TestRepairLocksTheEntryFirst(t *testing.T) {
-	t.Parallel()
-	s := newSides(t)
-	events := life(t, "Ran", 3)
-	s.record(events[:2])
-	id := events[0].Video.ID
-	s.project(events[0]) // and one is lost
-	held := s.hold("SELECT FROM video_catalog_read.video_projection FOR UPDATE")
-	repairing := make(chan repaired, 1)
-	go func() { repairing <- s.repair(id) }()
-	s.untilBlocked()
-	if _, err := s.videos.ChangeVideo(t.Context(), id, func(domain.Video) (*domain.VideoEvent, error) { return &events[2], nil }); err != nil {
-		t.Fatal(err)
-	}
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-repairing; got.Matched != 1 || got.Done != 1 || got.Failures != 0 {
-		t.Errorf("Repair() = %+v, want one repaired", got)
-	}
-	if entry, err := s.catalog.GetEntry(t.Context(), id); err != nil || entry.Version != 3 {
-		t.Errorf("entry = %+v, %v, want version 3", entry, err)
-	}
-}
-
 // A tombstone that the catalog lacks is no difference: it may have been pruned. A repair of all
 // writes it, so that in an empty catalog no earlier event brings content back.
 func TestRepairCarriesTombstones(t *testing.T) {
@@ -374,6 +347,9 @@ func TestRepairCarriesTombstones(t *testing.T) {
 	s.exec(s.queries, "DELETE FROM video_catalog_read.inbox")
 	if got := s.compare(aShortWait); len(got.differences) != 1 || got.differences[0].ID != kept.ID {
 		t.Errorf("compare() = %+v, want that only the other video is missing", got)
+	}
+	if got, err := s.compared.source(false).look(t.Context(), []uuid.UUID{events[0].Video.ID}); err != nil || len(got) > 0 {
+		t.Errorf("look() = %+v, %v, want no difference", got, err)
 	}
 	for _, want := range []int64{2, 0} {
 		if got := s.repair(); got.Done != want || got.Compared != 2 {

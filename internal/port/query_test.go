@@ -27,20 +27,20 @@ func parse(t *testing.T, message proto.Message, query string) error {
 func TestQueryNamesFieldAndRule(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]string{
-		"subscription.ackDeadlineSeconds=x":                                     `query: parsing field "ack_deadline_seconds": strconv.ParseInt: parsing "x": invalid syntax`,
-		"subscription.ackDeadlineSeconds=":                                      "query: parsing field",
-		"subscription.detached=maybe":                                           "query: parsing field",
-		"subscription.state=NONE":                                               `query: parsing field "state": "NONE" is not a valid value`,
-		"subscription.expirationPolicy.ttl=x":                                   "query: parsing field",
+		"subscription.ackDeadlineSeconds=x":                                     `subscription.ackDeadlineSeconds: cannot be "x"`,
+		"subscription.ackDeadlineSeconds=":                                      `subscription.ackDeadlineSeconds: cannot be ""`,
+		"subscription.detached=maybe":                                           `subscription.detached: cannot be "maybe"`,
+		"subscription.state=NONE":                                               `subscription.state: cannot be "NONE"`,
+		"subscription.expirationPolicy.ttl=x":                                   `subscription.expirationPolicy.ttl: cannot be "x"`,
 		"subscription.topic=%ff":                                                "subscription.topic: must be UTF-8",
-		"subscription.topic=a&subscription.topic=b":                             "query: too many values",
+		"subscription.topic=a&subscription.topic=b":                             `subscription.topic: cannot be "a, b"`,
 		"subscription.ackDeadlineSeconds=1&subscription.ack_deadline_seconds=2": `query: duplicate field "subscription.ack_deadline_seconds"`,
 		"shade=1":                  "shade: unknown parameter",
 		"%ff=1":                    "%FF: unknown parameter",
 		"a%20b:=1":                 "a+b%3A: unknown parameter",
 		"subscription.name=x":      "subscription.name: unknown parameter", // it is in the path
-		"subscription=x":           "query: ",
-		"subscription.labels=1":    "query: ",
+		"subscription=x":           "subscription: cannot be",
+		"subscription.labels=1":    "subscription.labels: cannot be",
 		"subscription.topic.x=1":   "subscription.topic.x: unknown parameter",
 		"subscription.labels[a]=b": "subscription.labels%5Ba%5D: unknown parameter",
 	} {

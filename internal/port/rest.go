@@ -144,7 +144,7 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 	case text == (&http.MaxBytesError{}).Error():
 		s.reject(w, r, errTooLarge)
 	case isField && field == "proto":
-		s.reject(w, r, problem.InvalidField("body", "%s", rule))
+		s.reject(w, r, problem.InvalidField("body", "%s", strings.Replace(rule, "syntax error", "wrong type or syntax", 1)))
 	case isField && !strings.Contains(field, " "):
 		s.reject(w, r, problem.InvalidField(field, "%s", rule))
 	default:
@@ -207,6 +207,9 @@ func (q *strictQuery) Parse(message proto.Message, values url.Values, taken *uti
 		}
 		if !utf8.ValidString(strings.Join(texts, "")) {
 			return fmt.Errorf("%s: must be UTF-8", key)
+		}
+		if alone := message.ProtoReflect().New().Interface(); q.DefaultQueryParser.Parse(alone, url.Values{key: texts}, taken) != nil {
+			return fmt.Errorf("%s: cannot be %q", key, strings.Join(texts, ", ")) // the parser's own error names Go's functions
 		}
 	}
 	if err := q.DefaultQueryParser.Parse(message, values, taken); err != nil {

@@ -15,7 +15,7 @@ import (
 	"example.com/videocatalog/internal/app"
 )
 
-// parkMany makes parked aggregates without any event, half of them for one cause.
+// parkMany makes parked aggregates without any event, one half for each of two causes.
 func (s *stack) parkMany(t *testing.T, n int) {
 	t.Helper()
 	if _, err := s.pool.Exec(t.Context(), `
@@ -48,7 +48,7 @@ func (s *stack) blockEvent(t *testing.T, id string) (eventID string) {
 	return eventID
 }
 
-// quarantineMany stores messages that this build cannot decode in the quarantine, with ids from 1.
+// quarantineMany puts messages into quarantine that this build cannot decode, with ids from 1.
 func (s *stack) quarantineMany(t *testing.T, n int) {
 	t.Helper()
 	if _, err := s.pool.Exec(t.Context(), `
@@ -59,8 +59,8 @@ func (s *stack) quarantineMany(t *testing.T, n int) {
 	}
 }
 
-// The status shows what is stuck and why. A retry of all makes them due in one transaction, which
-// records who did it and why. A second retry finds nothing to do.
+// The status shows what is stuck and why. A retry of all aggregates makes them due in one transaction,
+// which records who did it and why. A second retry finds nothing to do.
 func TestStatusAndRetryOfAll(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -74,6 +74,9 @@ func TestStatusAndRetryOfAll(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(out) || err != nil {
 			t.Errorf("status = %v, want %s in\n%s", err, want, out)
 		}
+	}
+	if out, err := s.command(t, "status", "--json"); err != nil || !strings.Contains(out, `"blocked":3000,"parked":3000`) || !strings.Contains(out, `{"quarantined":7}`) {
+		t.Errorf("status --json = %v, want its numbers in\n%s", err, out)
 	}
 	if _, err := s.pool.Exec(t.Context(), "DELETE FROM video_catalog_read.quarantine"); err != nil {
 		t.Fatal(err)
@@ -97,8 +100,8 @@ func TestStatusAndRetryOfAll(t *testing.T) {
 	}
 }
 
-// Wrong input is refused with the name of the flag, by a code that scripts can tell from
-// other failures, and changes nothing.
+// Wrong input is refused, and changes nothing. The error names the mistake, and the exit code
+// differs from those of other failures.
 func TestOperatorMistakesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -178,7 +181,7 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		exit int
 	}{
 		{[]string{"retry", "--aggregate", "v1"}, app.ExitFailed},
-		{[]string{"retry", "--id", "1"}, app.ExitPartly}, // it may not read the payload
+		{[]string{"retry", "--id", "1"}, app.ExitPartly}, // it has no right to read the payload
 		{[]string{"skip", "--id", eventID}, app.ExitFailed},
 		{[]string{"skip", "--id", "1"}, app.ExitFailed},
 	} {
@@ -225,8 +228,8 @@ func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
 	}
 }
 
-// The filters match what they say on both sides, and a filter may have commas. gcloud splits the
-// arguments of a job at a delimiter that a caret names.
+// Filters select on the command and the query side. A filter may have commas: with ^;^ before the
+// arguments of a job, gcloud splits them at semicolons instead.
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -256,7 +259,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// An action that is interrupted changes nothing. The same command again does it.
+// An action that is interrupted changes nothing. Running the same command again completes it.
 func TestInterruptedCommandRunsAgain(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

@@ -37,11 +37,11 @@ type Filter struct {
 
 // Group counts the stuck items of one cause.
 type Group struct {
-	Cause   string    // errors that differ only in numbers, ids and quoted words have the same one
-	Sample  string    // the error of one item
-	Items   int64     // how many there are
-	Waiting int64     // how many of them wait for a person
-	Since   time.Time // when the first of the waiting items began to wait; zero if none waits
+	Cause   string    `json:"cause"`               // errors that differ only in numbers, ids and quoted words have the same one
+	Sample  string    `json:"sample"`              // the error of one item
+	Items   int64     `json:"items"`               // how many there are
+	Waiting int64     `json:"waiting"`             // how many of them wait for a person
+	Since   time.Time `json:"since_time,omitzero"` // when the first of the waiting items began to wait; zero if none waits
 }
 
 // Blocked is an aggregate with an event that the broker refused, until all its events that

@@ -8,7 +8,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// The JSON of a blocked aggregate calls its ids as the log and the attributes of a message do.
+// The JSON of a blocked aggregate names its ids as the log and the attributes of a message do.
 func TestBlockedNamesIDsAsTheLogDoes(t *testing.T) {
 	t.Parallel()
 	text, err := json.Marshal(admin.Blocked{Aggregate: envelope.Aggregate{Type: "note", ID: "7"}})

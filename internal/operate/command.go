@@ -84,7 +84,7 @@ func (j *job) act(ctx context.Context, action string, e admin.Entry) (matched in
 	case r.Done == 0:
 		j.out.Line("%d match; nothing was changed", r.Matched)
 	default:
-		j.out.Line("%s: %d of %d; action %s", action, r.Done, r.Matched, r.ActionID)
+		j.out.Line("%s: %d of %d; action %s; `server stuck` has what fails again", action, r.Done, r.Matched, r.ActionID)
 	}
 	for _, text := range r.Failed {
 		j.out.Line("unchanged: %q", text)
@@ -124,35 +124,37 @@ func (j *job) stuck(ctx context.Context) (total int64, err error) {
 
 // status shows what waits, and why.
 func (j *job) status(ctx context.Context) error {
-	show := func(name, format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
-		j.out.Row(map[string]string{name: text}, name, text)
+	show := func(value any, name, format string, args ...any) {
+		j.out.Row(value, name, fmt.Sprintf(format, args...))
 	}
 	if j.Outbox != nil {
 		b, err := j.Outbox.Measure(ctx, 100_000)
 		if err != nil {
 			return err
 		}
-		show("pending events", "%d; the oldest that is not blocked: %s", b.Pending, ago(b.Oldest))
-		show("blocked aggregates", "%d, of them parked %d", b.Blocked, b.Parked)
+		show(b, "pending events", "%d; the oldest that is not blocked: %s", b.Pending, ago(b.Oldest))
+		j.out.Line("blocked aggregates\t%d, of them parked %d", b.Blocked, b.Parked)
 	}
 	if j.Inbox != nil {
 		_, messages, err := j.Inbox.ListQuarantine(ctx, admin.Filter{}, 1)
 		if err != nil {
 			return err
 		}
-		show("messages in quarantine", "%d", messages)
+		show(map[string]int64{"quarantined": messages}, "messages in quarantine", "%d", messages)
 		for _, consumer := range j.Consumers {
 			at, err := j.Inbox.LastApplied(ctx, consumer)
 			if err != nil {
 				return err
 			}
-			show("consumer "+consumer, "its newest event was applied at %s", ago(at))
+			show(struct {
+				Consumer string    `json:"consumer"`
+				Time     time.Time `json:"newest_apply_time,omitzero"`
+			}{consumer, at}, "consumer "+consumer, "its newest event was applied at %s", ago(at))
 		}
 	}
 	groups, err := j.Causes(ctx, 10)
 	for _, g := range groups {
-		show("cause "+g.Cause, "%d: %.120s", g.Items, g.Sample)
+		show(g, "cause "+g.Cause, "%d: %.120s", g.Items, g.Sample)
 	}
 	return err
 }

@@ -54,17 +54,18 @@ type Backlog struct {
 	// Oldest is the time of the oldest event in a lane; zero if there is none. An event
 	// of a blocked aggregate is in its lane until a pass defers it. Events that are
 	// published again do not count.
-	Oldest time.Time
+	Oldest time.Time `json:"oldest_event_time,omitzero"`
 	// Age is the age of Oldest in seconds, at the time of the measurement: the event may be published
 	// later, and must not seem to grow older.
-	Age float64
+	Age float64 `json:"oldest_seconds"`
 	// Pending is the number of pending and deferred events, counted up to the limit.
-	Pending int64
+	Pending int64 `json:"pending"`
 	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
 	// Both are counted up to the limit.
-	Blocked, Parked int64
+	Blocked int64 `json:"blocked"`
+	Parked  int64 `json:"parked"`
 	// DaysAhead is the number of future days that have their partition.
-	DaysAhead int64
+	DaysAhead int64 `json:"days_ahead"`
 }
 
 // Measure returns the backlog. It counts up to maxCounted rows of each kind.

@@ -67,7 +67,7 @@ func runBackfill(ctx context.Context, s *app.Service, args []string, stdout io.W
 		result.ActionID = uuid.Nil
 		p.Line("%d aggregates match; nothing was changed", result.Matched)
 	} else {
-		p.Line("published %d of %d aggregates; action %s", result.Done, result.Matched, result.ActionID)
+		p.Line("queued the state of %d of %d aggregates; action %s", result.Done, result.Matched, result.ActionID)
 	}
 	if failure != nil {
 		p.Line("to continue, run it again with --after %s", result.Last)

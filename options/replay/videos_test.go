@@ -70,7 +70,7 @@ func newService(t *testing.T) *service {
 	return &service{T: t, pool: pool, broker: broker, videos: store.NewVideos(pool, nil), catalog: store.NewCatalog(pool), subscription: id}
 }
 
-// run runs a command until it or ctx ends.
+// run runs a command, which ends with ctx at the latest, and returns its output.
 func (s *service) run(ctx context.Context, args ...string) (stdout string, err error) {
 	program := app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{AggregateType: event.AggregateVideo, Subscriptions: []app.Subscription{{
 		ID: s.subscription, Consumer: "catalog",
@@ -166,7 +166,7 @@ func (s *service) until(what string, holds func() bool) {
 	}
 }
 
-// settled waits until everything is published, and the catalog has n videos.
+// settled waits until everything is published, and n entries have more than their first version.
 func (s *service) settled(n int) {
 	s.Helper()
 	s.until("everything is published and projected", func() bool {
@@ -184,7 +184,7 @@ func (s *service) snapshots() (found []envelope.Message, versions map[string][]s
 		if err != nil {
 			s.Fatal(err)
 		}
-		if seen[m.ID.String()] { // after a lost answer it is published twice
+		if seen[m.ID.String()] { // if a response is lost, a message is published twice
 			continue
 		}
 		seen[m.ID.String()] = true
@@ -209,7 +209,7 @@ func TestNewConsumerCatchesUp(t *testing.T) {
 	if out, err := s.run(t.Context(), "backfill", "video", "--dry-run"); out != fmt.Sprintf("%d aggregates match; nothing was changed\n", filled+6) || err != nil {
 		t.Errorf("dry run = %q, %v, want all", out, err)
 	}
-	// Nobody publishes, so it waits behind its first pages.
+	// Nobody publishes, so the backfill waits after its first pages.
 	ctx, interrupt := context.WithCancel(t.Context())
 	b := backfill{aggregates: videos(), pool: s.pool, entry: s.entry(), most: 1200, progress: func(_ context.Context, done int64) {
 		if done == 1000 {
@@ -232,7 +232,7 @@ func TestNewConsumerCatchesUp(t *testing.T) {
 		})
 	}
 	rest, err := s.run(t.Context(), "backfill", "video", "--after", result.Last.String(), "--why", "test")
-	if !strings.HasPrefix(rest, "published 206 of 206 aggregates; action ") || err != nil {
+	if !strings.HasPrefix(rest, "queued the state of 206 of 206 aggregates; action ") || err != nil {
 		t.Errorf("continued backfill = %q, %v, want the other 206", rest, err)
 	}
 	commands.Wait()
@@ -310,9 +310,9 @@ func (s *service) inOrder(id uuid.UUID) []string {
 	return all
 }
 
-// While a command locks an aggregate, a snapshot does not get in front of its event. Otherwise a
-// claim could miss deferred events: see AppendOutbox. Snapshots of old states do not count as
-// backlog. The audit has their number.
+// While a command locks an aggregate, a snapshot does not get in front of the command's event. Otherwise a
+// claim could miss deferred events: see AppendOutbox. Pending snapshots do not count for the age
+// of the backlog. The audit has their number.
 func TestBackfillWaitsForTheCommand(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -430,8 +430,8 @@ func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
 	}
 }
 
-// If Pub/Sub refuses, the inbox is empty. The audit and the message say so. Running the command
-// again does the rest.
+// If Pub/Sub refuses a seek, the inbox has already forgotten its events. The audit and the error say
+// so. Running the command again does the rest.
 func TestSeekThatFailsRunsAgain(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

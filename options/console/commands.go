@@ -72,7 +72,11 @@ func printAggregate(ctx context.Context, s sides, args []string, out *admin.Prin
 	for _, m := range h.Messages {
 		out.Line("message %d is in quarantine: %q", m.ID, m.Reason)
 	}
-	return nil
+	acts, err := s.listAudit(ctx, args[1])
+	for _, a := range acts {
+		out.Line("%s by %q at %s: %q; action %s", a.Action, a.Actor, a.CreateTime.UTC().Format(time.RFC3339), a.Reason, a.ActionID)
+	}
+	return err
 }
 
 // effects says where an event was applied.

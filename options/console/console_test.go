@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { storetest.Main(m) }
 
-// program is a service with this option and with things. A consumer applies their events.
+// program is a service with this option and the aggregate type thing. A consumer applies events of things.
 func program() app.Program {
 	handlers := func(b app.Backend) consumer.Handlers {
 		decode := func(m envelope.Message) (envelope.Message, error) {
@@ -192,15 +192,15 @@ func park(t testing.TB, pool *pgxpool.Pool, n int, cause string) {
 	}
 }
 
-// made appends an event of a new thing, whose title is in a table.
+// made appends an event of a new thing. Its title is the first text of its table that is no state.
 func made(t testing.TB, pool *pgxpool.Pool, title string) envelope.Message {
 	t.Helper()
 	m := envelope.Message{
 		ID: uuid.Must(uuid.NewV7()), AggregateType: "thing", AggregateID: uuid.Must(uuid.NewV7()).String(), Type: "ThingMade", Version: 1, SchemaVersion: 1,
 		OccurredAt: time.Now(), Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 	}
-	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.things (id uuid PRIMARY KEY, version bigint NOT NULL, title text NOT NULL)")
-	exec(t, pool, "INSERT INTO video_catalog.things VALUES ($1, 1, $2)", m.AggregateID, title)
+	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.things (id uuid PRIMARY KEY, version bigint NOT NULL, state text NOT NULL, label text NOT NULL)")
+	exec(t, pool, "INSERT INTO video_catalog.things VALUES ($1, 1, 'made', $2)", m.AggregateID, title)
 	storetest.Append(t, pool, m)
 	return m
 }
@@ -243,8 +243,8 @@ func newDatabase(t testing.TB) (*pgxpool.Pool, string) {
 
 const evil = `<script>alert("x")</script>`
 
-// newEvil has a script wherever somebody else can write: in a title, in an error of the broker, and
-// in a quarantined message.
+// newEvil returns a database with a script wherever others can write: in a title, in an error of the
+// broker, and in a quarantined message.
 func newEvil(t testing.TB) (pool *pgxpool.Pool, target string, m envelope.Message) {
 	t.Helper()
 	pool, target = newDatabase(t)
@@ -581,7 +581,7 @@ func TestShowsNow(t *testing.T) {
 	shows(t, c.get(t, "/"), `bad">7</b>`, "<strong>16</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %")
 }
 
-// Without a database every page has status 503 and the reason. Later it recovers by itself.
+// Without a database every page has status 503 and the reason. Later the console recovers by itself.
 func TestWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)
@@ -618,7 +618,7 @@ func TestWithoutDatabase(t *testing.T) {
 	})
 }
 
-// Wrong arguments are named, before a database is opened.
+// Wrong arguments are refused as wrong usage, before a database is opened.
 func TestRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"now"}, {"--port", "1"}, {"--addr", "here"}, {"--traces", "https://traces.example.com/"}, {"--traces", "javascript:{trace_id}"}} {

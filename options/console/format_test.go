@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Numbers are exact, and durations have two units at most.
+// Numbers have groups of three digits, durations have two units at most, and long texts are cut.
 func TestFormats(t *testing.T) {
 	for got, want := range map[string]string{
 		exact(0): "0", exact(999): "999", exact(1234567): "1\u202f234\u202f567", exact(-1000): "−1\u202f000",

@@ -220,8 +220,7 @@ func (s *sides) typesOf(ctx context.Context, id string) ([]string, error) {
 
 // history returns the newest events of an aggregate.
 func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, err error) {
-	var pending []uuid.UUID
-	var skips []uuid.UUID
+	var pending, skips []uuid.UUID
 	err = s.inTx(ctx, "console.history", func(ctx context.Context, q *sqlcgen.Queries) error {
 		rows, err := q.ListEvents(ctx, sqlcgen.ListEventsParams{
 			FromID: sinceID(of.ID), MaxRead: readEvents, AggregateType: of.Type, AggregateID: of.ID, MaxRows: aggregateEvents,
@@ -237,8 +236,7 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 		for i, row := range rows {
 			ids[i] = row.ID
 		}
-		skips, err = q.ListSkipped(ctx, ids)
-		if err != nil {
+		if skips, err = q.ListSkipped(ctx, ids); err != nil {
 			return err
 		}
 		// Read last: an event that has been published meanwhile is not pending.

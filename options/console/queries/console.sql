@@ -128,17 +128,18 @@ SELECT session_user::text AS name,
 SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at FROM video_catalog_read.audit a WHERE a.action = 'inbox.seek';
 
 -- name: ListTitled :many
--- Returns the tables of aggregates with a column title or name, the column, and the condition of an erased row.
-SELECT format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name,
+-- Returns the tables of aggregates with a text, the column with the title, and the condition of an erased row. The title is the
+-- column title or display_name, or else the first text.
+SELECT DISTINCT ON (c.oid) format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name,
 	CASE WHEN p.attname IS NULL THEN 'false' ELSE 'purge_time IS NOT NULL' END AS erased
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname IN ('title', 'name') AND a.atttypid = 'text'::regtype
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnotnull AND a.atttypid = 'text'::regtype AND a.attname <> 'state'
 JOIN pg_catalog.pg_attribute i ON i.attrelid = c.oid AND i.attname = 'id' AND i.atttypid = 'uuid'::regtype
 JOIN pg_catalog.pg_attribute v ON v.attrelid = c.oid AND v.attname = 'version' AND v.atttypid = 'bigint'::regtype
 LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = 'purge_time' AND NOT p.attisdropped
 WHERE n.nspname = 'video_catalog' AND c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
-ORDER BY table_name, column_name;
+ORDER BY c.oid, (a.attname IN ('title', 'display_name')) DESC, a.attnum;
 
 -- name: ListCommandAudit :many
 -- Returns what operators did to the command side, the newest first.

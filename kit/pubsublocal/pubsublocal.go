@@ -5,8 +5,8 @@
 // # What it guarantees
 //
 // It does what Google's documentation says about ordering keys, leases, flow control, retry policies, dead letters,
-// exactly-once delivery, retention, seek to a time, protobuf schemas, limits and error codes. This is a list
-// of numbered sentences with a test case for each. A number in a comment, such as [H5], refers to a sentence.
+// exactly-once delivery, retention, seek to a time, protobuf schemas, limits and error codes. Package conformance says
+// this in numbered sentences, with a test case for each. A number in a comment, such as [H5], refers to a sentence.
 //
 // The service may, for example, deliver a message twice. In this server, only a [Fault] causes such behavior.
 //
@@ -21,7 +21,7 @@
 // limits how many messages are kept. The garbage collector lets the heap grow to twice the live data, unless the process
 // calls debug.SetMemoryLimit.
 //
-// It is not for production.
+// The server is not for production.
 package pubsublocal
 
 import (
@@ -42,6 +42,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 )
 
 // Config configures a server. Its zero value works for tests.
@@ -105,6 +106,7 @@ func (s *Server) serve(listener net.Listener) {
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxRequest),
 		grpc.WaitForHandlers(true), grpc.MaxConcurrentStreams(100_000), grpc.InitialConnWindowSize(4<<20), grpc.InitialWindowSize(1<<20),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}), // a stream without a client would keep its keys
 		grpc.ChainUnaryInterceptor(s.faults.unary), grpc.ChainStreamInterceptor(s.faults.stream))
 	pubsubpb.RegisterPublisherServer(s.grpc, &publisherService{server: s})
 	pubsubpb.RegisterSubscriberServer(s.grpc, &subscriberService{server: s})

@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// errInMerge means that git's merge waits in the service for its owner.
+// errInMerge means that the service is in the middle of a merge, which its owner completes.
 var errInMerge = errors.New("git is in the middle of the merge")
 
 // merge merges a commit of the branch template into the current branch, and moves the
 // branch template to it. It merges in a worktree of its own first, and generates there, so
-// the service is changed by the last two commands only. A crash between them leaves the branch
+// only the last two commands change the service. A crash between them leaves the branch
 // template ahead, and the next upgrade begins with its merge.
 func (s *service) merge(ctx context.Context, next string, stdout io.Writer) error {
 	var merged string
@@ -119,11 +119,11 @@ func (s *service) leaveMerge(ctx context.Context, next string, failure error) er
 type merging struct {
 	open      []string   // sources with conflicts
 	generated []string   // files that had conflicts, to be generated again
-	further   [][]string // generators of such files that make generate does not run
+	further   [][]string // generators of these files that make generate does not run
 }
 
-// generators returns the commands that generate all again. The further ones need generated
-// code, so make generate runs before them; it reads their output, so it runs again after them.
+// generators returns the commands that generate all files again. Further generators need
+// generated code, and make generate reads their output, so it runs before and after them.
 func (m merging) generators() [][]string {
 	first := []string{"make", "generate"}
 	if len(m.further) == 0 {
@@ -134,8 +134,8 @@ func (m merging) generators() [][]string {
 
 // mergeInto merges a commit or branch into what a worktree has checked out. In a conflict of a
 // generated file it takes the service's side; if the file has its own generator, it keeps the
-// lines of both sides until the generator runs. It takes the released contract of the service,
-// and template.json of the template, which says what was rendered.
+// lines of both sides until the generator runs. It takes the released contract from the service,
+// and template.json, which says what was rendered, from the template.
 func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 	failure := command(ctx, tree, "git", append(identity(ctx, tree), "merge", "--no-commit", "--no-ff", from)...)
 	if err := command(ctx, tree, "git", "rev-parse", "--verify", "--quiet", "MERGE_HEAD"); err != nil {
@@ -158,7 +158,7 @@ func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 			continue
 		}
 		m.generated = append(m.generated, name)
-		if generator == nil {
+		if len(generator) == 0 {
 			err = take(ctx, tree, "HEAD", name)
 		} else {
 			m.further = append(m.further, generator)
@@ -211,8 +211,8 @@ func take(ctx context.Context, tree, commit, name string) error {
 	return command(ctx, tree, "git", "checkout", "--quiet", commit, "--", name)
 }
 
-// unite stages the lines of both sides of a file with conflicts. Until its own generator
-// has run, other generators can read there what either side has added.
+// unite stages the lines of both sides of a file with conflicts. Until the generator of the
+// file has run, other generators can read the additions of both sides there.
 func unite(ctx context.Context, tree, name string) error {
 	if err := command(ctx, tree, "git", "-c", "merge.conflictStyle=merge", "checkout", "--merge", "--", name); err != nil {
 		return take(ctx, tree, "HEAD", name) // one side has removed it
@@ -238,8 +238,8 @@ var (
 	mark = regexp.MustCompile(`(?m)^\W*Code generated (?:by (go (?:test|run) .*)[.;]|.*) DO NOT EDIT\.`)
 )
 
-// generatorOf reports whether a file is generated, on both sides of a merge if they have it,
-// and by which command, if make generate does not do it.
+// generatorOf reports whether a file is generated, on each side of a merge that has it. It also
+// returns the file's own generator; none if make generate writes the file.
 func generatorOf(ctx context.Context, tree, name string) (generator []string, ok bool) {
 	if made.MatchString(name) {
 		return nil, true
@@ -255,14 +255,11 @@ func generatorOf(ctx context.Context, tree, name string) (generator []string, ok
 		}
 		generator, ok = strings.Fields(found[1]), true
 	}
-	if len(generator) == 0 {
-		return nil, ok
-	}
 	return generator, ok
 }
 
-// head returns the first ten lines of a text. Further below, a source may speak of the line
-// that marks generated files.
+// head returns the first ten lines of a text. Further below, a source may mention the mark of
+// generated files.
 func head(text string) string {
 	lines := strings.SplitN(text, "\n", 11)
 	return strings.Join(lines[:min(len(lines), 10)], "\n")

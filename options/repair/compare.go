@@ -310,19 +310,15 @@ func (c comparison) lookAt(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]
 	found := make(map[uuid.UUID]seen)
 	for some := range slices.Chunk(ids, lookRows) {
 		c.beat()
-		part, err := c.lookInTime(ctx, some)
+		inTime, cancel := context.WithTimeout(ctx, readTimeout)
+		part, err := c.look(inTime, some)
+		cancel()
 		if err != nil {
 			return nil, err
 		}
 		maps.Copy(found, part)
 	}
 	return found, nil
-}
-
-func (c comparison) lookInTime(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return c.look(ctx, ids)
 }
 
 func (c comparison) difference(id uuid.UUID, s seen) difference {

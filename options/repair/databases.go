@@ -245,13 +245,11 @@ func (w *watch) check(ctx context.Context) {
 		d.note(ctx, found, w.log)
 	}
 	for _, move := range w.moves {
-		for more := true; more; {
-			var err error
-			if more, err = move(ctx); err != nil {
-				errs = append(errs, err)
-				break
-			}
+		more, err := move(ctx)
+		for more && err == nil {
+			more, err = move(ctx)
 		}
+		errs = append(errs, err)
 	}
 	if w.measure != nil {
 		found, err := w.measure(ctx)

@@ -51,7 +51,7 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 		BEGIN
 			SELECT h.who, h.held INTO holder, held FROM chaos.holders h WHERE h.lane = OLD.lane;
 			IF current_query() LIKE '%%name: LeaseLane %%' THEN
-				IF held AND OLD.leased_until > now() + interval '%[2]d ms' AND OLD.leased_until < now() + 1.5 * interval '%[1]d ms' THEN
+				IF held AND OLD.leased_until > now() + interval '%[2]d ms' AND OLD.leased_until < now() + 2 * interval '%[1]d ms' THEN
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, holder, '%[3]s');
 				END IF;
 				INSERT INTO chaos.holders AS h VALUES (OLD.lane, me, true) ON CONFLICT (lane) DO UPDATE SET who = excluded.who, held = true;

@@ -150,8 +150,8 @@ func TestMigrationsAreSafe(t *testing.T) {
 	}
 }
 
-// A number has five digits, so that files are in the order in which they run. An option has a
-// hundred of its own below 01000, so that its migrations run in order whatever else a service
+// A number has five digits, so that files are in the order in which they run. An option has its
+// own hundred of numbers below 01000, so that its migrations run in order whatever else a service
 // has. Goose refuses a number that is there twice.
 func TestNumbersOfMigrations(t *testing.T) {
 	t.Parallel()
@@ -187,7 +187,7 @@ func TestMigrateTwiceRunsOnce(t *testing.T) {
 	}
 }
 
-// option returns the migrations of an option, each of which makes a table of its name, such as 00701_stamps.
+// option returns the migrations of an option. Each makes the table that its name ends with: 00701_stamps makes stamps.
 func option(names ...string) fstest.MapFS {
 	files := make(fstest.MapFS)
 	for _, name := range names {
@@ -220,8 +220,8 @@ func TestMigrateRunsWhatIsMissing(t *testing.T) {
 	execute(t, open(t, target), "SELECT FROM video_catalog.stamps, video_catalog.envelopes, video_catalog.pens")
 }
 
-// A build refuses a schema that lacks a migration of its own, and nothing
-// else: after a roll-back the schema is newer.
+// A build refuses only a schema that lacks one of the build's migrations:
+// after a roll-back the schema is newer than the build.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	migrated := func(t *testing.T) *pgxpool.Pool { return open(t, storetest.URL(t)) }
@@ -285,10 +285,10 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provider.GetDBVersion(t.Context()); err != nil { // makes its table, which no Down removes
+	if _, err := provider.GetDBVersion(t.Context()); err != nil { // makes the table of goose, which no Down removes
 		t.Fatal(err)
 	}
-	states := [][]string{schema(t, pool)} // after so many migrations
+	states := [][]string{schema(t, pool)} // states[n] is the schema after n migrations
 	for range migrations(t) {
 		if _, err := provider.UpByOne(t.Context()); err != nil {
 			t.Fatal(err)
@@ -323,8 +323,8 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 	checkState(len(states)-1, "all Downs and Migrate")
 }
 
-// No migration gives a role more than the work of its side: it reads and writes the tables of its own
-// schema, and deletes no row of an aggregate or a view, whose version it would forget. People read. A
+// No migration gives a role more than its side needs. A role reads and writes the tables of its own
+// schema, and deletes no rows of aggregates or views: their versions would be forgotten. People read. A
 // function that runs as its owner (SECURITY DEFINER) fixes its search_path: else its caller chooses what
 // the names in it mean.
 func TestGrantsFitTheirSide(t *testing.T) {

@@ -80,7 +80,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// field returns what the group of a regular expression matches on the screen.
+// field returns the match of the group in a regular expression on the screen.
 func field(t *testing.T, screen, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(screen)

@@ -14,9 +14,9 @@ import (
 const entities = "internal/entities/*.yaml"
 
 // adopt commits, on top of the branch template, the entities that the service has made since
-// its last upgrade. They are as its own cmd/entity made them, without the edits of their owner.
-// A merge of this commit, which changes no file, makes it the base for the merge of the new
-// version. So the owner's edits stay, as edits of all other files stay.
+// its last upgrade, as the service's cmd/entity renders them, without the owner's edits. It
+// merges this commit into the current branch without changing a file. So git merges the new
+// version from there, and keeps the owner's edits, as it does in all other files.
 //
 // The commits are on no branch yet: a failure later leaves the service as it was.
 func (s *service) adopt(ctx context.Context, stdout io.Writer) error {
@@ -67,8 +67,8 @@ func (s *service) adoptIn(ctx context.Context, tree, merged string) error {
 	return err
 }
 
-// descriptions returns what the descriptions of a commit say, by their paths. The hashes of
-// rendered files do not count: each version has its own.
+// descriptions returns the texts of the descriptions in a commit, by path, without the hashes
+// of the rendered files: each version has its own.
 func (s *service) descriptions(ctx context.Context, commit string) (map[string]string, error) {
 	paths, err := s.files(ctx, commit, entities)
 	if err != nil {
@@ -87,8 +87,8 @@ func (s *service) descriptions(ctx context.Context, commit string) (map[string]s
 
 // keep takes the entities of the current branch into a worktree with a rendering of the
 // template, and renders them there. It takes what a rendering must not change: their
-// descriptions, their migrations, which databases have run, the golden samples of their events,
-// and the contracts of replicas, which are copies of the contracts of their owners.
+// descriptions, their migrations (databases have run them), the golden samples of their events,
+// and the contracts of replicas (copies of the owners' contracts).
 func (s *service) keep(ctx context.Context, tree string) error {
 	descriptions, err := s.descriptions(ctx, s.head)
 	if err != nil || len(descriptions) == 0 {

@@ -15,11 +15,11 @@ import (
 // template is the repository that is copied.
 type template struct {
 	root, commit string
-	url, path    string // where an upgrade finds it: one of them
+	url, path    string // where an upgrade finds it: a URL, or a path of this machine
 }
 
-// findTemplate returns the repository of the current folder. It refuses one with changes
-// that are not committed, because template.json could not say what was rendered.
+// findTemplate returns the repository of the current folder. It refuses uncommitted changes,
+// because template.json could not say what was rendered.
 func findTemplate(ctx context.Context) (template, error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return template{}, errors.New("git is not installed: the template is read from its repository")
@@ -47,8 +47,8 @@ func findTemplate(ctx context.Context) (template, error) {
 	return t, err
 }
 
-// source returns the URL of the remote origin, or the path of a repository without one. It
-// returns no password, because template.json is published with the service.
+// source returns the URL of the remote origin, or the path of a repository without that remote.
+// It returns no password, because template.json is published with the service.
 func source(ctx context.Context, root string) string {
 	origin, err := output(ctx, root, "git", "config", "--get", "remote.origin.url")
 	if err != nil || origin == "" {
@@ -66,8 +66,8 @@ func source(ctx context.Context, root string) string {
 	return origin
 }
 
-// isLocal reports whether a place is a path of this machine. As git does, it takes what has a colon before
-// the first slash for a URL, or for HOST:PATH.
+// isLocal reports whether a place is a path of this machine, or a file URL. As in git, any other colon before
+// the first slash means a URL, or HOST:PATH.
 func isLocal(place string) bool {
 	before, _, hasColon := strings.Cut(place, ":")
 	return !hasColon || strings.Contains(before, "/") || before == "file"
@@ -119,12 +119,12 @@ func (r *renderer) commit() error {
 	return command(r.ctx, r.dir, "git", "checkout", "--quiet", "-b", "main")
 }
 
-// commitAs commits what is staged. The hooks of a service are for the work of its owner.
+// commitAs commits what is staged, without the hooks of the service: they are for its owner's work.
 func (r *renderer) commitAs(message string) error {
 	return command(r.ctx, r.dir, "git", append(identity(r.ctx, r.dir), "commit", "--quiet", "--no-verify", "--allow-empty", "--message", message)...)
 }
 
-// identity returns options of git that name a committer, where git knows none.
+// identity returns options of git that name a committer, if git has none.
 func identity(ctx context.Context, dir string) []string {
 	if email, err := output(ctx, dir, "git", "config", "user.email"); err == nil && email != "" {
 		return nil
@@ -141,7 +141,7 @@ func command(ctx context.Context, dir, name string, args ...string) error {
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
 	cmd.Dir = dir
-	// A hook of git that runs this command has variables that name its repository.
+	// If a hook of git runs this command, these variables name the repository of the hook.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
 	})

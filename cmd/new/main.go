@@ -96,7 +96,7 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 	return render(ctx, from, a, stdout)
 }
 
-// mode says what to do with the options.
+// mode has the flags that are not recorded as options.
 type mode struct {
 	yes, upgrade bool
 	without      string // parts that an upgrade takes away

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A machine that has only Go cannot make a service, but it passes the tests of one.
+// Without git, this command cannot make a service. Its tests are then skipped, and go test passes.
 func TestMain(m *testing.M) {
 	if _, err := exec.LookPath("git"); err != nil {
 		fmt.Println("cmd/new is not tested: git is not installed")

@@ -29,7 +29,7 @@ func number(name string) int {
 // checkMigrations returns an error if a new version of the template, a tree or a commit,
 // changes or removes a migration, or adds one whose number the service uses. A database never
 // runs a migration again, so a template changes the schema only by a new migration. A rename
-// removes and adds.
+// counts as a removal and an addition.
 func (s *service) checkMigrations(ctx context.Context, next string) error {
 	base, err := output(ctx, s.root, "git", "merge-base", s.head, s.base)
 	if err != nil {
@@ -89,8 +89,8 @@ func (s *service) checkNumber(ctx context.Context, next, added string, own []str
 }
 
 // sameMigration returns an error if a migration does something else in one commit than in
-// another. Comments and empty space may differ: goose records only the number, so no
-// database has them, and a template may explain a migration better.
+// another. Comments and empty space may differ: goose records only the number, so a template
+// may explain a migration better.
 func (s *service) sameMigration(ctx context.Context, one, other, name string) error {
 	before, err := output(ctx, s.root, "git", "show", one+":"+name)
 	if err != nil {

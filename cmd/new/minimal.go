@@ -6,8 +6,8 @@ import (
 )
 
 // A lean service has the machinery, and one entity of its own instead of the example:
-// cmd/entity makes the entity. So it is without the files of the example, and without the
-// tests that need it. The template proves the machinery for all of its services.
+// cmd/entity makes the entity. It has no files of the example, and no tests that need the
+// example. The template proves the machinery for all of its services.
 
 // exampleFiles are the files of the template that are about videos and the catalog, or that only
 // such files use. A star stands for any part of a name.
@@ -30,21 +30,21 @@ var exampleFiles = []string{
 	"options/*/videos.go", "options/*/queries/videos.sql", "options/*/internal/sqlcgen/videos.sql.go",
 }
 
-// provedHere are the tests of machinery that a service leaves as it is. The outbox, the consumer and the
-// store prove their promises in the service, too.
+// provedHere are the tests of machinery that services do not change. The tests of the outbox, the consumer
+// and the store run in a service, too.
 var provedHere = []string{
 	"internal/admin/*_test.go", "internal/aip/*_test.go", "internal/auth/*_test.go", "internal/envelope/*_test.go",
 	"internal/port/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
 	"options/repair/entities_test.go",
 }
 
-// isOfExample reports whether a lean service leaves out a file, whose content has no marks: it is a
-// file of the example, a test of provedHere, or a test with a word of the example, which needs the example.
+// isOfExample reports whether a lean service leaves out a file: a file of the example, a test of provedHere,
+// or a test that needs the example, because it has a word of it. The content must be without marks.
 func isOfExample(name, content string) bool {
 	return isBelow(name, exampleFiles) || isBelow(name, provedHere) || strings.HasSuffix(name, "_test.go") && exampleWords.MatchString(ofService.ReplaceAllString(content, ""))
 }
 
-// lists are the files with a list that has a line of the example, and that line.
+// lists has the line of the example in each list of a program, by the file of the list.
 var lists = map[string]string{
 	"cmd/server/registrations.go":   "\t\tvideos(),\n",
 	"options/repair/projections.go": "\t\tnewVideos(commands, queries),\n",

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A name of the template is renamed wherever it stands, and no part of another word is.
+// A name of the template is renamed everywhere, unless it is part of another word.
 func TestRename(t *testing.T) {
 	t.Parallel()
 	a := options{Module: "github.com/acme/orders", Service: "orders-api", Schema: "orders_main", Domain: "orders.acme.example", Full: true}
@@ -33,8 +33,7 @@ func TestRename(t *testing.T) {
 	}
 }
 
-// Every wrong option is refused by the name of its flag, all of them at once, and nothing
-// is written.
+// One error names every mistake, by its flag if it has one.
 func TestWrongOptions(t *testing.T) {
 	t.Parallel()
 	full := filepath.Join(t.TempDir(), "full")
@@ -153,7 +152,7 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// The command line takes the folder before and behind the flags.
+// The folder may come before or after the flags.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
@@ -176,7 +175,7 @@ func input(lines ...string) *strings.Reader {
 	return strings.NewReader(strings.Join(lines, "\n") + "\n")
 }
 
-// An empty line takes the default, which keeps the rules, at every question.
+// At every question an empty line takes the default, and the default keeps the rules.
 func TestAskWithDefaults(t *testing.T) {
 	t.Parallel()
 	for dir, want := range map[string]string{
@@ -195,8 +194,8 @@ func TestAskWithDefaults(t *testing.T) {
 	}
 }
 
-// A wrong value is asked for again, after its rule. An option of the command line is not asked for, and
-// the command at the end has all values.
+// After a wrong value, ask prints the rule, and asks again. It does not ask for an option of the command line.
+// The command at the end has all values.
 func TestAskAgain(t *testing.T) {
 	t.Parallel()
 	var screen strings.Builder
@@ -224,8 +223,8 @@ func TestAskAgain(t *testing.T) {
 	}
 }
 
-// Rows and points with a link to what is left out are gone. In a sentence such links become text, or
-// leave a list of links. Other links stay.
+// Rows and points with a link to a left-out file are removed. In a sentence such a link becomes text, or is
+// removed behind another link of a list. Other links stay.
 func TestUnlink(t *testing.T) {
 	t.Parallel()
 	left := []string{"docs/decisions", "lab", "README.zh-CN.md"}
@@ -244,8 +243,8 @@ func TestUnlink(t *testing.T) {
 	}
 }
 
-// Marks are removed, with what they mark if that is left out, and a comment that only looks
-// like one stays.
+// Marks are removed, and with them the lines of the parts that are left out. A comment that
+// only looks like a mark stays.
 func TestUnmark(t *testing.T) {
 	t.Parallel()
 	const text = "a // only observe\n// only observe: begin\nb\n# only full: begin\nc\n# only full: end\n// only observe: end\n" +
@@ -272,7 +271,7 @@ func TestUnmark(t *testing.T) {
 	}
 }
 
-// The new service does not speak of this command.
+// The new service does not mention this command.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	const text = "# Contributing\n\n## A service of your own\n\ngo run ./cmd/new\nand more\n\n## Next\nlint ./...\n| `cmd/new/` | x |\nkept\n"
@@ -292,7 +291,7 @@ func TestBodyOf(t *testing.T) {
 	}
 }
 
-// A place is local as git sees it.
+// A place is local by the rules of git.
 func TestIsLocal(t *testing.T) {
 	t.Parallel()
 	for place, want := range map[string]bool{

@@ -8,7 +8,7 @@ import (
 )
 
 // recorded is a commit or a tag of the template: services of this version and of later ones can be upgraded,
-// because their migrations are in every later version, unchanged. It is empty in tests: then a service of any version can be upgraded.
+// because their migrations are in every later version, unchanged. If it is empty, a service of any version can be upgraded.
 //
 //go:embed oldest
 var recorded string

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Databases of services have run the migrations of the oldest version that can be upgraded, so these are
-// still there, unchanged, and later ones have later numbers.
+// Databases of services have run the migrations of the oldest version that can be upgraded. So this version
+// keeps these migrations unchanged, and its new migrations have later numbers.
 func TestMigrationsOfTheOldestVersion(t *testing.T) {
 	t.Parallel()
 	if _, err := output(t.Context(), "../..", "git", "cat-file", "-e", strings.TrimSpace(recorded)+"^{commit}"); err != nil {
@@ -25,7 +25,7 @@ func TestMigrationsOfTheOldestVersion(t *testing.T) {
 }
 
 // keepsMigrations returns an error if the files of a template changed or removed a migration of its recorded
-// version, or have a new one whose number is in the middle.
+// version, or have a new one whose number is not above all of them.
 func keepsMigrations(ctx context.Context, root, recorded string) error {
 	oldest := strings.TrimSpace(recorded)
 	if oldest == "" {

@@ -15,7 +15,7 @@ import (
 	"example.com/servicekit/naming"
 )
 
-// options say what the new service is called. They are recorded in template.json.
+// options describe the new service. template.json records them.
 type options struct {
 	Module  string `json:"module"`
 	Service string `json:"service"`
@@ -59,7 +59,7 @@ func (a *options) setDefaults() {
 	}
 }
 
-// serviceOf returns the name of a service by its module's path.
+// serviceOf returns the default name of a service for the path of its module.
 func serviceOf(module string) string {
 	if module == "" {
 		return ""
@@ -78,7 +78,7 @@ func serviceOf(module string) string {
 var notOfService = regexp.MustCompile(`[^a-z0-9]+`)
 
 // topic returns the topic of the service's events, as cmd/entity names it. Services of one project share
-// its topics, so the name begins with the service.
+// its topics, so the name begins with the name of the service.
 func (a *options) topic() string {
 	return a.Service + "." + write(cmp.Or(a.Entity, "video"), kebab) + ".events"
 }
@@ -91,7 +91,7 @@ func (a *options) subscription() string {
 	return a.topic() + "." + write(a.Entity, kebab) + "-views"
 }
 
-// view is what a lean service says for the catalog of the example.
+// view is the word of a lean service for the catalog of the example.
 const view = "overview"
 
 var (
@@ -136,7 +136,7 @@ type mistake struct{ flag, rule string }
 
 func (m mistake) Error() string { return "--" + m.flag + " " + m.rule }
 
-// mistakes are all of them.
+// mistakes are the rules that the options break.
 type mistakes []mistake
 
 func (all *mistakes) add(flag, format string, args ...any) {
@@ -156,7 +156,7 @@ func (a *options) check() error {
 	return errors.Join(a.mistakes().join(), a.checkFolder())
 }
 
-// checkFolder returns an error if the folder has something.
+// checkFolder returns an error if the folder is not empty.
 func (a *options) checkFolder() error {
 	entries, err := os.ReadDir(a.dir)
 	switch {
@@ -201,7 +201,7 @@ func (a *options) mistakes() (all mistakes) {
 	return all
 }
 
-// checkWith adds the parts that the template does not offer.
+// checkWith adds a mistake for each part of With that the template does not offer.
 func (a *options) checkWith(all *mistakes) {
 	offered := slices.Concat(choices, a.offered)
 	for _, part := range a.With {
@@ -258,7 +258,7 @@ func (a *options) checkEntity(all *mistakes) {
 	}
 }
 
-// checkWord checks one of the words.
+// checkWord checks the entity or its plural.
 func (a *options) checkWord(all *mistakes, flag, name string) (ok bool) {
 	isPart := func(word string) bool { return slices.Contains(strings.Split(name, "_"), word) }
 	switch {

@@ -26,7 +26,7 @@ var parts = map[string][]string{
 	"terraform": {"deploy/terraform"},
 }
 
-// The marks of what a lean service does not have, and of what no service has.
+// The marks: full for lines that a lean service does not have, templateOnly for lines that no service has.
 const (
 	full         = "full"
 	templateOnly = "template"
@@ -37,8 +37,8 @@ const (
 var choices = []string{"pools", "terraform"}
 
 // The options of the template are the folders of optionsDir. A lean service has the options of
-// With. The others are left out: their folders, their lines in optionsList, and each line of a
-// page, which is a row or a point of a list, with the path of their folder. So they need no marks.
+// With. For each other option its folder, its line in optionsList, and each line of a page with the
+// path of its folder are left out: a row, or a point of a list. So options need no marks.
 const (
 	optionsDir  = "options"
 	optionsList = "cmd/server/parts.go"

@@ -16,18 +16,18 @@ import (
 	"time"
 )
 
-// notCopied are what only the template needs.
+// notCopied are the files and folders that only the template needs.
 var notCopied = []string{"CHANGELOG.md", "SECURITY.md", "cmd/new", "examples/saga", "lab"}
 
 // license is the license of the template. An owner chooses a license for the service.
 const license, licenseCopy = "LICENSE", "third_party/LICENSE"
 
-// wordTest is the test that the machinery has no word of the example. The words of an entity may be
-// words of the machinery, too.
+// wordTest is the test that the machinery has no word of the example. A lean service does not have it:
+// the words of its entity may be words of the machinery.
 var wordTest = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
 
-// render makes the service in a folder beside the new one, and moves it there when it is
-// complete. So a failure or a crash leaves no half of a service under its name.
+// render makes the service in a temporary folder beside the new one, and renames that folder
+// when it is complete. So a failure or a crash leaves no incomplete service under its name.
 func render(ctx context.Context, from template, a options, stdout io.Writer) (err error) {
 	began := time.Now()
 	target, err := filepath.Abs(a.dir)
@@ -174,7 +174,7 @@ const kit = "kit/"
 var kitPath = regexp.MustCompile(`(?m)((?:^|[^\w/.-])(?:\.\.?/)*)kit(/)|((?:^|[^\w/.-])(?:\.\.?/)+)kit$`)
 
 // copyKit copies a file of the kit, without new names: a service uses the kit, and changes nothing
-// there. It has no tests of the kit.
+// there. It does not copy tests of the kit.
 func (r *renderer) copyKit(name string) error {
 	if strings.HasSuffix(name, "_test.go") || strings.Contains(name, "/testdata/") || strings.Contains(name, "/conformance/") {
 		return nil
@@ -347,7 +347,7 @@ const introductionZH = `# %[1]s
 var link = regexp.MustCompile(`\[([^\]]*)\]\(([^):#]+)(#[^)]*)?\)`)
 
 // unlink removes from a page the rows of tables and the points of lists that have a link to what is
-// left out. Elsewhere such a link becomes plain text, or goes if it follows a link in a list of links.
+// left out. Elsewhere such a link becomes plain text, or is removed if it follows a link in a list of links.
 func unlink(page, text string, left []string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(text) {

@@ -13,7 +13,7 @@ type span struct {
 	kind kind
 }
 
-// spans divides a file into what is written in the same way.
+// spans divides a file into parts of one kind each.
 func spans(name, source string) []span {
 	ext := path.Ext(name)
 	switch ext {
@@ -84,7 +84,7 @@ func markdownSpans(source string) []span {
 	return all
 }
 
-// lineSpans divides a file by its comments to the end of a line, and its strings.
+// lineSpans divides a file by its line comments and its strings.
 func lineSpans(source, marker string, k kind) []span {
 	var all []span
 	end := 0
@@ -95,7 +95,7 @@ func lineSpans(source, marker string, k kind) []span {
 	return all
 }
 
-// comment divides one line, which ends at an offset.
+// comment divides one line, which ends at the offset end, into code, strings and a comment.
 func comment(line string, end int, marker string, k kind) []span {
 	start, rest := end-len(line), end
 	if i := strings.Index(line, marker); i == 0 || i > 0 && strings.ContainsRune(" \t", rune(line[i-1])) {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// recall finds the commit of the branch template that the current branch has without its
-// history, because an upgrade was squashed or rebased. It makes a merge of that commit, which
-// changes nothing, so that git merges the next version from there. template.json of the current
-// branch proves it: only a merge of that commit has brought it.
+// recall finds the commit of the branch template whose files the current branch has without its
+// history, because an upgrade was squashed or rebased. It merges that commit without changing a
+// file, so that git merges the next version from there. The proof is template.json of the current
+// branch: only a merge of that commit can have brought this version of the file.
 //
 // The commit is on no branch yet: a failure later leaves the service as it was.
 func (s *service) recall(ctx context.Context) error {

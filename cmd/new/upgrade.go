@@ -29,7 +29,7 @@ type service struct {
 	record
 	root string
 	base string // the newest commit of the branch template
-	head string // the newest commit of the current branch, with what was recalled and adopted
+	head string // the newest commit of the current branch, with the merges of recall and adopt
 	// start is the newest commit of the current branch itself.
 	start string
 	// adopted reports whether adopt has added entities of the service to base.
@@ -206,7 +206,7 @@ func (s *service) inWorktree(ctx context.Context, commit string, use func(tree s
 	args := append([]string{"worktree", "add", "--quiet", "--detach"}, flags...)
 	failure := command(ctx, s.root, "git", append(args, tree, commit)...)
 	defer func() {
-		// git worktree prune would also forget worktrees of the owner whose disk is absent. The second
+		// git worktree prune would also forget the owner's worktrees on an absent disk. The second
 		// --force is for a worktree that an interrupt has left locked.
 		err = errors.Join(err, os.RemoveAll(tree))
 		forgotten := command(context.WithoutCancel(ctx), s.root, "git", "worktree", "remove", "--force", "--force", tree)
@@ -220,8 +220,8 @@ func (s *service) inWorktree(ctx context.Context, commit string, use func(tree s
 	return use(tree)
 }
 
-// render renders the template, and returns a commit that follows the branch template. The
-// branch does not change.
+// render renders the template, and returns a commit on top of the branch template. The branch
+// does not change.
 func (s *service) render(ctx context.Context, from template, stdout io.Writer) (commit string, err error) {
 	err = s.inWorktree(ctx, s.base, func(tree string) error {
 		r := &renderer{ctx: ctx, from: from, options: s.options, dir: tree}

@@ -53,7 +53,7 @@ func commitOn(t *testing.T, dir, branch string, files map[string]string) {
 	git(t, dir, "checkout", "--quiet", "main")
 }
 
-// A service that is in no state for a merge is refused with a sentence that says what to do.
+// A service that is not ready for a merge is refused, and the error says what to do.
 func TestServiceIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -129,9 +129,9 @@ func TestNewerBranchIsTaken(t *testing.T) {
 	}
 }
 
-// After a squash merge git knows no better base than the version before. Where template.json of
-// the current branch proves that it has a later one, the next merge begins there, and changes
-// what the template has changed since, and no more.
+// After a squash merge, the merge base of git is the version before the squashed one. If
+// template.json proves that the current branch has the squashed version, the next merge begins
+// there, and brings only later changes of the template.
 func TestSquashedUpgradeIsRecalled(t *testing.T) {
 	t.Parallel()
 	dir := newService(t)
@@ -149,7 +149,7 @@ func TestSquashedUpgradeIsRecalled(t *testing.T) {
 	git(t, dir, "merge", "--quiet", "--squash", "template")
 	git(t, dir, "commit", "--quiet", "--message", "squashed")
 	commitOn(t, dir, "main", map[string]string{"x": "1\n2\n3, as we want it\n"})
-	// The same version with more entities is on the branch already: the owner does not have it.
+	// The branch template already has the same version with more entities: main does not have it.
 	commitOn(t, dir, "template", map[string]string{"x": "0\n1\n2\n3\n"})
 	commitOn(t, dir, "template", map[string]string{"template.json": version("ghi"), "y": "new"})
 
@@ -263,7 +263,7 @@ func TestKeep(t *testing.T) {
 	err = s.inWorktree(t.Context(), s.base, func(tree string) error {
 		writeFile(t, tree, "go.mod", "module github.com/acme/orders\n")
 		writeFile(t, tree, "db/migrations/00001_roles.sql", "new")
-		// It stands in for the real one, which renders all descriptions of its folder.
+		// A fake of cmd/entity. The real command renders all descriptions of its folder.
 		writeFile(t, tree, "cmd/entity/main.go", `package main
 
 import (
@@ -358,7 +358,7 @@ func TestVariablesOfGitAreIgnored(t *testing.T) {
 	}
 }
 
-// Migrations of a new version are refused if databases could not follow.
+// An upgrade is refused if databases that have run the old migrations could not run the new ones.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	const sql = "-- +goose Up\nCREATE TABLE a (x int);\n"
@@ -401,8 +401,8 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// Comments and the length of empty space have no effect; texts, bodies of functions and what
-// goose reads have.
+// essence leaves out comments and the length of empty space, but not in texts and bodies of
+// functions. It keeps the comments that goose reads.
 func TestEssence(t *testing.T) {
 	t.Parallel()
 	for _, same := range [][2]string{
@@ -430,8 +430,8 @@ func TestEssence(t *testing.T) {
 	}
 }
 
-// A merge leaves conflicts in sources only. Generated files, the released contract and
-// template.json have a side.
+// A merge leaves conflicts in sources only. It resolves conflicts of generated files, the
+// released contract and template.json.
 func TestMergeInto(t *testing.T) {
 	t.Parallel()
 	dir := newService(t)
@@ -522,7 +522,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// An upgrade adds parts and takes others away. Nobody can remove an option that a service does not have.
+// An upgrade adds parts and removes others. To remove a part that the service does not have is an error.
 func TestPartsChange(t *testing.T) {
 	s := service{record: record{options: options{Service: "orders", With: []string{"console", "cors"}}}}
 	from := template{root: "../.."}

@@ -15,22 +15,22 @@ const (
 	exampleSubscription = exampleTopic + ".catalog"
 )
 
-// words are what the new service says for the words of the example. They must not be empty.
+// words replace the words of the example in the new service. They must not be empty.
 type words struct {
 	entity, plural string
 }
 
-// kind says in which form a word of several words is written.
+// kind is the kind of a text. It determines how a name of several words is written.
 type kind int
 
 const (
 	code   kind = iota // purchase_order: SQL, proto, shell, names of files
 	golang             // purchaseOrder: identifiers of Go
 	prose              // purchase order: comments and pages
-	text               // strings and YAML, where the neighbors of the word tell
+	text               // strings and YAML: the neighbors of the name determine its form
 )
 
-// untouched are words of PostgreSQL and of others, which only look like the example's.
+// untouched are words of PostgreSQL and others that only look like words of the example.
 const untouched = `pg_catalog|catalog_xmin|current_catalog|information_schema_catalog_name|` +
 	`\b(?:catalog|table|schema|constraint|domain|udt|trigger|specific|routine|view|sequence|character_set|collation|event_object)_catalog\b|` +
 	`\bcatalog_name\b|(?i:system\s+catalogs?|PostgreSQL's\s+catalogs?)`
@@ -38,8 +38,8 @@ const untouched = `pg_catalog|catalog_xmin|current_catalog|information_schema_ca
 // example matches the words of the example.
 const example = `[Vv]ideos?|VIDEOS?|[Ff]ilms?|FILMS?|[Cc]atalogs?|CATALOGS?`
 
-// replace returns what the new service says for the word of the example that is at
-// source[at[0]:at[1]], and false if the word is part of a longer one.
+// replace returns the new service's word for the word of the example at source[at[0]:at[1]]. It
+// returns false if that word is part of a longer one.
 func (w words) replace(source string, at []int, k kind) (string, bool) {
 	old := source[at[0]:at[1]]
 	left, right := source[max(0, at[0]-nearby):at[0]], source[at[1]:]
@@ -78,7 +78,7 @@ func (w words) replace(source string, at []int, k kind) (string, bool) {
 	return write(name, formOf(left, right, k, isPlural)), true
 }
 
-// nearby is how many bytes before a word tell its form.
+// nearby is the number of bytes before a word that determine its form.
 const nearby = 80
 
 // escape matches the escape sequence of a tab or of a line end, at the end of a text.

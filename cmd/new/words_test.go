@@ -7,14 +7,14 @@ import (
 	"example.com/servicekit/naming"
 )
 
-// withWords returns options that are right, with an entity.
+// withWords returns valid options with an entity.
 func withWords(entity, plural string) options {
 	a := options{Module: "github.com/acme/shopping", Service: "shopping", Schema: "shop", Domain: "shop.acme.example", Entity: entity, Plural: plural}
 	a.setDefaults()
 	return a
 }
 
-// A word of the example becomes the one of the entity, in the form that its place has.
+// A word of the example becomes the entity's word, in the form that its place needs.
 func TestWords(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ file, text, order, purchaseOrder string }{
@@ -54,7 +54,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// The words of PostgreSQL and of pages that look like the catalog stay.
+// Words of PostgreSQL that look like the catalog stay.
 func TestWordsOfOthersStay(t *testing.T) {
 	t.Parallel()
 	a := withWords("order", "")
@@ -87,7 +87,7 @@ func TestEnglish(t *testing.T) {
 	}
 }
 
-// Every wrong word is refused by the name of its flag.
+// Every wrong word is refused with one error.
 func TestWrongWords(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

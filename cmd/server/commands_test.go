@@ -37,7 +37,7 @@ func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 	}
 }
 
-// drain publishes what is pending, and says what it did. While the broker is unavailable, it fails.
+// drain publishes what is pending, and says what it did. While the broker refuses events, it fails.
 func TestDrainPublishesEverythingPending(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -62,7 +62,7 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	}
 }
 
-// A refused event is shown, is published after a retry, and is given up by a skip.
+// stuck shows a refused event, retry publishes it, and skip gives it up.
 func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

@@ -64,7 +64,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Only the busy process publishes it and projects it.
+	// Only the busy process publishes and projects the event.
 	if _, err := other.catalog().GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
 		Name: "catalogEntries/" + strings.TrimPrefix(video.GetName(), "videos/"), MinVersion: video.GetVersion(),
 	}); err != nil {

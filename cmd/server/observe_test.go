@@ -176,15 +176,15 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 			flags = append(flags, "none")
 		}
 	}
-	// The last one begins a trace here, which is not sampled.
+	// The last call had no trace: the server began one, which is not sampled.
 	if len(flags) != 4 || flags[0] != "0af01" || flags[1] != "1af01" || flags[2] != "2af00" || !strings.HasSuffix(flags[3], "00") {
 		t.Errorf("traces in the messages = %q, want 0af01, 1af01, 2af00, and a new one with 00", flags)
 	}
 }
 
 // The trace of a caller is stored, and goes with the event to the consumers of other
-// services, even if telemetry is off here. A caller without a trace begins none, as long
-// as nothing is traced here.
+// services, even if telemetry is off here. For a call without a trace the service begins
+// none while its own tracing is off.
 func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 	t.Parallel()
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -251,7 +251,7 @@ func get(t *testing.T, url string) (code int, body string) {
 }
 
 // labelsOf returns the labels that the service gives its metrics, over all series, by the
-// metric's name in a scrape. It leaves out the labels of the target.
+// metric's name in a scrape. It leaves out target_info, and the label le of histograms.
 func labelsOf(scrape string) map[string][]string {
 	label := regexp.MustCompile(`([a-zA-Z_]\w*)="(?:[^"\\]|\\.)*"`)
 	labels := make(map[string][]string)

@@ -11,8 +11,8 @@ import (
 	"example.com/videocatalog/internal/app"
 )
 
-// Each folder of an option has its line in the list, and the README of each option has its
-// settings, with their defaults, and no others. The part of an option with migrations brings
+// Each folder of an option has its line in the list. The README of each option lists exactly
+// the settings of the option, with their defaults. If an option has migrations, its part has
 // them.
 func TestOptionsAreListedAndDocumented(t *testing.T) {
 	t.Parallel()

@@ -28,7 +28,7 @@ import (
 func TestStopUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, limits+`={"Outbox": {"StopTimeout": 2400000000}}`) // on a busy machine half of the default may end before a pass
+	p := s.start(t, limits+`={"Outbox": {"StopTimeout": 2400000000}}`) // half of it is for passes: the default is too short on a busy machine
 	var created atomic.Int64
 	var clients sync.WaitGroup
 	for range 4 {
@@ -92,9 +92,9 @@ func (s *stack) checkPublishedOnce(t *testing.T) {
 	}
 }
 
-// notAccepted reports whether an error means that the server did not take the request: over
-// HTTP/1.1 an idle connection may be closed while a request is sent on it. The rows that the
-// test counts show if the server took it all the same.
+// notAccepted reports whether an error may mean that the server did not take the request: over
+// HTTP/1.1 an idle connection may be closed while a request is sent on it. If the server did
+// take the request, the test counts a row too many.
 func notAccepted(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial" ||

@@ -91,7 +91,7 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 		t.Errorf("CreateVideo() = %v", err)
 	}
 	eventually(t, 30*time.Second, "ListCatalogEntries() = Unavailable", func() bool {
-		end() // a session that was starting is not seen before
+		end() // again: the call before it may have missed a session that was starting
 		_, err := p.catalog().ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
 		return status.Code(err) == codes.Unavailable
 	})

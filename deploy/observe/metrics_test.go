@@ -29,7 +29,7 @@ const scope = "example.com/videocatalog"
 
 var update = flag.Bool("update", false, "write the page of metrics again")
 
-// metrics.md lists every instrument of the process, as the code makes it.
+// metrics.md lists every instrument that no option makes, as the code makes it.
 // After a change: go test ./deploy/observe -run TestMetricsAreDocumented -update
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// instruments makes everything that measures, and returns what it made.
+// instruments makes every component that measures, and returns their instruments.
 func instruments(t *testing.T) []sdkmetric.Instrument {
 	t.Helper()
 	made := make(map[string]sdkmetric.Instrument)
@@ -93,7 +93,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	return all
 }
 
-// kinds is what the documentation and Prometheus call an instrument.
+// kinds has the name of a kind of instrument in the documentation, and its kind in Prometheus.
 var kinds = map[sdkmetric.InstrumentKind]struct {
 	name string
 	kind otlptranslator.MetricType
@@ -129,8 +129,8 @@ var groups = []struct{ prefix, title, text string }{
 	{"go", "The Go runtime", ""},
 }
 
-// attributesOf has the attributes of an instrument by its name, and by the first word of its name the attributes that all such
-// instruments have. An instrument that is not listed has none.
+// attributesOf has the attributes of an instrument by its name. By the first word of a name it has the attributes that all
+// instruments with this first word have. An instrument that is not listed has none.
 var attributesOf = map[string][]string{
 	"outbox.events":        {"outcome"},
 	"consumer.events":      {"aggregate_type", "outcome"},

@@ -198,7 +198,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 		}
 	}
 
-	// The test above depends on this.
+	// The check of pg_stat_activity above depends on this.
 	for role, want := range map[string]bool{"": false, "administrator": true} {
 		exec(roles[role])
 		var shown bool
@@ -211,7 +211,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 }
 
 // The commands of the runbooks are listed by server help, with the same number of arguments. With --all or --filter they
-// have none. Other flags are not looked at.
+// have none. The flags --reason and --why are ignored.
 func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
 	known := map[string]bool{} // for example "projection repair # #", and "projection repair --all"
@@ -275,7 +275,7 @@ func TestEveryAlertHasATest(t *testing.T) {
 	}
 }
 
-// A rule that Cloud Monitoring cannot express, or whose link is dead, is refused with its name.
+// A rule that Cloud Monitoring cannot express, or whose runbook is wrong, is refused. The error names the wrong part.
 func TestPolicyRefuses(t *testing.T) {
 	known := metrics{"x": series{name: "x"}}
 	good := func() rule {

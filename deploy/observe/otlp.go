@@ -25,8 +25,8 @@ func metricsPages(dir string) []string {
 
 // metrics are the series of the service, by their names in Prometheus. Its method otlp converts a query of Prometheus
 // to one of Cloud Monitoring for metrics that were sent by OTLP. There, names and labels keep their dots and are
-// quoted, as PromQL does for UTF-8 names. They have no unit and no _total at the end, but the suffixes of histograms
-// are the same. https://docs.cloud.google.com/stackdriver/docs/otlp-metrics/overview
+// quoted, as PromQL does for UTF-8 names. Names have no unit and no _total at the end, but keep the suffixes of
+// histograms. https://docs.cloud.google.com/stackdriver/docs/otlp-metrics/overview
 type metrics map[string]series
 
 type series struct {
@@ -104,8 +104,8 @@ var words = []string{
 const ofGoogle = "_googleapis_com:"
 
 // otlp converts a query of Prometheus to a query of the metrics sent by OTLP. It also returns the sent names of the
-// labels, by their names in Prometheus. It refuses unknown syntax and unknown names. It also refuses metrics that share
-// a label in Prometheus but not where they are sent. The result would aggregate or match by different labels.
+// labels, by their names in Prometheus. It refuses unknown syntax and unknown names. It also refuses metrics with a
+// common label in Prometheus that is sent under different names: the query would aggregate or match by both.
 func (m metrics) otlp(query string) (string, map[string]string, error) {
 	var parts [][]string
 	labels := map[string]string{}

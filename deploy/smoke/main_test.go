@@ -18,7 +18,7 @@ func TestTokenIsSentTwice(t *testing.T) {
 	}
 }
 
-// An invalid URL is refused, and so is one that would send the token without TLS.
+// An invalid URL is refused, also a URL that would send the token without TLS.
 func TestBadURLs(t *testing.T) {
 	for _, test := range []struct{ name, url, token, want string }{
 		{"no scheme", "localhost:8080", "", "want http://HOST:PORT"},

@@ -18,7 +18,7 @@ type result struct {
 	rows   map[string]row // at the end, by kind and id of the aggregate
 	stale  []string       // aggregates of which a service has a replica that differs
 	repeat int            // messages that were published again
-	longer time.Duration  // that faults may make a saga
+	longer time.Duration  // that a saga may take, beyond its timers
 }
 
 // order is an order that a customer has placed.
@@ -90,8 +90,8 @@ func kind(e event) string {
 	return ""
 }
 
-// checkOrder checks that an order ended once, in time, and is paid if it is confirmed. It reports
-// whether it is.
+// checkOrder checks that an order ended once and in time, and that it is paid if and only if it is
+// confirmed. It reports whether the order is confirmed.
 func (r result) checkOrder(o order, events, payment []event, add func(string, ...any)) (confirmed bool) {
 	ends := slices.DeleteFunc(slices.Clone(events), func(e event) bool { return e.Type != "OrderConfirmed" && e.Type != "OrderCanceled" })
 	if len(ends) != 1 {
@@ -113,7 +113,7 @@ func (r result) checkOrder(o order, events, payment []event, add func(string, ..
 }
 
 // checkProduct checks that stock never appeared, got lost or was negative, and that in the end
-// the confirmed orders have it.
+// exactly the confirmed orders have the sold stock, and nothing is reserved.
 func checkProduct(id string, stock, sold int64, events []event, add func(string, ...any)) {
 	for _, e := range events {
 		s := e.State
@@ -130,7 +130,7 @@ func checkProduct(id string, stock, sold int64, events []event, add func(string,
 	}
 }
 
-// path is the way of an order in words.
+// path describes events in words, in order.
 func path(events []event) string {
 	var words []string
 	for _, e := range events {

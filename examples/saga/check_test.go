@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A history without a mistake has two products, an order that is confirmed, one that is rejected,
+// A history without a mistake has one product, an order that is confirmed, one that is rejected,
 // and one whose payment comes too late. Each mistake in it is found.
 func TestCheck(t *testing.T) {
 	if wrong := good().check(); len(wrong) > 0 {
@@ -49,7 +49,7 @@ func TestCheck(t *testing.T) {
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// good is the history. Product p1 has three pieces. Order o1 buys two. Order o2 wants two, and
+// good returns that history. Product p1 has three pieces. Order o1 buys two. Order o2 wants two, and
 // there is one. Order o3 wants that one, and pays too late.
 func good() result {
 	r := result{

@@ -86,7 +86,7 @@ var faults = []struct {
 	}},
 }
 
-// sleep reports whether the time has passed before ctx ended.
+// sleep waits for d, and returns true. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):

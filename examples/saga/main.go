@@ -1,5 +1,5 @@
 // Command saga runs three services that sell something together: orders, inventory and
-// payments. Each has a schema, a role and a topic of its own. They only read each other's events.
+// payments. Each has its own schemas, roles and topic. They only read each other's events.
 //
 //	go run -C examples/saga .                                      300 orders
 //	go run -C examples/saga . --orders 10000 --rate 40 --faults   and everything breaks meanwhile
@@ -29,10 +29,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// timeout is how long an order may be placed, and then reserved, before its timer cancels it.
+// timeout is how long an order may stay placed, and then stay reserved, before its timer cancels it.
 const timeout = 10 * time.Second
 
-// recovery is the time that faults may add, until a saga counts as stuck. It is long, because
+// recovery is the time that faults may add before a saga counts as stuck. It is long, because
 // the machine may be busy.
 const recovery = 2 * time.Minute
 

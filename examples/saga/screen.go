@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// show shows the orders until ctx ends: on a terminal again and again in the same place, else a
-// line in five seconds.
+// show shows the orders until ctx ends: on a terminal always in the same place, else as one line
+// every five seconds.
 func (s *shop) show(ctx context.Context) error {
 	info, err := os.Stdout.Stat()
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *shop) show(ctx context.Context) error {
 	return nil
 }
 
-// print prints the state of all orders, and on a terminal the ways of the last ones.
+// print prints the state of all orders, and on a terminal the events of the newest orders.
 func (s *shop) print(terminal bool) {
 	s.mu.Lock()
 	placed, fault := s.placed, s.fault

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// services are the names of the three.
+// services are the names of the three services.
 var services = []string{"orders", "inventory", "payments"}
 
-// created are the commands that make the services, without what all have in common.
+// created has the arguments of cmd/new that differ between the services.
 var created = map[string][]string{
 	"orders": {
 		"--entity", "order", "--fields", "product_id:uuid! quantity:int32 amount_cents:int64",
@@ -36,7 +36,7 @@ var created = map[string][]string{
 	},
 }
 
-// connected are the runs of cmd/entity that connect them. A payment has the id of its order.
+// connected are the runs of cmd/entity that connect the services. A payment has the id of its order.
 var connected = []struct {
 	service string
 	args    []string
@@ -50,13 +50,13 @@ var connected = []struct {
 	{"orders", []string{"react", "order", "product", "--on", "updated:order_id:reserve"}},
 }
 
-// byHand are the decisions about stock, which no generator can know, with their tests.
+// byHand has the decisions about stock, which no generator can know, with their tests.
 //
 //go:embed all:_byhand
 var byHand embed.FS
 
-// makeServices makes and builds the services, unless they are there already, from the same
-// commit of the template and the same code of this program.
+// makeServices makes and builds the services, unless the same commit of the template and the
+// same code of this program made them before.
 func makeServices(ctx context.Context, dir string, out io.Writer) error {
 	const root = "../.."
 	version, err := versionOf(ctx, root)
@@ -181,7 +181,7 @@ func versionOf(ctx context.Context, root string) (string, error) {
 	return fmt.Sprintf("%s %x\n", strings.TrimSpace(string(commit)), sha256.Sum256(code)), nil
 }
 
-// command runs a program in a folder. Its output is in the error, if it fails.
+// command runs a program in a folder. If it fails, the error has its output.
 func command(ctx context.Context, dir, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // of this file
 	cmd.Dir = dir

@@ -38,8 +38,8 @@ type shop struct {
 	fault  string  // guarded by mu: the last one
 }
 
-// open fills the inventory. Customers want a bit more than there is. Orders of the same product
-// are handled one after the other, so many orders get more products.
+// open fills the inventory. Customers want more than there is. Orders of the same product are
+// handled one after the other, so the number of products grows with the number of orders.
 func (s *stack) open(ctx context.Context, o options, random *rand.Rand, out io.Writer) (*shop, error) {
 	shop := &shop{stack: s, options: o, random: random, out: out, stock: make(map[string]int64)}
 	products := min(5+o.orders/40, 50)
@@ -99,7 +99,7 @@ func (s *shop) place(ctx context.Context, o order) error {
 	return nil
 }
 
-// cancelLater cancels some order. It may be too late for that: the service decides.
+// cancelLater cancels the newest order after a time. If that is too late, the service refuses it.
 func (s *shop) cancelLater(ctx context.Context, after time.Duration) error {
 	s.mu.Lock()
 	id := s.placed[len(s.placed)-1].id
@@ -107,11 +107,11 @@ func (s *shop) cancelLater(ctx context.Context, after time.Duration) error {
 	return s.callLater(ctx, after, "orders", "/v1/orders/"+id+":cancel")
 }
 
-// bank responds to the payments that are requested: it is what a payment provider would be. Most are
-// captured soon, some are declined, some are captured when the order is canceled already, and of
-// some it never says anything. It acknowledges a message after its response is stored, so a crash
-// loses none. If a message comes twice, its response comes twice, and the state of the payment
-// makes the second harmless.
+// bank responds to requested payments, as a payment provider does. It captures most of them soon,
+// declines some, captures some about when the timer of their order ends, and never responds to
+// some. It acknowledges a message after its response is stored, so a crash loses none. If a
+// message comes twice, its response comes twice, and the state of the payment makes the second
+// harmless.
 func (s *shop) bank(ctx context.Context) error {
 	client, err := s.broker.Client(ctx, project)
 	if err != nil {
@@ -150,9 +150,9 @@ func (s *shop) pay(ctx context.Context, id string) error {
 	soon := time.Duration(random.Int64N(int64(time.Second / 2)))
 	switch n := random.IntN(100); {
 	case n < 7:
-		return nil // silent: the timer of the order ends it
+		return nil // no response: the timer of the order cancels it
 	case n < 12:
-		return s.callLater(ctx, timeout-time.Second+4*soon, "payments", "/v1/payments/"+id+":capture") // about with the timer
+		return s.callLater(ctx, timeout-time.Second+4*soon, "payments", "/v1/payments/"+id+":capture") // about when the timer ends
 	case n < 20:
 		return s.callLater(ctx, soon, "payments", "/v1/payments/"+id+":decline")
 	default:
@@ -160,7 +160,7 @@ func (s *shop) pay(ctx context.Context, id string) error {
 	}
 }
 
-// callLater runs a command after a time. A refusal by the rules is a result, too.
+// callLater runs a command after a time. A refusal by the rules of the service is no error.
 func (s *shop) callLater(ctx context.Context, after time.Duration, service, path string) error {
 	select {
 	case <-time.After(after):
@@ -174,7 +174,7 @@ func (s *shop) callLater(ctx context.Context, after time.Duration, service, path
 	return err
 }
 
-// refusal is a response with an error of the caller.
+// refusal is a response with a client error, such as 400.
 type refusal struct {
 	status int
 	text   string
@@ -224,8 +224,8 @@ func post(ctx context.Context, url string, body []byte) (status int, content []b
 	return response.StatusCode, content, err
 }
 
-// await waits until nothing has to happen any more, or until a saga counts as stuck: check says
-// which one.
+// await waits until nothing has to happen any more, or until a saga counts as stuck: check then
+// reports the saga.
 func (s *shop) await(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, 2*timeout+recovery)
 	defer cancel()

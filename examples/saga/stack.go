@@ -139,7 +139,7 @@ func (s *stack) server() *localpg.Server {
 	return s.postgres
 }
 
-// relayAll gives the services an address of PostgreSQL that stays the same when it is restarted.
+// relayAll gives the services an address of PostgreSQL that stays the same when PostgreSQL is restarted.
 func (s *stack) relayAll() {
 	for {
 		conn, err := s.relay.Accept()
@@ -214,7 +214,7 @@ func (s *stack) createTopics(ctx context.Context) error {
 	return nil
 }
 
-// list returns a list of a service's deploy/names.sh.
+// list returns the values of an array in a service's deploy/names.sh.
 func list(script []byte, variable string) []string {
 	found := regexp.MustCompile(`(?m)^` + variable + `=\((.*?)\)`).FindSubmatch(script)
 	if found == nil {
@@ -225,7 +225,7 @@ func list(script []byte, variable string) []string {
 
 func of(kind, name string) string { return "projects/" + project + "/" + kind + "/" + name }
 
-// subscribe creates a subscription, which is called TOPIC.CONSUMER, and its dead letters.
+// subscribe creates a subscription, whose name is TOPIC.CONSUMER, and its dead-letter topic.
 func (s *stack) subscribe(ctx context.Context, client *pubsub.Client, name string) error {
 	if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", name+".dead")}); err != nil {
 		return fmt.Errorf("create topic %s.dead: %w", name, err)
@@ -257,7 +257,7 @@ type process struct {
 	ending *atomic.Bool  // guarded by mu: whether it was told to end
 }
 
-// prepare migrates the schemas of a service, and gives it users of its own roles.
+// prepare migrates the schemas of a service, and creates a user for each of its sides.
 func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
 	api, err := s.freeAddr(ctx)
 	if err != nil {
@@ -296,7 +296,7 @@ func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
 	}, nil
 }
 
-// startConsole starts the console of a service. It may do what the service may do.
+// startConsole starts the console of a service. The console has the rights of the service.
 func (s *stack) startConsole(ctx context.Context, of *process) error {
 	addr, err := s.freeAddr(ctx)
 	if err != nil {
@@ -311,8 +311,8 @@ func (s *stack) startConsole(ctx context.Context, of *process) error {
 }
 
 // freeAddr returns an address of this machine that nobody uses, and that it has not returned before. The ports
-// are below those that an operating system gives to connections. So nobody gets one before its process
-// listens, or while its process is down.
+// are below those that an operating system gives to connections. So no connection takes a port before its
+// process listens, or while its process is down.
 func (s *stack) freeAddr(ctx context.Context) (string, error) {
 	for {
 		s.lastPort++
@@ -336,7 +336,7 @@ func (p *process) start() error {
 	defer log.Close()
 	cmd := exec.Command(p.program, p.args...) //nolint:gosec,noctx // the service, which end ends
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.environ, log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach it: end does
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach it: end stops it
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func TestParseEtag(t *testing.T) {
 	}
 }
 
-// Ids and times keep their values; what is not set is empty.
+// Ids and times keep their values. An invalid id and an unset time are empty.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	ids := []uuid.UUID{uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), uuid.Nil}
@@ -61,7 +61,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// A mask names fields that can be changed, all of them, or those that are not empty.
+// A mask names fields that can be changed. With * it names all of them, without paths those that are not empty.
 func TestFields(t *testing.T) {
 	t.Parallel()
 	type field string
@@ -143,7 +143,7 @@ func TestMaskGoesIntoMessages(t *testing.T) {
 	}
 }
 
-// A path into a field that is changed as a whole is refused. The error names both.
+// A path into a field that is changed as a whole is refused. The error names the path and the field.
 func TestMaskEndsAtValues(t *testing.T) {
 	t.Parallel()
 	all := []string{"labels", "push_config", "ack_deadline_seconds", "message_retention_duration", "message_transforms"}
@@ -166,7 +166,7 @@ func TestMaskEndsAtValues(t *testing.T) {
 	}
 }
 
-// The rules of a field inside a message apply if the update changes it.
+// The rules of a field inside a message apply if the update changes the field.
 func TestRulesApplyToChangedFields(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -77,7 +77,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// A command asks for no more than it needs.
+// A command requires only the settings that it needs.
 func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 	t.Parallel()
 	for command, environ := range map[string][]string{
@@ -92,7 +92,7 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 	}
 }
 
-// A process that stops ends within what Cloud Run gives between SIGTERM and
+// A process stops within the time that Cloud Run gives between SIGTERM and
 // SIGKILL: first the calls, then the loops, then the broker's client, telemetry
 // and the database.
 func TestStopFitsIntoTheBudget(t *testing.T) {

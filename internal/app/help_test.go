@@ -64,8 +64,8 @@ need an option in the database URLs.
 `
 )
 
-// Documents, manifests and Terraform name no setting that a server without options does not
-// have, so that each option can be left out.
+// Documents, manifests and Terraform name only settings of a server without options, so that
+// each option can be left out.
 func TestTextsNameOnlySettings(t *testing.T) {
 	t.Parallel()
 	others := []string{

@@ -53,8 +53,8 @@ type Part struct {
 	Help     string // the lines about them that `server help` prints
 }
 
-// Command runs until it or ctx ends. args are the arguments after its name. It must not call
-// the methods of Service that add to a process that serves: Go, Maintain and Wrap.
+// Command ends early if ctx ends. args are the arguments after its name. It must not call Go,
+// Maintain and Wrap of Service, which are for a process that serves.
 type Command func(ctx context.Context, s *Service, args []string, stdout io.Writer) error
 
 // Service is one run of a command, as parts see it and add to it.

@@ -1,7 +1,7 @@
-// Package archtest holds the architecture in place: it is tests only, and they
-// read the source of the whole module.
+// Package archtest enforces the architecture. It has only tests, which read the
+// source of the whole module.
 //
-// They hold what the compiler cannot: which package may import which, what is
+// They check what the compiler cannot: which package may import which, what is
 // linked into the server, that the domain is pure, that an aggregate and its event
 // are written in one place, that the machinery has no word of the example, and
 // that every module has the same version of Go.
@@ -28,8 +28,8 @@ import (
 // root is the folder of the module.
 const root = "../.."
 
-// imports lists what each of our packages may import of ours: the packages at and
-// below these paths. A package that is not in the list may import none of ours.
+// imports lists, for each of our packages, the paths at or below which it may import
+// packages of ours. A package that is not in the list may import none of ours.
 var imports = map[string][]string{
 	"api":                      {"api"},
 	"internal/problem":         {},
@@ -60,7 +60,7 @@ var imports = map[string][]string{
 	"internal/localtopics":     {"api", "internal/names"},
 }
 
-// The paths of this module, and of the one of the tools.
+// The paths of this module, and of the kit's module of tools.
 const (
 	module = "example.com/videocatalog"
 	kit    = "example.com/servicekit"
@@ -83,8 +83,8 @@ func TestImportsFollowTheTable(t *testing.T) {
 
 // An option can be deleted: only the program, cmd/server, imports it, in the list of the options and in
 // registrations that use it. internal/store may import a package of an option if that package imports
-// none of ours except internal/envelope: an aggregate type that has, for example, timers writes them in
-// the transaction of its commands. An option may import everything except other options and commands.
+// only internal/envelope and internal packages of the option: an aggregate type with timers, for example,
+// sets them in its transactions. An option may import everything except other options and commands.
 func TestOptionsStandAlone(t *testing.T) {
 	heavy := make(map[string]bool) // packages of options that import more than internal/envelope
 	for _, f := range source(t) {
@@ -119,7 +119,7 @@ func optionOf(dir string) string {
 	return name
 }
 
-// tableKey returns the key of imports that a package has.
+// tableKey returns the key of a package in imports.
 func tableKey(dir string) string {
 	for _, whole := range []string{"api", "deploy"} {
 		if within(dir, whole) {
@@ -410,7 +410,7 @@ var sqlComment = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/`)
 
 func withoutComments(sql string) string { return sqlComment.ReplaceAllString(sql, "") }
 
-// within says that a package is a path or below it; "." is the root.
+// within reports whether a package is at or below a path; "." is the root.
 func within(pkg, dir string) bool {
 	return dir == "." || pkg == dir || strings.HasPrefix(pkg, dir+"/")
 }
@@ -420,7 +420,7 @@ func importPath(spec *ast.ImportSpec) string {
 	return name
 }
 
-// qualified is the text of an expression like time.Now, else nothing.
+// qualified returns the text of an expression such as time.Now, or "" for any other.
 func qualified(n ast.Node) string {
 	sel, ok := n.(*ast.SelectorExpr)
 	if !ok {

@@ -123,7 +123,7 @@ func namesOfService(service string, schemas []string, topics []names.Topic) *reg
 			all = append(all, topic.Subscription(consumer), topic.DeadLetters(consumer))
 		}
 	}
-	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // the first that matches is the one
+	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // longest first: an expression takes the first alternative that matches
 	separator := regexp.MustCompile(`[^A-Za-z0-9]+`)
 	for i, name := range all {
 		all[i] = separator.ReplaceAllLiteralString(name, "[._-]")
@@ -174,7 +174,7 @@ func TestOldestGoIsNamedOnce(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		files, says *regexp.Regexp
-		newer       bool // whether it may be
+		newer       bool // whether the version may be newer
 	}{
 		{regexp.MustCompile(`(^|/)go\.mod$`), goDirective, false},
 		{regexp.MustCompile(`\.md$`), regexp.MustCompile(`\bGo (1[0-9.]*[0-9])( or newer| 或更新)`), false},

@@ -157,8 +157,8 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 	}
 }
 
-// While the checker cannot identify any caller, the status says to call again, and not
-// that the credentials are bad.
+// While the checker cannot identify any caller, the code is Unavailable, so that clients try
+// again. It does not say that the credentials are bad.
 func TestGateTellsWhenItCannotKnow(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, &Gate{Checker: checker{err: fmt.Errorf("%w: no keys", ErrUnavailable)}})

@@ -107,8 +107,8 @@ func TestProjectorKeepsTheOrderOfAKey(t *testing.T) {
 	}
 }
 
-// An event that the store refuses, or that makes it panic, harms itself only: the others of its
-// batch are applied at once, and it is quarantined whole after MaxAttempts.
+// An event that the store refuses, or that makes the store panic, does not delay the others of its
+// batch: they are applied at once. The event is quarantined whole after MaxAttempts.
 func TestProjectorIsolatesPoison(t *testing.T) {
 	for name, test := range map[string]struct {
 		fail   func() error
@@ -246,7 +246,7 @@ func TestProjectorWaitsForDatabase(t *testing.T) {
 }
 
 // A stop in the middle: a message that is committed in time is acknowledged, though the ack comes
-// after the stop. A message that is not is given back, and the next projector gets it.
+// after the stop. A message that is not committed is given back, and the next projector gets it.
 func TestProjectorStopsInTheMiddle(t *testing.T) {
 	t.Parallel()
 	b, store := newBroker(t), newStore()

@@ -71,7 +71,7 @@ func otherDetails() domain.VideoDetails {
 	}
 }
 
-// kindOf returns the kind of a domain error, 0 of any other.
+// kindOf returns the kind of a domain error, or 0 for any other error.
 func kindOf(err error) problem.Kind {
 	if domainErr, ok := errors.AsType[*problem.Error](err); ok {
 		return domainErr.Kind
@@ -235,8 +235,8 @@ func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
 	}
 }
 
-// A command that must not apply is refused, with the kind for which the caller
-// can act.
+// A command that must not apply is refused, with a kind of error on which the
+// caller can act.
 func TestDecisionRefuses(t *testing.T) {
 	title := func(title string) domain.VideoDetails { return domain.VideoDetails{Title: title} }
 	create := func(title string) domain.VideoDecision {
@@ -391,7 +391,7 @@ func TestEventSharesNoMemoryWithItsCause(t *testing.T) {
 	}
 }
 
-// AllFields returns a new slice, which its caller may change.
+// AllVideoFields returns a new slice, which its caller may change.
 func TestAllFieldsCannotBeChanged(t *testing.T) {
 	domain.AllVideoFields()[0] = "overwritten"
 	if got := domain.AllVideoFields()[0]; got != domain.VideoFieldTitle {
@@ -450,7 +450,7 @@ func history(t *testing.T, seed uint64) []domain.VideoEvent {
 			decide = domain.UndeleteVideo(expected(video), at())
 		case 6:
 			if random.IntN(4) > 0 {
-				continue // a life ends with it
+				continue // rarely: a purge ends the history
 			}
 			decide = domain.PurgeVideo(expected(video), at())
 		}

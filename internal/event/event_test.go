@@ -115,8 +115,8 @@ func size(m envelope.Message) int {
 	return n
 }
 
-// The largest event that is accepted reaches the limit exactly, with the traceparent and
-// the mark that it may get. The limit leaves a thousand of the broker's 10,000,000 bytes
+// The largest event that is accepted reaches the limit exactly, with a traceparent and
+// the mark of a snapshot. The limit leaves a thousand of the broker's 10,000,000 bytes
 // for the rest of the request. One more byte is the caller's mistake.
 func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	const limit = 9_999_000
@@ -144,7 +144,7 @@ func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	}
 }
 
-// randomEvent is any event that a build of today could make.
+// randomEvent returns a random event that EncodeVideo accepts.
 func randomEvent(random *rand.Rand) *domain.VideoEvent {
 	text := func() string {
 		runes := []rune("aZ 0\x00\n\"\\ä侍🎬\u202e\uffff\U0010ffff")

@@ -24,7 +24,7 @@ func TestNames(t *testing.T) {
 		}
 		seen[field+value] = true
 	}
-	check("Service", names.Service, `^[a-z][a-z0-9-]{4,18}[a-z0-9]$`) // the name of an account has 30, with -publisher
+	check("Service", names.Service, `^[a-z][a-z0-9-]{4,18}[a-z0-9]$`) // with -publisher, the name of an account has at most 30 characters
 	check("ErrorDomain", names.ErrorDomain, `.`)
 	for _, topic := range names.Topics() {
 		check("Name", topic.Name, `^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`)

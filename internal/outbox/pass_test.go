@@ -82,9 +82,9 @@ func nameOf(m envelope.Message) string { return m.AggregateID + strconv.FormatIn
 
 func letter(id string) envelope.Aggregate { return envelope.Aggregate{Type: "letter", ID: id} }
 
-// The responses of the broker decide about each event of a claim. Events of an aggregate before
-// its first event that is not acknowledged are published. The later events of that aggregate
-// wait, and events of other aggregates do not.
+// The responses of the broker decide about each event of a claim. The events of an aggregate are
+// published up to its first event that is not acknowledged. The later events of that aggregate
+// wait. Events of other aggregates do not wait.
 func TestPassSettles(t *testing.T) {
 	t.Parallel()
 	retry := func(events []outbox.Claimed, attempts int, seqs ...int64) []outbox.Claimed {
@@ -110,7 +110,7 @@ func TestPassSettles(t *testing.T) {
 	tests := []struct {
 		name      string
 		events    []outbox.Claimed
-		responses map[string]error // of the broker, by name; nil: it has the event
+		responses map[string]error // of the broker, by name; nil: acknowledged
 		wantSent  string
 		want      outbox.Settlement
 		result    outbox.Result

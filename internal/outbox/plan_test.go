@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// stepper steps a plan. Its clock moves only when a test says so.
+// stepper steps a plan. Its clock moves only when a test moves it.
 type stepper struct {
 	*testing.T
 	*plan
@@ -363,7 +363,7 @@ func TestConcurrentWakeUps(t *testing.T) {
 		writers.Go(func() {
 			for range 200 {
 				publisher.Wake(aggregate)
-				<-wakeUp // for ever if it is lost
+				<-wakeUp // blocks for ever if the wake-up is lost
 			}
 		})
 	}

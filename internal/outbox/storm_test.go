@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { storetest.Main(m) }
 
-// storm is a database with writers of letters, publishers, and a broker that keeps what it is
-// sent.
+// storm is a database with writers of letters, publishers, and a broker that keeps the events
+// sent to it.
 type storm struct {
 	t    testing.TB
 	url  string

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A port without authentication is called by names of this machine, by addresses and by
-// the hosts that are set, and by no page of another origin.
+// A port without authentication accepts requests for names of this machine, for addresses
+// and for the hosts that are set. No port accepts writes of pages of another origin.
 func TestRefusePages(t *testing.T) {
 	t.Parallel()
 	none, some := []string{"localhost"}, []string{"localhost", "Api.internal"}

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A document has whole words with their weight, and parts with the lowest, or without a position; a query looks for
-// them by the lexemes that a document has.
+// A document has lexemes of whole words with their weight, and lexemes of parts of words with the lowest weight or
+// without a position. A query has the same lexemes.
 func TestLexemes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ got, want string }{
@@ -46,7 +46,7 @@ func TestNormalTextIsNormal(t *testing.T) {
 	})
 }
 
-// No lexeme has what PostgreSQL would read as something else.
+// No lexeme has a character that PostgreSQL would read as syntax.
 func TestLexemesAreLetters(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

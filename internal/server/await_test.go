@@ -36,7 +36,7 @@ func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 		for n := range calls {
 			waiting.Go(func() {
 				time.Sleep(time.Duration(n) * time.Millisecond)
-				if n%2 == 1 { // who leaves early
+				if n%2 == 1 { // leaves early
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					defer cancel()
 					if _, err := service.GetCatalogEntry(ctx, request); err == nil {

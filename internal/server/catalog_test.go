@@ -107,7 +107,7 @@ func seed(t *testing.T, store *fakeStore, published bool) domain.Video {
 func TestGetCatalogEntryLooksSoonAndSeldom(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		otherSide bool          // who projects
+		otherSide bool          // another process projects
 		noise     time.Duration // how often something else changes; 0: never
 		after     time.Duration // when the version comes
 		within    time.Duration // how long after that the call may end

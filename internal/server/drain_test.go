@@ -33,7 +33,7 @@ func hang(r *running) (entered <-chan struct{}, release func()) {
 }
 
 // A call that does not end is cut off when the drain timeout is over, and its
-// handler is done before Run is.
+// handler returns before Run does.
 func TestDrainEndsInTime(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{DrainTimeout: 300 * time.Millisecond})

@@ -43,7 +43,7 @@ func getStreamBy(t *testing.T, client *http.Client, url string, header ...string
 	return response, bufio.NewScanner(response.Body)
 }
 
-// A watch is lines of JSON, as OpenAPI describes them, and no proxy may keep them back.
+// A watch is lines of JSON, as OpenAPI describes them, and no proxy may buffer them.
 func TestWatchOverRESTHasItsType(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})
@@ -67,7 +67,7 @@ func TestWatchOverRESTHasItsType(t *testing.T) {
 }
 
 // A stream and its connection outlive the timeouts of a header and of a call, over gRPC and REST.
-// net/http of Go 1.26.6 ends each HTTP/2 connection at the timeout of a header.
+// net/http of Go 1.26.6 ended each HTTP/2 connection at the timeout of a header.
 func TestStreamOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
 	r, c := serve(t, port.Config{ReadHeaderTimeout: time.Second, CallTimeout: 3 * time.Second})

@@ -15,8 +15,8 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// fakeStore is both stores in memory. It really applies decisions and folds
-// events, so that what a test sees over the API is what domain decides.
+// fakeStore is both stores in memory. It applies the real decisions and
+// projects their events, so that a test sees over the API what domain decides.
 type fakeStore struct {
 	// before, if set, is called first in every method, with its name.
 	before func(ctx context.Context, method string) error

@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// The filters that api/proto promises mean what it says.
+// The filters restrict queries as api/proto promises.
 func TestFiltersRestrictQueries(t *testing.T) {
 	t.Parallel()
 	for filter, want := range map[string]domain.VideoQuery{
@@ -102,7 +102,7 @@ func TestOrderByChoosesAnOrder(t *testing.T) {
 	}
 }
 
-// checkRefused wants an error about a field that says what is supported.
+// checkRefused wants an error about a field, with a hint of what is supported.
 func checkRefused(t *testing.T, function, input string, err error, field, hint string) {
 	t.Helper()
 	got := &problem.Error{}
@@ -112,8 +112,8 @@ func checkRefused(t *testing.T, function, input string, err error, field, hint s
 	}
 }
 
-// No filter makes the parser fail, and no value gets through that the store
-// could not take.
+// No filter makes the parser panic, and no filter is accepted with a value that
+// the store could not take.
 func FuzzFilter(f *testing.F) {
 	f.Add(`language_code = "en" AND release_year = 1994 AND tags:"drama" AND tags:"\x00"`)
 	f.Add(`state = STATE_DRAFT AND language_code = "\xff"`)

@@ -14,7 +14,7 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// described is a request for an operation of the description.
+// described is a request for an operation of the OpenAPI description.
 type described struct {
 	operation string
 	id        string // of the path, if it has one

@@ -22,7 +22,7 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// lister pages through one list with some request, and returns names.
+// lister reads one page of a list. It returns the names, and the token of the next page.
 type lister func(c client, pageSize int32, token string) (names []string, next string, err error)
 
 func listers(t *testing.T) map[string]lister {

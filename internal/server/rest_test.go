@@ -50,8 +50,8 @@ func reasonsOf(st *status.Status) (reasons []string) {
 	return reasons
 }
 
-// Bytes that are no text are refused wherever they are. The error names the
-// place, and the log has a line for each request.
+// Bytes that are not UTF-8, and malformed JSON, are refused wherever they are. The
+// error names the place if it is known, and the log has a line for each request.
 func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 	t.Parallel()
 	name := "/v1/videos/01890a5d-ac96-7000-8000-000000000001"
@@ -104,7 +104,7 @@ func TestGatewayFollowsHTTP(t *testing.T) {
 		"method of a collection":  {"DELETE", "/v1/videos", "", nil, 405, "METHOD_NOT_ALLOWED"},
 		"OPTIONS":                 {"OPTIONS", "/v1/videos", "", nil, 405, "METHOD_NOT_ALLOWED"},
 		"method of a search":      {"POST", "/v1/catalogEntries:search", `{}`, nil, 405, "METHOD_NOT_ALLOWED"},
-		"HEAD of a watch":         {"POST", "/v1/catalogEntries:watch", `{}`, nil, 405, "METHOD_NOT_ALLOWED"},
+		"method of a watch":       {"POST", "/v1/catalogEntries:watch", `{}`, nil, 405, "METHOD_NOT_ALLOWED"},
 		"unknown verb of a list":  {"POST", "/v1/videos:foo", `{}`, nil, 404, "PATH_UNKNOWN"},
 		"unknown verb":            {"POST", path + ":foo", `{}`, nil, 405, "METHOD_NOT_ALLOWED"},
 		"unknown verb, GET":       {"GET", path + ":foo", "", nil, 400, "INVALID_REQUEST"},
@@ -185,7 +185,7 @@ func TestHeadIsGetWithoutBody(t *testing.T) {
 	}
 }
 
-// The etag of a request guards a change. If-Match, which is not read, is refused.
+// The etag of a request guards a change. If-Match is not supported, and is refused.
 func TestEtagsAreConditions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

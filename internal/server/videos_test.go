@@ -328,7 +328,7 @@ func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 		t.Fatal(err)
 	}
 	published := mustPublish(t, c, first)
-	request.Video.Name, request.Video.Version = first.GetName(), 3 // what is ignored makes no difference
+	request.Video.Name, request.Video.Version = first.GetName(), 3 // output fields are ignored
 	again, err := c.videos.CreateVideo(t.Context(), request)
 	if diff := cmp.Diff(published, again, protocmp.Transform()); err != nil || diff != "" {
 		t.Errorf("repeated: %v (-want +got):\n%s", err, diff)

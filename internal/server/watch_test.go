@@ -195,8 +195,8 @@ func TestWatchOfNobodyReadsNothing(t *testing.T) {
 func TestWatchLooksSoonAndSeldom(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		otherSide bool          // who makes the change
-		early     bool          // it is announced before it can be read
+		otherSide bool          // another process makes the change
+		early     bool          // the change is announced before it can be read
 		within    time.Duration // of the change at 10 s
 	}{
 		"changes of this process":         {false, false, watchGap},
@@ -211,7 +211,7 @@ func TestWatchLooksSoonAndSeldom(t *testing.T) {
 				time.AfterFunc(10*time.Second, func() {
 					if tt.early {
 						store.mu.Lock()
-						store.projectWaiting() // announces, no more
+						store.projectWaiting() // only announces
 						store.otherSide = true
 						store.mu.Unlock()
 						time.Sleep(100 * time.Millisecond)
@@ -249,7 +249,7 @@ func TestWatchLooksSoonAndSeldom(t *testing.T) {
 }
 
 // watchTogether runs watches of one service until the end of the test, which must
-// be a bubble.
+// run in a bubble of synctest.
 func watchTogether(t *testing.T, store *fakeStore, read time.Duration) (watch func() *fakeStream) {
 	t.Helper()
 	store.before = func(_ context.Context, method string) error {
@@ -289,7 +289,7 @@ func TestWatchesReadTogether(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		before := store.begun.Load()
-		// One change: of two, some may be woken by the first and others by the second.
+		// Only one change: of two changes, each could wake some of the watches.
 		if _, err := store.ChangeVideo(t.Context(), draft.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})); err != nil {
 			t.Fatal(err)
 		}
@@ -332,7 +332,7 @@ func TestWatchReadsNoOlderPage(t *testing.T) {
 }
 
 // A failed read ends no watch if a later read soon succeeds. Otherwise the watches
-// do not all end at once.
+// end at different times.
 func TestWatchesSurviveAFailedRead(t *testing.T) {
 	t.Parallel()
 	const watches, lasting = 100, 10 * time.Second
@@ -341,7 +341,7 @@ func TestWatchesSurviveAFailedRead(t *testing.T) {
 			store := newFakeStore()
 			store.before = func(context.Context, string) error {
 				time.Sleep(time.Millisecond)
-				if n := store.begun.Add(1); n > watches && n <= watches+failures { // behind the first look of each
+				if n := store.begun.Add(1); n > watches && n <= watches+failures { // after the first read of each watch
 					return problem.Errorf(problem.Unavailable, "no connection")
 				}
 				return nil
@@ -352,7 +352,7 @@ func TestWatchesSurviveAFailedRead(t *testing.T) {
 			began, ends := time.Now(), make(chan time.Duration)
 			for range watches {
 				go func() {
-					_ = service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, &fakeStream{ctx: ctx, began: began}) // whatever it says
+					_ = service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, &fakeStream{ctx: ctx, began: began}) // any error
 					ends <- time.Since(began)
 				}()
 			}
@@ -423,7 +423,7 @@ func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
 }
 
 // A watch with a token of another database restarts, and a watch whose database
-// is replaced restarts, too. It says so, sends all entries, and continues from there.
+// is replaced restarts, too: it says so, sends all entries, and continues from there.
 func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -484,7 +484,7 @@ func TestWatchBeginsAgainAfterAMonth(t *testing.T) {
 			want  []string
 		}{
 			{ResumeTokenAge - time.Hour, []string{"beat"}},
-			{ResumeTokenAge - time.Hour, []string{"beat"}}, // of the last beat
+			{ResumeTokenAge - time.Hour, []string{"beat"}}, // the token is of the last beat
 			{ResumeTokenAge + time.Hour, []string{"restarted", "+x", "beat"}},
 			{0, []string{"beat"}},
 		} {

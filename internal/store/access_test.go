@@ -104,8 +104,8 @@ func emptyDatabase(t testing.TB) *pgxpool.Pool {
 	return pool(t, address.String())
 }
 
-// The users of docs/database.md: a migrator who is nobody else migrates, and
-// each user has the limits that are written there.
+// The users of docs/database.md: the user migrator can run the migrations, and
+// each user has the settings that are documented there.
 func TestDocumentedUsers(t *testing.T) {
 	t.Parallel()
 	admin := emptyDatabase(t)
@@ -260,7 +260,7 @@ func TestDataAPISeesNothing(t *testing.T) {
 		t.Errorf("privileges (-before +after tables, functions and partitions were added):\n%s", diff)
 	}
 
-	// An administrator opens public again, as a recipe on the web says: goose's table stays empty and closed.
+	// An administrator opens public again, as a recipe on the web says: goose's table looks empty, and stays closed.
 	execute(t, admin, "GRANT ALL ON ALL TABLES IN SCHEMA public TO anon, authenticated")
 	for _, role := range []string{"anon", "authenticated"} {
 		err := pgx.BeginFunc(t.Context(), admin, func(tx pgx.Tx) error {

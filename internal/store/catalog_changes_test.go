@@ -19,8 +19,8 @@ import (
 )
 
 // next returns the next n changes behind a position, page by page. It waits
-// for them, because a change is held back while any transaction of the server
-// is older, also one of another test.
+// for them, because a change is held back while any older transaction of the
+// server is open, also a transaction of another test.
 func next(t testing.TB, catalog *store.Catalog, after domain.Position, n, page int) []domain.Change {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -22,7 +22,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// catalogModel says what deliveries have to do to the catalog.
+// catalogModel has the expected effect of deliveries on the catalog.
 type catalogModel struct {
 	rows map[uuid.UUID]domain.Video // the newest version of each video that came
 	seen map[seenEvent]bool         // the inbox
@@ -113,8 +113,8 @@ func TestCatalogBehavesLikeItsModel(t *testing.T) {
 }
 
 // newCatalogMachine makes a database with two faults, each in force while it
-// has a row in video_catalog_read.fault: crash lets every transaction that has taken
-// an event fail at its commit; slow holds it up at every row that it writes.
+// has a row in video_catalog_read.fault: crash makes every transaction that takes a new
+// event fail at its commit; slow delays every row that a transaction inserts.
 func newCatalogMachine(t *testing.T) *catalogMachine {
 	t.Helper()
 	pool := storetest.Pool(t, modelProjectors+1)
@@ -289,9 +289,9 @@ func (m *catalogMachine) deliverInTurn(t *rapid.T) {
 	m.project(t, drawConsumer(t), batch)
 }
 
-// deliverTogether lets projectors work at the same time. Each event is new to one of
-// them, as if they worked one after the other in some order, and no reader sees a row go
-// back. The other outcomes may be of a row that was just written.
+// deliverTogether lets projectors work at the same time. The duplicates are as if they
+// worked one after the other in some order, and no reader sees the version of a row sink.
+// Other outcomes are not compared: they may be about a row that was just written.
 func (m *catalogMachine) deliverTogether(t *rapid.T) {
 	projectors := rapid.IntRange(2, modelProjectors).Draw(t, "projectors")
 	consumers, batches := make([]string, projectors), make([][]domain.VideoEvent, projectors)
@@ -358,7 +358,7 @@ func (m *catalogMachine) watch(t *rapid.T, done <-chan struct{}) error {
 		select {
 		case <-done:
 			return nil
-		case <-time.After(time.Millisecond / 2): // it takes time from the projectors
+		case <-time.After(time.Millisecond / 2): // leaves time for the projectors
 		}
 	}
 }

@@ -45,7 +45,7 @@ func titles[E any](entries []E, title func(E) string) []string {
 	return names
 }
 
-// name tells an entry from all others.
+// name returns a text that no other entry has.
 func name(e domain.Entry) string { return e.Title + " " + e.VideoID.String() }
 
 // The pages have all entries, each once and in order, with any size of a page and
@@ -126,7 +126,7 @@ func TestListEntriesPagesThrough(t *testing.T) {
 	}
 }
 
-// pages reads a list to its end, and calls between behind each page.
+// pages reads a list to its end, and calls between after each page.
 func pages(t *testing.T, catalog *store.Catalog, query domain.EntryQuery, between func(page []domain.Entry)) {
 	t.Helper()
 	for {
@@ -246,7 +246,7 @@ func TestSearchPrefersTitles(t *testing.T) {
 	}
 }
 
-// Words are searched for as one types them into a search engine.
+// A query has the syntax of web search engines: phrases, or, and a hyphen for not.
 func TestSearchUnderstandsTheWordsOfAWebSearch(t *testing.T) {
 	t.Parallel()
 	hidden := entry(t, "Seven Samurai (director's cut)", "samurai")

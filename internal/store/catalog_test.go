@@ -148,8 +148,8 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 	}
 }
 
-// An event that PostgreSQL cannot store makes its whole batch fail. The other
-// events are applied without it.
+// An event that PostgreSQL cannot store makes its whole batch fail. Without
+// it, the other events are applied.
 func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -288,7 +288,7 @@ func TestProjectionKeepsAnyText(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.Video.VideoDetails = details // also what a video may not have any more
+		e.Video.VideoDetails = details // also values that today's rules refuse
 		batch = append(batch, *e)
 	}
 	add(domain.VideoDetails{Title: "all", Tags: odd})
@@ -298,7 +298,7 @@ func TestProjectionKeepsAnyText(t *testing.T) {
 		add(domain.VideoDetails{Title: "_" + text, Description: text, LanguageCode: text, Tags: []string{text}})
 		add(domain.VideoDetails{Title: "_" + text, Tags: []string{text, text}})
 	}
-	for i := range batch { // so that the words for the search are made of it too
+	for i := range batch { // so that the words for the search are made of the text, too
 		batch[i].Video.State, batch[i].Video.PublishTime = domain.VideoStatePublished, epoch
 	}
 	project(t, catalog, "catalog", batch...)
@@ -351,7 +351,7 @@ func checkClosed(t testing.TB, changed <-chan struct{}, want bool, cause string)
 	}
 }
 
-// Whoever waits for a change is woken by one, and by nothing else.
+// The channel of Changed is closed by a change, and by nothing else.
 func TestChangedIsClosedByChanges(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -395,7 +395,7 @@ func TestChangedIsClosedByChanges(t *testing.T) {
 	}
 }
 
-// The change can be read by whoever was woken by it.
+// When the channel of Changed is closed, the change can be read.
 func TestChangedIsClosedAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 4))
@@ -413,7 +413,7 @@ func TestChangedIsClosedAfterTheCommit(t *testing.T) {
 	}
 }
 
-// receivedAt pretends that the inbox got an event at some time.
+// receivedAt projects an event of one time, and makes the inbox have received it at another time.
 func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args ...any), consumerName string, happened, received time.Time) domain.VideoEvent {
 	t.Helper()
 	e := *created(t, "Ran")
@@ -427,7 +427,7 @@ func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args
 }
 
 // PruneInbox deletes ids of one consumer that are old by both clocks, the
-// producer's and its own: a bounded number at a time, the oldest first. A duplicate
+// producer's and the database's: a bounded number at a time, the oldest first. A duplicate
 // of such an event is recognized by its version.
 func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 	t.Parallel()
@@ -440,7 +440,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 		}
 	}
 	const olderThan = 24 * time.Hour
-	var now time.Time // by the clock that decides
+	var now time.Time // by the database's clock
 	if err := pool.QueryRow(t.Context(), "SELECT now()").Scan(&now); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// moveTo makes a side look as in another history of its database, as a promoted
-// standby or a restore would.
+// moveTo gives a side the identity of another database, as the promotion of a
+// standby or a restore does.
 func moveTo(t testing.TB, pool *pgxpool.Pool, schema, identity string) {
 	t.Helper()
 	if _, err := pool.Exec(t.Context(), "CREATE OR REPLACE FUNCTION "+schema+".database_identity() RETURNS text LANGUAGE sql AS $$ SELECT '"+identity+"' $$"); err != nil {

@@ -33,7 +33,7 @@ func change(t testing.TB, videos *store.Videos, id uuid.UUID, decide domain.Vide
 	return v
 }
 
-// deletedVideo makes a video with five events that ends deleted, by a request.
+// deletedVideo creates a video with a request id, changes it, and deletes it. It has five events.
 func deletedVideo(t testing.TB, videos *store.Videos, title string) uuid.UUID {
 	t.Helper()
 	e := created(t, title)
@@ -178,7 +178,7 @@ func TestFailedPurgeErasesNothing(t *testing.T) {
 	}
 }
 
-// claim takes the lane that has work.
+// claim claims the events of a lane that has work.
 func claim(t testing.TB, events *store.Outbox) outbox.Claim {
 	t.Helper()
 	claim, err := events.ClaimEvents(t.Context(), outbox.AnyLane, 100, 1<<20, time.Minute)
@@ -244,7 +244,7 @@ func TestPurgeAmongPublishers(t *testing.T) {
 					}
 					return refuse
 				})
-				for i := range s.Refused { // a publisher parks only what it has tried alone
+				for i := range s.Refused { // a publisher parks an aggregate only after a retry
 					if s.Refused[i].Attempts > 1 && random.IntN(2) == 0 {
 						s.Refused[i].RetryIn = 0 // park it
 					}
@@ -368,14 +368,14 @@ func TestEraserNeedsAPurge(t *testing.T) {
 }
 
 // Old tombstones of purged videos are deleted on both sides, a few at a time. The tombstone of a
-// video stays if it was only deleted, was purged lately, or still has events to erase. A
-// comparison of the two sides finds no difference, whichever side was first.
+// video stays if it was only deleted, was purged lately, or still has events to erase. In
+// the end both sides have the same videos.
 func TestTombstonesArePruned(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 3)
 	commands, queries := userPool(t, pool, videoRole), userPool(t, pool, catalogRole)
 	videos, events, catalog := store.NewVideos(commands, nil), store.NewOutbox(commands), store.NewCatalog(queries)
-	ids := make([]uuid.UUID, 6) // the first is deleted and no more, the last is purged lately
+	ids := make([]uuid.UUID, 6) // the first is only deleted, the last is purged lately
 	for i := range ids {
 		ids[i] = deletedVideo(t, videos, marker)
 		if i > 0 {

@@ -9,7 +9,7 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Row is an event as a row of a projection, and a row of a test.
+// Row is an event, or a row of a projection, in a test.
 type Row struct {
 	Aggregate, Event uuid.UUID
 	Version          int64

@@ -14,8 +14,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// The events of a batch are applied in the order of their aggregates, the newest of each, and
-// the outcomes belong to them. If one fails, none counts.
+// Of a batch, the newest event of each aggregate is written, in the order of the aggregates. Each
+// event has its outcome. If a write fails, no event of the batch counts.
 func TestProjectRows(t *testing.T) {
 	t.Parallel()
 	inbox := store.NewInbox(storetest.Pool(t, 2))

@@ -77,7 +77,7 @@ func (l *letters) append(to storetest.DB, names string) (id uuid.UUID) {
 
 const hour = time.Hour
 
-// claim makes a claim of at most batch events.
+// claim claims at most batch pending events.
 func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
 	claim, err := l.ClaimEvents(l.t.Context(), outbox.AnyLane, batch, 1<<20, lease)
@@ -87,8 +87,8 @@ func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	return claim
 }
 
-// claimNames makes a claim, which must return the events that are named. A deferred event
-// has the attempts behind it, a blocked one an exclamation mark.
+// claimNames makes a claim, which must return the events that are named. The name of a deferred
+// event ends with its attempts, the name of a blocked event with an exclamation mark.
 func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	l.t.Helper()
 	claim := l.claim(batch, hour)
@@ -127,8 +127,8 @@ func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settleme
 	return settlement(claim, func(e outbox.Claimed) bool { return slices.Contains(strings.Fields(refused), nameOf(e)) })
 }
 
-// settlement returns the settlement of a claim. It calls refuse, which is the broker, with
-// each event that is sent.
+// settlement returns the settlement of a claim. It calls refuse, which stands for the broker,
+// with each event that is sent.
 func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
 	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Resumed: make(map[envelope.Aggregate]int64)}
 	stopped := make(map[envelope.Aggregate]bool)
@@ -191,5 +191,5 @@ func (l *letters) begin() pgx.Tx {
 	return tx
 }
 
-// operator is the entry of what an operator does.
+// operator is the audit entry of an operator's action.
 var operator = admin.Entry{Actor: admin.Actor{Name: "ann@desk", Via: "command"}, Action: "test", Filter: []byte("{}"), Reason: "test"}

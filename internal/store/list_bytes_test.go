@@ -20,7 +20,7 @@ func TestPagesEndByBytes(t *testing.T) {
 	const items = 24
 	pool := storetest.Pool(t, 1)
 	for _, sql := range []string{
-		// Every third is empty, every third has 200,000 bytes that compress to nothing, and every third 80,000 that do not.
+		// By turns the description is empty, has 200,000 bytes that compress well, or has 80,000 that do not.
 		`INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time)
 		SELECT gen_random_uuid(), 'ran', CASE n % 3 WHEN 1 THEN repeat('七', 66667) WHEN 2 THEN (SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 2500) i) ELSE '' END,
 			0, 0, '', ARRAY['war'], 'published', 1, now() - n * interval '1 s', now(), now() - n * interval '1 s' FROM generate_series(1, 24) n`,

@@ -21,7 +21,7 @@ func TestLeaseKeepsOthersOut(t *testing.T) {
 	l.claimNames(10, "")
 	l.settle(second, "")
 	l.claimNames(10, "")
-	l.endLeases() // the publisher of the first one has died
+	l.endLeases() // the publisher of the first claim has died
 	l.settle(l.claimNames(10, "a1 b1 a2"), "")
 	if held, err := l.SettleClaim(t.Context(), l.settlement(first, "")); held || err != nil || l.left() != 0 {
 		t.Errorf("SettleClaim() of the dead publisher = %t, %v, with %d events left, want false, nil, none", held, err, l.left())
@@ -107,7 +107,7 @@ func TestLateCommitIsNotLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.settle(l.claimNames(10, "a1"), "")
-			for deadline := time.Now().Add(20 * time.Second); floor() <= seq; pass() { // other tests hold it up
+			for deadline := time.Now().Add(20 * time.Second); floor() <= seq; pass() { // open transactions of other tests hold the floor back
 				if time.Now().After(deadline) {
 					t.Fatalf("the floor is %d, want it above %d once the late transaction has ended", floor(), seq)
 				}

@@ -15,8 +15,8 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// world is an outbox with writers, publishers, operators and a broker, all of which do one step
-// at a time, and what the promises need to be checked.
+// world is an outbox with writers, publishers, operators and a broker. They take one step at a
+// time. The fields have the data that the checks of the promises need.
 type world struct {
 	*letters
 	writers   map[int]pgx.Tx           // open transactions, by writer
@@ -57,7 +57,7 @@ func TestOutboxKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// pick draws one of some values. Without any, the step is not possible now.
+// pick draws one of some values. Without a value, it skips the step.
 func pick[V any](t *rapid.T, from []V) V {
 	if len(from) == 0 {
 		t.Skip("there is none")

@@ -47,8 +47,8 @@ func listWhole(t *testing.T, inbox *store.Inbox, consumer string) ([]admin.Quara
 	return found, nil
 }
 
-// A message that comes again, also at the same time, is set aside once per
-// consumer; what was stored first stays.
+// A message that comes again, also at the same time, is quarantined once per
+// consumer: the first stored row stays.
 func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)

@@ -123,7 +123,7 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 }
 
 // checkAudit checks that a side has want entries, and that its role can neither change them,
-// nor hide who wrote them, nor delete entries of the last days.
+// nor hide who wrote them, nor delete entries of the last 30 days.
 func checkAudit(t *testing.T, side interface {
 	PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
 }, pool *pgxpool.Pool, table string, want int,
@@ -172,8 +172,8 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"video_catalog_rw video_catalog.outbox_skipped":             "INSERT SELECT",
 		"video_catalog_rw video_catalog.outbox_blocked":             "DELETE INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.outbox_lanes":               "SELECT UPDATE",
-		"video_catalog_rw video_catalog.known_database":             "SELECT", // and UPDATE of what is known
-		"video_catalog_rw video_catalog.audit":                      "SELECT", // and INSERT, except of what PostgreSQL knows
+		"video_catalog_rw video_catalog.known_database":             "SELECT", // and UPDATE of identity and updated_at
+		"video_catalog_rw video_catalog.audit":                      "SELECT", // and INSERT, except of the columns that PostgreSQL fills
 		"video_catalog_read_rw video_catalog_read.audit":            "SELECT", // the same
 		"video_catalog_rw video_catalog_migrations":                 "SELECT",
 		"video_catalog_read_rw video_catalog_migrations":            "SELECT",

@@ -84,8 +84,8 @@ func TestSearchForNoLetters(t *testing.T) {
 	}
 }
 
-// anyText draws a text of some scripts, and of what means something to
-// PostgreSQL or to us.
+// anyText draws a text of several scripts, and of characters with a meaning in
+// PostgreSQL or in our queries.
 func anyText(most int) *rapid.Generator[string] {
 	runes := rapid.OneOf(
 		rapid.RuneFrom([]rune("aA bB'é\u0301ßıİﬁ½ﷺ㌀ −-\"\\:*&|!()<>~^%$\n\tor")),
@@ -95,7 +95,7 @@ func anyText(most int) *rapid.Generator[string] {
 	return rapid.Map(rapid.StringOfN(runes, 0, most, -1), func(s string) string { return strings.ReplaceAll(s, "\x00", "") })
 }
 
-// PostgreSQL refuses no text of an entry, and no query.
+// PostgreSQL accepts every text of an entry, and every query.
 func TestSearchTakesAnyText(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))

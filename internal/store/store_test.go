@@ -41,7 +41,7 @@ func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 	return n
 }
 
-// kindOf returns the kind of a domain error, 0 of any other.
+// kindOf returns the kind of a domain error, or 0 for any other error.
 func kindOf(err error) problem.Kind {
 	if domainErr, ok := errors.AsType[*problem.Error](err); ok {
 		return domainErr.Kind

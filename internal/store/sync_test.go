@@ -145,7 +145,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := videos.ChangeVideo(ctx, e.Video.ID, domain.PublishVideo(domain.AnyVersion, stamp(t)))
 			return err
 		},
-		"Videos.Base": nothing, "Videos.Committed": nothing, "Videos.Decide": nothing, // of transactions of others
+		"Videos.Base": nothing, "Videos.Committed": nothing, "Videos.Decide": nothing, // they run in transactions of others
 		"Videos.Lock": func(ctx context.Context) error {
 			pool, _ := videos.Base()
 			return store.InTx(ctx, pool, "test", func(ctx context.Context, tx store.Tx) error {

@@ -335,7 +335,7 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 	if errs := storetest.Errors(t, pool); len(errs) > 0 {
 		t.Errorf("log of the server: %q, want no error", errs)
 	}
-	// Its age is by the clock of the database: the video was made at epoch.
+	// The age of a request is by the clock of the database: the video was made at epoch.
 	if n, err := store.NewOutbox(pool).PruneRequests(t.Context(), time.Hour, 10); n != 0 || err != nil {
 		t.Errorf("PruneRequests() of an hour = %d, %v, want 0, nil", n, err)
 	}
@@ -381,7 +381,7 @@ func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 	}
 }
 
-// A list is seen whole, each video once, page by page, whatever is written in between.
+// The pages of a list have each video once, whatever is written in between.
 func TestListVideosPagesThrough(t *testing.T) {
 	t.Parallel()
 	for _, oldestFirst := range []bool{false, true} {

@@ -63,7 +63,7 @@ func TestLogSpeaksCloudLogging(t *testing.T) {
 	}
 }
 
-// A place in the code writes 20 lines at once, and two per second; another place has its own.
+// A place in the code writes 20 lines at once, and then two per second. Another place has its own limit.
 func TestRepetitiveLinesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -24,7 +24,7 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-// A client that makes net/http log its connections cannot fill the log.
+// A client whose connections make net/http log errors cannot fill the log.
 func TestConnectionErrorsAreLimited(t *testing.T) {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

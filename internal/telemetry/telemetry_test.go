@@ -65,7 +65,7 @@ func TestVariablesTurnExportOn(t *testing.T) {
 	}
 }
 
-// Prometheus reads names with units, exemplars of sampled traces, and the runtime.
+// Prometheus reads names with units, exemplars of sampled traces, and metrics of the runtime.
 func TestPrometheusReadsMetrics(t *testing.T) {
 	tel, err := telemetry.Start(t.Context(), telemetry.Config{Service: "test", Version: "1", Prometheus: true}, discard)
 	if err != nil {

@@ -30,13 +30,13 @@ import (
 // patience is how long a step may take on a machine that is busy.
 const patience = 2 * time.Minute
 
-// program is this test binary under another path, such as go run uses.
-// With isDev in its environment it is cmd/dev of the service in the folder service.
+// program is a copy of this test binary, at a path such as go run uses. With isDev in its
+// environment it runs cmd/dev of the service in the folder service.
 var program, service string
 
 const isDev = "DEV_TEST_IS_DEV"
 
-// server is the server of the service. With NOT_READY in its environment it never becomes ready.
+// server is the source of the service's server. With NOT_READY in its environment the server never becomes ready.
 const server = `package main
 
 import (
@@ -126,8 +126,8 @@ func (s *session) text() string {
 	return s.screen.String()
 }
 
-// start starts cmd/dev on a free port, with nothing in the environment that
-// would make it use what runs here already.
+// start starts cmd/dev on a free port. It removes settings from the environment, so
+// that cmd/dev uses no database or Pub/Sub that already runs here.
 func start(t *testing.T, environ []string, args ...string) *session {
 	t.Helper()
 	return startCommand(t, environ, exec.Command(program, args...))
@@ -154,7 +154,7 @@ func startCommand(t *testing.T, environ []string, cmd *exec.Cmd) *session {
 	return s
 }
 
-// await waits until the screen says something.
+// await waits until text is on the screen.
 func (s *session) await(t *testing.T, text string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -173,7 +173,7 @@ func (s *session) await(t *testing.T, text string) {
 	}
 }
 
-// end waits until it has ended and returns its exit code.
+// end waits until cmd/dev has ended, and returns its exit code.
 func (s *session) end(t *testing.T) int {
 	t.Helper()
 	select {
@@ -184,7 +184,7 @@ func (s *session) end(t *testing.T) int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// field returns what a regular expression's group matches on the screen.
+// field returns the text on the screen that the group of a regular expression matches.
 func (s *session) field(t *testing.T, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(s.text())
@@ -199,7 +199,7 @@ func (s *session) addr(t *testing.T) string {
 	return "localhost:" + s.field(t, `http://localhost:(\d+)/`)
 }
 
-// families is the running processes, by their parent.
+// families returns the running processes by parent.
 func families(t *testing.T) map[int][]int {
 	t.Helper()
 	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=,stat=").Output()
@@ -213,7 +213,7 @@ func families(t *testing.T) map[int][]int {
 		if _, err := fmt.Sscan(line, &pid, &parent, &state); err != nil {
 			t.Fatalf("ps: %q: %v", line, err)
 		}
-		if !strings.HasPrefix(state, "Z") { // ended; whether its parent has noticed does not matter
+		if !strings.HasPrefix(state, "Z") { // Z: it has ended, but its parent has not noticed yet
 			children[parent] = append(children[parent], pid)
 		}
 	}
@@ -229,7 +229,7 @@ func (s *session) descendants(t *testing.T) []int {
 		all = append(all, children[next[0]]...)
 		next = append(next, children[next[0]]...)
 	}
-	if len(all) < 3 { // the server, PostgreSQL, and some of its own
+	if len(all) < 3 { // the server, PostgreSQL, and its children
 		t.Errorf("descendants of cmd/dev: %v, want the server and PostgreSQL with its children", all)
 	}
 	return all
@@ -297,7 +297,7 @@ func (s *session) exec(t *testing.T, sql string) error {
 }
 
 // The life of one state folder: everything starts and responds, and data stays until
-// --fresh. However it ends, nothing is left running.
+// --fresh. However cmd/dev ends, nothing is left running.
 func TestStack(t *testing.T) {
 	t.Parallel()
 	state := stateDir(t)
@@ -385,7 +385,7 @@ func TestStack(t *testing.T) {
 		}
 	})
 
-	if runtime.GOOS == "linux" { // elsewhere nothing ends the children of who is killed
+	if runtime.GOOS == "linux" { // elsewhere nothing ends the children of a killed process
 		t.Run("killed", func(t *testing.T) {
 			s := start(t, nil, "--state", state)
 			s.await(t, "Ctrl-C stops everything")
@@ -417,7 +417,7 @@ func TestStack(t *testing.T) {
 	})
 }
 
-// A service that cannot start prints one sentence with its remedy, and exits with code 1.
+// If cmd/dev cannot start, it prints one sentence with the remedy, and exits with code 1.
 func TestStartError(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", ":0")
@@ -472,7 +472,7 @@ func TestStartError(t *testing.T) {
 	}
 }
 
-// The server and Pub/Sub listen on the loopback interface only, unless there are names for other machines.
+// Without --allowed-hosts, the server and Pub/Sub listen on the loopback interface only.
 func TestAllowedHosts(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -572,8 +572,8 @@ func TestAwaitReady(t *testing.T) {
 	}
 }
 
-// The file gets all of the server's output, the screen only what is worth
-// knowing: one short line each, and not the same again and again.
+// The file gets all of the server's output. The screen gets one short line for
+// each warning and error, but not for one that repeats within seconds.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	var shown bytes.Buffer

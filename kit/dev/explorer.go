@@ -12,7 +12,7 @@ import (
 	swaggerui "github.com/swaggo/files/v2"
 )
 
-// initializer replaces the one of Swagger UI, which loads an example.
+// initializer replaces Swagger UI's swagger-initializer.js, which loads an example.
 const initializer = `window.onload = () => SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true});`
 
 // explore serves the explorer at a port of its own, on the loopback interface, until stop.
@@ -28,8 +28,8 @@ func (s *Stack) explore(ctx context.Context) error {
 	return nil
 }
 
-// explorer is a page with all methods of the API, Swagger UI. All other paths lead to the server at addr, so that
-// the calls of the page have its origin.
+// explorer serves Swagger UI, a page with all methods of the API. All other paths lead to the server at addr, so that
+// the page calls its own origin.
 func explorer(addr string) http.Handler {
 	server := &url.URL{Scheme: "http", Host: addr}
 	mux := http.NewServeMux()

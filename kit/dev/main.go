@@ -244,7 +244,7 @@ func listen() (interrupts interrupts, release func()) {
 var builtByGoRun = regexp.MustCompile(`/go-build\d+/b001/exe/|/[0-9a-f]{64}-d/`)
 
 // startedByGo reports whether our parent is go run. A SIGTERM to go run ends only go run, although it is meant for
-// us, so listen watches for that.
+// us, so listen watches our parent.
 func startedByGo() bool {
 	program, err := os.Executable()
 	return err == nil && builtByGoRun.MatchString(program)

@@ -18,7 +18,7 @@ import (
 )
 
 // command prepares a program in its own process group. When ctx ends, that group gets the signal end, and after
-// patience it is killed. Ctrl-C does not reach the program; on Linux it dies with us. The caller must start it from
+// patience the program is killed. Ctrl-C does not reach the program; on Linux it dies with us. The caller must start it from
 // a locked thread.
 func command(ctx context.Context, end syscall.Signal, patience time.Duration, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // go, or a program that we have built
@@ -182,7 +182,7 @@ const repeatAfter = 10 * time.Second
 type logFile struct {
 	file   *os.File
 	screen *screen
-	rest   []byte               // the last line, without its end
+	rest   []byte               // the last line, not complete yet
 	shown  map[string]time.Time // when a message was last shown
 }
 

@@ -63,7 +63,7 @@ func width(file *os.File) int {
 	return int(size.Col)
 }
 
-// columns returns the longest length of a line.
+// columns returns the maximum length of a line.
 func (s *screen) columns() int {
 	if s.terminal == nil {
 		return 160

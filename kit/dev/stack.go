@@ -45,7 +45,7 @@ type Stack struct {
 	config Config
 	screen *screen
 	killed context.Context         //nolint:containedctx // when it ends, stop kills the programs
-	end    context.CancelCauseFunc // ends what start returns
+	end    context.CancelCauseFunc // ends the context that start returns
 
 	held     net.Listener // reserves the port until the server takes it
 	addr     string       // the server's address, on the loopback interface

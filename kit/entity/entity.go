@@ -30,7 +30,7 @@ type entity struct {
 	Timers      []stateTimer `yaml:"timers,omitempty"`
 	Reactions   []reaction   `yaml:"reactions,omitempty"`
 	// EventPerCommand gives the second command that leads to a state an event of its own. Entities that were made before
-	// it existed keep their events.
+	// this field existed keep their events.
 	EventPerCommand bool `yaml:"event_per_command,omitempty"`
 	// LastNumber is the highest number that a field has ever had. So the number of a removed
 	// field is not used again: events have it.
@@ -99,7 +99,7 @@ const folder = "internal/entities"
 
 func pathOf(name string) string { return filepath.Join(folder, name+".yaml") }
 
-// load reads a description, and the descriptions to which it reacts.
+// load reads and checks a description. It also reads the descriptions of the entities to which this one reacts.
 func load(path string) (entity, error) {
 	e, err := decode(path)
 	if err != nil {
@@ -283,8 +283,8 @@ func (e entity) checkTimers() (errs []error) {
 // errNoReactions is the error of a timer or a reaction that nothing would run.
 var errNoReactions = errors.New("timers and reactions need the option reactions: make the service with --with reactions, or copy options/reactions from the template and list it in cmd/server/parts.go")
 
-// nested are the messages and enums in the message of the events. protoc-gen-go makes a type of each, and
-// of each event by the name of its field.
+// nested are the messages and enums in the message of the events. protoc-gen-go makes a Go type of each, and one
+// of the field of each event: their names must differ.
 func (e entity) nested() []string {
 	nested := []string{"Snapshot", "State"}
 	for _, f := range slices.Concat(e.Enums(), e.Messages()) {

@@ -178,7 +178,7 @@ func TestMistakesAreToldTogether(t *testing.T) {
 	}
 }
 
-// Names that the service has are refused, with the place: of a package, a file, a table or a query.
+// Names of packages, files, tables and queries that the service has are refused. The error names the place.
 func TestNamesThatExistAreRefused(t *testing.T) {
 	t.Chdir(root)
 	for _, c := range []struct {
@@ -247,7 +247,7 @@ func TestImportsAreSorted(t *testing.T) {
 	}
 }
 
-// A command of several words has an exception: the API linter takes only the first word for the name.
+// A command of several words turns off a rule of the API linter, which takes only the first word for the name.
 func TestCommandsOfSeveralWords(t *testing.T) {
 	t.Chdir(root)
 	e, err := described(t, "turnip", "--fields=title:string", "--transitions=draft→paid:mark_paid paid→sent:send")
@@ -260,7 +260,7 @@ func TestCommandsOfSeveralWords(t *testing.T) {
 	}
 }
 
-// Two commands to one state have an event each. Entities that were made before keep one for both.
+// Two commands to one state have an event each. Entities without EventPerCommand have one for both.
 func TestEventsDifferByCommand(t *testing.T) {
 	service(t)
 	e, err := described(t, "plan", "--fields=title:string", "--transitions=trial→active:activate active→paused:pause paused→active:resume trial→paused:pause")
@@ -276,7 +276,7 @@ func TestEventsDifferByCommand(t *testing.T) {
 	}
 }
 
-// A file of an entity is beside one that the service has, and stays there.
+// If the service has a file of the same name, the file of an entity gets another name, and keeps it.
 func TestFilesBesideOthers(t *testing.T) {
 	service(t)
 	const other = "internal/domain/parcel.go"
@@ -298,8 +298,8 @@ func TestFilesBesideOthers(t *testing.T) {
 	}
 }
 
-// A file of messages gives the fields with their types, comments and rules, and without
-// those that every entity has.
+// readProto returns the fields of a message with their types, comments and rules, without
+// the fields that every entity has.
 func TestReadProto(t *testing.T) {
 	t.Chdir(root)
 	got, err := readProto(t.Context(), "kit/entity/testdata/purchase_order.proto", "purchase_order")
@@ -404,7 +404,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// A field without a comment has one that says what its name says.
+// A field without a comment gets one that is made of its name.
 func TestComments(t *testing.T) {
 	for _, c := range []struct {
 		field      field

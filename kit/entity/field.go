@@ -155,7 +155,7 @@ func (f field) ProtoGo() string { return protoCamel(f.Name) }
 // Row is the name in the Go code of sqlc.
 func (f field) Row() string { return sqlCamel(f.Column()) }
 
-// Var is the name of a variable.
+// Var is the name of a variable with the value as JSON.
 func (f field) Var() string { return lowerCamel(f.Name) + "JSON" }
 
 // isNested reports whether the field has an enum or a message of its own.
@@ -175,7 +175,7 @@ func (f field) Proto() string { return protoCamel(f.typeName()) }
 // DomainType is typeName in the domain.
 func (f field) DomainType() string { return camel(f.entity + "_" + f.typeName()) }
 
-// MapName begins the names of the functions that convert an enum or a message.
+// MapName begins the names of the maps and functions that convert an enum or a message.
 func (f field) MapName() string { return unexported(f.entity + "_" + f.Name) }
 
 // Column is the name of the column.

@@ -3,9 +3,9 @@
 //
 //	go run ./cmd/entity add order --fields 'customer_id:uuid! total_cents:int64' --transitions 'draft→placed:place'
 //
-// In hand-written files it only adds lines to lists: the registrations and, with the option replay, the aggregates. The
-// description stays in internal/entities. Run the command again to add to it: it adds a migration, writes the files
-// again, and merges into the files that you have edited.
+// In hand-written files it only adds lines to lists: the registrations and, with the options replay and repair, the aggregates
+// and the projections. The description stays in internal/entities. Run the command again to add to it: it adds a
+// migration, writes the files again, and merges into the files that you have edited.
 package entity
 
 import (
@@ -229,7 +229,7 @@ func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	return before.grow(next, nextMigration())
 }
 
-// setRefs gives a filter to the fields with some names.
+// setRefs gives a filter to the fields with these names.
 func setRefs(fields []field, names []string) error {
 	for _, name := range names {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.Name == name && f.Type == typeUUID })

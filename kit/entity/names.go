@@ -38,14 +38,14 @@ func checkWord(word string) error {
 	return nil
 }
 
-// folders have a meaning to the go command (https://pkg.go.dev/cmd/go), or packages that every
-// contract imports.
+// folders have a meaning to the go command (https://pkg.go.dev/cmd/go), or contain packages that
+// every contract imports.
 var folders = []string{"vendor", "internal", "testdata", "google", "buf"}
 
 // methods are names that protoc-gen-go changes, because messages have methods of these names.
 var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
 
-// machinery are tables, fields of each event, and names of Go that are beside the names of an entity.
+// machinery are names of tables, of fields of each event, and of Go identifiers in the packages of an entity.
 var machinery = strings.Fields(`audit inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
 	stamp time`)
 
@@ -164,8 +164,8 @@ func (e entity) checkIn(pattern, own, made string, named *regexp.Regexp, name fu
 // standardVerbs begin the names of methods for which the API linter has rules of their own.
 var standardVerbs = strings.Fields("get list create update set delete undelete purge search")
 
-// checkLint returns an error for each new command with which the API linter would take a method for a
-// standard one. A command that was there before stays: its owner may have switched off a rule.
+// checkLint returns an error for each new command whose method the API linter would take for a standard
+// one. A command that was there before stays: its owner may have switched off the rule.
 func (e entity) checkLint(before entity) error {
 	var errs []error
 	for _, t := range e.Transitions {

@@ -14,7 +14,7 @@ import (
 // reaction describes how an entity reacts to events of another entity, or of its own type.
 type reaction struct {
 	To       string `yaml:"to"`       // whose events
-	Consumer string `yaml:"consumer"` // its name is on the subscription
+	Consumer string `yaml:"consumer"` // its name ends the name of the subscription
 	Rules    []rule `yaml:"rules"`
 
 	Entity *entity `yaml:"-"` // that reacts
@@ -242,7 +242,7 @@ func (r *reaction) checkLoop() error {
 	if err != nil {
 		return err
 	}
-	leads := make(map[string][]string) // from the name of an event to those that it causes
+	leads := make(map[string][]string) // from the name of an event to the names of the events that it causes
 	add := func(r *reaction) {
 		for _, rule := range r.Rules {
 			leads[rule.On().Go] = append(leads[rule.On().Go], rule.Run().Event)
@@ -328,7 +328,7 @@ func (e *entity) resolve(dir string) error {
 	return nil
 }
 
-// The methods below are what the templates read.
+// The templates call the methods below.
 
 // Go begins the names in Go: OrderPayment.
 func (r *reaction) Go() string { return r.Entity.Go() + r.Of.Go() }
@@ -403,8 +403,8 @@ func (r rule) field() (field, bool) {
 	return r.of.Of.Fields[i], true
 }
 
-// missing are the required fields that a new entity might not get from the event: without
-// them the entity is refused, without an error for anybody.
+// missing are the required fields that a new entity might not get from the event. If one is
+// not set, no entity is made, and nobody sees an error.
 func (r rule) missing() (all []field) {
 	if !r.Creates() {
 		return nil

@@ -77,7 +77,7 @@ func (e entity) files() []file {
 }
 
 // freePath returns the path of a Go file, or one beside it if the service has another file there:
-// events are in event_entity.go, because event.go belongs to all aggregates.
+// an entity named event is in event_entity.go, because event.go belongs to all aggregates.
 func (e entity) freePath(path string) string {
 	name, ok := strings.CutSuffix(path, ".go")
 	if !ok || path == topicFile(e.Name) {
@@ -96,7 +96,7 @@ func (e entity) freePath(path string) string {
 }
 
 // render makes the files of entities, and the files that are generated from them. If it fails, it restores
-// all files. A conflict with an edit of the owner returns an error, but the files keep the marks of it.
+// all files. A conflict with an edit of the owner returns an error, but the files keep its marks.
 func render(ctx context.Context, all []entity, stdout io.Writer) error {
 	written := new(undo)
 	if err := written.remember(generated(all)); err != nil {

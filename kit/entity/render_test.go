@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// slowMake is the environment variable with the file that tells that slow has begun to write.
+// slowMake is the environment variable with the path of a file that exists once the slow make has begun to write.
 const slowMake = "ENTITY_TEST_STARTED"
 
 // TestMain runs this program as a slow make, if a test wants that: its child writes for ten

@@ -19,7 +19,7 @@ var projectRule = regexp.MustCompile(`^[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
 
 // replica returns an entity of another service, whose root is dir, as a replica in this
 // service. It copies the contract and the samples of its events. project has the other
-// service's topic. If it is empty, the replica keeps its project, and a new replica uses ours.
+// service's topic. If project is empty, a replica keeps its project, and a new one uses ours.
 func replica(name, dir, project string) (entity, error) {
 	if project != "" && !projectRule.MatchString(project) {
 		return entity{}, fmt.Errorf("--project %q must be the id of a Google Cloud project: 6 to 30 lower-case letters, digits and hyphens", project)
@@ -76,8 +76,8 @@ func replica(name, dir, project string) (entity, error) {
 	return next, errors.Join(err, next.checkNames())
 }
 
-// ownerDir returns the folder of a service. It is a folder, or a version of a Go module, which
-// the go command downloads.
+// ownerDir returns the folder of a service. owner is a folder, or a version of a Go module,
+// which the go command downloads.
 func ownerDir(ctx context.Context, owner string) (string, error) {
 	if _, err := os.Stat(owner); err == nil || !strings.Contains(owner, "@") {
 		return owner, nil // an error comes with the first file that is read

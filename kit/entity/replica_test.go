@@ -13,8 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// owner makes the service of a replica's owner next to the working directory, and returns its
-// folder.
+// owner makes the service of a replica's owner, and returns its folder.
 func owner(t *testing.T, e entity) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -154,7 +153,7 @@ func TestReplicaGrowsLikeItsOwner(t *testing.T) {
 	}
 }
 
-// A replica that cannot be is refused.
+// Wrong arguments for a replica are refused.
 func TestReplicaIsRefused(t *testing.T) {
 	service(t)
 	dir := owner(t, parcel)

@@ -148,7 +148,7 @@ func writeFile(path string, content []byte) error {
 	return os.WriteFile(path, content, 0o644) //nolint:gosec // a source
 }
 
-// removeFile removes a file, and the folders that are empty then. It may be gone.
+// removeFile removes a file, if it exists, and the folders that are then empty.
 func removeFile(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) && err != nil {
 		return err

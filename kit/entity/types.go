@@ -16,7 +16,7 @@ var types = map[string]struct {
 	toRow, fromRow     string
 	toEvent, fromEvent string // fromEvent: %[1]s is the value, %[2]q the name of the field
 	toProto, fromProto string
-	sample             [3]string // valid values as Go, of which two neighbors differ
+	sample             [3]string // valid values as Go; any two neighbors differ
 }{
 	typeString: {
 		proto: "string", rules: "string.max_len = 200", event: "string", sql: "text", empty: "''", domain: "string",
@@ -69,7 +69,7 @@ func (f field) ProtoType() string { return f.messageType(types[f.kind()].proto) 
 // EventType is the type in the event.
 func (f field) EventType() string { return f.messageType(types[f.kind()].event) }
 
-// messageType is the type in a message. The type of a single value, or of an item of a list, is of.
+// messageType is the type in a message. of is the type of a single value, or of an item of a list.
 func (f field) messageType(of string) string {
 	switch {
 	case f.Type == typeMessages:
@@ -351,7 +351,7 @@ func (f field) Clone(x string) string {
 // isTruncated reports whether values are truncated to the precision of events.
 func (f field) isTruncated() bool { return f.Type == typeTime || f.Type == typeDuration }
 
-// Sample is the n-th of three different valid values, as Go outside of package domain.
+// Sample is the n-th of three valid values, of which neighbors differ, as Go outside of package domain.
 func (f field) Sample(n int) string {
 	t := types[f.kind()]
 	switch {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The methods below are what the templates read.
+// The templates call the methods below.
 
 // Go is the name in Go: PurchaseOrder.
 func (e entity) Go() string { return camel(e.Name) }
@@ -118,7 +118,7 @@ func (e entity) Samples(n int) (items []string) {
 	return items
 }
 
-// ProtoSamples are the same fields of the API.
+// ProtoSamples are Samples for the messages of the API.
 func (e entity) ProtoSamples(n int) (items []string) {
 	for _, f := range e.Fields {
 		items = append(items, f.ProtoGo()+": "+f.ProtoSample(n))
@@ -173,7 +173,7 @@ func (e entity) allMigrations() []int {
 	return slices.Compact(numbers)
 }
 
-// Columns are all columns, each behind a prefix: keys, and those that follow the fields.
+// Columns are all columns, each with a prefix: keys, the fields, and the columns that every entity has.
 func (e entity) Columns(prefix string, keys ...string) []string {
 	columns := slices.Clone(keys)
 	for _, f := range e.Fields {
@@ -318,8 +318,8 @@ func (e entity) Commands() (commands []Command) {
 func (e entity) eventOf(t transition) string { return e.Go() + camel(e.eventField(t)) }
 
 // eventField returns the name of the event's field in proto: the state that the transition leads
-// to. It is named after the command if it leads back to the first state or, with EventPerCommand, if an earlier
-// transition with another command leads to the same state.
+// to. The name is the command if the transition leads back to the first state or, with EventPerCommand, if an
+// earlier transition with another command leads to the same state.
 func (e entity) eventField(t transition) string {
 	first := slices.IndexFunc(e.Transitions, func(other transition) bool { return other.To == t.To })
 	if t.To == e.States()[0].Name || e.EventPerCommand && e.Transitions[first].Command != t.Command {

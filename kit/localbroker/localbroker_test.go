@@ -128,7 +128,7 @@ func TestPublished(t *testing.T) {
 }
 
 // A schema that an earlier build made gets the definition of this build as a revision, once,
-// even if it has the largest number of revisions.
+// even if it has the maximum number of revisions.
 func TestSchemaGetsARevision(t *testing.T) {
 	t.Parallel()
 	_, client := start(t, localbroker.Resources{})
@@ -166,7 +166,7 @@ func TestSchemaGetsARevision(t *testing.T) {
 	}
 }
 
-// The topic takes what its schema describes and nothing else, as in production.
+// The topic accepts only messages that fit its schema, as in production.
 func TestTopicHasSchema(t *testing.T) {
 	t.Parallel()
 	_, client := start(t, localbroker.Resources{})

@@ -88,7 +88,7 @@ func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t To
 	return &pubsubpb.SchemaSettings{Schema: name, Encoding: pubsubpb.Encoding_BINARY}, nil
 }
 
-// maxRevisions is how many revisions of a schema Pub/Sub keeps.
+// maxRevisions is the maximum number of revisions of a schema in Pub/Sub.
 const maxRevisions = 20
 
 // commitRevision adds the definition as a revision of the schema, unless the schema has it. Pub/Sub

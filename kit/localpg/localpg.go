@@ -7,8 +7,8 @@
 //   - Stop leaves no process behind. On Linux the kernel also ends the server when our process is killed. Elsewhere it
 //     keeps running, and the next Start on its folder fails with an error that names its pid.
 //   - The programs come from POSTGRES_BIN_DIR, else from PATH or the usual folders of installers, else from npm.
-//   - A folder has at most one server. Data that is damaged or of another major version is never repaired or deleted
-//     without being asked: the error says what to do.
+//   - A folder has at most one server. Data that is damaged or of another major version is never repaired, and is
+//     deleted only on request: the error says what to do.
 //   - A temporary server is in memory if there is room, runs without fsync, and is removed by Stop. The next Start
 //     removes the files of killed processes.
 //

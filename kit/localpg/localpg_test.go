@@ -81,7 +81,7 @@ func query(t *testing.T, s *Server, sql string) []string {
 	return got
 }
 
-// openDir is a temporary folder that every user may enter, unlike t.TempDir.
+// openDir returns a temporary folder that every user may enter, unlike t.TempDir.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "localpg_test")
@@ -359,7 +359,7 @@ func TestStandby(t *testing.T) {
 	if got := query(t, standby, "SELECT pg_is_in_recovery()::text"); got[0] != "true" {
 		t.Errorf("the standby is in recovery: %s, want true", got[0])
 	}
-	// A test in which one of these never comes ends by its timeout.
+	// If a condition never becomes true, the test ends by its timeout.
 	until := func(s *Server, condition string) {
 		t.Helper()
 		for query(t, s, "SELECT ("+condition+")::text")[0] != "true" {

@@ -81,7 +81,7 @@ func (a authority) sign(t *testing.T, certFile, keyFile string) {
 	}
 }
 
-// freePort is a TCP port of 127.0.0.1 that was free a moment ago. The kernel does not choose it for a program
+// freePort returns a TCP port of 127.0.0.1 that was free a moment ago. The kernel does not choose it for a program
 // that asks for any port, so no other program gets it before the server.
 func freePort(t *testing.T) string {
 	t.Helper()

@@ -71,7 +71,7 @@ func (l *linter) columnReferences(c column) {
 	}
 }
 
-// reasons has the effects on the previous build of subcommands of ALTER TABLE that need a contract.
+// reasons has the subcommands of ALTER TABLE that need a contract, with their effects on the previous build.
 var reasons = map[string]string{
 	"AT_EnableRowSecurity": "hides all rows that no policy shows",
 	"AT_ForceRowSecurity":  "hides from the owner all rows that no policy shows",

@@ -350,7 +350,7 @@ func (l *linter) index() error {
 	return nil
 }
 
-// alone reports a statement that must be alone in its migration, so that the migration can run again after a failure.
+// alone reports a CONCURRENTLY statement in a transaction or beside others. Alone, it can run again after a failure.
 func (l *linter) alone() {
 	if l.inTransaction || l.statements > 1 {
 		l.report("index", "CONCURRENTLY has no transaction: put it alone into a migration with the line -- +goose NO TRANSACTION")

@@ -226,7 +226,7 @@ func TestFirstCreationIsFree(t *testing.T) {
 	}
 }
 
-// NOT NULL needs three migrations: CHECK NOT VALID, VALIDATE, SET NOT NULL.
+// NOT NULL needs three steps: CHECK NOT VALID, then, in a later migration, VALIDATE and SET NOT NULL.
 func TestSetNotNullBehindACheck(t *testing.T) {
 	t.Parallel()
 	check := timeout + "ALTER TABLE v ADD CONSTRAINT k CHECK (c IS NOT NULL) NOT VALID;"

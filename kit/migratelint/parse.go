@@ -105,7 +105,7 @@ type (
 		} `json:"into"`
 		Maybe bool `json:"if_not_exists"`
 	}
-	create struct { // table, schema, trigger, policy, rule
+	create struct { // table, view, sequence, schema, trigger, policy, rule
 		Relation relation `json:"relation"`
 		Table    relation `json:"table"`
 		View     relation `json:"view"`

@@ -74,8 +74,8 @@ func limitMessages(doc *openapi3.T, messages protoreflect.MessageDescriptors) {
 	}
 }
 
-// namePaths names the variable behind a collection in a path as the resource
-// does: /v1/books/{book}. The generator makes the name from the plural.
+// namePaths names the variable after a collection in a path by the singular of the
+// resource: /v1/books/{book}. The generator makes the name from the plural.
 func namePaths(doc *openapi3.T, messages protoreflect.MessageDescriptors) {
 	for i := range messages.Len() {
 		resource, _ := proto.GetExtension(messages.Get(i).Options(), annotations.E_Resource).(*annotations.ResourceDescriptor)

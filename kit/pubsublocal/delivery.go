@@ -36,8 +36,8 @@ type delivery struct {
 	counted  bool // attempts counts this delivery if it fails [K12]
 }
 
-// keyQueue holds the deliveries of an ordering key, from the first one that is
-// not acknowledged. The first hi of them are outstanding: they are the run.
+// keyQueue holds the deliveries of an ordering key, from the first one that is not
+// acknowledged. The first hi are the run: leased, or acknowledged out of order.
 type keyQueue struct {
 	key     unique.Handle[string]
 	entries deque.Deque[*delivery]

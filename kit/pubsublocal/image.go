@@ -17,7 +17,7 @@ import (
 
 // image is the content of Config.File.
 type image struct {
-	Schemas       [][]byte // encoded; of each schema the oldest revision first
+	Schemas       [][]byte // encoded; the revisions of a schema are oldest first
 	Topics        []resourceImage
 	Subscriptions []resourceImage
 	Messages      map[uint64]messageImage // by id; each is stored once

@@ -112,7 +112,7 @@ func dataOf(messages []*pubsubpb.ReceivedMessage) []string {
 	return texts
 }
 
-// contentsOf returns everything that must survive a restart, by name. Messages are by id.
+// contentsOf returns everything that must survive a restart, by the name of the resource.
 func contentsOf(s *Server) map[string]any {
 	contents := map[string]any{}
 	note := func(name string, cfg proto.Message, lists ...[]*message) {

@@ -15,7 +15,7 @@ import (
 // it.
 type message struct {
 	id      uint64 // increases in the order of publishing, over the whole server
-	time    int64  // publish_time in milliseconds since 1970; never decreases with the ids of a topic
+	time    int64  // publish_time in milliseconds since 1970; never decreases from one message of a topic to the next
 	key     unique.Handle[string]
 	encoded []byte // the PubsubMessage as it is delivered
 }
@@ -39,7 +39,7 @@ type draft struct {
 	encoded []byte // without id and time, with capacity for them
 }
 
-// maxStampSize is the largest number of bytes that stamp appends.
+// maxStampSize is an upper bound of the bytes that stamp appends.
 const maxStampSize = 2 + 20 + 2 + 6 + 1 + 5 + 1
 
 // newDraft encodes a message of a publisher. It drops an id and a publish time

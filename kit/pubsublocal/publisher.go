@@ -202,7 +202,7 @@ func (s *subscription) forward(d *delivery) {
 	s.mu.Lock()
 	defer s.unlock()
 	switch {
-	case d.state != forwarding: // a seek happened meanwhile
+	case d.state != forwarding: // meanwhile a seek, the retention or a deletion removed it
 	case sent:
 		s.server.observe(s, DeadLettered, d.message)
 		s.acknowledge(d)

@@ -46,9 +46,9 @@ var (
 )
 
 // normalizeTopic checks the body of a CreateTopic, and sets defaults in place.
-// It checks neither the name nor whether the schema exists. An error is
-// INVALID_ARGUMENT, or UNIMPLEMENTED for a feature that this server does not
-// have. It names the field.
+// It checks neither the name nor whether the schema exists. An error names
+// the field: INVALID_ARGUMENT, or UNIMPLEMENTED for a feature that this server
+// does not have.
 func normalizeTopic(t *pubsubpb.Topic) error {
 	t.SatisfiesPzs = false // output only
 	return completeTopic(t, "")
@@ -75,9 +75,9 @@ func completeTopic(t *pubsubpb.Topic, schema string) error {
 }
 
 // normalizeSubscription checks the body of a CreateSubscription, and sets
-// defaults in place (D1). It checks neither names nor whether topics exist. An
-// error is INVALID_ARGUMENT, or UNIMPLEMENTED for a feature that this server
-// does not have. It names the field.
+// defaults in place (D1). The caller checks its name, its topic, and whether
+// topics exist. An error names the field: INVALID_ARGUMENT, or UNIMPLEMENTED for
+// a feature that this server does not have.
 func normalizeSubscription(s *pubsubpb.Subscription) error {
 	// These fields are output only. A request with them is not an error (C4).
 	s.Detached, s.TopicMessageRetentionDuration, s.AnalyticsHubSubscriptionInfo = false, nil, nil

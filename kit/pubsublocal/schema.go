@@ -96,8 +96,8 @@ func compileFile(definition string) (*compiledSchema, error) {
 	return &compiledSchema{root: descriptor.Messages().Get(0), types: dynamicpb.NewTypes(registry)}, nil
 }
 
-// checkTopLevel checks that a file has one top-level message and nothing else:
-// no import, enum, service or extension.
+// checkTopLevel checks that a file has one top-level message, and beside it no
+// import, enum, service or extension.
 func checkTopLevel(file *ast.FileNode) error {
 	messages := 0
 	for _, decl := range file.Decls {

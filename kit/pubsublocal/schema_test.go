@@ -82,8 +82,8 @@ func TestCompileSchemaSize(t *testing.T) {
 	}
 }
 
-// This holds for both encodings. A message is refused if it cannot be decoded,
-// has an unknown field at any depth, or lacks a required one (M14, M15, M16).
+// In both encodings, a message is refused if it cannot be decoded, has an unknown
+// field at any depth, or lacks a required field (M14, M15, M16).
 func TestSchemaValidate(t *testing.T) {
 	const proto3 = `syntax = "proto3"; package p; message M {
 		string some_text = 1; int32 number = 2; N child = 3; repeated N list = 4; map<string, N> by_name = 5; bytes raw = 6; E kind = 7;

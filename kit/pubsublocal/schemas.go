@@ -78,7 +78,7 @@ func (r *schemaRegistry) validate(settings *pubsubpb.SchemaSettings, data []byte
 	return "", status.Error(codes.InvalidArgument, "Invalid data in message: Message failed schema validation.")
 }
 
-// dump returns all revisions, of each schema the oldest first.
+// dump returns all revisions, schema by schema, oldest first.
 func (r *schemaRegistry) dump() (all []*pubsubpb.Schema) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

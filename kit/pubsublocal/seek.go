@@ -58,10 +58,10 @@ func (s *subscription) reset(messages []*message, horizon int64) {
 	}
 }
 
-// maxRetained is how many acknowledged messages a subscription retains. It limits the memory.
+// maxRetained is the maximum number of acknowledged messages that a subscription retains. It limits the memory.
 const maxRetained = 100_000
 
-// retain keeps an acknowledged message for a later seek, if the subscription is set to.
+// retain keeps an acknowledged message for a later seek, if retain_acked_messages is set.
 func (s *subscription) retain(m *message) {
 	if s.cfg.GetRetainAckedMessages() {
 		s.acked.PushBack(m)

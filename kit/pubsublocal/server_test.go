@@ -120,8 +120,8 @@ func receive(t *testing.T, client *pubsub.Client) (received <-chan string, stop 
 	}
 }
 
-// During an outage every call fails. Connections or streams break. Then
-// everything works again with the same client.
+// During an outage every call fails. After an outage, and after connections or
+// streams were cut, everything works again with the same client.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, pubsublocal.Config{})
@@ -271,8 +271,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-// A clock runs by itself. With Advance, everything that becomes due happens at
-// its own time.
+// A clock runs like the real time, and Advance adds to it.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := &pubsublocal.Clock{}

@@ -27,7 +27,7 @@ type subscription struct {
 
 	mu         sync.Mutex
 	cfg        *pubsubpb.Subscription   // the value is never changed, only replaced
-	closed     error                    // why nothing can be received any more; nil: it can
+	closed     error                    // why the subscription has ended; nil: it has not
 	backlog    deque.Deque[*delivery]   // unacknowledged messages in the order of publishing, and some that are done
 	done       int                      // number of deliveries in backlog that are done
 	lent       table[uint64, *delivery] // by lease; only the newest lease of each delivery
@@ -207,8 +207,8 @@ func (s *subscription) open(st *stream) error {
 	return nil
 }
 
-// shut removes a stream, and makes its deliveries ready again. That does not
-// count as a failure. With exactly-once delivery, their leases continue.
+// shut removes a stream, and makes its deliveries ready again. That does not count
+// as a failure. With exactly-once delivery, the leases of a StreamingPull continue.
 func (s *subscription) shut(st *stream) {
 	s.mu.Lock()
 	defer s.unlock()

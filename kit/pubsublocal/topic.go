@@ -58,7 +58,7 @@ func (t *topic) config() *pubsubpb.Topic {
 }
 
 // publish assigns ids to drafts and passes the messages to all subscriptions. It holds
-// the lock during all of it, so every subscription gets the messages in the order of
+// the lock throughout, so every subscription gets the messages in the order of
 // their ids.
 func (t *topic) publish(drafts []draft) ([]*message, error) {
 	t.mu.Lock()

@@ -12,8 +12,8 @@ import (
 	"example.com/servicekit/localpg"
 )
 
-// The server, connections that were there and new ones, and this process: all on
-// their own CPUs, and then on all of them again.
+// The server, with its old and new connections, gets CPUs of its own, and so does
+// this process. After undo, each has all CPUs again.
 func TestDivideCPUs(t *testing.T) { // alone, because it moves this process
 	s, err := localpg.Start(t.Context(), localpg.Config{})
 	if err != nil {
@@ -55,7 +55,7 @@ func TestDivideCPUs(t *testing.T) { // alone, because it moves this process
 	}
 }
 
-// cpus is where a process may run, as the kernel writes it.
+// cpus returns the CPUs on which a process may run, as the kernel writes them.
 func cpus(t *testing.T, pid int) string {
 	t.Helper()
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// cell is a measured combination.
+// cell is a measured combination. size is the payload in bytes.
 type cell struct {
 	peer, sink string
 	instances  int

@@ -276,7 +276,7 @@ func (t *times) observe(e pubsublocal.Event) {
 	}
 	var m pubsubpb.PubsubMessage
 	if proto.Unmarshal(e.Message, &m) != nil {
-		return // the ids come from the server, so they are valid
+		return // cannot happen: the server has encoded it
 	}
 	if id, err := uuid.Parse(m.GetAttributes()[envelope.AttrEventID]); err == nil {
 		t.note(t.arrived, id, now)

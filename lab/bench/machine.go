@@ -27,8 +27,8 @@ type machine struct {
 	databases  int
 }
 
-// settings are the settings of the server. Checkpoints happen only when a benchmark starts one. One during a turn
-// would add full-page images to its cost.
+// settings are the settings of the server. Checkpoints happen only when a benchmark starts one. A checkpoint during a
+// turn would add full-page images to the cost of the turn.
 var settings = map[string]string{
 	"shared_buffers": "512MB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "max_connections": "200",
 }
@@ -70,7 +70,7 @@ func startMachine(ctx context.Context) (_ *machine, err error) {
 	return m, nil
 }
 
-// stop stops the server and removes its data. It ignores errors, because an earlier one has the cause.
+// stop stops the server and removes its data. It ignores errors.
 func (m *machine) stop() {
 	if m.admin != nil {
 		_ = m.admin.Close(context.Background())
@@ -93,7 +93,7 @@ func (m *machine) database(ctx context.Context) (string, error) {
 	return m.server.DSN(name), nil
 }
 
-// drop drops a database without connections.
+// drop closes a pool, and drops its database.
 func (m *machine) drop(ctx context.Context, pool *pgxpool.Pool) error {
 	name := pool.Config().ConnConfig.Database
 	pool.Close()

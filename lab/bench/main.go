@@ -1,5 +1,5 @@
 // Command bench compares the service with its peers: on one machine, on one PostgreSQL, with the same payloads, in
-// turns. It writes a line per turn in the format of Go benchmarks. ./report makes tables and plots of them.
+// turns. It writes a line per turn in the format of Go benchmarks. ./report makes tables of the lines.
 //
 //	go run . -profile quick -out results.txt
 package main
@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("-run: %w", err)
 	}
-	commit := present(ctx) // before the results, which are in git, are overwritten
+	commit := present(ctx) // before the results are overwritten: they are in git
 	out := stdout
 	if *file != "" {
 		f, err := os.Create(*file)

@@ -41,8 +41,6 @@ func pending(insert, lane string) string {
 		SELECT ` + lane + `, event.* FROM event`
 }
 
-// published adds events as if they had been published.
-
 func (p *ours) backlog(ctx context.Context, w workload) error {
 	return p.insert(ctx, w, pending(outboxSQL, "hashtext(aggregate_id) & 7"))
 }
@@ -100,7 +98,7 @@ func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
 	return instance{run: run, close: func() error { pool.Close(); return closeBroker() }}, nil
 }
 
-// raiseFloors is a part of the maintenance of the service.
+// raiseFloors calls RaiseFloors regularly, as the service does.
 func raiseFloors(ctx context.Context, events *store.Outbox) {
 	for tick := time.NewTicker(4 * time.Second); ; {
 		select {
@@ -108,7 +106,7 @@ func raiseFloors(ctx context.Context, events *store.Outbox) {
 			tick.Stop()
 			return
 		case <-tick.C:
-			_ = events.RaiseFloors(ctx) // the next one comes soon
+			_ = events.RaiseFloors(ctx) // the next call comes soon
 		}
 	}
 }

@@ -207,7 +207,7 @@ func start(ctx context.Context, p peer, k *sink, instances int) (*running, error
 	return r, nil
 }
 
-// stop waits until the instances have stopped.
+// stop stops the instances, and returns all their errors.
 func (r *running) stop() error {
 	r.cancel()
 	r.wg.Wait()

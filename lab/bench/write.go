@@ -30,8 +30,8 @@ var description = strings.Repeat("x", 200)
 
 // writes measures the transaction of a command over eight connections: lock the video, decide, update the row, append
 // the event. It compares that with the same transaction without the append, and with pgbench, which sends the same
-// statements in the same two round trips. Each has its own database. For the last two, PostgreSQL has one half of the
-// CPUs and the client the other, as in production. Otherwise the CPU use of the client slows down the database.
+// statements in the same two round trips. Each kind has its own database. For the -apart kinds, PostgreSQL has one half
+// of the CPUs and the client the other, as in production. Otherwise the CPU use of the client slows down the database.
 func writes(ctx context.Context, m *machine, p profile, r *results) (err error) {
 	const apart = "-apart"
 	kinds := []string{"ours", "without-outbox", "pgbench", "ours" + apart, "pgbench" + apart}
@@ -205,7 +205,7 @@ func rate(ctx context.Context, workers int, turn time.Duration, do func(ctx cont
 	return float64(done.Load()) / time.Since(begun).Seconds(), errors.Join(errs...)
 }
 
-// pgbenchScript returns a script that sends the same statements as ChangeVideo, in the same two round trips.
+// pgbenchScript returns the path of a script that sends the same statements as ChangeVideo, in the same two round trips.
 func pgbenchScript(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 	var payload int
 	if err := pool.QueryRow(ctx, "SELECT length(payload) FROM video_catalog.outbox LIMIT 1").Scan(&payload); err != nil {

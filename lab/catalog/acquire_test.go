@@ -17,8 +17,8 @@ import (
 	"example.com/videocatalog/lab/engine/rig"
 )
 
-// Who waits for a connection in vain is told so while there is time to do
-// something about it, and not made to think that the database may have done it.
+// A call that gets no connection fails with Unavailable before its deadline.
+// The error does not suggest that the database may have executed the call.
 func TestWaitForConnection(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
@@ -54,7 +54,7 @@ func TestWaitForConnection(t *testing.T) {
 	held.Release()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for range 3 { // each gives the connection back
+	for range 3 { // each call gives the connection back
 		if _, err := videos.CreateVideo(ctx, uuid.Nil, nil, created(t, "Ran")); err != nil {
 			t.Fatal(err)
 		}
@@ -73,8 +73,8 @@ func TestWaitForConnection(t *testing.T) {
 	}
 }
 
-// A database that says nothing is not available. That events were to be projected
-// then says nothing about them: they are not slow.
+// A database that does not reply is Unavailable. Project does not report the
+// events as slow.
 func TestSilentDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	network := rig.NewNetwork(t, storetest.URL(t))

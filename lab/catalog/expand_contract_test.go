@@ -34,8 +34,8 @@ func lint(t *testing.T, names []string) {
 	}
 }
 
-// The worked example of docs/database.md, a column that gets another name, is safe by the same rules, and every build
-// on the way runs on the schema before and after each step, as a roll-out and a roll-back need it.
+// The worked example of docs/database.md, which renames a column, is safe by the same rules. Each build runs on the
+// schema before and after its steps, as a roll-out and a roll-back need.
 func TestExpandContractExample(t *testing.T) {
 	t.Parallel()
 	steps, err := filepath.Glob("testdata/expand_contract/*.sql")
@@ -51,7 +51,7 @@ func TestExpandContractExample(t *testing.T) {
 	}
 	lint(t, append(migrations, steps...))
 
-	// The columns that each build writes and reads, as far as they differ.
+	// others are the columns that every build writes, with values.
 	const others = `id, title, description, duration_ms, language_code, tags, state, version, create_time, update_time`
 	const values = `gen_random_uuid(), 't', 'd', 1, 'en', '{}', 'draft', 1, now(), now()`
 	builds := []struct{ name, write, reads string }{
@@ -72,7 +72,7 @@ func TestExpandContractExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// run has the builds from first to last write, and then read, each without missing what another one has written.
+	// run lets the builds from first to last write. After each write, every row has the year that the build reads.
 	run := func(step string, first, last int) {
 		t.Helper()
 		for _, build := range builds[first : last+1] {
@@ -88,7 +88,7 @@ func TestExpandContractExample(t *testing.T) {
 	}
 	run("nothing", 0, 0)
 	for i, step := range []struct{ first, last int }{{0, 1}, {1, 2}, {1, 2}, {2, 3}, {3, 3}} {
-		if i == 1 { // the backfill, a command in batches, before the check that asks for it
+		if i == 1 { // the backfill, a command in batches, before the check constraint that requires it
 			execute(t, pool, "UPDATE video_catalog.videos SET premiere_year = release_year WHERE id IN (SELECT id FROM video_catalog.videos WHERE premiere_year IS NULL LIMIT 1000)")
 		}
 		if _, err := provider.UpByOne(t.Context()); err != nil {

@@ -8,9 +8,9 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// A page of rare rows costs a page, also after pages without any filter, which
-// might have taught the connection a plan that walks the order and filters: the
-// page size is unknown to such a plan, so it stays dearer than a new one.
+// A page of rare rows reads few rows, also after pages without a filter on the
+// same connection. Their generic plan would scan in order and filter. The page
+// size is unknown to it, so PostgreSQL prefers a custom plan.
 func TestRareFiltersUseTheirIndex(t *testing.T) {
 	t.Parallel()
 	const rows, page = 50_000, 20

@@ -1,4 +1,4 @@
-// Package catalog_test has the tests of the example that take long.
+// Package catalog_test has the slow tests of the example.
 package catalog_test
 
 import (

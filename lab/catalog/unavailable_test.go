@@ -23,8 +23,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// refusing is a server that says the same to everybody: to whoever connects, or to
-// whoever sends a first statement. It returns its URL and counts the connections.
+// refusing starts a server that sends says to each client: while it connects, or
+// as the reply to its statements. It returns the URL, and counts the connections.
 func refusing(t *testing.T, whileConnecting bool, says pgproto3.ErrorResponse) (url string, connections *atomic.Int64) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -99,7 +99,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 		connecting bool
 		says       pgproto3.ErrorResponse
 		want       problem.Kind
-		hint       string // in the log
+		hint       string // in the text of the error
 	}{
 		{"Supavisor, no connection in time", false, pgproto3.ErrorResponse{Severity: "FATAL", Code: "XX000", Message: "(ECHECKOUTTIMEOUT) unable to check out connection from the pool after 60000ms"}, problem.Unavailable, "ECHECKOUTTIMEOUT"},
 		{"Supavisor, too many clients", true, pgproto3.ErrorResponse{Severity: "FATAL", Code: "XX000", Message: "(EMAXCONN) max client connections reached"}, problem.Unavailable, "EMAXCONN"},
@@ -135,7 +135,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 					t.Errorf("%s() = %v, want kind %v with %q", name, err, test.want, test.hint)
 				}
 			}
-			// Of the catalog nothing but what the data is to blame for is refused.
+			// Project returns another kind only for an error of the data.
 			_, project := catalog.Project(t.Context(), "catalog", []domain.VideoEvent{*created(t, "Ran")})
 			if kindOf(project) != problem.Unavailable {
 				t.Errorf("Project() = %v, want Unavailable", project)
@@ -144,7 +144,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 	}
 }
 
-// A user who is let in again is served again, by itself.
+// Calls of a user who may log in again succeed without a restart.
 func TestUserLetInAgain(t *testing.T) {
 	t.Parallel()
 	target := storetest.Direct(t, storetest.URL(t))
@@ -173,8 +173,8 @@ func TestUserLetInAgain(t *testing.T) {
 	}
 }
 
-// sessions are pools for calls and for loops, of a user of their own, with commands
-// and queries on all connections until the test ends; and an administrator.
+// sessions opens two pools of a new user, with commands and queries on all
+// connections until the test ends. failed returns their errors so far.
 func sessions(t *testing.T) (videos []*store.Videos, admin *pgxpool.Pool, user string, failed func() []error) {
 	t.Helper()
 	target := storetest.Direct(t, storetest.URL(t))
@@ -223,7 +223,7 @@ func sessions(t *testing.T) (videos []*store.Videos, admin *pgxpool.Pool, user s
 	}
 }
 
-// awaitCommands returns when so many commands have succeeded one after the other.
+// awaitCommands returns when enough commands have succeeded in a row.
 func awaitCommands(t *testing.T, videos []*store.Videos) {
 	t.Helper()
 	const enough = 200
@@ -266,8 +266,8 @@ func TestReadOnlySessionsAreReplaced(t *testing.T) {
 	}
 }
 
-// A change of the type of a column is seen by sessions that have older plans, as
-// Unavailable, and by few of their calls.
+// After a change of a column's type, few calls of sessions with older plans
+// fail, and with Unavailable.
 func TestPlansOfAnOlderSchemaAreReplaced(t *testing.T) {
 	t.Parallel()
 	videos, admin, _, failed := sessions(t)

@@ -27,7 +27,7 @@ import (
 
 const (
 	root = "../.."
-	// patience is how long a step may take on a machine that is busy.
+	// patience is the time limit of a step on a busy machine.
 	patience = 2 * time.Minute
 )
 
@@ -44,7 +44,7 @@ func findChromium() string {
 // stack is a running cmd/dev.
 type stack struct{ api, console, database string }
 
-// startStack starts cmd/dev, and writes the films of examples.
+// startStack starts cmd/dev, and publishes the films in examples.
 func startStack(t *testing.T) *stack {
 	t.Helper()
 	program, state := filepath.Join(t.TempDir(), "dev"), t.TempDir()
@@ -192,7 +192,7 @@ func openBrowser(t *testing.T, chromium string) *browser {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(chromium))
 	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // Chromium refuses to run as root with it
+		options = append(options, chromedp.NoSandbox) // as root, Chromium does not run with its sandbox
 	}
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)
@@ -316,7 +316,7 @@ func moves(t *testing.T, s *stack, b *browser) {
 	}
 }
 
-// pauses checks that a pause stops the page, and holds when it is loaded again.
+// pauses checks that a pause stops the page, also after a reload, and that the key z changes the time zone.
 func pauses(t *testing.T, s *stack, b *browser) {
 	state := func() string { return eval[string](t, b, `document.querySelector("[data-pause]").dataset.state`) }
 	b.do(t, chromedp.KeyEvent("p"))
@@ -337,7 +337,7 @@ func pauses(t *testing.T, s *stack, b *browser) {
 	b.do(t, chromedp.KeyEvent("z"))
 }
 
-// fits checks that no page is wider than the window, from a phone to a wall.
+// fits checks that no page is wider than its window, and that it is light or dark as asked.
 func fits(t *testing.T, s *stack, b *browser, pages []string) {
 	for _, width := range []int64{360, 1280, 2560} {
 		for _, scheme := range []string{"light", "dark"} {
@@ -358,7 +358,7 @@ func fits(t *testing.T, s *stack, b *browser, pages []string) {
 	}
 }
 
-// focusable are the elements that a person can use. Those in a closed details are not there.
+// focusable returns the elements that a person can use, without the elements in a closed details element.
 const focusable = `[...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, summary")].filter((e) => e.checkVisibility())`
 
 // keyboardReaches checks that the key Tab leads to everything that can be used.
@@ -395,7 +395,7 @@ func keyboardActs(t *testing.T, s *stack, b *browser) {
 	})
 }
 
-// policyStops checks that the policy is in force, and that the test hears of it.
+// policyStops checks that the content security policy stops a script, and that b collects the complaint.
 func policyStops(t *testing.T, s *stack, b *browser) {
 	b.look(t, s.console, 1280, 900, "light")
 	eval[any](t, b, `{ const e = document.createElement("script"); e.textContent = "window.ran = true"; document.body.append(e) }`)

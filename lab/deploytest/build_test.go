@@ -56,8 +56,8 @@ func TestCloudBuild(t *testing.T) {
 	}
 }
 
-// The Dockerfile builds from what .dockerignore leaves, with a Go release that go.mod allows and that checks it in
-// cloudbuild.yaml. Its binary is static, and knows its version. Docker is not needed.
+// The Dockerfile builds from the files that .dockerignore leaves, with the Go release that runs the tests in
+// cloudbuild.yaml. go.mod allows the release. Its binary is static, and knows its version. Docker is not needed.
 func TestDockerfile(t *testing.T) {
 	t.Parallel()
 	file := readFile(t, "Dockerfile")
@@ -109,7 +109,7 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// copySources copies what .dockerignore lets Docker see. It has three kinds of lines: *, !FILE and **/NAME.
+// copySources copies the files that Docker sees. .dockerignore has three kinds of lines: *, !FILE and **/NAME.
 func copySources(t *testing.T, to string) {
 	t.Helper()
 	var kept, dropped []string
@@ -129,7 +129,7 @@ func copySources(t *testing.T, to string) {
 	}
 }
 
-// The files of Terraform parse, and are formatted. More needs the provider, from Terraform's registry.
+// The files of Terraform parse, and are formatted. Validation would need the provider, from Terraform's registry.
 func TestTerraformIsFormatted(t *testing.T) {
 	t.Parallel()
 	terraform, err := exec.LookPath("terraform")

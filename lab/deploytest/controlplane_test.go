@@ -33,10 +33,10 @@ type request struct {
 
 func (r request) String() string { return r.Method + " " + r.Path }
 
-// controlPlane is a double of Cloud Run, IAM, Secret Manager, Artifact Registry, Service Usage and Resource
-// Manager, as far as the scripts use them. It creates, lists and deletes resources, stores policies, and
-// issues tokens. It checks only that APIs are enabled, and that names exist or not. It is the proxy of gcloud, so it
-// gets the requests to all hosts.
+// controlPlane is a double of Cloud Run, IAM, Secret Manager, Artifact Registry, Service Usage and Resource Manager,
+// as far as the scripts use them. It creates, lists and deletes resources, stores policies, and issues tokens. It
+// checks only that APIs are enabled, whether names exist, and the etags of policies. It is the proxy of gcloud, so
+// it gets the requests to all hosts.
 type controlPlane struct {
 	project, number, region string
 	pubsub                  http.Handler
@@ -66,7 +66,7 @@ func newControlPlane(project, region string) *controlPlane {
 // apis are the APIs that a project must enable. Each is the first part of a host that gcloud or the service calls.
 var apis = []string{"artifactregistry", "cloudbuild", "cloudtrace", "iam", "iamcredentials", "monitoring", "pubsub", "run", "secretmanager", "telemetry"}
 
-// disabled returns the API of a host if it is not enabled. c.mu is held.
+// disabled returns the API of a host, and whether a project must still enable it. c.mu is held.
 func (c *controlPlane) disabled(host string) (api string, yes bool) {
 	api = strings.TrimPrefix(strings.TrimSuffix(host, domain), c.region+"-")
 	return api, slices.Contains(apis, api) && !slices.Contains(c.enabled, api+".googleapis.com")
@@ -93,7 +93,7 @@ func (c *controlPlane) withPubSub(addr string) (err error) {
 	return err
 }
 
-// changed returns the requests since the last call that changed something.
+// changed returns the requests that changed something since its last call.
 func (c *controlPlane) changed() []request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +161,7 @@ func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The project of a service account may be a dash, which means any project.
 	path = strings.Replace(path, "projects/-/", "projects/"+c.project+"/", 1)
 	if strings.HasSuffix(r.Host, "run"+domain) && strings.HasPrefix(path, "projects/") {
-		// Policies of Cloud Run use the other form of its names.
+		// Policies of Cloud Run name a service by project and location, not by namespace.
 		path = strings.Replace("run/"+path, "projects/"+c.project+"/locations/"+c.region, "namespaces/"+c.project, 1)
 	}
 	c.record(r, body)

@@ -23,7 +23,7 @@ const domain = ".example.com"
 
 // gcloud returns an environment in which gcloud calls only the control plane, with an access token. It returns false if
 // gcloud is not installed or DEPLOY_TEST is not set, and the test must then return. The hundreds of calls take minutes,
-// so only make deploy-test sets it.
+// so only make deploy-test sets DEPLOY_TEST.
 func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 	t.Helper()
 	if os.Getenv("DEPLOY_TEST") == "" {
@@ -90,8 +90,8 @@ func environ() []string {
 	})
 }
 
-// patience is the time limit of a script. It calls gcloud up to seventy times, which takes a second each on a busy
-// machine.
+// patience is the time limit of a script. A script calls gcloud up to seventy times, which takes a second each on
+// a busy machine.
 const patience = 10 * time.Minute
 
 // script runs a script of deploy/, and returns its output.

@@ -112,8 +112,8 @@ func TestProvisionAndDestroy(t *testing.T) {
 	t.Run("nothing is left", s.checkNothingLeft)
 }
 
-// A topic of another project is only subscribed to, by its full name. A subscription to a topic of
-// the same name in the project itself is another one.
+// A topic of another project is only subscribed to, by its full name. A subscription to the topic
+// of that name in the project itself stops the script.
 func TestProvisionSubscribesToAnotherProject(t *testing.T) {
 	t.Parallel()
 	s, ok := newStand(t)

@@ -33,7 +33,7 @@ func pubSubREST(addr string) (http.Handler, error) {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
-		query.Del("alt") // of every Google API: no field
+		query.Del("alt") // a parameter of every Google API, not a field
 		r.URL.RawQuery = query.Encode()
 		r.URL.Path = r.URL.EscapedPath() // the transcoder unescapes it
 		r.Header.Del("Accept-Encoding")

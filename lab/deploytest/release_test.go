@@ -50,8 +50,7 @@ func at(v any, path ...any) any {
 	return v
 }
 
-// sent returns the requests as lines "METHOD path". For each name it also returns the body of the last request whose
-// path ends in the name.
+// sent returns the requests as lines "METHOD path". It also returns the last body of each object, by "KIND NAME".
 func sent(changes []request) ([]string, map[string]object) {
 	var lines []string
 	bodies := map[string]object{}
@@ -69,8 +68,8 @@ func sent(changes []request) ([]string, map[string]object) {
 	return lines, bodies
 }
 
-// This tests the shape with worker pools: two releases, one with a failed smoke test, rollbacks, a dry run, and the
-// removal.
+// This tests the shape with worker pools: three releases, of which the last fails its smoke test, rollbacks, a dry
+// run, and the removal.
 func TestReleaseToPools(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -158,7 +157,7 @@ func TestReleaseToPools(t *testing.T) {
 		t.Errorf("traffic after a roll-back that failed = %s, want all for v2", got)
 	}
 	control.changed()
-	older := t.TempDir() // with a gcloud of before worker pools
+	older := t.TempDir() // with a gcloud that has no worker pools
 	text := "#!/bin/sh\n[ \"$2\" != worker-pools ] && exec " + filepath.Join(shim(t), "gcloud") + " \"$@\"\nexit 2\n"
 	if err := os.WriteFile(filepath.Join(older, "gcloud"), []byte(text), 0o700); err != nil {
 		t.Fatal(err)
@@ -346,8 +345,8 @@ func TestCommandsOfTheFirstDeployment(t *testing.T) {
 	}
 }
 
-// The lines of docs/deploy.md for a database certificate are valid in each kind of manifest. The file has the path in
-// the document.
+// The lines of docs/deploy.md for a database certificate are valid in each kind of manifest. The certificate has the
+// path that the document names.
 func TestDatabaseCertificate(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -403,7 +402,7 @@ func TestDatabaseCertificate(t *testing.T) {
 }
 
 // checkDestroy runs destroy.sh after a release, in a project with only the APIs of the released resources. The script
-// must delete these paths and leave nothing. It must not send requests to disabled APIs.
+// must delete the paths want and leave nothing. It must not send requests to disabled APIs.
 func checkDestroy(t *testing.T, control *controlPlane, env []string, want ...string) {
 	t.Helper()
 	control.enabled = []string{"run.googleapis.com"}

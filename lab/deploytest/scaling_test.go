@@ -11,7 +11,7 @@ import (
 )
 
 // The autoscaler scales the pool of release.sh, by the metrics of the subscription of provision.sh. Its minimum is
-// the pool's number of instances, and its maximum is within the capacity of the database.
+// the pool's number of instances.
 func TestScalingFitsThePool(t *testing.T) {
 	t.Parallel()
 	config, pool := readManifest(t, "pools.scaling"), readManifest(t, "pools.projector")
@@ -33,8 +33,8 @@ func TestScalingFitsThePool(t *testing.T) {
 	}
 }
 
-// The manifests need as many connections as docs/database.md and their comments say: of a service its maximum and one new
-// instance, for both URLs, and of pools twice their number.
+// The manifests need as many connections as docs/database.md and their comments say. A service counts its maximum and one
+// new instance, for both URLs. Pools count twice their instances.
 func TestConnectionsOfTheManifests(t *testing.T) {
 	t.Parallel()
 	const mostAnnotation, poolAnnotation = "run.googleapis.com/maxScale", "run.googleapis.com/manualInstanceCount"

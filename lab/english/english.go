@@ -1,5 +1,5 @@
-// Package english finds habits in comments and pages that make a reader stop whose first language is
-// another one: a pronoun for a noun that was not said, and a clause without a noun as a subject.
+// Package english finds habits in comments and pages that stop readers whose first language is not
+// English: a pronoun for a noun that was not said, and a clause without a noun as a subject.
 package english
 
 import (
@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// habits are the forbidden ones, and the advice.
+// habits are the forbidden patterns, each with advice.
 var habits = []struct {
 	words  *regexp.Regexp
 	advice string
@@ -83,7 +83,7 @@ func comments(source string) []paragraph {
 	}
 }
 
-// lines joins the neighbors among the lines that begin with a marker.
+// lines joins neighboring lines that begin with a marker.
 func lines(source, marker string) []paragraph {
 	var all []paragraph
 	isOpen := false
@@ -106,7 +106,7 @@ func lines(source, marker string) []paragraph {
 // code matches examples and code in a page.
 var code = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 
-// sentences returns the paragraphs of a page without headings, examples and code.
+// sentences returns the lines of a page without headings. Examples and code become an x.
 func sentences(source string) []paragraph {
 	blank := func(s string) string { return strings.Repeat("\n", strings.Count(s, "\n")) + "x" }
 	var all []paragraph

@@ -34,7 +34,7 @@ func TestEnglish(t *testing.T) {
 	}
 }
 
-// isOfOthers reports whether a file is generated, quotes the habits, or says what was.
+// isOfOthers reports whether a file is generated, quotes the habits, or describes the past.
 func isOfOthers(name string) bool {
 	for _, part := range []string{"/sqlcgen/", ".pb.go", ".pb.gw.go", "kit/protos/", "lab/english/", "docs/style.md", "CHANGELOG.md"} {
 		if strings.Contains(name, part) {

@@ -27,7 +27,7 @@ const (
 	statusFields     = "label:string! color:enum(%s)! place:{street:string,floor:int32}"
 )
 
-// Without paths in what is compiled, the build cache serves all copies.
+// Without paths in the compiled packages, all copies share the build cache.
 func TestMain(m *testing.M) {
 	_ = os.Setenv("GOFLAGS", "-trimpath") // fails only for names and values with a NUL
 	m.Run()
@@ -124,7 +124,7 @@ func check(t *testing.T, dir string) {
 
 const customer = "01890a5d-ac96-7f00-8b02-0c0d0e0f1003"
 
-// useOrders takes an order its whole way, and returns the name of one that stays.
+// useOrders takes an order through its commands, restores it at the end, and returns its name.
 func useOrders(t *testing.T, api, console string) string {
 	t.Helper()
 	created := call(t, http.StatusOK, "POST", api+"orders", fmt.Sprintf(`{"customerId": %q, "currency": "EUR", "totalCents": "1200", "tags": ["a", "b"]}`, customer))

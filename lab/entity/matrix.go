@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// Row is an entity that somebody might choose, with a body that creates one and the commands that
-// can follow each other.
+// Row is an entity that somebody might choose, with a body that creates one, and commands in a
+// valid order.
 type Row struct {
 	Name, Collection                string
 	Fields, Transitions, Refs, Body string
 	Commands                        []string
 }
 
-// Matrix returns entities whose names collide with others: of the machinery, of protobuf, of SQL, of
-// what the API linter wants. Together they have every type of field.
+// Matrix returns entities whose names collide with names of the machinery, protobuf or SQL, or with
+// rules of the API linter. Together they have every type of field.
 func Matrix() []Row {
 	rows := []Row{
 		{
@@ -60,7 +60,7 @@ func Matrix() []Row {
 	return rows
 }
 
-// Drawn returns the rows whose names are in LAB_ENTITY, with commas, or n at random, and logs them.
+// Drawn returns the rows that LAB_ENTITY names, separated by commas. Without it, Drawn returns n rows at random, and logs them.
 func Drawn(t *testing.T, n int) []Row {
 	t.Helper()
 	rows := Matrix()
@@ -88,7 +88,7 @@ func (r Row) Flags() []string {
 	return flags
 }
 
-// Use makes one over REST, takes it through its commands, deletes and restores it, and waits for its view.
+// Use makes an entity over REST, takes it through its commands, deletes and restores it, and waits for its view.
 func (r Row) Use(t *testing.T, api string) {
 	t.Helper()
 	created := r.send(t, http.MethodPost, api+r.Collection, r.Body)

@@ -28,8 +28,8 @@ var shape = []string{
 
 const differences = "testdata/differences.txt"
 
-// mostDifferences is the number of lines in differences.txt. It only falls.
-const mostDifferences = 30
+// mostDifferences is the largest number of lines in differences.txt. It only falls.
+const mostDifferences = 29
 
 // The example is what cmd/entity renders from testdata/video.txt. Each declaration and query that
 // differs matches a line with its reason.

@@ -18,7 +18,7 @@ import (
 )
 
 // startStack starts cmd/dev of the clone, with the database that an earlier stack left. It
-// returns the addresses of the API and of the console, and what stops the stack.
+// returns the addresses of the API and of the console. stop stops the stack.
 func startStack(t *testing.T, dir string) (api, console string, stop func()) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "dev")

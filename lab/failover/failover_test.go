@@ -23,7 +23,7 @@ func TestFailoverOfBothSides(t *testing.T) {
 	eventually(t, time.Minute, "the watcher has the first entry", func() bool { return len(watcher.copy()) == 1 })
 	had, token := watcher.copy(), watcher.position()
 
-	// Three are settled and replicated, and projected once the standby is cut off.
+	// Three videos are published and replicated, and projected only after the standby is cut off.
 	if _, err := projector.stop(t); err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +63,8 @@ func TestFailoverOfBothSides(t *testing.T) {
 	p.checkRepaired(t, watcher, late)
 }
 
-// The owner has a database of its own, and that one fails over: the catalog has what the owner has lost, and what the
-// owner does next comes with versions that the catalog has already.
+// The owner has a database of its own, and that one fails over: the catalog has changes that the owner has lost. The
+// owner's next events have versions that the catalog has already.
 func TestFailoverOfTheOwner(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

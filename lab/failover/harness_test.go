@@ -102,7 +102,7 @@ func (s *stack) count(t *testing.T, sql string) (n int) {
 	return n
 }
 
-// newBroker is a Pub/Sub with the topic and the subscription of the service.
+// newBroker starts a Pub/Sub with the topic and the subscription of the service.
 func newBroker(t testing.TB) *localbroker.Server {
 	t.Helper()
 	broker, err := localbroker.Start()
@@ -212,7 +212,7 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	return p
 }
 
-// read keeps the log, and returns the address once it is told.
+// read keeps the log, and sends the address to started when the log has it.
 func (p *process) read(stderr io.Reader, started chan<- string) {
 	defer close(p.eof)
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -226,13 +226,13 @@ func (p *process) read(stderr io.Reader, started chan<- string) {
 	}
 }
 
-// wait waits for the end and returns how it was.
+// wait waits for the end of the server, and returns its error.
 func (p *process) wait() error {
 	<-p.eof
 	return p.cmd.Wait()
 }
 
-// stop sends SIGTERM and returns how long the server took to end, and how it did.
+// stop sends SIGTERM, and returns how long the server took to end, and its error.
 func (p *process) stop(t testing.TB) (time.Duration, error) {
 	t.Helper()
 	start := time.Now()
@@ -254,7 +254,7 @@ func eventually(t testing.TB, within time.Duration, what string, holds func() bo
 	t.Fatalf("not within %s: %s", within, what)
 }
 
-// private is the address of the private port, which the log tells.
+// private returns the address of the private port, from the log.
 func (p *process) private(t *testing.T) (addr string) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the private port is open", func() bool {
@@ -339,7 +339,7 @@ func ask[T any](t *testing.T, target, sql string, args ...any) []T {
 	return got
 }
 
-// cluster is a database with an asynchronous standby, and the way to whichever of them is the primary.
+// cluster is a database with an asynchronous standby, and a network to the primary.
 type cluster struct {
 	primary, standby       *localpg.Server
 	primaryURL, standbyURL string
@@ -374,7 +374,7 @@ func (c *cluster) cut(t *testing.T) {
 	eventually(t, time.Minute, "the primary has no standby", holds(c.primaryURL, "NOT EXISTS (SELECT FROM pg_stat_replication)"))
 }
 
-// failOver kills the primary, promotes the standby, and lets the address lead there.
+// failOver kills the primary, promotes the standby, and moves the network there.
 func (c *cluster) failOver(t *testing.T) {
 	t.Helper()
 	if err := c.primary.Kill(); err != nil {
@@ -442,10 +442,10 @@ func (p *process) delete(t *testing.T, name string) {
 	}
 }
 
-// entries are what somebody has of the catalog: title and version by id.
+// entries is a copy of the catalog: title and version by id.
 type entries map[string]string
 
-// published is what the owner says should be in the catalog.
+// published returns the entries that the catalog should have, as the owner says.
 func (p *process) published(t *testing.T) entries {
 	t.Helper()
 	response, err := p.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1000})
@@ -461,7 +461,7 @@ func (p *process) published(t *testing.T) entries {
 	return all
 }
 
-// listed is what the catalog has.
+// listed returns the entries that the catalog has.
 func (p *process) listed(t *testing.T) entries {
 	t.Helper()
 	response, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 1000})
@@ -493,7 +493,7 @@ func (p *process) checkRepaired(t *testing.T, watchers ...*watcher) {
 	}
 }
 
-// watcher keeps a copy of the catalog, from nothing but what WatchCatalogEntries tells, and resumes when a stream breaks.
+// watcher keeps a copy of the catalog, only from WatchCatalogEntries, and resumes when a stream breaks.
 type watcher struct {
 	mu        sync.Mutex
 	entries   entries // guarded by mu
@@ -558,7 +558,7 @@ func (w *watcher) copy() entries {
 	return maps.Clone(w.entries)
 }
 
-// restarts is how often the watcher was told to forget everything and begin again.
+// restarts returns how often the watcher was told to forget everything and begin again.
 func (w *watcher) restarts() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -583,8 +583,8 @@ func (p *process) logs(words ...string) bool {
 	return false
 }
 
-// eventuallyReady waits until the server has found the new primary. A server with one side is ready, too, so it looks at
-// each side.
+// eventuallyReady waits until the server has found the new primary. A server with one side is ready, too, so each side
+// is checked.
 func (p *process) eventuallyReady(t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, "the server is ready after the failover", func() bool {
@@ -606,7 +606,7 @@ func (p *process) eventuallyReady(t *testing.T) {
 	})
 }
 
-// checkReplaced waits until the server has noticed that the databases of these sides are others, and has said what to do.
+// checkReplaced waits until the server has noticed that the databases of these sides were replaced, and has logged the remedy.
 func (p *process) checkReplaced(t *testing.T, sides ...string) {
 	t.Helper()
 	for _, side := range sides {
@@ -634,8 +634,8 @@ func (p *process) checkMetric(t *testing.T, name, label string, want int) {
 	})
 }
 
-// repair runs the command that repairs the catalog, which finds those differences. Then nothing differs, and no side counts
-// as replaced.
+// repair runs the command that repairs the catalog. It must find the differences in found. Then nothing differs, and no
+// side counts as replaced.
 func (s *stack) repair(t *testing.T, p *process, catalogURL, found string) {
 	t.Helper()
 	run := func(want string, args ...string) {

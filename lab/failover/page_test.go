@@ -72,7 +72,7 @@ func (r *reader) run(t *testing.T, script string, extra ...string) string {
 	return string(out)
 }
 
-// as is a URL for another user.
+// as returns a URL for another user.
 func as(t *testing.T, target, user string) string {
 	t.Helper()
 	u, err := url.Parse(target)
@@ -86,7 +86,7 @@ func as(t *testing.T, target, user string) string {
 const failoverPage = root + "/options/repair/failover.md"
 
 // The commands of failover.md move the service, with all that it has, to another cluster: by dump and restore, and by
-// logical replication. There it goes on as users that have nothing but their roles, and watchers begin again.
+// logical replication. There it runs as users with only their roles, and watchers begin again.
 func TestMove(t *testing.T) {
 	for _, way := range []struct {
 		heading string
@@ -169,7 +169,7 @@ func (s *stack) fill(t *testing.T, p *process, target string) *watcher {
 	return w
 }
 
-// useAll uses each table of a service that was moved, and what its sequences give.
+// useAll uses each table and sequence of a service that was moved.
 func (s *stack) useAll(t *testing.T, p *process, target string) {
 	t.Helper()
 	ask[int](t, target, "UPDATE video_catalog.outbox_blocked SET parked_at = NULL, next_retry_at = now()") // as an operator does

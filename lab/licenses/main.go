@@ -4,7 +4,7 @@
 //	licenses [--source FOLDER]   prints the list
 //
 // It reads the texts in the module cache, whose hashes are in go.sum. The library of pkg.go.dev recognizes them. It is
-// a module of its own, because the service needs none of its dependencies.
+// in the module of the lab, because the service needs none of its dependencies.
 package main
 
 import (

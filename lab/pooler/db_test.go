@@ -25,9 +25,8 @@ func open(t *testing.T, target string) *pgxpool.Pool {
 	return pool
 }
 
-// A pooler in transaction mode is no reason to migrate one after the other by hand,
-// and its connections are not counted as the server's. One that loses prepared
-// statements is noticed, every time.
+// Migrations that run at once through a pooler in transaction mode are applied
+// once. Check works through the pooler, too.
 func TestPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	_, pooled := start(t)
@@ -55,9 +54,8 @@ func TestPoolerInTransactionMode(t *testing.T) {
 	}
 }
 
-// Connections lost on the way to a pooler have left their pool before pgx would give them
-// up, and no statement fails on the server, which knows nothing of the pooler's process
-// numbers.
+// Connections lost on the way to a pooler leave their pool sooner than with pgx alone. No
+// statement fails on the server, to which the process numbers of the pooler are unknown.
 func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
 	t.Parallel()
 	const conns = 8 // so that one number is above every number of the server

@@ -4,7 +4,7 @@
 //
 // It is the strictest kind of pooler that the service may meet. Each transaction goes to the next server connection
 // in turn. Prepared statements, SET, LISTEN and session locks get lost or affect other clients. Nothing is reset in
-// between, and start-up parameters are refused. Every database and user of the server has the same name here.
+// between, and start-up parameters are refused. Databases and users have the same names as on the server.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"syscall"
 )
 
-// directories are where installers put pgbouncer: the tests start us without a PATH.
+// directories are where installers put pgbouncer: the tests start this program without a PATH.
 var directories = []string{"/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"}
 
 func main() {

@@ -19,7 +19,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// Where PgBouncer is not installed there is nothing to test.
+// If PgBouncer is not installed, nothing is tested.
 func TestMain(m *testing.M) {
 	if _, err := find(); err != nil {
 		fmt.Fprintln(os.Stderr, "pooler: nothing is tested:", err)
@@ -70,7 +70,7 @@ func connect(t *testing.T, target string) *pgx.Conn {
 	return conn
 }
 
-// text is the one answer of a query.
+// text returns the single text of a query.
 func text(t *testing.T, conn *pgx.Conn, sql string) (answer string) {
 	t.Helper()
 	if err := conn.QueryRow(t.Context(), sql).Scan(&answer); err != nil {
@@ -104,7 +104,7 @@ func TestNoSessionSurvives(t *testing.T) {
 		t.Errorf("Prepare() of a name that another client has used = %v, want %s", err, duplicate)
 	}
 
-	// With a second one, the next transaction of the same client is not where the last one was.
+	// With a second server connection, the next transaction of a client may be on the other one.
 	tx, err := a.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -133,8 +133,8 @@ func TestNoSessionSurvives(t *testing.T) {
 	}
 }
 
-// A user that is made later, and what ALTER ROLE sets for it, come through: that is how time limits reach a pooled
-// connection.
+// A user that is made later can connect, and has the settings of ALTER ROLE. In this way time limits reach a
+// pooled connection.
 func TestRoleSettingsReachThePooledConnection(t *testing.T) {
 	t.Parallel()
 	server, pooled := start(t)

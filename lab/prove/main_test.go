@@ -26,8 +26,8 @@ func write(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// The proofs run with the words of the service, and nothing of them stays: if they hold, fail or
-// are interrupted.
+// The proofs run with the words of the service, and leave nothing there, whether they hold, fail
+// or are interrupted.
 func TestProofsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

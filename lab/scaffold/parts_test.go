@@ -69,8 +69,8 @@ var order = []string{
 	"--entity", "order", "--fields", "customer:string! total_cents:int64 note:string", "--transitions", "draft→placed:place placed→canceled:cancel",
 }
 
-// A service with one option passes the tests of the option, and is whole again without its folder and
-// its lines. Then it gets all options by one command. LAB_OPTION names the first one; else it is drawn.
+// A service with one option passes the option's tests, and builds without the option's folder and
+// lines. Then one command adds all other options. LAB_OPTION names the first option; else it is drawn.
 func TestWith(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -117,8 +117,8 @@ func removeOption(t *testing.T, service, name string) {
 	clone.Run(t, service, "git", "clean", "--quiet", "-d", "--force")
 }
 
-// A service has no word of the example, passes its checks and tests without a module proxy, and serves
-// calls. So it does with two entities of the matrix, which are drawn.
+// A service has no word of the example. With two drawn entities of the matrix, it passes its checks,
+// passes its tests without a module proxy, and serves calls.
 func TestLean(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -163,7 +163,7 @@ func addRows(t *testing.T, service string, rows []entity.Row) {
 	commit(t, service)
 }
 
-// refusesMistakes checks that the tests of a service find mistakes of its owner, in a sentence.
+// refusesMistakes checks that the tests of a service find mistakes of its owner, and report each in a sentence.
 func refusesMistakes(t *testing.T, service string) {
 	t.Helper()
 	const event = "api/proto/order/v1/order_event.proto"
@@ -224,7 +224,7 @@ func useOrders(t *testing.T, service string, create []string) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	// The lab has no code of the contract: its fields are unknown to a message without fields.
+	// The lab has no generated code of this contract: an empty message keeps its fields as unknown ones.
 	page := new(emptypb.Empty)
 	if err := conn.Invoke(t.Context(), "/order.v1.OrderService/ListOrders", new(emptypb.Empty), page); err != nil || !strings.Contains(string(page.ProtoReflect().GetUnknown()), created.Name) {
 		t.Errorf("ListOrders() = %q, %v, want %s", page.ProtoReflect().GetUnknown(), err, created.Name)
@@ -283,7 +283,7 @@ func checkLinks(t *testing.T, dir string) {
 	})
 }
 
-// checkTruth looks for names in pages and comments of what a service does not have.
+// checkTruth looks in pages and comments for names of things that the service does not have.
 func checkTruth(t *testing.T, dir string) {
 	t.Helper()
 	lies, err := truth.Lies(t.Context(), dir, clone.Run(t, dir, "go", "run", "./cmd/server", "help"))

@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/lab/internal/clone"
 )
 
-// Without paths in what is compiled, the build cache serves all services.
+// Without paths in the compiled packages, all services share the build cache.
 func TestMain(m *testing.M) {
 	_ = os.Setenv("GOFLAGS", "-trimpath") // fails only for names and values with a NUL
 	m.Run()
@@ -83,7 +83,7 @@ func contains(t *testing.T, path, text string) {
 	}
 }
 
-// newService makes a service in less than a minute.
+// newService makes a service with cmd/new, and checks its output and branches.
 func newService(t *testing.T, template, dir string, args ...string) {
 	t.Helper()
 	began := time.Now()

@@ -16,10 +16,10 @@ import (
 	"example.com/videocatalog/lab/internal/clone"
 )
 
-// A service with changes of its own takes a later version of the template by its own
-// command. Generated files that both sides changed are generated again; what cannot be
-// merged is refused, or left to git's merge; and what fails before the merge, or is interrupted, leaves the
-// service as it was. Of the further steps one is drawn, or all are taken with the build tag deep.
+// A service with changes of its own takes a later version of the template by its own command. Generated
+// files that both sides changed are generated again. Other conflicts are refused, or left to git's merge.
+// An upgrade that fails before the merge, or is interrupted, leaves the service as it was. One of the
+// further steps is drawn, or all are taken with the build tag deep.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -187,7 +187,7 @@ message WeighParcelRequest {
 	edit(t, path("internal/server/parcels.go"), "func (s *parcelService) ShipParcel(", weighHandler)
 }
 
-// weighDecision is the decision of a command, and the begin of what stands behind it.
+// weighDecision is the decision of a command, and the beginning of the text that follows it.
 const weighDecision = `// WeighParcel sets the weight.
 func WeighParcel(grams int32, stamp Stamp) ParcelDecision {
 	return UpdateParcel([]ParcelField{ParcelFieldGrams}, ParcelDetails{Grams: grams}, AnyVersion, stamp)
@@ -195,7 +195,7 @@ func WeighParcel(grams int32, stamp Stamp) ParcelDecision {
 
 // ShipParcel makes`
 
-// weighHandler is the handler of a command, and the begin of what stands behind it.
+// weighHandler is the handler of a command, and the beginning of the text that follows it.
 const weighHandler = `func (s *parcelService) WeighParcel(ctx context.Context, request *parcelv1.WeighParcelRequest) (*parcelv1.Parcel, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.ParcelDecision {
 		return domain.WeighParcel(request.GetGrams(), stamp)
@@ -204,8 +204,8 @@ const weighHandler = `func (s *parcelService) WeighParcel(ctx context.Context, r
 
 func (s *parcelService) ShipParcel(`
 
-// editTemplate makes a later version of the template. Its field changes generated files in
-// the places that editService changes, too.
+// editTemplate makes a later version of the template. Its enum value changes generated
+// files that editService changes, too.
 func editTemplate(t *testing.T, dir string) {
 	t.Helper()
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
@@ -240,7 +240,7 @@ func grownEntity(s upgrading, template string) {
 	clone.Run(s.t, s.dir, "go", "test", "./internal/domain", "./internal/event")
 }
 
-// refusedMigrations checks that no upgrade changes what databases have run.
+// refusedMigrations checks that no upgrade changes migrations that databases have run.
 func refusedMigrations(s upgrading, template string) {
 	s.t.Helper()
 	migration := func(name string) string { return filepath.Join(template, "db", "migrations", name) }
@@ -266,8 +266,8 @@ func refusedMigrations(s upgrading, template string) {
 	}
 }
 
-// conflicts checks that changes of the same lines of a source are left to git's merge, as
-// often as it is aborted, and that the advice leads to its end.
+// conflicts checks that changes of the same lines of a source are left to git's merge,
+// also again after an abort, and that the printed advice completes the merge.
 func conflicts(s upgrading, template string) {
 	s.t.Helper()
 	edit(s.t, filepath.Join(template, "internal", "app", "config.go"), "startTimeout = 10 * time.Second", "startTimeout = 30 * time.Second")
@@ -286,9 +286,9 @@ func conflicts(s upgrading, template string) {
 	s.succeeds("up to date")
 }
 
-// squashed replaces the merges of all upgrades by one commit, as the button of a forge does. The
-// next upgrade finds out what the branch has: the first commit of its version on the branch template. It
-// merges only what comes behind, which an aborted merge may have left.
+// squashed replaces the merges of all upgrades by one commit, as the button of a forge does. The next
+// upgrade finds the first commit with this version on the branch template, and records it as merged. It
+// merges only the commits after it, as an aborted merge may have left some.
 func squashed(s upgrading, since string) {
 	s.t.Helper()
 	clone.Run(s.t, s.dir, "git", "reset", "--quiet", "--soft", since)
@@ -419,7 +419,7 @@ func (s upgrading) state() string {
 }
 
 // interrupted sends a signal to all programs of an upgrade, as a terminal does, while they
-// generate. It leaves the service as it was, and without a SIGKILL no temporary file.
+// generate. The upgrade leaves the service as it was, and after SIGINT no temporary file.
 func (s upgrading) interrupted(signal syscall.Signal) {
 	s.t.Helper()
 	before := s.state()

@@ -42,9 +42,9 @@ func TestRulesWithPromtool(t *testing.T) {
 	}
 }
 
-// Each fault is made in a running service that a Prometheus scrapes. Its alert fires, and no other alert does, except
-// those that a busy machine causes at this pace. The alert resolves after the remedy of its runbook. The rules are
-// in alerts.yaml; the test makes them up to 300 times faster: see speedUp.
+// Each fault is made in a running service that a Prometheus scrapes, with the rules of alerts.yaml made up to 300 times
+// faster: see speedUp. Its alert fires, and resolves after the remedy of its runbook. No other alert fires, except those
+// that a busy machine causes at this pace.
 func TestAlertsFireAndResolve(t *testing.T) {
 	t.Parallel()
 	prometheus, err := exec.LookPath("prometheus")
@@ -136,7 +136,7 @@ func brokerAwayAndNobodyThere(s *system) {
 }
 
 // The broker refuses one video because of its content, until a person skips the event. The next version then follows a
-// gap. Later it refuses all of them.
+// gap. Later the broker refuses all messages.
 func poisonSkipped(s *system) {
 	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3", "LAB_OUTBOX_RETRY_MIN=100ms", "LAB_OUTBOX_RETRY_MAX=200ms")
 	s.quiet()
@@ -173,7 +173,7 @@ func poisonSkipped(s *system) {
 	s.resolve()
 }
 
-// No partitions are created, until today has none and every command fails.
+// The outbox has no partitions any more, so every command fails.
 func noPartitions(s *system) {
 	s.serve("api,publisher,projector")
 	s.quiet()
@@ -278,7 +278,7 @@ func editedCatalog(s *system) {
 	s.resolve()
 }
 
-// A timer is due, and no process fires timers. Later one fails, until its aggregate can do it.
+// A timer is due, and no process fires timers. Later a timer fails, until its command works.
 func timersLateAndBroken(s *system) {
 	s.serve("api,publisher,projector")
 	s.quiet()

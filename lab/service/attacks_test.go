@@ -31,8 +31,8 @@ const (
 	reflect = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 )
 
-// Clients that take their time with a header keep nobody from being served, and
-// do not keep their connection.
+// Clients that send a header slowly lose their connection. Others are served
+// all the while.
 func TestAbuseSlowHeaders(t *testing.T) {
 	v := attack(t)
 	var conns sync.WaitGroup
@@ -150,8 +150,8 @@ func TestAbuseRapidReset(t *testing.T) {
 	v.survived(t, 128)
 }
 
-// A frame that says it is larger than any may be ends its connection at once,
-// and nobody makes room for it.
+// A frame whose length is above the limit ends its connection at once, and the
+// server allocates no memory for it.
 func TestAbuseHugeFrames(t *testing.T) {
 	v := attack(t)
 	var attackers sync.WaitGroup
@@ -169,7 +169,7 @@ func TestAbuseHugeFrames(t *testing.T) {
 }
 
 // Calls that go on for ever, by sending, by not sending, by not reading, or by
-// being a stream, end in time, and hold little until then.
+// being a stream, end in time, and hold little memory until then.
 func TestAbuseEndlessStreams(t *testing.T) {
 	t.Run("sending without end", func(t *testing.T) {
 		v := attack(t)
@@ -183,7 +183,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// Messages that list the services; to other methods they mean nothing.
+				// Messages that list the services; other methods cannot use them.
 				sent := c.pump(id, bytes.Repeat([]byte{0, 0, 0, 0, 2, 0x3a, 0}, 2000), 256<<20)
 				if sent > 2<<20 {
 					t.Errorf("%s: the server took %d MiB of one request", method, sent>>20)
@@ -235,7 +235,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 	t.Run("watching", func(t *testing.T) {
 		v := attack(t)
 		var conns sync.WaitGroup
-		for range 4 { // twice as many as there is room for; those who fit end after a while
+		for range 4 { // four times as many as there is room for; the ones that fit end after a while
 			c := v.rawHTTP2(t)
 			for range 249 {
 				if err := c.call(watch, ""); err != nil {
@@ -250,7 +250,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 }
 
 // pump sends a block again and again, as fast as the windows allow, until the
-// server refuses it, and returns how much there was.
+// server refuses it, or most bytes are sent. It returns how many were sent.
 func (c *rawHTTP2) pump(id uint32, block []byte, most int) (sent int) {
 	size := len(block)
 	var mu sync.Mutex
@@ -305,8 +305,8 @@ func (c *rawHTTP2) pump(id uint32, block []byte, most int) (sent int) {
 	return sent
 }
 
-// Two readings of where a request ends are refused, or there is one only: what
-// is hidden in a body is never a request.
+// A request whose end can be read in two ways is refused, or read in only one.
+// A request hidden in a body is never executed.
 func TestAbuseSmuggling(t *testing.T) {
 	v := attack(t)
 	hidden := lines("POST /v1/videos HTTP/1.1", "Host: x", "Content-Length: 20", "", `{"title":"smuggled"}`)
@@ -362,7 +362,7 @@ func TestAbuseSmuggling(t *testing.T) {
 	v.survived(t, 32)
 }
 
-// Connections that do nothing cost little, and end when they never did anything.
+// Idle connections cost little memory. The server closes the ones that never sent anything.
 func TestAbuseIdleConnections(t *testing.T) {
 	v := attack(t)
 	n := many(1000)

@@ -39,7 +39,7 @@ import (
 // root is the directory of the repository.
 const root = "../.."
 
-// long makes the attacks use ten times as many connections. It needs as many open files, twice.
+// long makes the attacks use ten times as many connections. The test and the service each need as many open files.
 var long = flag.Bool("long", false, "ten times as many connections in the attacks")
 
 // patience is how long an attacked server may take to respond to others, or to end a
@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	storetest.Main(m)
 }
 
-// server is the service, with variables for the Config of its packages.
+// server builds the service once, with variables for the Config of its packages, and returns its path.
 var server = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(programs, "server")
 	return program, buildServer(program, programs, nil)
@@ -128,7 +128,7 @@ type process struct {
 	addr string
 }
 
-// startService starts the service with a database of its own, and waits until it listens.
+// startService starts the service with more variables, and waits until it listens.
 func startService(t *testing.T, environ ...string) *process {
 	t.Helper()
 	program, err := server()
@@ -175,7 +175,7 @@ func startService(t *testing.T, environ ...string) *process {
 	return p
 }
 
-// peak is the most memory that the process has had, in MiB.
+// peak returns the most memory that the process has had, in MiB.
 func (p *process) peak(t *testing.T) (n int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
@@ -203,7 +203,7 @@ func (p *process) dial(t *testing.T) net.Conn {
 // victim is a service that is attacked, with two clients that behave well.
 type victim struct {
 	*process
-	before int // memory
+	before int // memory in MiB
 
 	stop   context.CancelFunc
 	others sync.WaitGroup
@@ -213,8 +213,8 @@ type victim struct {
 	failed error         // guarded by mu
 }
 
-// attack starts a service, and clients of gRPC and REST that use it all the while. Its times
-// are so short that a test can wait for them, and so long that a busy machine keeps them.
+// attack starts a service, and clients of gRPC and REST that use it all the while. The service's time
+// limits are so short that a test can wait for them, and so long that a busy machine keeps them.
 func attack(t *testing.T) *victim {
 	t.Helper()
 	v := &victim{process: startService(t, "ROLES=api", "DATABASE_URL="+storetest.URL(t),
@@ -278,8 +278,8 @@ func (v *victim) awaitCalls(more int64) {
 	}
 }
 
-// survived checks that no call of the others was refused or broken, that they
-// are still served, and that the server held at most that many MiB more than before.
+// survived checks that no call of the others was refused or broken, that they are
+// still served, and that the server's memory grew by no more than most MiB.
 func (v *victim) survived(t *testing.T, most int) {
 	t.Helper()
 	v.awaitCalls(20)
@@ -295,7 +295,7 @@ func (v *victim) survived(t *testing.T, most int) {
 	}
 }
 
-// rawHTTP2 is a client of HTTP/2 without manners.
+// rawHTTP2 is a client of HTTP/2 that may break its rules.
 type rawHTTP2 struct {
 	net.Conn
 	*http2.Framer
@@ -315,7 +315,7 @@ func (p *process) rawHTTP2(t *testing.T, settings ...http2.Setting) *rawHTTP2 {
 	return c
 }
 
-// headerBlock encodes a header without a table, so that every connection may use it.
+// headerBlock encodes a header without a dynamic table, so that every connection may use it.
 func headerBlock(pairs ...string) []byte {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
@@ -376,7 +376,7 @@ func (c *rawHTTP2) awaitEnd(open int) {
 // test ends by its timeout.
 func awaitClose(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
-// many is how many connections an attack has.
+// many returns how many connections an attack has.
 func many(n int) int {
 	if *long {
 		return 10 * n

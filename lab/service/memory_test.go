@@ -17,10 +17,10 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// mostMemory is what an instance of deploy/run has, in MiB.
+// mostMemory is the memory of an instance of deploy/run, in MiB.
 const mostMemory = 512
 
-// Whatever is stored, and whatever clients do at a time, the process stays below the memory of its instance: as many watches and
+// The process needs less memory than its instance has, whatever is stored and clients do. Here they make as many watches and
 // calls as there is room for, of all kinds that hold memory, with entries as large as the contract allows.
 func TestMemoryIsBounded(t *testing.T) {
 	database := storetest.URL(t)

@@ -99,8 +99,8 @@ type system struct {
 func newSystem(t *testing.T, p tools) *system {
 	t.Helper()
 	s := &system{T: t, tools: p, pace: pace, expected: map[string]bool{}, resolved: map[string]bool{}}
-	// At this pace the first two fire after 0.2 seconds, which one call may take on a busy machine. The third fires if
-	// no scrape succeeds for two seconds.
+	// At this pace the limit of the first two is 0.2 seconds, which one call may take on a busy machine. The others
+	// fire if no scrape succeeds, or no event is applied, for about two seconds.
 	s.tolerated = map[string]bool{"OutboxStalled": true, "ProjectionLag": true, "OutboxNotMeasured": true, "NothingApplied": true}
 	s.broker, s.client = newBroker(t)
 	database := storetest.URL(t)

@@ -62,7 +62,7 @@ func (s *truth) says(id string, version int, state string) {
 	}
 }
 
-// eventuallySays waits until the page of the moment has a text.
+// eventuallySays waits until the console's page Now has a text.
 func (s *truth) eventuallySays(text string) {
 	s.Helper()
 	s.eventually("the console says "+text, func() bool { return strings.Contains(s.page("/"), text) })
@@ -142,19 +142,19 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 	s.exec(`UPDATE video_catalog.outbox_deferred SET occurred_at = occurred_at - interval '2 hours'`) // time passes
 	s.eventuallySays("The oldest pending event waits for 2\u202fh")
 
-	// It is skipped.
+	// The event is skipped.
 	allow()
 	s.command("skip", "--id", refused, "--why", "too large")
 	s.eventually("version 3 is applied", func() bool { return value[int](s.system, appliedRows) == 2 })
 	s.says(id, 2, "skipped")
 	s.says(id, 3, "published")
-	for name, out := range map[string]string{"audit": s.command("audit", id), "page": s.page("/audit?text=" + id)} {
+	for name, out := range map[string]string{"audit": s.command("audit", id), "show": s.command("show", "video", id), "page": s.page("/audit?text=" + id)} {
 		if !strings.Contains(out, "too large") || !strings.Contains(out, value[string](s.system, `SELECT action_id::text FROM video_catalog.audit`)) {
 			t.Errorf("%s lacks the skip:\n%s", name, out)
 		}
 	}
 
-	// A message about it cannot be applied.
+	// A message about the video cannot be applied.
 	event := uuid.Must(uuid.NewV7()).String()
 	if _, err := s.client.Publisher(names.VideoTopic.Name).Publish(t.Context(), &pubsub.Message{Attributes: map[string]string{
 		envelope.AttrEventID: event, envelope.AttrAggregateType: "video", envelope.AttrAggregateID: id, envelope.AttrSchemaVersion: "99",
@@ -174,7 +174,7 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 	s.eventuallySays("1 message is in quarantine")
 	s.command("skip", "--aggregate", id, "--id", event, "--why", "from a test")
 
-	// A seek empties the inbox. An applied event is not shown as not applied, nor as late.
+	// A seek empties the inbox. Afterwards nothing may say that an applied event was not applied, or not yet.
 	s.broker.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
 	s.command("seek", "video.events.catalog", time.Now().UTC().Format(time.RFC3339), "--why", "rows were lost")
 	s.eventually("now says that no event was not applied", func() bool { return !strings.Contains(s.page("/"), "not yet") })
@@ -198,7 +198,7 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 		ON CONFLICT (aggregate_type) DO UPDATE SET last_differences = 3`) // as the next pass does
 	s.eventuallySays("3 entries differ from their owner")
 
-	// It is purged. Its events are not shown as published before they are erased.
+	// The video is purged. Its events are not shown as published before they are erased.
 	if _, err := s.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: video.GetName()}); err != nil {
 		t.Fatal(err)
 	}

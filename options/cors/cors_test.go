@@ -11,8 +11,8 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// An origin is a scheme, a host and perhaps a port, and nothing else. A wrong one is a mistake of
-// a process that serves, and of no other command.
+// An origin is a scheme, a host and perhaps a port, and nothing else. A wrong origin is a mistake in
+// the settings of serve, and of no other command.
 func TestCheckOrigin(t *testing.T) {
 	t.Parallel()
 	for _, origin := range []string{"*", "https://app.example.com", "http://localhost:3000"} {
@@ -42,7 +42,7 @@ const (
 	evil   = "https://evil.example.com"
 )
 
-// served returns a port, which has no routes but answers every request, for pages of origins.
+// served returns the checks of a port for pages of origins, before a handler that accepts every request.
 func served(origins, hosts []string) http.Handler {
 	return letIn(origins, port.RefusePages(hosts, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })))
 }
@@ -74,7 +74,7 @@ func TestPreflight(t *testing.T) {
 		{"a method that does not exist", origin, "PUT", "", ""},
 		{"another origin", evil, "PATCH", "", ""},
 	} {
-		// The headers are in lower case, sorted: https://fetch.spec.whatwg.org/#cors-unsafe-request-header-names
+		// Browsers name the headers in lower case, sorted: https://fetch.spec.whatwg.org/#cors-unsafe-request-header-names
 		header := send(t, on, "OPTIONS", "Origin", tt.origin, "Access-Control-Request-Method", tt.method, "Access-Control-Request-Headers", tt.headers).Header()
 		if got := header.Get("Access-Control-Allow-Origin"); got != tt.wanted || header.Get("Access-Control-Allow-Credentials") != "" {
 			t.Errorf("%s: preflight lets in %q, credentials %q, want %q and none", tt.name, got, header.Get("Access-Control-Allow-Credentials"), tt.wanted)

@@ -134,7 +134,7 @@ func (i *issuer) goodClaims() map[string]any {
 	}
 }
 
-// with changes claims; nil takes one out.
+// with returns a copy of claims with one value changed; nil removes the claim.
 func with(claims map[string]any, name string, value any) map[string]any {
 	changed := maps.Clone(claims)
 	changed[name] = value

@@ -89,8 +89,8 @@ func TestUnknownKeysPutOffANewOneBriefly(t *testing.T) {
 	})
 }
 
-// Tokens with unknown keys cause one request at a time, and at most one in ten seconds.
-// They do not delay tokens with known keys.
+// Tokens with unknown keys cause one request at a time, and at most two requests in ten
+// seconds: one for each document. They do not delay tokens with known keys.
 func TestKeysAreReadSeldomWhateverTokensSay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *verifier, known jose.JSONWebKey) {
@@ -133,8 +133,8 @@ func TestKeysAreReadSeldomWhateverTokensSay(t *testing.T) {
 	})
 }
 
-// While the issuer is unavailable, its keys are valid for a day, and an unknown key may
-// be new. Once the issuer is back, the keys are read soon.
+// While the issuer is unavailable, its keys are valid for a day. An unknown key may be
+// new: the error is errNoKeys. Once the issuer is back, the keys are read soon.
 func TestKeysLastWhileTheIssuerIsAway(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *verifier, key jose.JSONWebKey) {

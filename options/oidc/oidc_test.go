@@ -71,7 +71,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// A start ends with all mistakes of the policy, or because it cannot be read.
+// A start fails if the policy cannot be read, or has mistakes. The error has all mistakes.
 func TestPolicyMistakesEndTheStart(t *testing.T) {
 	t.Parallel()
 	bad := writePolicy(t, "rules:\n- {methods: [library.v1.BookService/BurnBook]}\n")

@@ -129,8 +129,8 @@ rules:
 	}
 }
 
-// Emails are compared without the case of A to Z, and of no other letter; subjects
-// exactly.
+// Emails are compared without the case of the letters A to Z only. Subjects are
+// compared exactly.
 func TestPolicyComparesEmailsWithoutCase(t *testing.T) {
 	t.Parallel()
 	const method = "library.v1.BookService/GetBook"

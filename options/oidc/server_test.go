@@ -217,7 +217,7 @@ func TestServerAdmitsByPolicy(t *testing.T) {
 	}
 }
 
-// Every policy in the documents is one that the server takes.
+// Every policy in README.md is valid.
 func TestDocumentedPoliciesAreGood(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")

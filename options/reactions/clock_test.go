@@ -100,7 +100,7 @@ func TestClockFiresInTime(t *testing.T) {
 }
 
 // While the database is unavailable, the clock pauses for up to a few seconds. One type does
-// not wait for another, and timers that are due by then fire afterwards.
+// not wait for another, and timers that have become due fire afterwards.
 func TestClockOutlivesTheDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := memTimers{rows: []row{{due: time.Now()}}, err: fmt.Errorf("%w: no connection", envelope.ErrUnavailable)}
@@ -133,7 +133,7 @@ func (f scripted) Fire(ctx context.Context, _ int) (Fired, error) { return f(ctx
 func (scripted) Waiting(context.Context, int) (time.Duration, int64, error) { return 0, 0, nil }
 
 // The pauses grow to retryMax during an outage, and are short again after it. If more timers
-// are due and none of them fires, because others have them, the clock pauses too.
+// are due and none of them fires, because other processes lock them, the clock pauses, too.
 func TestClockPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, last := time.Now(), time.Now()

@@ -28,7 +28,7 @@ func ring(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 	return tagged(v, name, stamp)
 }
 
-// now is the shortest time.
+// now is the shortest duration of a timer: 0 would cancel it.
 const now = time.Microsecond
 
 func waiting(t testing.TB, timers Timers) int64 {
@@ -41,7 +41,7 @@ func waiting(t testing.TB, timers Timers) int64 {
 }
 
 // A timer fires once, with any number of processes and interruptions, and not before it is
-// due. Its event has the cause with which it was set.
+// due. The cause of its event is the event that set the timer.
 func TestTimerFiresOnce(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
@@ -79,7 +79,7 @@ func TestTimerFiresOnce(t *testing.T) {
 	}
 }
 
-// The event of a timer belongs to the chain of the event with which the timer was set, and
+// The event of a timer belongs to the chain of causes of the event that set the timer, and
 // wakes the publisher.
 func TestTimerContinuesTheChain(t *testing.T) {
 	t.Parallel()
@@ -112,9 +112,9 @@ func TestTimerContinuesTheChain(t *testing.T) {
 	}
 }
 
-// The clock of the database decides, and not the clock of the process. If it jumps ahead, timers
-// fire once, and not again after it was set back. If it jumps back, they wait for the later time.
-// The test shifts all timers to make a jump.
+// Timers follow the clock of the database, not the clock of the process. If that clock jumps ahead,
+// timers fire once, and not again after it was set back. If it jumps back, timers wait until it
+// reaches their time. To simulate a jump, the test shifts all timers.
 func TestTimersAndClocks(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -166,9 +166,9 @@ func TestTimersAndClocks(t *testing.T) {
 	}
 }
 
-// An event replaces and cancels timers, also an event of another timer of the same aggregate. A
-// timer that is cancelled while another process fires it is either cancelled or fires, and not
-// both.
+// An event replaces and cancels timers of its aggregate, also if another timer caused the event.
+// If one process cancels a timer while another process fires it, the timer is cancelled or fires,
+// but not both.
 func TestTimerIsCancelled(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
@@ -232,8 +232,8 @@ func TestTimerIsCancelled(t *testing.T) {
 	}
 }
 
-// A timer that fails is tried again later, and harms no other timer: not if its decision fails,
-// and not if the database refuses its row.
+// A timer that fails is tried again later, and delays no other timer, whether its decision fails
+// or the database refuses its row.
 func TestTimerThatFailsIsPostponed(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 4)
@@ -414,7 +414,7 @@ func TestTimerThatHasFiredIsNotPostponed(t *testing.T) {
 	}
 }
 
-// A panic is a failure of its timer. A refusal by the rules is none: the timer has done nothing.
+// A panic is a failure of its timer. After a refusal by the rules the timer counts as fired, without an event.
 func TestTimerAndItsAggregate(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 4)
@@ -435,7 +435,7 @@ func TestTimerAndItsAggregate(t *testing.T) {
 	}
 }
 
-// Timers of more locked aggregates than a batch has hold up no other, and fire later.
+// If more aggregates than a batch has are locked, their timers hold up no other timer, and fire later.
 func TestTimersBehindManyLocks(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 4)

@@ -30,8 +30,8 @@ type review struct {
 
 var errUnreadable = errors.New("unreadable")
 
-// addReview adds the text of each review to a video as a tag. Special texts cause no event, a
-// first event, or an error.
+// addReview adds the text of each review to a video as a tag, or creates the video. Special texts
+// cause no event, or an error.
 func addReview(videos clips) reaction[review, domain.Video, fact] {
 	return reaction[review, domain.Video, fact]{videos, func(r review) []uuid.UUID { return r.videos }, func(v domain.Video, r review, stamp domain.Stamp) (*fact, error) {
 		switch {
@@ -53,8 +53,8 @@ func reviewed(t testing.TB, text string, videos ...uuid.UUID) received[review] {
 	return received[review]{Message: envelope.Message{ID: newID(t), Type: "ReviewWritten"}, Event: review{text: text, videos: videos}}
 }
 
-// A video reacts to an event once, even if the event comes again or beside others. The
-// one new event has the cause and the trace. Some transactions are interrupted.
+// A video reacts to an event once, even if the event comes again or beside others. The new
+// event has the first as its cause, and its trace. Some transactions are interrupted.
 func TestReactionTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
@@ -188,8 +188,8 @@ func TestReactionThatFailsIsNotHandled(t *testing.T) {
 	}
 }
 
-// A chain of causes has the first event as its correlation. A snapshot causes nothing. A
-// reaction may create the aggregate.
+// The correlation id of each event of a chain of causes is the id of the first event. A
+// snapshot causes nothing. A reaction may create the aggregate.
 func TestReactionContinuesTheChain(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

@@ -27,7 +27,7 @@ func (m measuredTimers) Waiting(ctx context.Context, _ int) (time.Duration, int6
 }
 
 // While the database does not respond for two aggregate types, all other metrics are read: after
-// two seconds for each, and in time when the process ends.
+// two seconds for each type, or within a shorter deadline, as at the end of the process.
 func TestTimersAreObserved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -116,8 +116,8 @@ func (s *service) unknown() int {
 		+ (SELECT count(*) FROM video_catalog_read.known_database WHERE identity <> video_catalog_read.database_identity())`)
 }
 
-// A person who has looked at the data records the present databases of both sides, and says
-// why. The audit has the previous databases.
+// After a look at the data, a person accepts the present databases of both sides, with a
+// reason. The audit has the previous databases.
 func TestAcceptDatabases(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -26,7 +26,7 @@ type fakeSide struct {
 	versions map[uuid.UUID]int64 // guarded by mu
 	sorted   []uuid.UUID         // their ids; nil after a change
 	buried   map[uuid.UUID]bool  // tombstones, which no checksum counts; not changed
-	largest  int64               // rows of a checksum
+	largest  int64               // the most rows of a checksum
 }
 
 func fakeSideOf(rows int) *fakeSide {
@@ -105,7 +105,7 @@ func (s *fakeSide) digest(_ context.Context, after, upTo uuid.UUID, each bool) (
 	return []digest{all}, nil
 }
 
-// entries are two sides, and the ids with an event in the outbox.
+// entries has an owner, its projection, and the ids with pending events.
 type entries struct {
 	owner, projection *fakeSide
 	inOutbox          []uuid.UUID
@@ -154,7 +154,7 @@ func TestCompareFindsWhatDiffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := entries{owner: fakeSideOf(2500), projection: fakeSideOf(2500)}
 		want := map[uuid.UUID]kind{}
-		for n := range 3000 { // many more than the owner has, behind its last
+		for n := range 3000 { // many more than the owner has, behind its last id
 			e.projection.set(id(10_000+n), 1)
 			want[id(10_000+n)] = extra
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // One process compares a slice at a time, and the next slice begins behind it. The result of a
-// slice that another process has claimed since does not count. The next pass waits after a pass.
+// slice that another process has claimed since does not count. After a pass, the next pass waits.
 func TestComparisonIsSharedByProcesses(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

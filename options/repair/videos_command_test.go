@@ -46,7 +46,7 @@ const unlike = `
 			IS DISTINCT FROM (p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.version, p.publish_time, p.update_time)
 		OR (v.state = 'published' AND v.delete_time IS NULL) <> p.visible OR (v.delete_time IS NOT NULL) <> p.deleted END`
 
-// personURL is the database as a new user of the role support_ro sees it, who may only look.
+// personURL returns the URL of the database for a new user with the role support_ro, which only reads.
 func (s *service) personURL() string {
 	s.Helper()
 	address, err := url.Parse(s.url)
@@ -168,9 +168,8 @@ func TestProjectionMistakesAreRefused(t *testing.T) {
 	}
 }
 
-// A repair fills an empty catalog, lowers an entry that is ahead, and makes a tombstone of one
-// without an owner. No service need run. A dry run counts the same and changes nothing. Only a
-// repair of everything makes the databases known.
+// A repair fills an empty catalog, while no service runs. A dry run counts the same and changes
+// nothing. Only a repair of everything makes the databases known.
 func TestRepairFillsAnEmptyCatalog(t *testing.T) {
 	t.Parallel()
 	s := newCatalog(t)
@@ -199,7 +198,7 @@ func TestRepairFillsAnEmptyCatalog(t *testing.T) {
 	}
 }
 
-// A repair that is interrupted keeps its repaired entries, and leaves the databases unknown. The next
+// A repair that fails in the middle keeps its repaired entries, and leaves the databases unknown. The next
 // repair does the rest, and restarts the comparison of the catalog, even if it repairs nothing.
 func TestKilledRepairIsRunAgain(t *testing.T) {
 	t.Parallel()

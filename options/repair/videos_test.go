@@ -110,7 +110,7 @@ func (s *sides) publish(title string, versions int) domain.Video {
 	return events[versions-1].Video
 }
 
-// record writes the events of a new video and what follows.
+// record writes the events of a new video to the command side.
 func (s *sides) record(events []domain.VideoEvent) {
 	s.Helper()
 	for i := range events {
@@ -134,7 +134,7 @@ func (s *sides) exec(pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// compare compares everything. It waits no longer for events than it must.
+// compare compares everything. It waits at most this long for events that are on their way.
 func (s *sides) compare(wait time.Duration) compared {
 	s.Helper()
 	return s.compareBy(s.compared, wait)
@@ -299,8 +299,8 @@ func TestLookReadsTheProjectionFirst(t *testing.T) {
 	}
 }
 
-// A repair that lowers an entry reads the owner once more before it ends: a projector has taken a
-// later event for too old meanwhile. The lock of the test holds the repair before its commit.
+// A repair that lowers an entry reads the owner once more before it ends: meanwhile a projector may
+// have ignored a later event as stale. The lock of the test holds the repair before its commit.
 func TestRepairReadsTheOwnerOfALoweredEntryAgain(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)
@@ -405,8 +405,8 @@ func (s *sides) relay(ctx context.Context) error {
 	}
 }
 
-// While videos are written and their events are on their way, a comparison finds nothing, but
-// for an entry that was changed by hand. A repair at the same time loses no event.
+// While videos are written and their events are on their way, a comparison finds only an entry
+// that was changed by hand. A repair at the same time loses no event.
 func TestComparisonUnderWritersHasNoFalseDifference(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)
@@ -437,7 +437,7 @@ func TestComparisonUnderWritersHasNoFalseDifference(t *testing.T) {
 		}
 		return nil
 	})
-	const longer = time.Minute // than any event takes; the comparison waits only while one is missing
+	const longer = time.Minute // longer than any event takes; the comparison waits only while an event is missing
 	for round := range 3 {
 		if got := s.compare(longer); len(got.differences) > 0 || got.pending > 0 {
 			t.Errorf("Compare() = %+v, want no difference", got)
@@ -484,8 +484,8 @@ func (s *sides) userPool(owner *pgxpool.Pool, role string) *pgxpool.Pool {
 	return pool
 }
 
-// The role of people may compare. A repair and the background need the role of the query side. Each
-// side needs only its own role.
+// The role of people may compare. A repair and the background comparison need the service's role of
+// the query side. Each side needs only its own role.
 func TestRolesOfAComparison(t *testing.T) {
 	t.Parallel()
 	s := newSides(t)

@@ -24,7 +24,7 @@ func TestPagesAreBounded(t *testing.T) {
 	}
 }
 
-// Wrong arguments of a seek are refused, with a correct example.
+// Wrong arguments of a seek are refused, with the reason.
 func TestSeekRefusesBadArguments(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{

@@ -24,7 +24,7 @@ const (
 	observe = "../"
 )
 
-// Each query of a policy and of the dashboard is PromQL, and says what its source says, but for the names of metrics and labels.
+// Each query of a policy and of the dashboard is PromQL, and equals its source except for the names of metrics and labels.
 func TestQueriesOfCloudMonitoringAreTheirSources(t *testing.T) {
 	sources, queries := sources(t), queries(t)
 	if got, want := slices.Sorted(maps.Keys(queries)), slices.Sorted(maps.Keys(sources)); !slices.Equal(got, want) || len(got) < 40 {
@@ -78,7 +78,7 @@ func TestMatchedByScope(t *testing.T) {
 }
 
 // matchedByScope are the operations of two vectors that match metrics of different libraries by all labels. In Cloud Monitoring
-// the scope of a library is among them. The first word of a metric tells the library. "or" is none of them: it keeps both.
+// the scope of a library is one of the labels. The first word of a metric names its library. "or" is left out: it keeps both.
 func matchedByScope(expr parser.Expr) []string {
 	var found []string
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {

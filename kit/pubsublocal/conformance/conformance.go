@@ -90,7 +90,7 @@ func newEnv(t *testing.T, target Target) *Env {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = client.Close() // the clients share connections, so a second close fails
+		_ = client.Close() // with option.WithGRPCConn the clients share a connection, so the second close fails
 		_ = schema.Close()
 	})
 	return &Env{Target: target, Client: client, Topics: client.TopicAdminClient, Subs: client.SubscriptionAdminClient, Schema: schema}

@@ -189,8 +189,8 @@ var deadLetters = []Case{
 				t.Run(test.name, func(t *testing.T) {
 					topic, dead := e.Topic(t), e.Topic(t)
 					sub, deadSub := e.Subscription(t, topic, append(test.change, deadLettersTo(dead, 5))...), e.Subscription(t, dead)
-					// Ids are unique only within a topic. The other message
-					// changes the next id, so the copy cannot have its old id.
+					// Ids are unique only within a topic. The other message uses
+					// up an id, so that the copy does not get the source's id by chance.
 					other := e.Publish(t, dead, "", "other")
 					e.Ack(t, deadSub, expectDelivery(t, e, deadSub, "other")...)
 
@@ -397,7 +397,7 @@ var deadLetters = []Case{
 			sub, other := e.Subscription(t, topic, deadLettersTo(topic, 5)), e.Subscription(t, topic)
 			e.Publish(t, topic, "", "m")
 			last := failDeliveries(t, e, sub, 5)
-			// The copy has its own count, for every subscription of the topic.
+			// The copy goes to every subscription of the topic, and has its own count.
 			again := oneDelivery(t, e, sub)
 			if got := again.GetDeliveryAttempt(); got != 1 {
 				t.Errorf("got delivery_attempt %d of the copy, want 1", got)

@@ -188,7 +188,7 @@ var exactlyOnce = []Case{
 			e.Publish(t, topic, "other key", "a")
 			e.Publish(t, topic, "", "b")
 			got := pullAny(t, e, sub, "1", "2", "3", "a", "b")
-			wantFailures(t, acknowledge(t, e, sub, AckIDs(got[1:])...), unorderedAckID, got[1], got[2]) // a and b, the first ones, are not acknowledged
+			wantFailures(t, acknowledge(t, e, sub, AckIDs(got[1:])...), unorderedAckID, got[1], got[2]) // a and b have no earlier message
 			e.Ack(t, sub, got[0])
 			e.Extend(t, sub, 60, got[1]) // it is not acknowledged yet
 			e.Ack(t, sub, got[1])
@@ -325,7 +325,7 @@ var exactlyOnce = []Case{
 			sub := e.Subscription(t, topic, ExactlyOnce)
 			e.Publish(t, topic, "", "a")
 			lost := make(chan bool, 1)
-			// lose replaces the first response of the server by an error.
+			// lose fails the first receipt, a ModifyAckDeadline, without sending it.
 			lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 				receipt, ok := req.(*pubsubpb.ModifyAckDeadlineRequest)
 				if !ok || receipt.GetAckDeadlineSeconds() == 0 || len(lost) == cap(lost) {
@@ -420,7 +420,7 @@ func wantIDs(t *testing.T, field string, got []string, messages ...*pubsubpb.Rec
 	}
 }
 
-// ackConfirmation waits for the next AcknowledgeConfirmation. It keeps the other responses.
+// ackConfirmation waits for the next AcknowledgeConfirmation. Messages that come before it stay in the queue.
 func (s *rawStream) ackConfirmation(t *testing.T) *pubsubpb.StreamingPullResponse_AcknowledgeConfirmation {
 	t.Helper()
 	for {
@@ -439,7 +439,7 @@ func (s *rawStream) modifyConfirmation(t *testing.T) *pubsubpb.StreamingPullResp
 	}
 }
 
-// confirmation waits for the next response that has a confirmation.
+// confirmation waits for the next response, which may have a confirmation.
 func (s *rawStream) confirmation(t *testing.T) *pubsubpb.StreamingPullResponse {
 	t.Helper()
 	read, ok := s.next(patience)

@@ -22,7 +22,7 @@ func topicIn(t *testing.T, e *Env, project string) string {
 	return e.Topic(t, func(p *pubsubpb.Topic) { p.Name = strings.Replace(p.GetName(), "/"+e.Project+"/", "/"+project+"/", 1) })
 }
 
-// schemaIn creates a schema from the first definition, and returns its name.
+// schemaIn creates a schema with the definition firstRevision, and returns its name.
 func schemaIn(t *testing.T, e *Env, project string) string {
 	t.Helper()
 	_, id, _ := strings.Cut(e.Name("schemas"), "/schemas/")
@@ -45,8 +45,8 @@ func seekToTime(t *testing.T, e *Env, sub string, at time.Time) {
 	}
 }
 
-// collect pulls until it has want messages, or until no more come, and checks whether more follow. It
-// acknowledges nothing.
+// collect pulls until it has want messages, and once more for messages beyond them. It stops early if a
+// Pull gets none, and acknowledges nothing.
 func collect(t *testing.T, e *Env, sub string, want int) (messages []*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	for len(messages) < want {

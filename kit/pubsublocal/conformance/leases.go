@@ -307,7 +307,7 @@ var leases = []Case{
 			}
 			stream := openRaw(t, e, sub, streamLease(600))
 			got := stream.take(t, 1)
-			e.Nack(t, sub, got...) // the ack id of a second delivery has the same length
+			e.Nack(t, sub, got...) // so that the ack ids of second deliveries are checked, too
 			got = stream.take(t, 2500)
 			for _, m := range got {
 				if n := len(m.GetAckId()); n > 180 {

@@ -57,7 +57,7 @@ type resourceKind struct {
 	collection          string
 }
 
-// resourceKinds returns all three kinds. The resources that they create refer to one topic.
+// resourceKinds returns all three kinds. All subscriptions that they create have the same topic.
 func resourceKinds(t *testing.T, e *Env) []resourceKind {
 	t.Helper()
 	topic := e.Topic(t)
@@ -176,14 +176,13 @@ func malformed(e *Env, collection string) map[string]string {
 	}
 }
 
-// nameCall is a call with the name of an existing resource.
+// nameCall is a call that needs an existing resource with this name.
 type nameCall struct {
 	do               func(ctx context.Context, name string) error
 	name, collection string
 }
 
-// nameCalls returns all calls with the name of an existing resource. Other resources that they need
-// exist.
+// nameCalls returns calls that need an existing resource. All other resources that they need exist.
 func nameCalls(t *testing.T, e *Env) []nameCall {
 	t.Helper()
 	topic := e.Topic(t)

@@ -61,7 +61,7 @@ var orderingFailures = []Case{
 			stream.quiet(t)
 			e.Publish(t, topic, "other key", "a")
 			others := stream.wants(t, "a")
-			e.Publish(t, topic, "", "b") // there is credit for it: a message that its key holds back is not outstanding
+			e.Publish(t, topic, "", "b") // there is credit: messages 1 and 2, which wait for the delay, are not outstanding
 			others = append(others, stream.wants(t, "b")...)
 			e.Ack(t, sub, others...)
 			e.Advance(15 * time.Second)

@@ -266,8 +266,7 @@ func keysWithoutOrder(t *testing.T, e *Env) {
 	sub := e.Subscription(t, topic)
 	e.Publish(t, topic, "k", "1")
 	first := wantTexts(t, e, sub, "1")
-	// Without ordering, because an ordered subscription would deliver all of them again after a
-	// nack of the first one.
+	// An ordered subscription would deliver 2 and 3 only after the ack of 1.
 	e.Publish(t, topic, "k", "2", "3")
 	rest := wantTexts(t, e, sub, "2", "3")
 	e.Nack(t, sub, first...)

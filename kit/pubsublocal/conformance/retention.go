@@ -88,7 +88,7 @@ func topicKeeps(t *testing.T, e *Env) {
 	e.Ack(t, first, wantTexts(t, e, first, "1", "2")...)
 	seekToTime(t, e, first, aBeginning())
 	e.Ack(t, first, wantTexts(t, e, first, "1", "2")...)
-	e.Ack(t, second, e.Pull(t, second, 1)...) // one subscription has acknowledged it, the other one not
+	e.Ack(t, second, e.Pull(t, second, 1)...) // one of the two messages
 	e.Advance(50 * time.Minute)
 	for _, sub := range []string{first, second} {
 		seekToTime(t, e, sub, aBeginning())
@@ -230,7 +230,7 @@ func topicRetentionChanged(t *testing.T, e *Env) {
 	wantKept("2")
 	e.Advance(20 * time.Minute) // the longer retention applies to messages that still exist
 	wantKept("2")
-	// The message must be dropped at once, not only by the next call.
+	// Message 2 must be dropped at once, not only by the next call.
 	e.Publish(t, topic, "", "3")
 	change(&pubsubpb.Topic{MessageRetentionDuration: durationpb.New(10 * time.Minute)})
 	change(&pubsubpb.Topic{MessageRetentionDuration: durationpb.New(time.Hour)})

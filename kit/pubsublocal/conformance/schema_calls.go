@@ -113,7 +113,7 @@ func topicWithSchema(t *testing.T, e *Env, encoding pubsubpb.Encoding, schema st
 	})
 }
 
-// setSchemaSettings updates a path of a topic's schema settings.
+// setSchemaSettings updates the schema settings of a topic, with path in the update mask.
 func setSchemaSettings(t *testing.T, e *Env, topic string, settings *pubsubpb.SchemaSettings, path string) error {
 	t.Helper()
 	_, err := e.Topics.UpdateTopic(t.Context(), &pubsubpb.UpdateTopicRequest{

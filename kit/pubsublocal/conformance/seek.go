@@ -46,7 +46,7 @@ var seek = []Case{
 					WantCode(t, err, test.want)
 				})
 			}
-			expectSilence(t, e, sub) // nothing has changed: outstanding messages still are
+			expectSilence(t, e, sub) // nothing has changed: the message is still outstanding
 		},
 	},
 	{
@@ -339,7 +339,7 @@ var seek = []Case{
 // oneDelivery waits for the next message of a subscription.
 func oneDelivery(t *testing.T, e *Env, sub string) *pubsubpb.ReceivedMessage {
 	t.Helper()
-	for range 5 { // each pull waits for a second, unless the target is prompt
+	for range 5 { // each pull waits for two seconds, unless the target is prompt
 		if got := e.Pull(t, sub, 1); len(got) > 0 {
 			return got[0]
 		}

@@ -191,8 +191,7 @@ func clientID(id string) func(*pubsubpb.StreamingPullRequest) {
 	return func(r *pubsubpb.StreamingPullRequest) { r.ClientId = id }
 }
 
-// send sends a request. It ignores the end of the stream, which the reader
-// finds.
+// send sends a request. It ignores the end of the stream, which next returns.
 func (s *rawStream) send(t *testing.T, request *pubsubpb.StreamingPullRequest) {
 	t.Helper()
 	if err := s.Send(request); err != nil && !errors.Is(err, io.EOF) {

@@ -153,7 +153,7 @@ func retryDelayOfOne(t *testing.T, e *Env) {
 			t.Fatal("got no messages")
 		}
 		e.Nack(t, sub, run[0])
-		e.Advance(15 * time.Second) // past all leases; the nack ended the leases of a2 and a3, so they are no failures
+		e.Advance(15 * time.Second) // past all leases; none expires, because the nack ended those of a2 and a3
 		wantTexts(t, e, sub)
 		e.Advance(5*time.Minute - 15*time.Second)
 		wantInOrder(t, e, sub, "a1", "a2", "a3")
@@ -185,7 +185,7 @@ func ackedRetained(t *testing.T, e *Env) {
 	e.Publish(t, topic, "", "1", "2")
 	for _, sub := range []string{keeping, plain} {
 		e.Ack(t, sub, wantTexts(t, e, sub, "1", "2")...)
-		wantTexts(t, e, sub) // retained, but not delivered
+		wantTexts(t, e, sub) // not delivered, even if retained
 	}
 	seekToTime(t, e, plain, aBeginning())
 	wantTexts(t, e, plain)

@@ -55,7 +55,7 @@ func tryCreate(t *testing.T, e *Env, topic string, change ...func(*pubsubpb.Subs
 }
 
 // tryBoth creates a subscription with a change, and makes the same change to another one by an update of
-// these paths. Both must return the same code, or have the same result, which check tests.
+// these paths. Both must return the code want. check tests the result of each.
 func tryBoth(
 	t *testing.T, e *Env, topic string, change func(*pubsubpb.Subscription), want codes.Code,
 	check func(*testing.T, *pubsubpb.Subscription), paths ...string,

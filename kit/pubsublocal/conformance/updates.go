@@ -49,7 +49,7 @@ func updateUnknownPath(t *testing.T, e *Env) {
 	wantNoLabels(t, e, topic, sub)
 }
 
-// subscriptionChanges are changes of a full subscription, by the path of their field. dead is the new dead-letter topic.
+// subscriptionChanges returns a change of each mutable field, by its path. dead is the new dead-letter topic.
 func subscriptionChanges(dead string) map[string]func(*pubsubpb.Subscription) {
 	return map[string]func(*pubsubpb.Subscription){
 		"ack_deadline_seconds":       func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = 44 },
@@ -82,7 +82,7 @@ func updateResets(t *testing.T, e *Env) {
 				t.Fatal(err)
 			}
 			if want.Name = sub; path == "enable_exactly_once_delivery" {
-				want.AckDeadlineSeconds = 60 // its default stays
+				want.AckDeadlineSeconds = 60 // the default of exactly-once delivery stays
 			}
 			if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("after the reset (-want +got):\n%s", diff)

@@ -53,7 +53,7 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("-doc %s: %w", *doc, err)
 	}
-	return os.WriteFile(*doc, []byte(text), 0o644) //nolint:gosec // as above
+	return os.WriteFile(*doc, []byte(text), 0o644) //nolint:gosec // others may read it
 }
 
 // replace replaces the text between the marks of a document.

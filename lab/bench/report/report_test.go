@@ -105,7 +105,7 @@ func TestReplaceKeepsTheRest(t *testing.T) {
 	}
 }
 
-// Numbers are written with three significant digits.
+// Numbers have at most three significant digits. From 1000 to 9994 they are integers.
 func TestShort(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.0123: "0.0123", 0.5: "0.5", 1: "1", 12.34: "12.3", 999: "999", 7568: "7568", 33320: "33.3k", 999_600: "1M", 1_500_000: "1.5M"} {
 		if got := short(v); got != want {

@@ -160,7 +160,7 @@ func peersOf(r *results) []string {
 	return peers
 }
 
-// short writes a number with two or three significant digits.
+// short writes a number with at most three significant digits, or as an integer from 1000 to 9994.
 func short(v float64) string {
 	switch {
 	case v == 0:

@@ -68,7 +68,7 @@ func latencyName(peer, sink string, instances, rate int) string {
 }
 
 // The libraries that keep the order of an aggregate: with one instance, with several instances, and
-// the defaults.
+// with one instance and default settings.
 var (
 	ordered       = []string{"watermill", "watermill-1000", "oagudo", "oagudo-async", "oagudo-1000"}
 	orderedByMany = []string{"watermill", "watermill-1000"}

@@ -3,8 +3,8 @@
 //
 //	go run -C lab ./cmd/chaos --profile quick
 //
-// It exits with 1 if a guarantee was broken, or if the run was too short to tell. --help lists its flags.
-// Package internal/chaos documents the details.
+// It exits with 1 if a guarantee was broken, the recovery was too slow, or the run was too short to tell.
+// --help lists its flags. Package internal/chaos documents the details.
 package main
 
 import (

@@ -59,7 +59,7 @@ func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
 }
 
 // No pause between two attempts at a call of the client is longer than a second,
-// and what is tried again is what the client would try again by itself.
+// and RetrySoon retries the same errors as the client by itself.
 func TestRetrySoon(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, localbroker.Resources{Schemaless: true})
@@ -95,7 +95,7 @@ func TestRetrySoon(t *testing.T) {
 	}
 }
 
-// A subscription that does not exist is waited for, and so is permission.
+// The projector waits for a subscription that does not exist, and for permission.
 func TestProjectorWaitsForSubscription(t *testing.T) {
 	t.Parallel()
 	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}

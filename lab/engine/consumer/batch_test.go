@@ -39,7 +39,7 @@ func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer
 	return read
 }
 
-// unavailable is how a store says that its database is unavailable.
+// unavailable returns the error of a store whose database is unavailable.
 func unavailable() error { return fmt.Errorf("project: %w", envelope.ErrUnavailable) }
 
 // A thousand messages at once are applied in few transactions, each of a batch.
@@ -95,9 +95,9 @@ func TestProjectorFillsBatchWhileCommitting(t *testing.T) {
 	})
 }
 
-// A batch that takes too long again and again is taken apart, whoever loses
-// patience first: an event with which a statement takes too long holds up its key,
-// and little else, until the database has become faster. It is not to blame.
+// A batch that times out again and again is split, whichever side times out first.
+// An event whose statement takes too long holds up its key, and little else, until
+// the database is faster. It is not quarantined.
 func TestProjectorTakesASlowBatchApart(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"ours": time.Hour, "the database's": 8 * time.Second} {
 		t.Run(name, func(t *testing.T) {

@@ -118,7 +118,7 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// lockedBuffer is where several goroutines log.
+// lockedBuffer is a buffer to which several goroutines can log.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

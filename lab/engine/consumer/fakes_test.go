@@ -25,7 +25,7 @@ var discard = slog.New(slog.DiscardHandler)
 // memStore has notes in memory, with an inbox and versions.
 type memStore struct {
 	// onProject and onQuarantine, when set, are called first, without the lock;
-	// an error is the answer, and nothing is changed.
+	// their error is returned, and nothing is changed.
 	onProject    func(ctx context.Context, notes []note) error
 	onQuarantine func(ctx context.Context, m envelope.Quarantined) error
 
@@ -214,7 +214,7 @@ func decodeNote(m envelope.Message) (note, error) {
 	return note{m, string(m.Payload) == deleted}, nil
 }
 
-// noteEvent is an event that leaves a note in a version.
+// noteEvent returns the event that brings a note to a version.
 func noteEvent(id string, version int64, typ string) note {
 	return note{envelope.Message{
 		ID: uuid.Must(uuid.NewV7()), Type: typ, AggregateType: "note", AggregateID: id, Version: version, SchemaVersion: 1,
@@ -248,8 +248,8 @@ func newMeter(t *testing.T) (metric.Meter, readings) {
 	return provider.Meter("test"), readings{t, reader}
 }
 
-// counter returns the values of a counter, by the value of its attribute but the
-// aggregate type.
+// counter returns the values of a counter, by the values of its attributes
+// without the aggregate type.
 func (r readings) counter(name string) map[string]int64 {
 	r.t.Helper()
 	return r.counterBy(name, func(attr attribute.KeyValue) bool { return attr.Key != "aggregate_type" })

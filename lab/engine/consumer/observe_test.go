@@ -100,7 +100,7 @@ func TestLagIsMeasured(t *testing.T) {
 	})
 }
 
-// A clock that is ahead of ours makes no lag negative.
+// A lag is not negative if the clock of the command is ahead.
 func TestLagIsNotNegative(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := noteEvent(uuid.NewString(), 1, written)
@@ -140,13 +140,13 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 	}
 }
 
-// checkStuck runs a projector, looks whether a loop of it is stuck after three
-// intervals and not before, releases what it hangs in, and ends it.
+// checkStuck runs a projector, checks whether its loop is stuck after three
+// intervals and not before, releases the loop, and ends the projector.
 func checkStuck(t *testing.T, projector *consumer.Projector, interval time.Duration, want bool, loop string, release func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = projector.Run(ctx) }) // what it returns, others test
+	running.Go(func() { _ = projector.Run(ctx) }) // other tests check its error
 	time.Sleep(3 * interval)
 	if err := projector.Stuck(); err != nil {
 		t.Errorf("Stuck() = %v within three intervals, want nil", err)

@@ -40,7 +40,7 @@ func TestProjectorAcknowledgesUnhandledTypes(t *testing.T) {
 	}
 }
 
-// The log has one message of a type without a handler a minute.
+// The log has at most one line a minute about messages without a handler.
 func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := messages(1000)

@@ -74,7 +74,7 @@ func TestProjectorLeavesClientThatHangs(t *testing.T) {
 }
 
 // A message that cannot even be quarantined does not keep the client from
-// starting again after the broker has refused for good.
+// starting again after a permanent error of the broker.
 func TestProjectorReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	t.Parallel()
 	resources := localbroker.Resources{Schemaless: true}

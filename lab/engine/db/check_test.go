@@ -12,7 +12,7 @@ import (
 )
 
 // A mistake in a URL is reported at once if it can be found without a connection.
-// The error has no part of the URL.
+// The error does not quote the URL.
 func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
@@ -30,8 +30,8 @@ func TestCheckURL(t *testing.T) {
 	}
 }
 
-// user makes a user of a database of its own, with settings, and returns the URL of
-// the database as that user. %s in a setting is the user.
+// user makes a user with settings, and returns the URL of the database target for
+// this user. %s in a setting is the user.
 func user(t *testing.T, target string, settings ...string) string {
 	t.Helper()
 	admin := open(t, target)

@@ -32,10 +32,10 @@ func open(t testing.TB, target string) *pgxpool.Pool {
 	return pool
 }
 
-// The users of the service may ask for the version too.
+// Each role of the service has the rights that Check needs.
 func TestCheckNeedsNoMoreThanARole(t *testing.T) {
 	t.Parallel()
-	target := storetest.Direct(t, storetest.URL(t)) // SET ROLE below is of the session
+	target := storetest.Direct(t, storetest.URL(t)) // SET ROLE below needs a session of its own
 	for _, role := range []string{"video_catalog_rw", "video_catalog_read_rw", "support_ro"} {
 		cfg, err := pgxpool.ParseConfig(target)
 		if err != nil {

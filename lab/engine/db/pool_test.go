@@ -52,7 +52,7 @@ func TestPoolReplacesASilentConnection(t *testing.T) {
 	pool := openThrough(t, network, 2, "")
 	execute(t, pool, "SELECT 1")
 	network.Forget()
-	time.Sleep(11 * time.Second) // such a connection is asked first whether it lives
+	time.Sleep(11 * time.Second) // the pool pings a connection that idled for 10 s before it is used
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if _, err := pool.Exec(ctx, "SELECT 1"); err != nil {
@@ -112,8 +112,8 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	})
 }
 
-// A network that forgets all connections again and again lets the pool serve again
-// each time, seconds after its statements were given up.
+// Each time a network forgets all connections, the pool serves again within
+// seconds after its statements were given up.
 func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
 	t.Parallel()
 	const conns = 4
@@ -145,9 +145,9 @@ func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
 	}
 }
 
-// A connection whose statement was given up has its place in the pool until the
-// server speaks again, also when its statement could not be canceled, because the
-// server said nothing to new connections either; and then not for long.
+// A connection whose statement was given up keeps its place in the pool while the
+// server is silent, because new connections cannot cancel the statement either.
+// Once new connections work, the place is free within seconds.
 func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 	t.Parallel()
 	network := rig.NewNetwork(t, storetest.URL(t))
@@ -216,8 +216,8 @@ func TestPoolKeepsConnections(t *testing.T) {
 	}
 }
 
-// backends takes so many connections of a pool at a time, and returns the processes
-// behind them.
+// backends takes n connections of a pool at a time, and returns the ids of their
+// server processes.
 func backends(t *testing.T, pool *pgxpool.Pool, n int) map[uint32]bool {
 	t.Helper()
 	pids, all := map[uint32]bool{}, []*pgxpool.Conn{}

@@ -16,9 +16,9 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// BenchmarkTwoPhaseCommit measures what a transaction costs PostgreSQL that writes a letter: alone, with its event in the
-// outbox, and both by two-phase commit. A broker would prepare and commit, too; what that takes is not measured.
-// They take turns in one run. A transaction is one round trip to the database, and its second phase another.
+// BenchmarkTwoPhaseCommit measures what a transaction that writes a letter costs PostgreSQL: alone, with its event in the
+// outbox, and both by two-phase commit. A broker would prepare and commit, too; what that takes is not measured. The ways
+// take turns in one run. A transaction is one round trip to the database, and its second phase another.
 func BenchmarkTwoPhaseCommit(b *testing.B) {
 	for _, writers := range []int{1, 8} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
@@ -94,7 +94,7 @@ func (w *way) measure(b *testing.B, pool *pgxpool.Pool, writers int, turn time.D
 func walOf(b *testing.B, pool *pgxpool.Pool) (bytes, syncs float64) {
 	b.Helper()
 	idle := pool.AcquireAllIdle(b.Context())
-	for _, conn := range idle { // a session reports its syncs late, unless it is told to
+	for _, conn := range idle { // otherwise a session reports its syncs late
 		_, err := conn.Exec(b.Context(), "SELECT pg_stat_force_next_flush()")
 		conn.Release()
 		if err != nil {
@@ -143,7 +143,7 @@ func (w *way) write(ctx context.Context, pool *pgxpool.Pool, writer int) error {
 // pipeline queues statements that are sent together.
 type pipeline struct {
 	pgx.Batch
-	storetest.DB // nil: nothing of it but Exec is called
+	storetest.DB // nil: only Exec is called, which pipeline replaces
 }
 
 func (p *pipeline) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {

@@ -57,7 +57,7 @@ func (s *memory) add(lane int, names string) {
 	}
 }
 
-// addPayload appends an event that carries its name.
+// addPayload appends an event whose payload is its name.
 func (s *memory) addPayload(lane int, name string) {
 	s.add(lane, name)
 	s.mu.Lock()
@@ -168,7 +168,7 @@ func (b *recorder) Publish(m envelope.Message) outbox.Receipt {
 	return b.answer(m)
 }
 
-// take returns what was sent since the last call, and when the last of it was.
+// take returns the messages since its last call, and the time of the last message.
 func (b *recorder) take() (sent []string, last time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,8 +195,8 @@ func run(t testing.TB, publisher *outbox.Publisher) (stop func()) {
 	}
 }
 
-// logged makes a publisher and returns what it will have logged; read that
-// after Run returned.
+// logged returns a publisher and the buffer of its log, to be read after Run
+// has returned.
 func logged(t *testing.T, store outbox.Store, broker outbox.Broker, cfg outbox.Config) (*outbox.Publisher, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer

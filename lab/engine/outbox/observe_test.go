@@ -22,8 +22,8 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// traced puts the events of a claim into traces of their own, of which those
-// that are named are sampled.
+// traced gives each event of a claim its own trace. The traces of the events
+// named in sampled are sampled.
 func traced(events []outbox.Claimed, sampled string) []outbox.Claimed {
 	for i := range events {
 		flags := "00"
@@ -35,8 +35,8 @@ func traced(events []outbox.Claimed, sampled string) []outbox.Claimed {
 	return events
 }
 
-// An event in a sampled trace gets a span for being published, which goes with
-// the message. Others are left as they are, and a blocked one has no span.
+// An event in a sampled trace gets a publish span, whose context goes with the
+// message. Others are left as they are, and a blocked one has no span.
 func TestSampledEventsAreTraced(t *testing.T) {
 	t.Parallel()
 	exporter := tracetest.NewInMemoryExporter()
@@ -76,7 +76,7 @@ func tracedContext(span tracetest.SpanStub) context.Context {
 	return ctx
 }
 
-// How long an event took refers to its trace, if that is sampled.
+// The delay of an event has an exemplar with its trace, if the trace is sampled.
 func TestPublishDelayHasExemplars(t *testing.T) {
 	t.Parallel()
 	for sampled, want := range map[string]int{"a1": 1, "": 0} {
@@ -107,7 +107,7 @@ func TestPublishDelayHasExemplars(t *testing.T) {
 	}
 }
 
-// The clock of a command that is ahead of ours makes no delay negative.
+// A delay is not negative if the clock of the command is ahead.
 func TestPublishDelayIsNotNegative(t *testing.T) {
 	t.Parallel()
 	events := claimed("a1")
@@ -196,7 +196,7 @@ func TestEventsAreCounted(t *testing.T) {
 	}
 }
 
-// A breaker that is open shows, and shows no longer when the broker is back.
+// outbox.breaker.open is 1 while the breaker is open, and 0 when the broker is back.
 func TestOpenBreakerShows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestOpenBreakerShows(t *testing.T) {
 	})
 }
 
-// hangingStore has a claim that never comes back, whatever its context says.
+// hangingStore has claims that return only when hang is closed, even if their context ends.
 type hangingStore struct {
 	outbox.Store
 	hang chan struct{}

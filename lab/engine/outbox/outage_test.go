@@ -96,7 +96,7 @@ func (s counted) ClaimEvents(ctx context.Context, lane int16, batch int, bytes i
 	return s.Store.ClaimEvents(ctx, lane, batch, bytes, lease)
 }
 
-// requestTimeout is what cmd/server gives to NewTopic.
+// requestTimeout is how long the client tries a request.
 const requestTimeout = 4 * time.Second
 
 // newPipe makes a pipe with some letters, whose first event is published.
@@ -122,8 +122,8 @@ func (p *pipe) changeAll() {
 	}
 }
 
-// stored returns the versions of a letter that the server has, in its order,
-// but what came again.
+// stored returns the versions of a letter that the server has, each once, in
+// the order of their first arrival.
 func (p *pipe) stored(id uuid.UUID) (versions []string) {
 	for _, m := range p.server.Published() {
 		if version := m.Attributes[envelope.AttrVersion]; m.OrderingKey == id.String() && !slices.Contains(versions, version) {
@@ -143,8 +143,8 @@ func (p *pipe) blocked() []admin.Blocked {
 	return blocked
 }
 
-// A topic that does not exist, or may not be published to, is an outage: it
-// harms nobody, and is tried about once per ProbeInterval.
+// A topic that does not exist, or may not be published to, is an outage. No
+// aggregate is blocked, and the topic is tried about once per ProbeInterval.
 func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 	t.Parallel()
 	t.Run("NotFound", func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 		p.changeAll()
 		claims := p.claims.Load()
 		time.Sleep(3 * time.Second)
-		// A pause is half of ProbeInterval at least, but for the first ones.
+		// A pause is at least half of ProbeInterval, except the first ones.
 		if n := p.claims.Load() - claims; n > 20 {
 			t.Errorf("%d claims in 3s, want at most 20", n)
 		}

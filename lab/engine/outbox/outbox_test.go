@@ -43,7 +43,7 @@ func claimed(names string) []outbox.Claimed {
 	return events
 }
 
-// nameOf is the name that claimed makes the message of.
+// nameOf returns the name from which claimed makes a message.
 func nameOf(m envelope.Message) string { return m.AggregateID + strconv.FormatInt(m.Version, 10) }
 
 // letter is an aggregate of the events that claimed makes.
@@ -63,8 +63,8 @@ func (r receipt) Wait(ctx context.Context) error { return r(ctx) }
 func answer(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
 
 // answerAfter responds after a while. It makes no timer that has ended already: in
-// a bubble of synctest, under -race, such timers crash Go 1.26 now and then, as
-// https://go.dev/issue/78156 does.
+// a bubble of synctest, under -race, such timers sometimes crash Go 1.26, see
+// https://go.dev/issue/78156.
 func answerAfter(d time.Duration, err error) outbox.Receipt {
 	at := time.Now().Add(d)
 	return receipt(func(ctx context.Context) error {
@@ -88,7 +88,7 @@ var (
 	errRefused = &outbox.RefusedError{Err: errors.New("not a letter")}
 )
 
-// Validate tells every mistake at once, and knows the defaults.
+// Validate reports every mistake at once, with the defaults of unset fields.
 func TestConfigValidate(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -49,9 +49,9 @@ func TestPassWithoutClaim(t *testing.T) {
 	}
 }
 
-// The pause after a refusal is never nothing, doubles with each
-// attempt, is drawn from the upper half of its range, stops growing at
-// RetryMax, and after MaxAttempts the event is parked.
+// The pause after a refusal is random, in the upper half of its range. The
+// range doubles with each attempt, up to RetryMax. After MaxAttempts the event
+// is parked.
 func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
 	t.Parallel()
 	const maxAttempts, draws = 8, 200
@@ -78,7 +78,7 @@ func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
 			t.Errorf("after %d attempts: %+v, want it parked", attempts, failure)
 		}
 	}
-	// The first attempt is with others, of which one may be the reason; the second is alone.
+	// The first attempt is made with other events, which may be the reason. The second is made alone.
 	for attempts, want := range []bool{false, true} {
 		if failure := refuse(t, outbox.Config{MaxAttempts: 1}, attempts); (failure.RetryIn == 0) != want {
 			t.Errorf("with one attempt, after %d: %+v, want it parked: %t", attempts, failure, want)
@@ -238,7 +238,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 	tests := []struct {
 		name string
 		stop time.Duration // when ctx ends; the broker answers after a second
-		slow bool          // it does not answer for a second event in time
+		slow bool          // there is a second event, and the broker does not answer it in time
 		away bool          // the database does not answer
 	}{
 		{name: "stopped before the settlement", stop: 1500 * time.Millisecond, slow: true},
@@ -288,8 +288,8 @@ func TestSettlementAtShutdown(t *testing.T) {
 	}
 }
 
-// A process that is stopped for longer than its pass may take, in the
-// middle of handing over, sends nothing more when it goes on.
+// A process that is suspended during a pass, for longer than the pass may take,
+// sends nothing more when it resumes.
 func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,9 +17,9 @@ import (
 	"example.com/videocatalog/lab/engine/rig"
 )
 
-// The client of the broker sends several messages of a key in one request, and
-// the broker refuses all of it for one that the schema of the topic does not
-// know. That one is found and parked, and what is before it published.
+// The client sends several messages of a key in one request. The broker refuses
+// the whole request if one message does not fit the schema of the topic. This
+// message is found and parked, and the messages before it are published.
 func TestPoisonInARequestIsFound(t *testing.T) {
 	t.Parallel()
 	for _, maxAttempts := range []int{1, 4} {

@@ -17,7 +17,7 @@ import (
 )
 
 // flaky is a broker that is unavailable until some time, and behaves like the client:
-// it tries for timeout, and when the broker is back within it, succeeds then.
+// it tries for timeout, and succeeds if the broker is back by then.
 type flaky struct {
 	timeout time.Duration
 	back    time.Time
@@ -43,9 +43,9 @@ func (b *flaky) Publish(m envelope.Message) outbox.Receipt {
 	return answerAfter(wait, nil)
 }
 
-// An outage of the broker costs no attempt and sets nothing aside; one
-// probe at a time, with one event, asks whether it is over; and then everything
-// is published soon, in order.
+// An outage of the broker costs no attempt and defers nothing. One probe at a
+// time, with one event, checks whether it is over. Then everything is published
+// soon, in order.
 func TestOutageParksNothing(t *testing.T) {
 	t.Parallel()
 	const outage = time.Minute
@@ -82,7 +82,7 @@ func TestOutageParksNothing(t *testing.T) {
 						t.Errorf("claim of %d events after %s with %d others under way, want single probes", probe.batch, probe.at.Sub(start), probe.busy)
 					}
 				}
-				// A probe takes timeout, and half a second's pause is certain; but the first pauses are shorter.
+				// A probe takes timeout, and the pause after it at least half a second, except the first pauses.
 				if least, most := 5, 5+int(outage/(timeout+time.Second/2)); len(probes) < least || len(probes) > most {
 					t.Errorf("%d probes, want %d to %d", len(probes), least, most)
 				}
@@ -193,8 +193,8 @@ func TestFailedSettlementAtShutdownIsLogged(t *testing.T) {
 	})
 }
 
-// A publisher that is stopped with a claim in hand and nothing sent publishes
-// it, says nothing, and its lane is free at once.
+// A publisher that is stopped after a claim, before it sends anything, settles
+// the claim, so that the lane is free at once. It logs nothing.
 func TestStopBeforeSendingIsNoOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

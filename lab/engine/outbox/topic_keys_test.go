@@ -13,8 +13,8 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// A process lives long, and so do outages: of a key whose answers have all been
-// read nothing stays, however they ended.
+// When all answers of a key have been read, even errors, the topic keeps
+// nothing of the key. Otherwise a long outage would leave keys closed.
 func TestTopicForgetsKeys(t *testing.T) {
 	t.Parallel()
 	topic, server := newTopic(t, 30*time.Second, 10)

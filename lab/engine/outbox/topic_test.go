@@ -89,7 +89,7 @@ func pass(t testing.TB, topic *outbox.Topic, names string) (acknowledged int, er
 	return collect(t.Context(), hand(topic, names))
 }
 
-// stored is what the server has, in its order.
+// stored returns the messages that the server has, in its order.
 func stored(server *localbroker.Server, keys ...string) (names []string) {
 	for _, m := range server.Published() {
 		if len(keys) == 0 || slices.Contains(keys, m.OrderingKey) {
@@ -255,8 +255,8 @@ func TestTopicCountsAnswersThatAreThere(t *testing.T) {
 	}
 }
 
-// Which errors are about the message, and which say that the broker is unavailable or
-// refuses everything.
+// InvalidArgument refuses the message. With any other error, the broker is
+// unavailable or refuses everything.
 func TestTopicTellsRefusalsFromOutages(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -277,7 +277,7 @@ func TestTopicTellsRefusalsFromOutages(t *testing.T) {
 		{codes.Canceled, false},
 		{codes.Aborted, false},
 	}
-	topic, server := newTopic(t, 3*time.Second, 20) // what is tried again is tried for so long
+	topic, server := newTopic(t, 3*time.Second, 20) // 3 s is how long the client retries
 	for _, test := range tests {
 		t.Run(test.code.String(), func(t *testing.T) {
 			t.Parallel()
@@ -318,7 +318,7 @@ func TestTopicRefusesAnOversizedMessage(t *testing.T) {
 	}
 
 	large.Payload = nil
-	large.Payload = make([]byte, pubsub.MaxPublishRequestBytes-1000-size(large)) // event.EncodeVideo lets it pass
+	large.Payload = make([]byte, pubsub.MaxPublishRequestBytes-1000-size(large)) // exactly envelope.MaxMessageBytes
 	if err := topic.Publish(large).Wait(t.Context()); err != nil {
 		t.Errorf("the largest message: %v, want nil", err)
 	}

@@ -35,8 +35,8 @@ func TestWakeUpIsNeverLost(t *testing.T) {
 	})
 }
 
-// A wake-up about an event of a lane that another process has makes the clock
-// start again, so that it does not wait for PollInterval.
+// After a wake-up about an event of a lane that another process has, polls
+// begin again with short pauses: the event does not wait for PollInterval.
 func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 4} {
@@ -65,8 +65,8 @@ func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// A pass after a wake-up may leave an event without an answer of the broker, or an
-// aggregate that has recovered. It is tried again after the timer's first pause.
+// A pass after a wake-up may leave an event whose result is unknown, or an aggregate that
+// has recovered. The next poll, after the first pause, takes it.
 func TestPassThatLeavesSomething(t *testing.T) {
 	t.Parallel()
 	for _, left := range []string{"unanswered", "recovered"} {

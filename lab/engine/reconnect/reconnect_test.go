@@ -16,14 +16,14 @@ import (
 	"example.com/videocatalog/internal/reconnect"
 )
 
-// server is one with gRPC's defaults, behind a network that breaks.
+// server is a gRPC server with default settings, behind a network that a test can break.
 type server struct {
 	*network
 	says   *health.Server
 	client grpc_health_v1.HealthClient
 }
 
-// withServer runs a test in time that passes by itself.
+// withServer runs a test with a server in a bubble of synctest.
 func withServer(t *testing.T, test func(t *testing.T, s *server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 }
 
 // A server with gRPC's default policy does not end the connection for the pings,
-// however often it is called, and when it says something on a stream every 30 s.
+// however often it is called, and while it sends on a stream every 30 s.
 func TestServerToleratesPings(t *testing.T) {
 	withServer(t, func(t *testing.T, s *server) {
 		for _, pause := range []time.Duration{time.Second, 29 * time.Second, 31 * time.Second, time.Minute, 4 * time.Minute} {

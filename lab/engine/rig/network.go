@@ -28,7 +28,7 @@ type Network struct {
 	way   *way                                    // guarded by mu: of the connections since the last Forget
 }
 
-// way is the state that connections share that break together.
+// way is the state of connections that break together.
 type way struct {
 	silent atomic.Bool // nothing passes
 }

@@ -61,7 +61,7 @@ func Column(t testing.TB, pool *pgxpool.Pool, sql string) []string {
 	return values
 }
 
-// Eventually waits until something holds.
+// Eventually waits until something holds, for at most 20 s.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
@@ -79,7 +79,7 @@ func KindOf(err error) problem.Kind {
 	return 0
 }
 
-// Operator is the entry of what an operator does.
+// Operator is the audit entry of an operator in the tests.
 var Operator = admin.Entry{Actor: admin.Actor{Name: "ann@desk", Via: "command"}, Action: "test", Filter: []byte("{}"), Reason: "test"}
 
 // CheckInvariants checks what must always hold in the tables of the outbox, also when the

@@ -81,7 +81,7 @@ func (l *letters) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, e
 	return err
 }
 
-// blocked returns the blocked aggregates.
+// listBlocked returns at most maxRows blocked aggregates.
 func (l *letters) listBlocked(maxRows int) ([]admin.Blocked, error) {
 	blocked, _, err := l.ListBlocked(l.t.Context(), admin.Filter{}, maxRows)
 	return blocked, err
@@ -103,8 +103,8 @@ func (l *letters) append(to storetest.DB, names string) (id uuid.UUID) {
 	return id
 }
 
-// appendAs appends an event with an id. No two have anything else in common, and
-// every third one is so long that it is stored out of line.
+// appendAs appends an event with an id. Its other fields are made from its name.
+// Every third version is so long that it is stored out of line.
 func (l *letters) appendAs(to storetest.DB, id uuid.UUID, name string) {
 	l.t.Helper()
 	version, err := strconv.Atoi(name[1:])
@@ -126,8 +126,8 @@ func (l *letters) appendAs(to storetest.DB, id uuid.UUID, name string) {
 	l.sent[id] = m
 }
 
-// differ says how the events of a claim differ from what append appended, if
-// they do.
+// differ returns the difference between the events of a claim and the events
+// that append appended.
 func (l *letters) differ(claim outbox.Claim) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +142,7 @@ func (l *letters) differ(claim outbox.Claim) string {
 
 const hour = time.Hour
 
-// claim makes a claim of at most batch events.
+// claim claims at most batch pending events.
 func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
 	return l.claimOf(outbox.AnyLane, batch, lease)
@@ -161,7 +161,7 @@ func (l *letters) claimOf(lane int16, batch int, lease time.Duration) outbox.Cla
 	return claim
 }
 
-// claimNames makes a claim, which must answer the events that are named.
+// claimNames makes a claim, which must return the events named in want.
 func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	l.t.Helper()
 	claim := l.claim(batch, hour)
@@ -171,8 +171,8 @@ func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	return claim
 }
 
-// namesOf is what a claim answered; a deferred event has the attempts behind
-// it, a blocked one an exclamation mark.
+// namesOf returns the names of a claim's events. A deferred one is followed by
+// its attempts, a blocked one by an exclamation mark.
 func (l *letters) namesOf(claim outbox.Claim) string {
 	var names []string
 	for _, e := range claim.Events {
@@ -197,8 +197,8 @@ func (l *letters) settle(settlement outbox.Settlement) {
 	}
 }
 
-// settlement is the one of a claim of which the broker acknowledged all that is
-// not blocked but the events named, which it refused.
+// settlement returns the settlement of a claim whose named events the broker
+// refused. It acknowledged all others that are not blocked or behind them.
 func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settlement {
 	return settlement(claim, func(e outbox.Claimed) bool { return slices.Contains(strings.Fields(refused), l.nameOf(e)) })
 }
@@ -241,7 +241,7 @@ func (l *letters) count(sql string, args ...any) int {
 	return count(l.t, l.pool, sql, args...)
 }
 
-// reaches waits until the count is as large as that.
+// reaches waits until the count is at least want.
 func (l *letters) reaches(want int, sql string) {
 	l.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); l.count(sql) < want; time.Sleep(time.Millisecond) {

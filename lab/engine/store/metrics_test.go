@@ -83,8 +83,8 @@ func TestEmptyOutboxIsObserved(t *testing.T) {
 	}
 }
 
-// However large the backlog is and however often somebody looks, a sample
-// reads as many rows as it counts.
+// However large the backlog is, a sample reads only the rows that it counts.
+// Readers within 5 s share a sample.
 func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)

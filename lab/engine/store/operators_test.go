@@ -17,7 +17,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// everything lets an operator act on all that waits for a person.
+// everything acts, as an operator, on all items that wait for a person.
 func everything(ctx context.Context, s operate.Sides, action string) (operate.Result, error) {
 	e := operator
 	e.Action, e.ActionID = action, uuid.New()
@@ -77,7 +77,7 @@ func TestTwoOperatorsShareTheWork(t *testing.T) {
 }
 
 // A retry keeps the messages that cannot be applied, and names them. If it fails before the others
-// are deleted, another one applies them again.
+// are deleted, another retry applies them again.
 func TestRetryKeepsWhatCannotBeApplied(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -135,7 +135,7 @@ func TestCauseIgnoresWhatDiffers(t *testing.T) {
 	}
 }
 
-// A skip of one aggregate names the event, so that a second one does not give up the next.
+// A skip of one aggregate must name the event, so that a second skip does not give up the next event.
 func TestSkipOfOneNamesTheEvent(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)

@@ -13,7 +13,7 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// So it is beside more blocked aggregates than a claim takes at a time.
+// An aggregate is blocked and recovers, also beside more blocked aggregates than a claim takes at a time.
 func TestBlockedAmongMany(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -34,7 +34,7 @@ func TestBlockedAmongMany(t *testing.T) {
 	}
 }
 
-// park lets the first event of an aggregate be refused for the last time.
+// park claims the named events. The broker refuses one of them for the last time, so that its aggregate is parked.
 func (l *letters) park(names, refused string) {
 	l.t.Helper()
 	settlement := l.settlement(l.claimNames(1000, names), refused)
@@ -42,8 +42,8 @@ func (l *letters) park(names, refused string) {
 	l.settle(settlement)
 }
 
-// An aggregate that is being published from aside holds no error of an event
-// that the broker has.
+// While its deferred events are being published, an aggregate keeps no error of
+// an event that the broker has.
 func TestProgressForgetsTheError(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -58,7 +58,7 @@ func TestProgressForgetsTheError(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a2/0"), ""))
 }
 
-// A claim tries a hundred aggregates at most.
+// A claim tries at most a hundred blocked aggregates.
 func TestClaimTriesAHundredAggregates(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
@@ -73,8 +73,8 @@ func TestClaimTriesAHundredAggregates(t *testing.T) {
 	}
 }
 
-// Who skips an event while the settlement of its publication is under way, because
-// somebody else had skipped the one before, is told that there is nothing to skip.
+// A skip of an event that is being settled as published fails with NotFound. It
+// can happen after somebody else has skipped the event before it.
 func TestSkipWhatIsPublished(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -87,7 +87,7 @@ func TestSkipWhatIsPublished(t *testing.T) {
 	if err := l.SkipEvent(t.Context(), l.letter("a"), first); err != nil {
 		t.Fatal(err)
 	}
-	// The settlement waits here, behind what it deletes.
+	// The settlement waits for this lock on the row that it deletes.
 	hold, err := l.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestSkipWhatIsPublished(t *testing.T) {
 	}
 }
 
-// ListBlocked returns what is wrong, in the order of the keys.
+// ListBlocked returns the blocked aggregates with their errors, in the order of the keys.
 func TestListBlocked(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -157,7 +157,7 @@ func TestListBlocked(t *testing.T) {
 }
 
 // Ten thousand events behind a parked one leave the lane once, a batch per
-// claim, and are then read by nobody; requeued, they are published as they left.
+// claim. Then no claim reads them. After a retry they are published in order.
 func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	const behind, batch = 10_000, 1000

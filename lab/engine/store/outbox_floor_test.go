@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// An append has its transaction id before it draws its seq: the floor rests on it.
+// An append has its transaction id before it draws its seq: the floor relies on this order.
 func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 2)
@@ -22,9 +22,8 @@ func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 	l.append(l.pool, "a1 a2 a3") // more than one: now and then the sequence itself needs an id
 }
 
-// The floor of a lane follows its events, so that a claim does not walk over
-// what was deleted; it stays where it is when old events were deferred, and are
-// published after all.
+// The floor of a lane follows its events, so that a claim does not read deleted
+// rows. It does not go back when old deferred events are published.
 func TestFloorFollowsAndStays(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -87,7 +86,7 @@ func TestFloorStaysBelowALateCommit(t *testing.T) {
 	go func() { raised <- l.RaiseFloors(t.Context()) }()
 	l.reaches(1, `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
 		WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted`)
-	// It has its snapshot and its id, and has not reached the lane of the letters.
+	// RaiseFloors has its snapshot and its id, and has not reached the lane of the letters.
 	late, err := l.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -118,8 +117,8 @@ func TestFloorStaysBelowALateCommit(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "b1"), ""))
 }
 
-// After a database has moved, places are drawn again, and are lower: no floor may
-// be above them, neither of a lane nor of an aggregate whose last event was skipped.
+// After a database has moved, new events may get lower seqs. No floor may be above
+// them, neither of a lane nor of an aggregate whose last event was skipped.
 func TestMovedDatabaseLosesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)

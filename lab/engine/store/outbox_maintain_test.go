@@ -15,7 +15,7 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// partitions are the days that have one, relative to today (UTC).
+// partitions returns the days that have a partition, relative to today (UTC).
 func (l *letters) partitions() (days []int) {
 	l.t.Helper()
 	rows, err := l.pool.Query(l.t.Context(), `
@@ -37,8 +37,8 @@ func (l *letters) partitions() (days []int) {
 	return days
 }
 
-// addPartition makes the partition of a day as maintenance made it then, with
-// an event, and returns the id of that.
+// addPartition makes the partition of a day as maintenance would have made it,
+// appends an event there, and returns the event's id.
 func (l *letters) addPartition(day int, name string) (id uuid.UUID) {
 	l.t.Helper()
 	if _, err := l.pool.Exec(l.t.Context(), fmt.Sprintf(`
@@ -81,7 +81,7 @@ func (l *letters) maintain(daysAhead int, keep time.Duration) {
 const week = 7 * 24 * time.Hour
 
 // Maintenance makes the partitions of the days to come, so that an append into
-// the last of them works, and once more does nothing.
+// the last of them works. A second run does nothing.
 func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -124,7 +124,7 @@ func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	l.addPartition(-2, "C1")
 	l.settle(l.settlement(l.claimNames(10, "A1 B1 C1"), ""))
 
-	// -8 ended a week ago at midnight; -7 is not a week old before this one.
+	// -8 ended a week ago at midnight; -7 becomes a week old only at the next midnight.
 	l.maintain(7, week)
 	if diff := cmp.Diff(append([]int{-7, -2}, days(-1, 7)...), l.partitions()); diff != "" {
 		t.Errorf("partitions (-want +got):\n%s", diff)

@@ -33,7 +33,7 @@ type outboxMachine struct {
 	version  map[string]int64 // the newest committed one of an aggregate
 
 	broker  []string        // what it has, in the order it came
-	again   map[string]int  // how many more times an event may come: a pass that sent it did not settle that
+	again   map[string]int  // how many more times an event may come, because a pass sent it and did not settle it
 	skipped map[string]bool // given up by an operator
 	tally   map[string]int  // what has happened, over all sequences
 }
@@ -56,7 +56,7 @@ const (
 func TestOutboxBehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, modelWriters+2)
-	// Its plans are those with statistics, as in production.
+	// With statistics, queries have the plans of production.
 	if _, err := l.pool.Exec(t.Context(), "ANALYZE"); err != nil {
 		t.Fatal(err)
 	}
@@ -135,8 +135,8 @@ func pick[V any](t *rapid.T, label string, from []V) V {
 	return rapid.SampledFrom(from).Draw(t, label)
 }
 
-// appendSome appends some events in the transaction of a writer, the first of
-// them perhaps with an id of a past day, and perhaps commits at once.
+// appendSome appends some events in the transaction of a writer, each perhaps
+// with an id of a past day, and perhaps commits at once.
 func (m *outboxMachine) appendSome(t *rapid.T) {
 	writer := rapid.IntRange(1, modelWriters).Draw(t, "writer")
 	if m.writers[writer] == nil {
@@ -181,7 +181,7 @@ func (m *outboxMachine) hasOldDay(t *rapid.T) (has bool) {
 	return has
 }
 
-// oldID is the time of an id in the middle of the old day.
+// oldID returns the time bytes of an id in the middle of the old day.
 func (m *outboxMachine) oldID(t *rapid.T) []byte {
 	const sql = "SELECT video_catalog.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int)::timestamp AT TIME ZONE 'UTC' + interval '12 hours')"
 	var id uuid.UUID
@@ -237,8 +237,8 @@ func drawBytes(t *rapid.T) int {
 	return rapid.SampledFrom([]int{1 << 20, 1 << 20, 1, 3, 6}).Draw(t, "bytes")
 }
 
-// wholePass is a pass in which nothing comes in between but, perhaps, a person
-// who requeues or skips what is being refused.
+// wholePass makes a pass without other steps in between, except perhaps a
+// person who requeues or skips an event that is being refused.
 func (m *outboxMachine) wholePass(t *rapid.T) {
 	publisher := m.pickIdle(t)
 	if m.claimBatch(t, publisher, drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
@@ -269,8 +269,8 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 	return pick(t, "publisher", idle)
 }
 
-// claimBatch claims, compares the answer with the model's, and tells whether
-// there was anything.
+// claimBatch claims, compares the claim with the model's, and reports whether
+// there was a claim.
 func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, lane int16, batch, bytes int) bool {
 	claimable := m.model.claimable(lane)
 	claim, err := m.ClaimEvents(t.Context(), lane, batch, int64(bytes), hour)
@@ -355,8 +355,8 @@ func (m *outboxMachine) send(t *rapid.T, p *modelPass, answer fate) {
 	}
 }
 
-// settlePass settles what is in hand, be it late, and perhaps once more,
-// because the first answer was lost.
+// settlePass settles a pass in hand, even if its lease is lost, and perhaps
+// once more, as if the first response was lost.
 func (m *outboxMachine) settlePass(t *rapid.T) {
 	m.settleOf(t, pick(t, "publisher", m.busy()))
 }
@@ -386,10 +386,10 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 	}
 }
 
-// settlementOf tells the store what a pass knows.
+// settlementOf returns the settlement of a pass.
 func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 	s := outbox.Settlement{Lane: p.claim.Lane, Token: p.claim.Token, Resumed: make(map[envelope.Aggregate]int64)}
-	published := make(map[string]int64) // the last event aside that was acknowledged
+	published := make(map[string]int64) // the last deferred event of each aggregate that was acknowledged
 	for _, e := range p.claim.Events {
 		fate := p.fates[m.nameOf(e)]
 		if e.Deferred {
@@ -629,8 +629,8 @@ func when(is bool, text string) string {
 	return ""
 }
 
-// drain lets everything come to its end: transactions, passes, leases, what is
-// blocked; and one publisher empty the outbox.
+// drain ends all transactions, passes and leases, and requeues the blocked
+// aggregates. Then one publisher empties the outbox.
 func (m *outboxMachine) drain(t *rapid.T) {
 	for writer := range modelWriters + 1 {
 		if m.writers[writer] != nil {
@@ -665,7 +665,7 @@ func (m *outboxMachine) drain(t *rapid.T) {
 	}
 }
 
-// checkBroker holds the promises against what the broker has.
+// checkBroker checks the guarantees against the events that the broker has.
 func (m *outboxMachine) checkBroker(t *rapid.T) {
 	times, next := make(map[string]int), make(map[string]int64)
 	for _, name := range m.broker {

@@ -45,9 +45,9 @@ func (l *letters) read() (whole map[string]int, blocks int) {
 }
 
 // Claims, settlements and measurements of all kinds use the index that is meant
-// for them, with a hundred thousand events pending, as many deferred and
-// whatever statistics, and read few blocks per event. Sessions keep the plans
-// that they made when the tables were small.
+// for them, with a hundred thousand events pending, as many deferred, and with
+// any statistics. They read few blocks per event. Sessions keep the plans that
+// they made when the tables were small.
 func TestClaimAndSettleUseIndexes(t *testing.T) {
 	t.Parallel()
 	const passes, batch = 20, 500
@@ -121,7 +121,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 	}
 }
 
-// Later passes do not read events again that were published from aside, although a
+// Later passes do not read deferred events again that were published, although a
 // long transaction keeps their dead rows.
 func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Parallel()
@@ -159,7 +159,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	if last > first*5/4 {
 		t.Errorf("the first pass read %d blocks, and the last one %d", first, last)
 	}
-	// After another block, the next claim begins behind the dead rows, too.
+	// If a is blocked again, claims begin behind the dead rows, too.
 	l.appendAs(l.pool, newID(t), "a10001")
 	l.settle(l.settlement(l.claimNames(10, "a10001"), "a10001"))
 	l.due("a")
@@ -223,7 +223,7 @@ func (l *letters) hold(sql string) (release func()) {
 	return func() { do("ROLLBACK") }
 }
 
-// fillAside sets a hundred thousand events of 300 bytes aside, of two thousand
+// fillAside defers a hundred thousand events of 300 bytes, of two thousand
 // aggregates.
 const fillAside = `
 	INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
@@ -255,9 +255,9 @@ func (l *letters) passesOf(n, batch int) (claimed int) {
 	return claimed
 }
 
-// passes makes passes of a publisher whose broker refuses, in the first half of
-// them, one event in so many, and returns how many were claimed and how many of
-// them deferred.
+// passes makes n passes of a publisher. In the first half of them, its broker
+// refuses one event in refuse. passes returns how many events were claimed and
+// how many of them deferred.
 func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {
 	l.t.Helper()
 	for i := range n {

@@ -15,7 +15,7 @@ type outboxModel struct {
 	pending []modelEvent // committed, not settled; in the order in which they were appended
 	blocked map[string]*modelBlock
 	lanes   map[int16]*modelLane
-	now     int // counts what the order of lanes and of retries depends on
+	now     int // a counter, for the order of lanes and of retries
 }
 
 type modelEvent struct {
@@ -77,10 +77,10 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 	return aggregates
 }
 
-// claim leases a lane to a pass, and ends the blocks that are due and have nothing aside. It
-// returns the oldest events of the lane, and marks the events whose aggregate stays blocked.
-// It also returns events aside of blocked aggregates that are due, at most half as many. Each of the
-// two lists ends with the event that uses up bytes.
+// claim leases a lane to a pass, and ends the blocks that are due and have no deferred event. It
+// returns the oldest events of the lane, and marks the events whose aggregate stays blocked. It also
+// returns deferred events of blocked aggregates that are due, at most half of batch. Each of the two
+// lists ends with the event that uses up bytes.
 func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []string) {
 	for _, aggregate := range m.due(number) {
 		if m.head(aggregate) < 0 {
@@ -128,7 +128,7 @@ func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []stri
 	return events
 }
 
-// head is the index of the first event of an aggregate that is aside, or -1.
+// head returns the index of the first deferred event of an aggregate, or -1.
 func (m *outboxModel) head(aggregate string) int {
 	return slices.IndexFunc(m.pending, func(e modelEvent) bool { return e.aside && e.aggregate == aggregate })
 }
@@ -170,7 +170,7 @@ func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
 	return true, uncounted
 }
 
-// requeue lets a blocked aggregate try at once, with all attempts before it.
+// requeue makes a blocked aggregate due at once, with no attempts counted.
 func (m *outboxModel) requeue(aggregate string) {
 	if b := m.blocked[aggregate]; b.parked || b.attempts > 0 || b.due == 0 { // else it is due, and keeps its place
 		*m.blocked[aggregate] = modelBlock{due: m.tick()}
@@ -196,7 +196,7 @@ type fate int
 
 const (
 	notSent       fate = iota // or sent, and the broker does not have it
-	acknowledged              // it has it
+	acknowledged              // the broker has it, and said so
 	lost                      // the broker has it, and the response was lost
 	refused                   // the broker will never take it
 	behindRefused             // not sent, because the one before was refused
@@ -217,6 +217,6 @@ type modelPass struct {
 	sent    int                     // how many of the claimed events have a fate
 	fates   map[string]fate         // by event
 	failed  map[string]modelFailure // aggregates with a refused event
-	resumed []string                // aggregates whose first events aside have an answer, or none and no attempts
+	resumed []string                // aggregates that go on: an acknowledged deferred event, or an unknown one without attempts
 	stopped map[string]fate         // aggregates of which nothing more is sent, and why
 }

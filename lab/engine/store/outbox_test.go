@@ -64,14 +64,14 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 	}
 }
 
-// A claim that chose its lane by a snapshot older than the last settlement of it
-// returns what that settlement left, or nothing: neither events that it deleted,
-// nor, as blocked, events of an aggregate that is blocked no longer, which would go
-// aside where nobody finds them again.
+// A claim may choose its lane by a snapshot older than the lane's last settlement.
+// It returns the events that this settlement left, or nothing. It returns no
+// deleted events, and marks no events as blocked whose aggregate is blocked no
+// longer: they would be deferred, and never found again.
 //
-// The moment is rare: a settlement after its lease has ended is executed before
-// the claim begins, and committed after the claim's snapshot and before its look
-// at the row of the lane. Here a trigger stops the commit, and a policy the claim.
+// The moment is rare: a settlement after its lease has ended is executed before the
+// claim begins, and committed after the claim's snapshot and before the claim reads
+// the row of the lane. Here a trigger stops the commit, and a policy the claim.
 func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -123,7 +123,7 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 	go func() {
 		names := ""
 		defer func() { claimed <- names }()
-		cfg, err := pgxpool.ParseConfig(storetest.Direct(t, l.pool.Config().ConnString())) // a role is of the session
+		cfg, err := pgxpool.ParseConfig(storetest.Direct(t, l.pool.Config().ConnString())) // SET ROLE needs a session
 		if err != nil {
 			t.Error(err)
 			return
@@ -138,7 +138,7 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 			return
 		}
 		defer pool.Close()
-		// The first one may find that the row has moved, and take nothing.
+		// The first claim may find that the row has moved, and take nothing.
 		for attempt := 1; attempt <= 2 && names == ""; attempt++ {
 			claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, hour)
 			if err != nil {

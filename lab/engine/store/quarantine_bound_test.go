@@ -19,13 +19,13 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// leaveRoom fills the quarantine with other messages, until this many bytes are free.
+// leaveRoom changes the stored size of the quarantine, as if other messages had left room bytes.
 func leaveRoom(t *testing.T, pool *pgxpool.Pool, room int) {
 	t.Helper()
 	execute(t, pool, "INSERT INTO video_catalog_read.quarantine_size (bytes) SELECT $1 - coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size", store.QuarantineBytes-room)
 }
 
-// checkQuarantineSize checks that the stored size is the sum of all sizes, with the bytes of others.
+// checkQuarantineSize checks that the stored size is the sum of all sizes, plus others.
 func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool, others int) {
 	t.Helper()
 	kept := count(t, pool, "SELECT coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size")
@@ -35,7 +35,7 @@ func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool, others int) {
 	}
 }
 
-// heavy is a message with much in it, of which nothing can be decoded.
+// heavy returns a large message that cannot be decoded.
 func heavy(n int) envelope.Quarantined {
 	m := quarantined(fmt.Sprint(n))
 	m.Payload = bytes.Repeat([]byte{byte(n)}, 16<<10)
@@ -121,7 +121,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 	checkQuarantineSize(t, pool, others)
 }
 
-// Setting a message aside does not wait for an open transaction.
+// Quarantine does not wait for an open transaction.
 func TestQuarantineWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)

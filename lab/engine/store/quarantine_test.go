@@ -15,7 +15,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// quarantined is a message as the projector sets one aside.
+// quarantined returns a message as the projector quarantines it.
 func quarantined(id string) envelope.Quarantined {
 	return envelope.Quarantined{
 		MessageID: id, OrderingKey: "01890a5d-ac96-7a01-8b02-0c0d0e0f1011",

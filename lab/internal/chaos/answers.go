@@ -99,8 +99,8 @@ var kindOf = map[string]string{
 }
 
 // changes returns what clients know. told has the versions that they received.
-// lost has the start times of lost attempts, in order, each of which may have
-// created a version. failed has the commands that failed.
+// lost has a time for each lost attempt, in order: the start of its command's first
+// one. Each may have created a version. failed has the commands that failed.
 func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time, failed map[change][]int64) {
 	told, lost, failed = make(map[version]bool), make(map[change][]time.Time), make(map[change][]int64)
 	for _, a := range c.h.Answers {

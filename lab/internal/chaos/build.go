@@ -15,7 +15,7 @@ import (
 )
 
 // build builds the present service with failpoints and a clock that the lab can set, and
-// an older one without.
+// an older commit without them.
 func (l *lab) build(ctx context.Context) error {
 	l.present = filepath.Join(l.cfg.Out, "server")
 	l.older = filepath.Join(l.cfg.Out, "server-older")

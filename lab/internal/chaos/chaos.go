@@ -2,12 +2,12 @@
 // strict Pub/Sub. It sends commands, injects faults of every kind, and checks that the service kept its
 // guarantees.
 //
-// [Run] builds cmd/server with the failpoints of package failpoint, and an older one without. It starts two
-// processes with the role api, three publishers, one of which also has the role api, and two projectors. Each
-// has its own proxy to PostgreSQL, and all share one to the broker. Clients send commands on a few hundred
-// videos over gRPC and REST, and others watch the catalog. Meanwhile Run injects the faults in the functions
-// kinds, and runs the commands in operatorKinds as an operator does. At the end it removes all
-// faults, waits until all events are processed, and calls [Check].
+// [Run] builds cmd/server with the failpoints of package failpoint, and an older commit without them. It starts
+// two processes with the role api, three publishers, one of which also has the role api, and two projectors.
+// Each process has its own proxy to PostgreSQL. All share one proxy to the broker. Clients send commands on a few
+// hundred videos over gRPC and REST, and watchers follow the catalog. Meanwhile Run injects the faults of the
+// function kinds, which include the actions of operators. At the end it removes all faults, waits until all
+// events are processed, and calls [Check].
 //
 // The checker shares no code with the service, only the contract in api/proto. It has the results that clients
 // received, its own subscription, its own SQL, and its own copy of every event, because purges erase events. It is
@@ -19,15 +19,15 @@
 // cannot decide how the operating system schedules the processes, so a second run with the same seed is
 // similar, but not equal.
 //
-// The directory of the run has timeline.jsonl, the log of each process, and report.json. After a violation it
+// The directory of the run has timeline.jsonl, the log of each process, and report.json. If the run failed, it
 // also has the results of clients (history.jsonl) and what they read (reads.jsonl), the messages of the topic
 // and when the broker accepted them (heard.jsonl), the acks (acks.jsonl), the copies of watchers
 // (copies.jsonl), and the database.
 //
 // # What it does not do
 //
-// It does not set the clock of PostgreSQL, which all leases use: lab/engine/store does. Of the processes it
-// sets only the clock of events, in its own build.
+// It does not set the clock of PostgreSQL, which all leases use: lab/engine/store simulates a wrong one. In
+// its own build of the service it sets only the clock of events.
 // Processes crash, but not machines, so PostgreSQL runs without fsync. No disk becomes full: a trigger raises
 // the error of a full disk.
 package chaos
@@ -47,8 +47,8 @@ import (
 // Config configures a run.
 type Config struct {
 	Seed uint64
-	// Duration is how long faults are injected. Each kind is injected once. While there is time, all are
-	// injected again in another order.
+	// Duration is how long faults are injected. Each kind is injected at least once. While there is time,
+	// all are injected again in another order.
 	Duration time.Duration
 	// Long adds the faults that take about a minute.
 	Long bool
@@ -57,8 +57,8 @@ type Config struct {
 	Clients int
 	// Out is the directory for the files of the run. Run creates it.
 	Out string
-	// Older is the commit that a rollback deploys, in any form that git accepts. Empty: the newest tag. If
-	// there is no tag: the present code, which then runs on a newer schema.
+	// Older is the commit that a rollback deploys, in any form that git accepts. Empty: the newest tag
+	// before HEAD. If there is no tag: the present code, which then runs on a newer schema.
 	Older string
 	// Progress is called with each line that says what the run does.
 	Progress func(line string)
@@ -144,7 +144,7 @@ func (r Report) OK() bool { return len(r.Counts) == 0 && len(r.Unchecked()) == 0
 // because of the machine.
 func (r Report) Slow() bool { return r.Long && len(r.Misses) > 0 }
 
-// Run makes a run, in a directory that has none yet. An error means that the run could not be made or
+// Run makes a run, in a directory that has no run yet. An error means that the run could not be made or
 // finished. It says nothing about the service.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	start := time.Now()

@@ -142,10 +142,10 @@ func (c *checker) checkTopic() {
 	c.checkRepeats(h.repeats)
 }
 
-// hear checks the order of a message of its own event.
+// hear checks the order of message s of event e.
 func (c *checker) hear(h *hearing, s Sighting, e *EventRow) {
 	at, newest, purge := c.h.Publications[s.MessageID], h.newest[s.Video], c.purges[s.Video]
-	// Its publisher had claimed it before the purge, and then lost the lane.
+	// The publisher of a late event had claimed it before the purge, and then lost the lane.
 	late := c.mayMiss(e) && newest >= purge.Version
 	if h.copies[s.Event]++; h.copies[s.Event] > 1 {
 		h.repeats = append(h.repeats, repeat{at, h.latest[s.Event], DuplicateUncaused})

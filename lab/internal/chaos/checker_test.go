@@ -46,8 +46,8 @@ func sound() *History {
 	return h
 }
 
-// Each rule is broken by a minimal change of a correct history. No other rule is,
-// unless that is unavoidable.
+// A minimal change of a correct history breaks one rule, or none. It breaks several
+// only if that is unavoidable.
 func TestCheckerRules(t *testing.T) {
 	again := func(h *History, i int, after time.Duration) { // publishes message i again
 		s := h.Sightings[i]
@@ -495,8 +495,8 @@ func TestCheckerMeasuresWhoGoesOn(t *testing.T) {
 }
 
 // A fault that was not alone is not measured. A fault without effect does not
-// count and is not needed. A fault without a publication after it misses its
-// target.
+// count, and need not be measured. A fault without a publication after it misses
+// its target.
 func TestCheckerSaysWhatItMeasured(t *testing.T) {
 	h := sound()
 	before, after := h.Database.Events[0].OccurredAt, h.Database.Events[0].OccurredAt.Add(time.Hour)

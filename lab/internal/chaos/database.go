@@ -87,8 +87,8 @@ func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 		if row.Video, err = uuid.Parse(aggregateID); err != nil {
 			return fmt.Errorf("event %s: aggregate: %w", id, err)
 		}
-		// The time in the id is the real one: occurred_at stays ahead after the
-		// clock was ahead.
+		// The id has the time that the clock of the process showed. occurred_at stays
+		// ahead after the clock was ahead.
 		row.OccurredAt = time.Unix(row.ID.Time().UnixTime())
 		var e videov1.VideoEvent
 		if err := proto.Unmarshal(payload, &e); err != nil {

@@ -67,7 +67,7 @@ func TestReadDatabase(t *testing.T) {
 	kindOfVersion := map[int64]string{1: kindCreate, 2: kindPublish}
 	for _, tt := range []struct {
 		name, sql string
-		want      []Rule // in addition to rules about events that were never published
+		want      []Rule // without UnknownMessage and OutOfOrder, which are not checked here
 	}{
 		{"sound", `SELECT 1`, nil},
 		{"row changed", `UPDATE video_catalog.videos SET title = 'other'`, []Rule{RowDiffers, ProjectionDiffers}},

@@ -34,10 +34,10 @@ const (
 	groupProcess  = "process"
 	groupBroker   = "broker"
 	groupDatabase = "database"
-	groupOperator = "operator" // nothing: a person runs a command of the service
+	groupOperator = "operator" // none: operators or clients act
 )
 
-// kinds returns the faults that every machine can have, and those that need a long run.
+// kinds returns the faults of every run, and the faults that only a long run has.
 func kinds() (all, long []fault) {
 	all = []fault{
 		{"kill publisher", groupProcess, Takeover, killOne(publishers)},
@@ -121,8 +121,8 @@ func (l *lab) mayRepeat(p *process) int {
 // unsettled returns how many events the victims can have published but not settled. These are at
 // most a batch of pending events and half a batch of deferred ones, per lane that they hold. It
 // waits until PostgreSQL has executed the last statements of the victims, and must be called
-// before others can take their lanes. If the fault is not alone or the database is unreachable,
-// it returns atMost.
+// before others can take their lanes. If the fault is not alone, or the count fails or comes too
+// late, it returns atMost.
 func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, victims ...*process) int {
 	if !record.Alone {
 		return atMost
@@ -145,9 +145,9 @@ func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, vi
 	return min(held, atMost)
 }
 
-// leftBy returns how many events may be published twice after one process was killed or stopped.
-// A publisher that continues may publish its events once more, and so may the one that took its
-// lane.
+// leftBy returns how many events may be published twice after one process was killed or frozen.
+// A publisher that continues may publish its events once more, and so may the publisher that took
+// its lane.
 func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 	if p.role != rolePublisher {
 		return 0
@@ -285,7 +285,7 @@ func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error 
 }
 
 // loseCommit closes a connection of an API process instead of passing on the result of a COMMIT.
-// It may also kill the process at that time.
+// If kill is set, it also kills the process at that time.
 func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.serving)
@@ -344,7 +344,7 @@ func refuseAll(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) e
 }
 
 func slowPublish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	// Some calls take longer than the timeout of a request, so their results are lost.
+	// Calls may take longer than the timeout of a request. Then their results are lost.
 	record.MayRepeat = 2 * len(l.publishers) * inHand
 	delay := between(r, 100*time.Millisecond, time.Second)
 	record.Target = delay.String()
@@ -371,7 +371,7 @@ func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) erro
 }
 
 // refuse makes the broker refuse all messages of a video until admit is called. It returns
-// after some time, and when one was refused. refused is false if there is none.
+// after lasts, once one was refused. refused is false if none was refused within 10 s more.
 func (l *lab) refuse(ctx context.Context, name string, lasts time.Duration) (admit func(), refused bool) {
 	before := l.refusals(ctx, name)
 	admit = l.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: name, Code: codes.InvalidArgument})
@@ -515,9 +515,9 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 }
 
 // forgetDatabase silences all connections to PostgreSQL, as a firewall does that restarts.
-// Neither side gets an error, and new connections work. It may silence them twice. After a
-// lease PostgreSQL ends its side of the connections, which releases the locks of their
-// transactions, as idle_in_transaction_session_timeout does.
+// Neither side gets an error, and new connections work. It may silence them twice. After the
+// time of a lease it closes PostgreSQL's side of the connections. That releases the locks of
+// their transactions, as idle_in_transaction_session_timeout does.
 func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	forget := func() {
 		record.MayRepeat += 2 * len(l.publishers) * inHand
@@ -567,7 +567,7 @@ func diskFull(table, statement string, mayRepeat int) func(context.Context, *lab
 	}
 }
 
-// apiClock sets the clock of the events of one API process, and sets it right
+// apiClock sets the clock of the events of one API process, and later sets it right
 // again.
 func apiClock(offsets ...time.Duration) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {

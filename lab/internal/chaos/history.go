@@ -70,7 +70,7 @@ type Answer struct {
 	Since    time.Time // when the first lost attempt was sent
 }
 
-// refused sets the outcome of a command whose last attempt had no effect.
+// refused sets the outcome of a command that was not acknowledged.
 func (a *Answer) refused() {
 	a.Outcome = Failed
 	if a.Lost > 0 {
@@ -129,7 +129,7 @@ type FaultRecord struct {
 	// Unsettled is how many events were pending in the lanes of its victims, if
 	// that was counted.
 	Unsettled int `json:"unsettled,omitempty"`
-	// Clock is how far the clock of the process was ahead.
+	// Clock is how far the clock of the process was ahead. It is negative if the clock was behind.
 	Clock time.Duration `json:"clock_ns,omitempty"`
 	// MayFail means that an API process may return codes such as Internal because
 	// of it.

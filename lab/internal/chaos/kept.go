@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// countKept reads from the metrics of each process what it still holds when all
-// events are processed. Connections and messages that were never released are
+// countKept reads from the metrics of each process which connections it still
+// holds when all events are processed. Connections that were never released are
 // leaks. Polling uses a connection for a moment, and the metrics of a pool may be
 // a second old, so it reads them several times.
 func (l *lab) countKept(ctx context.Context) {

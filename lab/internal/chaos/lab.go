@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// settings are the environment variables of every process.
+// settings are the environment variables that all processes share.
 var settings = []string{
 	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "PUBSUB_PROJECT=" + project,
 	fmt.Sprintf("LAB_OUTBOX_LEASE=%s", lease), fmt.Sprintf("LAB_OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),

@@ -183,7 +183,7 @@ func newClient(l *load, number uint64) *client {
 // are random. With equal pauses, all clients would send at the same time, and a
 // publisher that polls in between would find nothing, again and again.
 func (c *client) run(ctx context.Context, command func(context.Context)) {
-	draw := rand.New(rand.NewPCG(c.load.seed, c.number<<32)) // not luck: how often that is used depends on the results of commands
+	draw := rand.New(rand.NewPCG(c.load.seed, c.number<<32)) // not luck: how often luck is used depends on the results of commands
 	mean := float64(c.load.clients) / c.load.rate * float64(time.Second)
 	for due := time.Now(); ctx.Err() == nil; {
 		due = due.Add(time.Duration(draw.ExpFloat64() * mean))
@@ -237,7 +237,7 @@ func (c *client) next() (request, Answer) {
 	r := request{kind: kindCreate, requestID: drawUUID(script), read: script.IntN(10) == 0}
 	if target, exists := c.load.pick(script); exists {
 		r = request{kind: c.load.drawKind(script, target), name: target.name, read: r.read}
-		// A purge of a video that is purged succeeds whatever its etag, so the checker could not judge one.
+		// A purge of a purged video succeeds with any etag, so the checker could not judge the etag.
 		if script.IntN(3) == 0 && r.kind != kindPurge {
 			r.etag, answer.Expected = strconv.Quote(strconv.FormatInt(target.version, 10)), target.version
 		}
@@ -376,7 +376,7 @@ func odd(r request, code codes.Code) bool {
 const attemptTimeout = 3 * time.Second
 
 // send makes one attempt, at a random process and over a random protocol. sent
-// is false if the process was not there.
+// is false if the process does not run.
 func (c *client) send(ctx context.Context, number int64, r request) (v *videov1.Video, code codes.Code, sent bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // the end of the load does not cancel an attempt
 	defer cancel()

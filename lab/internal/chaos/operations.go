@@ -15,8 +15,8 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// operatorKinds returns what operators do. Each is a command of the real binary, while another
-// fault is in force.
+// operatorKinds returns what operators do while another fault is in force. Each runs a command of
+// the real binary, except the purges: clients send them.
 func operatorKinds() []fault {
 	return []fault{
 		{"subscription sought", groupOperator, NoRecovery, seekSubscription},
@@ -27,7 +27,7 @@ func operatorKinds() []fault {
 	}
 }
 
-// disturbances returns the faults that occur beside commands of operators.
+// disturbances returns the faults that occur beside actions of operators.
 func disturbances() []fault {
 	return []fault{
 		{"kill publisher", groupProcess, NoRecovery, killOne(publishers)},
@@ -43,9 +43,9 @@ func disturbances() []fault {
 // why is the reason that operators give.
 const why = "--why=fault lab"
 
-// seekSubscription has the broker keep messages for some seconds, and deliver them once more.
-// The time of the seek is before the run: messages of before that time that are on their way
-// would be lost.
+// seekSubscription has the broker keep acknowledged messages for some seconds, and deliver them
+// once more. The time of the seek is before the run, because a seek drops undelivered messages
+// from before its time.
 func seekSubscription(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord) error {
 	if err := l.retain(ctx, true); err != nil {
 		return err
@@ -56,7 +56,7 @@ func seekSubscription(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord)
 	return errors.Join(err, l.retain(context.WithoutCancel(ctx), false))
 }
 
-// retain sets whether the subscription of the catalog keeps messages that are acknowledged.
+// retain sets whether the subscription of the catalog keeps acknowledged messages.
 func (l *lab) retain(ctx context.Context, on bool) error {
 	for deadline := time.Now().Add(commandPatience); ; {
 		_, err := l.broker.client.SubscriptionAdminClient.UpdateSubscription(ctx, &pubsubpb.UpdateSubscriptionRequest{
@@ -95,7 +95,7 @@ func requeueBlocked(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 		record.Missing = "no event of that video was refused"
 		return nil
 	}
-	const done, nothing = 0, 3 // it may have been purged
+	const done, nothing = 0, 3 // 3: the video may have been purged
 	_, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", "--type=" + event.AggregateVideo, "--aggregate=" + id, why})
 	return err
 }

@@ -27,7 +27,7 @@ type outcome struct {
 	stderr string
 }
 
-// command runs a command of the service, as a person does beside it.
+// command runs a command of the service, as an operator does while the service runs.
 func (l *lab) command(ctx context.Context, args ...string) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -44,8 +44,8 @@ func (l *lab) command(ctx context.Context, args ...string) (outcome, error) {
 	return o, nil
 }
 
-// untilDone repeats a command until its exit code is one of these. A command that fails for longer
-// than any fault lasts breaks a rule.
+// untilDone repeats a command until its exit code is one of codes. A command that fails for longer
+// than any fault lasts breaks a rule, and so does a usage error.
 func (l *lab) untilDone(ctx context.Context, codes []int, args []string) (ok bool, err error) {
 	var o outcome
 	for deadline := time.Now().Add(commandPatience); ctx.Err() == nil; sleep(ctx, 200*time.Millisecond) {
@@ -71,7 +71,7 @@ func (l *lab) ask(ctx context.Context, to any, sql string, args ...any) error {
 	return l.reach(ctx, func(ctx context.Context, c conn) error { return c.QueryRow(ctx, sql, args...).Scan(to) })
 }
 
-// reach calls f as look does, again and again until it succeeds.
+// reach repeats look until it succeeds or finds no row, for at most commandPatience.
 func (l *lab) reach(ctx context.Context, f func(context.Context, conn) error) error {
 	for deadline := time.Now().Add(commandPatience); ; {
 		err := l.look(ctx, f)

@@ -116,7 +116,7 @@ func (p *postgres) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// insist runs statements until they succeed. It is for the statements that end a fault.
+// insist runs statements again and again until all succeed, or ctx ends.
 func (p *postgres) insist(ctx context.Context, statements ...string) error {
 	for {
 		err := p.exec(ctx, statements...)
@@ -191,7 +191,7 @@ func (p *postgres) dumpInto(ctx context.Context, dir string) error {
 	rows, _ := conn.Query(ctx, `
 		SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname IN ('video_catalog', 'video_catalog_read', 'chaos') AND c.relkind IN ('r', 'p') AND NOT c.relispartition`)
-	tables, err := pgx.CollectRows(rows, pgx.RowTo[string]) // it returns the error of the query, too
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string]) // CollectRows returns the error of the query, too
 	if err != nil {
 		return fmt.Errorf("list tables: %w", err)
 	}

@@ -57,8 +57,8 @@ func (p *process) orders() string { return filepath.Join(p.dir, p.name+".order")
 func (p *process) clock() string { return filepath.Join(p.dir, p.name+".clock") }
 
 // start starts the binary, and returns when its log says that it has started.
-// If it ends before, it is started again for half a minute, as a platform does,
-// because the database may be unavailable.
+// If that fails, start tries again, 60 times in all with pauses of 0.5 s, as a
+// platform does: the database may be unavailable.
 func (p *process) start(ctx context.Context) error {
 	var err error
 	for range 60 {
@@ -76,7 +76,7 @@ func (p *process) startOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	// Until it has started, an end is no problem of its own: start returns it as an error.
+	// If the process ends before it has started, that is no problem of its own: startOnce returns an error.
 	e := &execution{done: make(chan struct{}), started: time.Now(), expected: true}
 	e.cmd = exec.CommandContext(context.WithoutCancel(ctx), p.binary) //nolint:gosec // we have built it
 	e.cmd.Env = p.environ
@@ -204,8 +204,8 @@ func (p *process) running() *execution {
 	}
 }
 
-// reach returns the addresses of the process for clients. ok is false while it
-// does not run.
+// reach returns the connection and the address of the process for clients. ok is
+// false while it does not run.
 func (p *process) reach() (conn *grpc.ClientConn, addr string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

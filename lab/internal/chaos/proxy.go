@@ -89,7 +89,7 @@ func (p *proxy) serve(from net.Conn) {
 }
 
 // pass copies in one direction until a side closes, and then closes both. If the
-// link is silent, it closes nothing.
+// link is silent, it closes only the side that it reads from.
 func (p *proxy) pass(l *link, to, from net.Conn, answers bool) {
 	defer func() {
 		_ = from.Close() // it has ended
@@ -203,7 +203,7 @@ func (p *proxy) cut() {
 
 // silence silences all present connections, like a network that has forgotten
 // them: what is sent is lost, and neither side gets an error. New connections
-// work. giveUp closes the server's side of them.
+// work. giveUp closes the server's side of the silenced ones.
 func (p *proxy) silence() (giveUp func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

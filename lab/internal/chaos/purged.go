@@ -1,7 +1,7 @@
 package chaos
 
 // checkPurges compares the outbox with what was committed: it has every event, except
-// events of purged videos, which must be gone. The event of a purge is the last of its
+// the events before a purge, which must be gone. The event of a purge is the last of its
 // video, and has no content. So the row and the entry have none either, because they are
 // compared with that event.
 func (c *checker) checkPurges() {
@@ -21,7 +21,7 @@ func (c *checker) checkPurges() {
 }
 
 // mayMiss reports whether an event may never be published: its video was purged later,
-// which erases what is pending.
+// which erases pending events.
 func (c *checker) mayMiss(e *EventRow) bool {
 	purge := c.purges[e.Video]
 	return purge != nil && e.Version < purge.Version

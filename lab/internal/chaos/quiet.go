@@ -29,17 +29,17 @@ func (l *lab) look(ctx context.Context, f func(context.Context, conn) error) err
 }
 
 const (
-	// quietWithin is how long nothing may change once all faults are over and
-	// clients have stopped. It is longer than any pause before a retry.
+	// quietWithin is how long quiet waits without any change once all faults are over
+	// and clients have stopped. It is longer than any pause before a retry.
 	quietWithin = time.Minute
-	// lentFor is how long nothing must change before the lab assumes that a killed
+	// lentFor is the time without any change after which the lab assumes that a killed
 	// projector still has the leases of messages.
 	lentFor = 3 * time.Second
 )
 
 // quiet waits until every event is published and consumed. The leases of a killed
 // projector last a minute, so quiet moves the clock of the broker. It does this
-// while nothing changes, because running projectors lose their leases, too.
+// only while nothing changes: running projectors lose their leases, too.
 func (l *lab) quiet(ctx context.Context) {
 	start := time.Now()
 	moved, lent := start, start
@@ -75,8 +75,8 @@ func (l *lab) quiet(ctx context.Context) {
 	l.problem(NotQuiet, "nothing has moved for %s, with all faults over: %s", quietWithin, state)
 }
 
-// countAll counts what the processes hold when all events are processed, and waits for what
-// they erase.
+// countAll counts what the processes hold when all events are processed, and waits for their
+// erasures.
 func (l *lab) countAll(ctx context.Context) {
 	l.countHeld(ctx)
 	l.countKept(ctx)
@@ -93,8 +93,8 @@ type Routines struct {
 	Fresh   int           `json:"fresh"`
 }
 
-// manyMore is how many more goroutines than a new process a process may have. Idle
-// connections account for fewer. It does not find a smaller leak, or one that
+// manyMore is how many goroutines a process may have beyond those of a new process.
+// Idle connections account for fewer. It does not find a smaller leak, or one that
 // exists only while a process works.
 const manyMore = 50
 
@@ -253,7 +253,7 @@ func readConnections(ctx context.Context, c conn) (connections map[string]int, o
 const openFor = 10 * time.Second
 
 // erasuresWithin is how long the erasure of purged videos may take at the end. Each process
-// with the role api or publisher begins with it when it starts.
+// with the role api or publisher erases when it starts.
 const erasuresWithin = 20 * time.Second
 
 // quietErasures waits until the events and requests of purged videos are erased, or until

@@ -92,8 +92,8 @@ func wait(journeys []journey, from time.Time) time.Duration {
 	return max(0, journeys[after-1].published.Sub(from))
 }
 
-// compare compares a fault with the target of its kind. A fault without effect,
-// or that was not alone, has no target.
+// compare compares a fault with the target of its kind. A fault that had no effect,
+// or was not alone, has no target.
 func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	if fault.Missing != "" {
 		return

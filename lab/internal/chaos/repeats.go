@@ -11,18 +11,18 @@ type window struct {
 	allowed     int
 }
 
-// repeat is a publication that only a fault explains, such as a repeated one: the
-// time of it, and of the one before.
+// repeat is a publication that only a fault explains, such as a duplicate: its time,
+// and the time of the publication before it.
 type repeat struct {
 	at, before time.Time
 	rule       Rule // that is broken without a fault
 }
 
 // checkRepeats finds the cause of each duplicate: a fault or a stall of the machine.
-// The duplicate must come within a lease and a poll after the fault. The publication
+// The duplicate must come within a lease and 2 s after the fault. The publication
 // before it must be at most that long before the fault, because older ones were
 // settled. Overlapping faults share the number of duplicates that they allow. A
-// fault that was alone must not exceed its own.
+// fault that was alone must not exceed its own number.
 func (c *checker) checkRepeats(repeats []repeat) {
 	const look = 2 * time.Second
 	var windows []window

@@ -8,14 +8,14 @@ import (
 )
 
 // scheduler runs up to two faults of different groups at the same time. A fault
-// whose recovery is measured runs alone. Beside a command of an operator it runs one
-// more.
+// whose recovery is measured runs alone. Beside an action of an operator, the scheduler
+// runs one more fault.
 type scheduler struct {
 	ctx    context.Context // of the run; the scheduler lives as long as one call
 	lab    *lab
 	groups map[string]*sync.Mutex
 	slots  chan struct{}
-	beside []fault // of which one occurs beside each command of an operator
+	beside []fault // one of them occurs beside each action of an operator
 	active sync.WaitGroup
 
 	mu  sync.Mutex
@@ -56,7 +56,7 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 	sleep(s.ctx, pause)
 }
 
-// disturb injects one of the faults that occur beside commands of operators.
+// disturb injects one of the faults that occur beside actions of operators.
 func (s *scheduler) disturb(r *rand.Rand) {
 	f := pick(r, s.beside)
 	sleep(s.ctx, between(r, 0, 400*time.Millisecond)) // a command takes about as long
@@ -104,7 +104,7 @@ func (s *scheduler) failed() error {
 	return s.err
 }
 
-// patience is how long the lab waits for a recovery. A longer one shows in the
+// patience is how long the lab waits for a recovery. A longer recovery shows in the
 // figures, or at the end of the run.
 const patience = 8 * time.Second
 
@@ -112,9 +112,9 @@ const patience = 8 * time.Second
 // several times the longest pause, lease or retry of the service in the lab.
 const stuckAfter = 30 * time.Second
 
-// calm waits until all pending events are published and publishing continues. So a
-// measurement is about one fault. It reports events that stay pending, because a
-// later fault, such as a restart, would hide that.
+// calm waits until all pending events are published and publishing continues, so that
+// a measurement is about one fault. It returns false if that takes longer than patience.
+// Events that stay pending are a problem: a later fault, such as a restart, would hide them.
 func (l *lab) calm(ctx context.Context) bool {
 	deadline := time.Now().Add(patience)
 	if l.drained(ctx, deadline) {
@@ -126,7 +126,7 @@ func (l *lab) calm(ctx context.Context) bool {
 	return false
 }
 
-// stuck reports whether pending events stay so for stuckAfter. drained also
+// stuck reports whether events stay pending for stuckAfter. drained also
 // returns false if the database is unreachable, so stuck calls it again until that
 // time is over.
 func stuck(ctx context.Context, drained func(context.Context, time.Time) bool) bool {

@@ -42,7 +42,7 @@ type broker struct {
 	unreadable   []string             // guarded by mu: messages that cannot be decoded as events
 }
 
-// The topic of the videos, the subscription of the catalog, and the checker's own.
+// The topic of the videos, the subscription of the catalog, and the checker's own subscription.
 var (
 	topicName        = "projects/" + project + "/topics/" + names.VideoTopic.Name
 	subscriptionName = "projects/" + project + "/subscriptions/" + names.VideoTopic.Subscription("catalog")
@@ -78,7 +78,7 @@ func startBroker(ctx context.Context) (*broker, error) {
 	return b, nil
 }
 
-// connectSoon returns a client that tries to connect every second during an outage. The default is up to two minutes.
+// connectSoon returns a client that pauses at most about a second between attempts to connect. The default is two minutes.
 func connectSoon(ctx context.Context, server *pubsublocal.Server) (*pubsub.Client, error) {
 	soon := backoff.DefaultConfig
 	soon.MaxDelay = time.Second

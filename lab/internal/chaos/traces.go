@@ -6,7 +6,7 @@ import (
 )
 
 // watchEvents adds triggers that keep what the service forgets: a purge erases events, and a
-// seek the inbox. They write in the transaction of the service, so they have what was
+// seek clears the inbox. They write in the transaction of the service, so they have what was
 // committed and nothing else.
 //
 //	chaos.events    every event of the outbox, in the order in which they were written

@@ -30,7 +30,7 @@ type Copy struct {
 	Entries map[uuid.UUID]Entry
 	Told    map[Told]bool `json:"-"` // all entries that it received
 	Changes int           // number of changes
-	Breaks  int           // number of breaks of its stream, after which it continued
+	Breaks  int           // number of streams that ended, for any reason
 	Fresh   int           // number of starts without any data
 	Back    []WentBack    // changes to an older version than one before
 	newest  map[uuid.UUID]int64
@@ -219,8 +219,8 @@ type Read struct {
 }
 
 // readOwnWrite reads an entry after the client's own write. The server waits until
-// the catalog has that version. During faults a timeout is only counted. A deleted
-// or hidden video has no entry.
+// the catalog has that version. A timeout is only counted. A deleted or hidden video
+// has no entry.
 func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
 	conn, _, ok := c.load.apis[c.luck.IntN(len(c.load.apis))].reach()
 	if !ok {

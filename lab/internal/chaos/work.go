@@ -15,12 +15,12 @@ const (
 	// backWithin is the time in which a process must work again after a fault is over, if there is work for it.
 	// Otherwise it does not recover by itself.
 	backWithin = 15 * time.Second
-	// shareAfter is how long a publisher may be idle once no victim can hold a lane. After that the others slow down,
-	// so that it gets events. A publisher that was woken or has just found events polls every few milliseconds. One
-	// that found nothing polls every pollInterval. While most lanes are leased, as after a change of the database's
-	// clock, the others leave it almost nothing.
+	// shareAfter is how long a publisher may be idle once no victim can hold a lane. After that the lab slows down the
+	// others, so that it gets events. A publisher that was woken or has just found events polls every few milliseconds.
+	// The pauses of one that finds nothing grow to pollInterval. While most lanes are leased, the others leave it almost
+	// nothing.
 	shareAfter = time.Second
-	// shareDelay is by how much the traffic of the other publishers with PostgreSQL is then delayed.
+	// shareDelay is the delay of the other publishers' traffic with PostgreSQL from then on.
 	shareDelay = 20 * time.Millisecond
 )
 
@@ -70,7 +70,7 @@ func (l *lab) back(ctx context.Context, record *FaultRecord) {
 	}
 }
 
-// share slows down all other publishers if some are idle, so that these get events. If none is idle, all run at normal
+// share slows down the busy publishers if some are idle, so that the idle ones get events. Otherwise all run at normal
 // speed.
 func (l *lab) share(idle []string) {
 	waits := func(p *process) bool { return slices.Contains(idle, publishing(p)) }
@@ -84,8 +84,8 @@ func (l *lab) share(idle []string) {
 	}
 }
 
-// showIdle records why processes do not work: the clients and lanes in PostgreSQL to the timeline, and their goroutines
-// to their logs. That ends these processes, so it counts as part of the fault, and they are started again.
+// showIdle records why processes do not work: the clients and lanes of PostgreSQL in the timeline, and the goroutines of
+// the processes in their logs. That ends the processes, so it counts as part of the fault, and they are started again.
 func (l *lab) showIdle(ctx context.Context, record *FaultRecord) {
 	var clients, lanes json.RawMessage
 	err := l.look(ctx, func(ctx context.Context, c conn) error {

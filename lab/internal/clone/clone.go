@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Tree copies the working tree at from into the new folder to, without what git does not
-// have, and without the named folders.
+// Tree copies the working tree at from into the new folder to, without .git, .local,
+// node_modules and the named folders.
 func Tree(t testing.TB, from, to string, without ...string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {

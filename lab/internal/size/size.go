@@ -19,8 +19,8 @@ import (
 	"text/tabwriter"
 )
 
-// The kinds of files. Hand is Go without generated files and without tests. Docs is Markdown, in words; all other kinds are in
-// lines. Web is HTML, CSS and JavaScript.
+// The kinds of files. Hand is Go without generated files and without tests. Files is a number of files, Docs is Markdown in
+// words, all other kinds are in lines. Web is HTML, CSS and JavaScript.
 const (
 	Files     = "files"
 	Hand      = "hand"
@@ -44,7 +44,7 @@ type Tree struct {
 	Kit     Counts            // the copied kit, which no other count has
 }
 
-// kit is where a service has the copied kit. It imports that, and does not read it.
+// kit is the folder of the copied kit in a service. Its owner imports the kit, and does not read it.
 const kit = "third_party/kit/"
 
 // Of counts the files that git has or would add, in a folder of a working tree.
@@ -135,7 +135,7 @@ func (t Tree) Print(w io.Writer) error {
 //go:embed budget.txt
 var budget string
 
-// Over returns what is above the budget of a tree: clone or repository.
+// Over returns the kinds above the budget of a tree: clone, kit or repository.
 func (t Tree) Over(name string) ([]string, error) {
 	var over []string
 	lines := bufio.NewScanner(strings.NewReader(budget))

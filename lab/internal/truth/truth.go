@@ -19,7 +19,7 @@ import (
 type tree struct {
 	files    map[string]string
 	folders  map[string]bool
-	code     string          // everything but pages and comments of Go
+	code     string          // everything but comments of Go and pages; of pages only their SQL
 	words    map[string]bool // of the code, and of others
 	targets  map[string]bool
 	commands map[string]bool

@@ -8,7 +8,7 @@ import (
 	"saga.example.com/inventory/internal/domain"
 )
 
-// Two orders want the last three of a product. The first reserves two, so the second is rejected.
+// Two orders want two each of the last three pieces. The first reserves two, so the second is rejected.
 // Then the first is confirmed or canceled. The end of the second changes nothing.
 func TestProductOrderReaction(t *testing.T) {
 	decide := domain.ProductOrderReaction

@@ -15,7 +15,7 @@ import (
 	"saga.example.com/orders/internal/names"
 )
 
-// An event runs the command on the order whose id it has: once, however often it comes.
+// An event runs the command on the order that it names: once, however often the event comes.
 func TestOrderProductReaction(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

@@ -2,13 +2,13 @@ package domain
 
 import "github.com/google/uuid"
 
-// OrderProductConcerns returns the id of the order for which a product has reserved stock, or which
-// it has rejected: the product says it in its event.
+// OrderProductConcerns returns the id of the order that an event of a product names. Only an update
+// names one.
 func OrderProductConcerns(e ProductEvent) []uuid.UUID {
 	if e.Type != ProductUpdated || e.Product.OrderID == uuid.Nil {
 		return nil
 	}
-	return []uuid.UUID{e.Product.OrderID} // perhaps of an earlier event: then the order refuses
+	return []uuid.UUID{e.Product.OrderID} // perhaps the order of an earlier event: then it refuses
 }
 
 // OrderProductReaction is how orders react to products.

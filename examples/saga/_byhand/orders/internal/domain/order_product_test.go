@@ -8,8 +8,8 @@ import (
 	"saga.example.com/orders/internal/domain"
 )
 
-// Reserved stock reserves the order, rejected stock cancels it, and nothing else of a product
-// concerns an order.
+// Reserved stock reserves the order, and rejected stock cancels it. No other event of a product
+// changes an order.
 func TestOrderProductReaction(t *testing.T) {
 	order := domain.Order{ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f2004"), State: domain.OrderStatePlaced, Version: 1}
 	for _, test := range []struct {

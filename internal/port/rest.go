@@ -138,6 +138,9 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 	st := status.Convert(err)
 	text := strings.ReplaceAll(st.Message(), "\u00a0", " ") // protobuf puts a random space into its errors
 	field, rule, isField := strings.Cut(text, ": ")
+	if scalar := wrongScalar.FindStringSubmatch(text); scalar != nil {
+		field, rule = scalar[1], "cannot be "+scalar[2]
+	}
 	switch {
 	case st.Code() != codes.InvalidArgument || len(st.Details()) > 0:
 		writeError(w, err)
@@ -151,6 +154,9 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 		s.reject(w, r, problem.Errorf(problem.Invalid, "the request cannot be read: %s", text))
 	}
 }
+
+// wrongScalar matches protobuf's error about a field of JSON with a value of another type.
+var wrongScalar = regexp.MustCompile(`^proto: .*invalid value for \w+ field (\w+): (.*)$`)
 
 // reject writes the error of a REST request that never becomes a call, and logs it. The line
 // omits the path and the query, which can contain anything.

@@ -61,7 +61,7 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 		{"POST", "/v1/videos/%ff:publish", "{}", "path"},
 		{"GET", "/v1/videos?%ff=1", "", "%FF"},
 		{"POST", "/v1/videos", "{\"title\": \"\xff\"}", "body"},
-		{"POST", "/v1/videos", `{"title": 1}`, "body"},
+		{"POST", "/v1/videos", `{"title": 1}`, "title"},
 		{"PATCH", name, `{"title": "x"`, ""},
 		{"POST", name + ":publish", "{\"etag\": \"\xff\"}", "body"},
 		{"GET", "/v1/videos?filter=%00", "", "filter"},

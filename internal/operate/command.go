@@ -108,7 +108,7 @@ func (j *job) stuck(ctx context.Context) (total int64, err error) {
 		if b.ParkedAt.IsZero() {
 			state = "blocked until " + timeText(b.NextRetry)
 		}
-		j.out.Row(b, b.Cause, b.EventID.String(), b.Type, b.ID, timeText(b.EventTime), state, strconv.Itoa(b.Attempts), fmt.Sprintf("%.120s", b.LastError))
+		j.out.Row(b, b.Cause, b.EventID.String(), b.Type, b.ID, timeText(b.EventTime), state, strconv.Itoa(b.Attempts), fmt.Sprintf("%.200s", b.LastError))
 	}
 	for _, m := range found.Messages {
 		state := "quarantined by " + m.Consumer
@@ -116,7 +116,7 @@ func (j *job) stuck(ctx context.Context) (total int64, err error) {
 			state += ", payload not kept"
 		}
 		of := m.Aggregate()
-		j.out.Row(m, m.Cause, strconv.FormatInt(m.ID, 10), of.Type, of.ID, timeText(m.ReceivedAt), state, "-", fmt.Sprintf("%.120s", m.Reason))
+		j.out.Row(m, m.Cause, strconv.FormatInt(m.ID, 10), of.Type, of.ID, timeText(m.ReceivedAt), state, "-", fmt.Sprintf("%.200s", m.Reason))
 	}
 	j.out.Line("%d of %d", len(found.Blocked)+len(found.Messages), found.Total)
 	return found.Total, nil
@@ -154,7 +154,7 @@ func (j *job) status(ctx context.Context) error {
 	}
 	groups, err := j.Causes(ctx, 10)
 	for _, g := range groups {
-		show(g, "cause "+g.Cause, "%d: %.120s", g.Items, g.Sample)
+		show(g, "cause "+g.Cause, "%d: %.200s", g.Items, g.Sample)
 	}
 	return err
 }

@@ -162,7 +162,7 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.eventually("it is in quarantine", func() bool { return value[int](s.system, quarantinedRows) == 1 })
-	if out := s.command("show", "video", id); !regexp.MustCompile(`message \d+ is in quarantine: ".+"`).MatchString(out) {
+	if out := s.command("show", "video", id); !regexp.MustCompile(`message \d+ is in quarantine of catalog: ".+"`).MatchString(out) {
 		t.Errorf("the command does not show the message:\n%s", out)
 	}
 	if out := s.page("/aggregates/video/" + id); !strings.Contains(out, "1 of its messages could not be applied") {

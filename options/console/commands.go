@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -56,9 +57,9 @@ func printAggregate(ctx context.Context, s sides, args []string, out *admin.Prin
 		return err
 	}
 	if len(h.Events)+len(h.Messages) == 0 && h.Blocked == nil && h.Title.ID == "" {
-		return problem.Errorf(problem.NotFound, "%s %s has no event in the outbox", args[0], args[1])
+		return problem.Errorf(problem.NotFound, "%s %s has no event in the outbox; types are %s", args[0], args[1], strings.Join(s.types, ", "))
 	}
-	out.Line("%s", strconv.QuoteToGraphic(h.Title.Title))
+	out.Line("%s", strconv.QuoteToGraphic(cmp.Or(h.Title.Title, args[0]+" "+args[1])))
 	if h.Title.Erased {
 		out.Line("it is erased")
 	}
@@ -70,7 +71,7 @@ func printAggregate(ctx context.Context, s sides, args []string, out *admin.Prin
 		out.Line("version %d was refused: %q", h.Blocked.Version, h.Blocked.LastError)
 	}
 	for _, m := range h.Messages {
-		out.Line("message %d is in quarantine: %q", m.ID, m.Reason)
+		out.Line("message %d is in quarantine of %s: %q", m.ID, m.Consumer, m.Reason)
 	}
 	acts, err := s.listAudit(ctx, args[1])
 	for _, a := range acts {
@@ -85,15 +86,13 @@ func (e event) effects(sought time.Time) string {
 	for _, a := range e.Applied {
 		texts = append(texts, a.Consumer+" at "+a.Time.Format(time.RFC3339))
 	}
-	switch {
-	case len(texts) > 0:
-		return strings.Join(texts, ", ")
-	case e.Message > 0:
-		return "quarantined, message " + strconv.FormatInt(e.Message, 10)
-	case e.Time.Before(sought):
+	if e.Message > 0 {
+		texts = append(texts, fmt.Sprint("quarantined as message ", e.Message))
+	}
+	if len(texts) == 0 && e.Time.Before(sought) {
 		return "not known since the seek"
 	}
-	return "-"
+	return cmp.Or(strings.Join(texts, ", "), "-")
 }
 
 // printAudit prints the entries of the audit that have a text in them.

@@ -238,11 +238,9 @@ func (w *watch) check(ctx context.Context) {
 	var errs []error
 	for _, d := range w.databases {
 		found, err := d.look(ctx)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		if errs = append(errs, err); err == nil {
+			d.note(ctx, found, w.log)
 		}
-		d.note(ctx, found, w.log)
 	}
 	for _, move := range w.moves {
 		more, err := move(ctx)

@@ -100,8 +100,8 @@ func TestStatusAndRetryOfAll(t *testing.T) {
 	}
 }
 
-// Wrong input is refused, and changes nothing. The error names the mistake, and the exit code
-// differs from those of other failures.
+// Wrong input is refused, and changes nothing. The error names the mistake. No other failure has
+// the same exit code.
 func TestOperatorMistakesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

@@ -153,7 +153,7 @@ func retryDelayOfOne(t *testing.T, e *Env) {
 			t.Fatal("got no messages")
 		}
 		e.Nack(t, sub, run[0])
-		e.Advance(15 * time.Second) // past all leases; none expires, because the nack ended those of a2 and a3
+		e.Advance(15 * time.Second) // past all leases; none expires, because the nack ended the leases of a2 and a3
 		wantTexts(t, e, sub)
 		e.Advance(5*time.Minute - 15*time.Second)
 		wantInOrder(t, e, sub, "a1", "a2", "a3")

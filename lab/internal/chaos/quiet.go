@@ -93,8 +93,8 @@ type Routines struct {
 	Fresh   int           `json:"fresh"`
 }
 
-// manyMore is how many goroutines a process may have beyond those of a new process.
-// Idle connections account for fewer. It does not find a smaller leak, or one that
+// manyMore is how many goroutines more than a new process a process may have. Idle
+// connections account for fewer. It does not find a smaller leak, or one that
 // exists only while a process works.
 const manyMore = 50
 

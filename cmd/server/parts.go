@@ -10,7 +10,7 @@ import (
 	"example.com/videocatalog/options/replay"
 )
 
-// parts returns the options of the service. To remove one, delete its folder and its lines here.
+// parts returns the options of the service. cmd/upgrade --with and --without add and remove them.
 func parts() []app.Part {
 	return []app.Part{
 		console.Part(),

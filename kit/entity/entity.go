@@ -281,7 +281,7 @@ func (e entity) checkTimers() (errs []error) {
 }
 
 // errNoReactions is the error of a timer or a reaction that nothing would run.
-var errNoReactions = errors.New("timers and reactions need the option reactions: make the service with --with reactions, or copy options/reactions from the template and list it in cmd/server/parts.go")
+var errNoReactions = errors.New("timers and reactions need the option reactions: go run ./cmd/upgrade --with reactions adds it")
 
 // nested are the messages and enums in the message of the events. protoc-gen-go makes a Go type of each, and one
 // of the field of each event: their names must differ.

@@ -32,7 +32,7 @@ func TestQueryNamesFieldAndRule(t *testing.T) {
 		"subscription.detached=maybe":                                           `subscription.detached: cannot be "maybe"`,
 		"subscription.state=NONE":                                               `subscription.state: cannot be "NONE"`,
 		"subscription.expirationPolicy.ttl=x":                                   `subscription.expirationPolicy.ttl: cannot be "x"`,
-		"subscription.topic=%ff":                                                "subscription.topic: must be UTF-8",
+		"subscription.topic=%ff":                                                `subscription.topic: cannot be "\xff"`,
 		"subscription.topic=a&subscription.topic=b":                             `subscription.topic: cannot be "a, b"`,
 		"subscription.ackDeadlineSeconds=1&subscription.ack_deadline_seconds=2": `query: duplicate field "subscription.ack_deadline_seconds"`,
 		"shade=1":                  "shade: unknown parameter",

@@ -137,10 +137,7 @@ func (s *Server) routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(err)
 	text := strings.ReplaceAll(st.Message(), "\u00a0", " ") // protobuf puts a random space into its errors
-	field, rule, isField := strings.Cut(text, ": ")
-	if scalar := wrongScalar.FindStringSubmatch(text); scalar != nil {
-		field, rule = scalar[1], "cannot be "+scalar[2]
-	}
+	field, rule, isField := strings.Cut(wrongScalar.ReplaceAllString(text, "$1: cannot be $2"), ": ")
 	switch {
 	case st.Code() != codes.InvalidArgument || len(st.Details()) > 0:
 		writeError(w, err)
@@ -211,11 +208,9 @@ func (q *strictQuery) Parse(message proto.Message, values url.Values, taken *uti
 		if err != nil || taken.HasCommonPrefix(strings.Split(path, ".")) {
 			return fmt.Errorf("%s: unknown parameter", url.QueryEscape(key))
 		}
-		if !utf8.ValidString(strings.Join(texts, "")) {
-			return fmt.Errorf("%s: must be UTF-8", key)
-		}
-		if alone := message.ProtoReflect().New().Interface(); q.DefaultQueryParser.Parse(alone, url.Values{key: texts}, taken) != nil {
-			return fmt.Errorf("%s: cannot be %q", key, strings.Join(texts, ", ")) // the parser's own error names Go's functions
+		alone, value := message.ProtoReflect().New().Interface(), strings.Join(texts, ", ")
+		if q.DefaultQueryParser.Parse(alone, url.Values{key: texts}, taken) != nil || !utf8.ValidString(value) {
+			return fmt.Errorf("%s: cannot be %q", key, value) // the parser's own error names Go's functions
 		}
 	}
 	if err := q.DefaultQueryParser.Parse(message, values, taken); err != nil {

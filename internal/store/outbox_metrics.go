@@ -55,8 +55,7 @@ type Backlog struct {
 	// of a blocked aggregate is in its lane until a pass defers it. Events that are
 	// published again do not count.
 	Oldest time.Time `json:"oldest_event_time,omitzero"`
-	// Age is the age of Oldest in seconds, at the time of the measurement: the event may be published
-	// later, and must not seem to grow older.
+	// Age is the age of Oldest in seconds when it was measured: a published event must not grow older.
 	Age float64 `json:"oldest_seconds"`
 	// Pending is the number of pending and deferred events, counted up to the limit.
 	Pending int64 `json:"pending"`

@@ -59,8 +59,7 @@ type Backlog struct {
 	Age float64 `json:"oldest_seconds"`
 	// Pending is the number of pending and deferred events, counted up to the limit.
 	Pending int64 `json:"pending"`
-	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
-	// Both are counted up to the limit.
+	// Blocked counts the blocked aggregates, and Parked the parked ones among them, up to the limit.
 	Blocked int64 `json:"blocked"`
 	Parked  int64 `json:"parked"`
 	// DaysAhead is the number of future days that have their partition.

@@ -15,8 +15,8 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// videos registers the videos: VideoService has their commands, CatalogService the queries
-// of the catalog, which the subscription fills.
+// videos registers VideoService with the commands, CatalogService with the queries, and the
+// subscription that fills the catalog.
 func videos() app.Registration {
 	catalog := store.NewCatalog(nil) // shares the changes of this process; see Over
 	return app.Registration{

@@ -54,7 +54,7 @@ type Part struct {
 }
 
 // Command ends early if ctx ends. args are the arguments after its name. It must not call Go,
-// Maintain and Wrap of Service, which are for a process that serves.
+// Maintain or Wrap of Service, which are for a process that serves.
 type Command func(ctx context.Context, s *Service, args []string, stdout io.Writer) error
 
 // Service is one run of a command, as parts see it and add to it.

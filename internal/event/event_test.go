@@ -353,8 +353,8 @@ func TestDecodeIgnoresUnknownFields(t *testing.T) {
 	}
 }
 
-// DecodeVideo returns an event or a DecodeError for any bytes. A decoded event can be
-// encoded again, and keeps its meaning.
+// DecodeVideo returns an event or a DecodeError for any bytes. A decoded event of a
+// known type can be encoded again, and keeps its meaning.
 func FuzzDecode(f *testing.F) {
 	for _, s := range samples() {
 		payload := s.payload(f)

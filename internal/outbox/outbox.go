@@ -125,8 +125,8 @@ type Config struct {
 	// ProbeInterval is the longest pause after a pass that failed, or found the broker
 	// unavailable; default 1 s.
 	ProbeInterval time.Duration
-	// StopTimeout is how long Run may publish after its context has ended; default 1.5 s. It
-	// starts passes only in the first half of it. Settling may take SettleTimeout longer.
+	// StopTimeout is how long Run may publish after its context has ended; default 1.5 s.
+	// Passes start only in the first half. Settling may take SettleTimeout longer.
 	StopTimeout time.Duration
 	// SettleTimeout limits the first attempt to settle, and the attempt at shutdown;
 	// default 1 s. Each later attempt may take one SettleTimeout longer than the one

@@ -30,7 +30,7 @@ func NewInbox(pool *pgxpool.Pool) *Inbox {
 
 // apply runs fn in one transaction that also records the ids of the events. fn gets the
 // indices of the events that are new to the consumer, each id once, and returns their
-// outcomes: outcome n belongs to index n. The other events are Duplicates. On an error nothing took effect.
+// outcomes: the n-th outcome is of the n-th index. The other events are Duplicates. On an error nothing took effect.
 func (b *Inbox) apply(ctx context.Context, consumerName string, ids []uuid.UUID,
 	fn func(ctx context.Context, q *sqlcgen.Queries, fresh []int) ([]envelope.Outcome, error),
 ) ([]envelope.Outcome, error) {

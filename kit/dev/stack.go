@@ -322,7 +322,7 @@ func (s *Stack) migrate(ctx context.Context) error {
 	return nil
 }
 
-// Environment returns the environment of the server: ours, with our own settings added. AUTH is off, so the server
+// Environment returns the environment of this process, with the settings of the stack, for the server. AUTH is off, so the server
 // listens on the loopback interface only, unless ALLOWED_HOSTS is set.
 func (s *Stack) Environment() []string {
 	_, port, _ := net.SplitHostPort(s.addr)

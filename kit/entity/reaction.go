@@ -454,7 +454,7 @@ func (r rule) Creates() bool { return r.Command == create }
 // SameID reports whether the entity has the id of the other one.
 func (r rule) SameID() bool { return r.Field == sameID }
 
-// CopiesOwn reports whether a new entity gets the field of the rule, too.
+// CopiesOwn reports whether a new entity copies the field of the rule as well.
 func (r rule) CopiesOwn() bool { return len(r.Others()) < len(r.Copied()) }
 
 // On is the event.

@@ -190,8 +190,8 @@ func (s *Server) CutStreams() {
 	}
 }
 
-// Duplicate delivers the next count acknowledged messages of a subscription again. Without exactly-once delivery the
-// service may deliver any message again.
+// Duplicate ignores the next count acks of a subscription, so their messages come again. Without exactly-once delivery
+// the service may do the same.
 func (s *Server) Duplicate(subscription string, count int) error {
 	sub, err := s.subscription(subscription)
 	if err != nil {

@@ -28,7 +28,7 @@ var shape = []string{
 
 const differences = "testdata/differences.txt"
 
-// mostDifferences is the largest number of lines in differences.txt. It only falls.
+// mostDifferences limits the lines of differences.txt. Only lower it.
 const mostDifferences = 29
 
 // The example is what cmd/entity renders from testdata/video.txt. Each declaration and query that

@@ -276,7 +276,7 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 	return h, s.follow(ctx, h.Events)
 }
 
-// stateOf returns the state of an event. A row proves every state but published.
+// stateOf returns the state of an event. Without a row for another state, it is published.
 func stateOf(id uuid.UUID, blocked *admin.Blocked, pending, skips []uuid.UUID) state {
 	switch {
 	case blocked != nil && blocked.EventID == id && blocked.LastError != "":

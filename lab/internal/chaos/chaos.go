@@ -64,7 +64,7 @@ type Config struct {
 	Progress func(line string)
 }
 
-// The settings of the service. Times and sizes are smaller than in production.
+// The settings of the service, mostly smaller than in production.
 const (
 	lease          = 3 * time.Second
 	publishTimeout = 1400 * time.Millisecond

@@ -137,8 +137,8 @@ type FaultRecord struct {
 	// Missing is why the fault did not take effect as intended. It may have had
 	// other effects, but does not count as injected.
 	Missing string `json:"missing,omitempty"`
-	// GoesOn means that a process with the role api was frozen, and later goes on. Then a takeover
-	// counts only the events whose result a client had received before the fault.
+	// GoesOn means that a process with the role api was frozen, and later goes on. Then Takeover
+	// is only about events whose result a client had received before the fault.
 	GoesOn bool `json:"goes_on,omitempty"`
 	// Recovery is how its recovery is measured.
 	Recovery Recovery `json:"recovery,omitempty"`

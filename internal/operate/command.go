@@ -146,7 +146,7 @@ func (j *job) status(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			show(map[string]any{"consumer": consumer, "newest_apply_time": at}, "consumer "+consumer, "its newest event was applied at %s", ago(at))
+			show(map[string]string{"consumer": consumer, "newest_apply_time": timeText(at)}, "consumer "+consumer, "its newest event was applied at %s", ago(at))
 		}
 	}
 	groups, err := j.Causes(ctx, 10)

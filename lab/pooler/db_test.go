@@ -54,7 +54,7 @@ func TestPoolerInTransactionMode(t *testing.T) {
 	}
 }
 
-// Connections lost on the way to a pooler leave their pool sooner than with pgx alone. No
+// Connections lost on the way to a pooler leave their pool earlier than with pgx alone. No
 // statement fails on the server, to which the process numbers of the pooler are unknown.
 func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
 	t.Parallel()

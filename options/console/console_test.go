@@ -446,9 +446,12 @@ func TestShowsPartialFailure(t *testing.T) {
 	bad.Payload = []byte("bad")
 	setAside(t, pool, good, "not known yet")
 	setAside(t, pool, bad, "not known yet")
+	if _, err := storetest.Receive(t.Context(), pool, "shelf", bad.ID); err != nil { // as if another consumer had applied it
+		t.Fatal(err)
+	}
 	c := start(t, target)
 	shows(t, c.get(t, "/stuck"), "Good", "Bad", "quarantine 2")
-	shows(t, c.get(t, "/aggregates/thing/"+bad.AggregateID), `<a class="missing" href="/stuck?id=2">quarantined</a>`)
+	shows(t, c.get(t, "/aggregates/thing/"+bad.AggregateID), `<span title="by shelf">after`, `<a class="missing" href="/stuck?id=2">quarantined</a>`)
 	body := c.act(t, url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"2"}, "reason": {"a newer build"}})
 	shows(t, body, "1 of 2 is done.", "1 could not be done", "message 2: decode event: too new")
 	if n := number(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine WHERE payload = 'bad'"); n != 1 {

@@ -17,7 +17,8 @@ func TestFormats(t *testing.T) {
 		duration(49*time.Hour + 59*time.Minute): "2\u202fd 1\u202fh",
 		cut("short"):                            "short", cut(strings.Repeat("因", 4000)): strings.Repeat("因", 300) + "…",
 		short("0192f7a0-7b5e-7c3a-9f00-52540000abcd"): "…52540000abcd", short("short"): "short", short("日本語日本語日本語日本語日本語"): "…日本語日本語日本語日本語",
-		string(timeTag(time.Time{}, time.TimeOnly)): "–",
+		string(timeTag(time.Time{}, time.TimeOnly)):                                     "–",
+		event{Message: 2, Applied: []applied{{Consumer: "shelf"}}}.effects(time.Time{}): "shelf at 0001-01-01T00:00:00Z, quarantined as message 2",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -13,7 +13,7 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// When all answers of a key have been read, even errors, the topic keeps
+// When all responses of a key have been read, even errors, the topic keeps
 // nothing of the key. Otherwise a long outage would leave keys closed.
 func TestTopicForgetsKeys(t *testing.T) {
 	t.Parallel()

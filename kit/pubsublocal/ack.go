@@ -97,7 +97,7 @@ func (s *subscription) answers(ids []string, seconds func(i int) int32, result *
 	return all, nil
 }
 
-// place is the sort key of an answer. Ids that are out of date come first.
+// place is the sort key of a result. Ids that are out of date come first.
 func (a *answer) place() uint64 {
 	if a.delivery == nil {
 		return 0

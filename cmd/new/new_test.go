@@ -27,7 +27,7 @@ func TestRename(t *testing.T) {
 		"myvideocatalog videocatalogs myvideo_catalog":         "myvideocatalog videocatalogs myvideo_catalog",
 		"a video catalog, CatalogService, video.events, video": "a video catalog, CatalogService, orders-api.video.events, video",
 	} {
-		if got := a.rename(text, spans("x.md", text)); got != want {
+		if got := a.rename("x.md", text); got != want {
 			t.Errorf("rename(%q) = %q, want %q", text, got, want)
 		}
 	}
@@ -146,7 +146,7 @@ func TestTopics(t *testing.T) {
 		{options{Service: "billing", Full: true}, "TOPICS=(billing.video.events billing.video.events.catalog)"},
 		{options{Service: "billing", Entity: "order_item"}, "TOPICS=(billing.order-item.events billing.order-item.events.order-item-views)"},
 	} {
-		if got := tt.a.rename("TOPICS=(video.events video.events.catalog)", []span{{100, code}}); got != tt.want {
+		if got := tt.a.rename("x.sh", "TOPICS=(video.events video.events.catalog)"); got != tt.want {
 			t.Errorf("with %+v = %q, want %q", tt.a, got, tt.want)
 		}
 	}
@@ -206,7 +206,7 @@ func TestAskAgain(t *testing.T) {
 		t.Fatalf("ask() = %v:\n%s", err, &screen)
 	}
 	for _, rule := range []string{
-		"must be a host and a path", "6 to 20 lower-case letters", "2 to 24 lower-case letters", "a word of Java", "equal to the singular",
+		"must be a host and a path", "6 to 20 lower-case letters", "at most 24 characters", "a word of Java", "equal to the singular",
 		`unknown type "int"`, "it changes nothing", "must be one of pools, terraform, console, reactions", `"soon" must be a duration`, "must differ from the service, the entity",
 		`--purpose 'Bob'\''s plans.' --with 'reactions, console' --timers trial:15m:activate --schema money --domain orders.acme.example`, "my orders'",
 	} {

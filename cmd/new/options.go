@@ -51,7 +51,7 @@ func (a *options) setDefaults() {
 		a.With = list(a.with)
 	}
 	if a.Entity != "" {
-		a.Plural = cmp.Or(a.Plural, naming.Plural(a.Entity))
+		a.Plural = cmp.Or(a.Plural, entity.DefaultPlural(a.Entity))
 		a.Purpose = cmp.Or(a.Purpose, "Manages "+write(a.Plural, plain)+".")
 	}
 	if !a.Full {
@@ -92,14 +92,13 @@ func (a *options) subscription() string {
 }
 
 // view is the word of a lean service for the catalog of the example.
-const view = "overview"
+const view = "view"
 
 var (
 	modulePath  = regexp.MustCompile(`^[a-z0-9]+([.-][a-z0-9]+)*\.[a-z]{2,}(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 	refusedPath = regexp.MustCompile(`/vendor(/|$)|/v(0[0-9]*|1)$`)
 	serviceName = regexp.MustCompile(`^[a-z][a-z0-9-]{4,18}[a-z0-9]$`)
 	schemaName  = regexp.MustCompile(`^[a-z][a-z0-9_]{1,39}$`)
-	entityName  = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 	domainName  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
 )
 
@@ -233,18 +232,15 @@ func (a *options) checkNames(all *mistakes) {
 	}
 }
 
-// checkEntity checks the words of the entity by the rules of this command, and all that describes it by
-// the rules of cmd/entity. It reports the first option that breaks a rule: the later ones depend on it.
+// checkEntity checks what describes the entity by the rules of cmd/entity. It reports the first option that
+// breaks a rule: the later ones depend on it.
 func (a *options) checkEntity(all *mistakes) {
-	if !a.checkWord(all, "entity", a.Entity) || !a.checkWord(all, "plural", a.Plural) {
-		return
-	}
 	const anyField = "title:string"
 	for _, rule := range []struct {
 		flag string
 		err  error
 	}{
-		{"entity", entity.Check(a.Entity, a.Entity+"_list", anyField, "", "", "")},
+		{"entity", entity.Check(a.Entity, "", anyField, "", "", "")},
 		{"plural", entity.Check(a.Entity, a.Plural, anyField, "", "", "")},
 		{"fields", entity.Check(a.Entity, a.Plural, a.Fields, "", "", "")},
 		{"refs", entity.Check(a.Entity, a.Plural, a.Fields, a.Refs, "", "")},
@@ -256,18 +252,4 @@ func (a *options) checkEntity(all *mistakes) {
 			return
 		}
 	}
-}
-
-// checkWord checks the entity or its plural.
-func (a *options) checkWord(all *mistakes, flag, name string) (ok bool) {
-	isPart := func(word string) bool { return slices.Contains(strings.Split(name, "_"), word) }
-	switch {
-	case !entityName.MatchString(name) || len(name) < 2 || len(name) > 24:
-		all.add(flag, "%q must have 2 to 24 lower-case letters, with one underscore between words", name)
-	case slices.ContainsFunc([]string{"video", "videos", "film", "films", "catalog", "catalogs"}, isPart):
-		all.add(flag, "%q has a word of the example, which --full keeps", name)
-	default:
-		return true
-	}
-	return false
 }

@@ -181,23 +181,13 @@ func (e entity) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !snake.MatchString(e.Name) || len(e.Name) > 24 { // the name of its consumer has six more characters, and 30 at most
-		wrong("entity %q: the name must be lower_snake_case with at most 24 characters, in the singular", e.Name)
+		wrong("entity %q: the name must be "+snakeRule+", with at most 24 characters, in the singular", e.Name)
 	}
-	errs = append(errs, cmp.Or(checkWord(e.Name), checkWord(e.Plural)))
-	for _, name := range []string{e.Name, e.Plural} {
-		if last := name[strings.LastIndexByte(name, '_')+1:]; last != name && naming.IsFileSuffix(last) {
-			wrong("%q ends in _%s, which in the name of a Go file says where it is built: choose another name", name, last)
-		}
+	word := checkWord(e.Name)
+	if word == nil && (e.Plural != "" || snake.MatchString(e.Name)) { // else the plural follows from the name
+		word = e.checkPlural()
 	}
-	switch {
-	case e.Plural == "" && !snake.MatchString(e.Name): // it follows from the name
-	case !snake.MatchString(e.Plural) || len(e.Plural) > 32:
-		wrong("plural %q must be lower_snake_case with at most 32 characters", e.Plural)
-	case e.Plural == e.Name:
-		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
-	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || gotypes.Universe.Lookup(e.Plural) != nil:
-		wrong("plural %q is a word of SQL or Go: choose another", e.Plural)
-	}
+	errs = append(errs, word)
 	if len(e.Fields) == 0 {
 		wrong("an entity needs at least one field")
 	}
@@ -217,6 +207,27 @@ func (e entity) check() error {
 	return errors.Join(errs...)
 }
 
+func (e entity) checkPlural() error {
+	switch {
+	case !snake.MatchString(e.Plural) || len(e.Plural) > 32:
+		return fmt.Errorf("plural %q must be "+snakeRule+", with at most 32 characters", e.Plural)
+	case e.Plural == e.Name:
+		return fmt.Errorf("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
+	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || gotypes.Universe.Lookup(e.Plural) != nil:
+		return fmt.Errorf("plural %q is a word of SQL or Go: choose another", e.Plural)
+	}
+	return checkWord(e.Plural)
+}
+
+// DefaultPlural returns the regular plural of a name; NAME_list if that cannot be a plural.
+func DefaultPlural(name string) string {
+	plural := naming.Plural(name)
+	if (entity{Name: name, Plural: plural}).checkPlural() != nil {
+		return name + "_list"
+	}
+	return plural
+}
+
 func (e entity) checkTransitions() (errs []error) {
 	wrong := func(t transition, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("transition %s→%s:%s: "+format, append([]any{t.From, t.To, t.Command}, args...)...))
@@ -224,7 +235,7 @@ func (e entity) checkTransitions() (errs []error) {
 	for i, t := range e.Transitions {
 		for _, word := range []string{t.From, t.To, t.Command} {
 			if !snake.MatchString(word) || word == "unspecified" {
-				wrong(t, "%q must be lower_snake_case, other than unspecified", word)
+				wrong(t, "%q must be "+snakeRule+", other than unspecified", word)
 			}
 		}
 		if slices.Contains([]string{"create", "get", "list", "update", "delete", "undelete", "move", "change"}, t.Command) {

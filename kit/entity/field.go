@@ -61,7 +61,10 @@ func (f field) kind() string {
 // IsList reports whether the field is a list.
 func (f field) IsList() bool { return slices.Contains(lists, f.Type) }
 
-var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
+// snake matches a name. After a digit, protoc-gen-go writes a letter in upper case, and the templates do not.
+var snake = regexp.MustCompile(`^[a-z]+[0-9]*(_[a-z]+[0-9]*)*$`)
+
+const snakeRule = "lower_snake_case, without a letter behind a digit"
 
 // given are the fields that every entity has.
 var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}
@@ -79,7 +82,7 @@ func (f field) check() (errs []error) {
 	}
 	switch {
 	case !snake.MatchString(f.Name) || len(f.Name) > 40:
-		wrong("the name must be lower_snake_case with at most 40 characters")
+		wrong("the name must be " + snakeRule + ", with at most 40 characters")
 	case slices.Contains(taken, f.Name):
 		wrong("every entity has this name, or needs it: choose another")
 	case naming.IsClientKeyword(f.Name):
@@ -118,13 +121,13 @@ func (f field) checkInner() (errs []error) {
 	}
 	for i, value := range f.Values {
 		if !snake.MatchString(value) || value == "unspecified" || slices.Contains(f.Values[:i], value) {
-			wrong("the value %q must be lower_snake_case, other than unspecified, and listed once", value)
+			wrong("the value %q must be "+snakeRule+", other than unspecified, and listed once", value)
 		}
 	}
 	for i, part := range f.Parts {
 		switch {
 		case !snake.MatchString(part.Name) || len(part.Name) > 40:
-			wrong("the name of the part %q must be lower_snake_case with at most 40 characters", part.Name)
+			wrong("the name of the part %q must be "+snakeRule+", with at most 40 characters", part.Name)
 		case slices.Contains(methods, part.Name):
 			wrong("the part %q has the name of a method of messages: choose another", part.Name)
 		case naming.IsClientKeyword(part.Name):

@@ -20,8 +20,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"example.com/servicekit/naming"
 )
 
 const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an aggregate type, such as order or purchase_order.
@@ -56,7 +54,8 @@ go run ./cmd/entity react NAME OTHER   has an entity react to the events of anot
   --on LIST           reactions as EVENT:FIELD:COMMAND, such as captured:order_id:confirm: when OTHERCaptured comes, the command confirm
                       is run on the entity whose id is in the uuid field order_id of OTHER. A field that is not set concerns none.
                       FIELD is id if both have the same id. COMMAND is create, as in placed:id:create, if the event makes the
-                      entity: it gets the fields of OTHER with the same name and type.
+                      entity: it gets the fields of OTHER with the same name and type, except
+                      enums and messages: copy those in the generated decision.
 
 go run ./cmd/entity render   writes the files of all entities again, except those that you edited, and what is generated from them
 `
@@ -205,7 +204,7 @@ func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural
 	} else if next.Plural == "" && snake.MatchString(o.name) {
-		next.Plural = naming.Plural(o.name)
+		next.Plural = DefaultPlural(o.name)
 	}
 	var fieldErr, moveErr, timerErr error
 	if o.file != "" {

@@ -23,7 +23,10 @@ import (
 // checkNames finds the names that one service has.
 func checkWord(word string) error {
 	named := func(taken string) bool { return taken == word || naming.Plural(taken) == word }
+	last := word[strings.LastIndexByte(word, '_')+1:]
 	switch {
+	case last != word && naming.IsFileSuffix(last):
+		return fmt.Errorf("%q ends in _%s, which in the name of a Go file says where it is built: choose another name", word, last)
 	case slices.Contains(folders, word):
 		return fmt.Errorf("%q is a folder that the go command or buf treats differently: choose another", word)
 	case naming.IsClientKeyword(word):
@@ -46,8 +49,8 @@ var folders = []string{"vendor", "internal", "testdata", "google", "buf"}
 var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
 
 // machinery are names of tables, of fields of each event, and of Go identifiers in the packages of an entity.
-var machinery = strings.Fields(`audit inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
-	stamp time`)
+var machinery = strings.Fields(`audit code inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
+	stamp time value`)
 
 // checkNames returns an error if the files of the entity have a name that the service already has,
 // or that a tool refuses. Every run checks this before it writes a file.

@@ -219,7 +219,7 @@ func (r *reaction) check() (errs []error) {
 			wrong("%s has no command %q in its transitions", r.Entity.Name, rule.Command)
 		}
 		for _, f := range rule.missing() {
-			wrong("%s needs the field %q, and %s has none of this name and type that is required", r.Entity.Name, f.Name, r.To)
+			wrong("%s needs the field %q, and %s has none of this name and type that is required; enums and messages are not copied", r.Entity.Name, f.Name, r.To)
 		}
 		for _, other := range r.Rules[:i] {
 			switch {

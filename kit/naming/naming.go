@@ -20,7 +20,7 @@ var keywords = strings.Fields(`all analyze and any array as asc asymmetric autho
 	numeric offset on only or order out outer overlaps overlay placing position precision primary real references returning right row select
 	session_user setof similar smallint some substring symmetric system_user table tablesample then time timestamp to trailing treat trim true union
 	unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces
-	xmlparse xmlpi xmlroot xmlserialize xmltable analy` + "se") // split: the spelling linter refuses the British form, a keyword too
+	xmlparse xmlpi xmlroot xmlserialize xmltable analyse`)
 
 // IsFileSuffix reports whether the name of a Go file that ends in _word has a meaning to the
 // Go command: the file is a test, or of one system only

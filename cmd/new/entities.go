@@ -40,7 +40,7 @@ func (s *service) adopt(ctx context.Context, stdout io.Writer) error {
 // adoptIn makes the commits of adopt in a worktree of merged, which is the commit of the branch
 // template that the current branch has merged.
 func (s *service) adoptIn(ctx context.Context, tree, merged string) error {
-	if err := s.keep(ctx, tree); err != nil {
+	if _, err := s.keep(ctx, tree); err != nil {
 		return err
 	}
 	if err := command(ctx, tree, "git", "-c", "core.excludesFile=/dev/null", "add", "--all"); err != nil {
@@ -88,22 +88,22 @@ func (s *service) descriptions(ctx context.Context, commit string) (map[string]s
 // keep takes the entities of the current branch into a worktree with a rendering of the
 // template, and renders them there. It takes what a rendering must not change: their
 // descriptions, their migrations (databases have run them), the golden samples of their events,
-// and the contracts of replicas (copies of the owners' contracts).
-func (s *service) keep(ctx context.Context, tree string) error {
+// and the contracts of replicas (copies of the owners' contracts). It reports whether there are entities.
+func (s *service) keep(ctx context.Context, tree string) (found bool, err error) {
 	descriptions, err := s.descriptions(ctx, s.head)
 	if err != nil || len(descriptions) == 0 {
-		return err
+		return false, err
 	}
 	migrations, err := s.files(ctx, s.head, "db/migrations/*")
 	if err != nil {
-		return err
+		return false, err
 	}
 	checkout := []string{"checkout", "--quiet", s.head, "--"}
 	for description, text := range descriptions {
 		name := strings.TrimSuffix(path.Base(description), ".yaml")
 		samples, err := s.files(ctx, s.head, "internal/event/testdata/"+name+"/*/*")
 		if err != nil {
-			return err
+			return false, err
 		}
 		checkout = append(append(checkout, description), samples...)
 		if strings.Contains(text, "\nreplica_of: ") {
@@ -118,9 +118,9 @@ func (s *service) keep(ctx context.Context, tree string) error {
 		}
 	}
 	if err := command(ctx, tree, "git", checkout...); err != nil {
-		return err
+		return false, err
 	}
-	return command(ctx, tree, "go", "run", "./cmd/entity", "render", "--overwrite")
+	return true, command(ctx, tree, "go", "run", "./cmd/entity", "render", "--overwrite")
 }
 
 // ofEntity matches the numbers of the migrations of an entity in its description.

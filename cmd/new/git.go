@@ -79,12 +79,15 @@ func (t template) files(ctx context.Context) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(list, "\x00"), "\x00"), err
 }
 
-// generate generates what depends on the names: Go and OpenAPI from api/proto, Go from db,
-// the released contract, and alerts.
+// generate generates what depends on the names: Go and OpenAPI from api/proto, Go from db, unless cmd/entity
+// has done so, the released contract, and alerts.
 func (r *renderer) generate() error {
 	steps := [][]string{
-		{"make", "--silent", "generate-code", "baseline"},
+		{"make", "--silent", "baseline"},
 		{"gofmt", "-w", "."}, // all modules
+	}
+	if !r.generated {
+		steps[0] = append(steps[0], "generate-code")
 	}
 	if !slices.Contains(r.options.without(), "observe") {
 		steps = append(steps, []string{"go", "run", "./deploy/observe/generate"})

@@ -70,5 +70,6 @@ func (r *renderer) addEntity() error {
 	if a.Timers != "" {
 		args = append(args, "--timers", a.Timers)
 	}
+	r.generated = true
 	return command(r.ctx, r.dir, "go", args...)
 }

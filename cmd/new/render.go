@@ -26,38 +26,29 @@ const license, licenseCopy = "LICENSE", "third_party/LICENSE"
 // the words of its entity may be words of the machinery.
 var wordTest = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
 
-// render makes the service in a temporary folder beside the new one, and renames that folder
-// when it is complete. So a failure or a crash leaves no incomplete service under its name.
+// render makes the service in its folder, not in a temporary one, so that the first go command there has
+// what this one has compiled. After a failure or an interrupt there is no folder; SIGKILL leaves it incomplete.
 func render(ctx context.Context, from template, a options, stdout io.Writer) (err error) {
 	began := time.Now()
 	target, err := filepath.Abs(a.dir)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // a folder of sources
+	if err := os.MkdirAll(target, 0o755); err != nil { //nolint:gosec // as git clone makes it: PostgreSQL of cmd/dev may be another user
 		return err
 	}
-	work, err := os.MkdirTemp(filepath.Dir(target), "."+filepath.Base(target)+"-new-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	if err := os.Chmod(work, 0o755); err != nil { //nolint:gosec // as git clone makes it: PostgreSQL of cmd/dev may be another user
-		return err
-	}
-	r := &renderer{ctx: ctx, from: from, options: a, dir: work}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(target))
+		}
+	}()
+	r := &renderer{ctx: ctx, from: from, options: a, dir: target}
 	steps := []step{{"copy and rename", r.copy}}
 	if !a.Full {
 		steps = append(steps, step{"make the entity", r.addEntity})
 	}
 	err = inSteps(stdout, append(steps, step{"generate Go and OpenAPI", r.generate}, step{"commit", r.commit}))
 	if err != nil {
-		return err
-	}
-	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) { // an empty folder
-		return err
-	}
-	if err := os.Rename(work, target); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "\n%s is ready after %.0f s. %s", a.Service, time.Since(began).Seconds(), nextSteps(a.dir, "go run ./cmd/dev", "go test ./..."))
@@ -70,6 +61,8 @@ type renderer struct {
 	from    template
 	options options
 	dir     string
+	// generated reports whether cmd/entity has run the generators.
+	generated bool
 }
 
 // copy copies the committed files with their new names.
@@ -144,7 +137,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if name == optionsList || name == devList {
 			text = withoutOptions(text, append(r.options.without(), r.options.withoutOptions()...))
 		}
-		text = kitPath.ReplaceAllString(r.options.rename(text, spans(name, text)), "${1}${3}third_party/kit${2}")
+		text = kitPath.ReplaceAllString(r.options.rename(name, text), "${1}${3}third_party/kit${2}")
 		switch name {
 		case "README.md":
 			text = r.introduce(text, "## Run it", introduction)
@@ -217,37 +210,32 @@ const given = `example\.com/videocatalog|videocatalog\.example\.com|com\.example
 // words of the example, which are replaced.
 var replaced = regexp.MustCompile(`(` + untouched + `)|(` + regexp.QuoteMeta(exampleSubscription) + `|` + regexp.QuoteMeta(exampleTopic) + `|` + given + `)|` + example)
 
-// rename replaces the names of the template in a text, and the words of the example unless the
-// service is full. It replaces no part of a longer word. The spans say how the parts
-// of the text are written.
-func (a options) rename(text string, spans []span) string {
+// rename replaces the names of the template in the text of a file, and the words of the example unless the
+// service is full. It replaces no part of a longer word.
+func (a options) rename(file, text string) string {
+	var inCode [][]int // the places of code in a page
+	if path.Ext(file) == ".md" {
+		inCode = codeOf.FindAllStringIndex(text, -1)
+	}
 	var out strings.Builder
 	end := 0
 	for _, at := range replaced.FindAllStringSubmatchIndex(text, -1) {
-		if at[2] >= 0 || at[4] >= 0 && isPart(text, at, text[at[0]:at[1]]) {
+		old, before := text[at[0]:at[1]], text[end:at[0]]
+		for len(inCode) > 0 && inCode[0][1] <= at[0] {
+			inCode = inCode[1:]
+		}
+		switch {
+		case at[2] >= 0, at[4] >= 0 && isPart(text, at, old), at[4] < 0 && a.Full:
 			continue
-		}
-		for len(spans) > 1 && spans[0].end <= at[0] {
-			spans = spans[1:]
-		}
-		before, name := text[end:at[0]], ""
-		if at[4] >= 0 {
-			name = a.newName(text[at[0]:at[1]])
-		} else {
-			if a.Full {
-				continue
-			}
-			word, ok := words{a.Entity, a.Plural}.replace(text, at, spans[0].kind)
+		case at[4] >= 0:
+			out.WriteString(before + a.newName(old))
+		default:
+			word, ok := words{a.Entity, a.Plural}.replace(old, text[:at[0]], text[at[1]:], len(inCode) > 0 && inCode[0][0] < at[0])
 			if !ok {
 				continue
 			}
-			if spans[0].kind != golang {
-				before = withArticle(before, word)
-			}
-			name = word
+			out.WriteString(withArticle(before, word) + word)
 		}
-		out.WriteString(before)
-		out.WriteString(name)
 		end = at[1]
 	}
 	out.WriteString(text[end:])
@@ -265,7 +253,7 @@ func isPart(text string, at []int, old string) bool {
 
 // renamePath returns the path of a file in the new service.
 func (a options) renamePath(name string) string {
-	return a.rename(name, []span{{len(name), code}})
+	return a.rename("", name)
 }
 
 func (a options) newName(old string) string {
@@ -279,13 +267,7 @@ func (a options) newName(old string) string {
 		slices.Reverse(parts)
 		return strings.Join(parts, ".")
 	case "VideoCatalog": // what sqlc makes of the schema
-		var camel strings.Builder
-		for part := range strings.SplitSeq(a.Schema, "_") {
-			if part != "" {
-				camel.WriteString(strings.ToUpper(part[:1]) + part[1:])
-			}
-		}
-		return camel.String()
+		return pascal(a.Schema)
 	case exampleTopic:
 		return a.topic()
 	case exampleSubscription:

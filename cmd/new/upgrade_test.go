@@ -278,8 +278,8 @@ func main() {
 	}
 }
 `)
-		if err := s.keep(t.Context(), tree); err != nil {
-			return err
+		if found, err := s.keep(t.Context(), tree); !found || err != nil {
+			t.Errorf("keep() = %v, %v, want entities", found, err)
 		}
 		for name, want := range map[string]string{
 			"rendered": "internal/entities/book.yaml", "internal/entities/book.yaml": "name: book\nmigration: 1000\nrendered: x\n",

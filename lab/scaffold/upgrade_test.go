@@ -95,6 +95,7 @@ func TestUpgrade(t *testing.T) {
 	steps := map[string]func(){
 		"grown entity": func() { grownEntity(s, template) }, "refused migrations": func() { refusedMigrations(s, template) },
 		"conflicts": func() { conflicts(s, template) }, "squashed": func() { squashed(s, mine) }, "shallow": func() { shallow(s, template) },
+		"oldest": func() { oldest(t, dir) },
 	}
 	drawn := slices.Sorted(maps.Keys(steps))
 	if !deep { // each takes up to two minutes
@@ -328,6 +329,37 @@ func shallow(s upgrading, template string) {
 	commit(s.t, template)
 	s.refusedAsItIs("make a new service with cmd/new, and copy your files into it", "--from", template)
 	clone.Run(s.t, template, "git", "reset", "--quiet", "--hard", "HEAD~2") // the steps may come in any order
+}
+
+// oldest upgrades a service of the oldest version that can be upgraded, with an option, an entity and an edit.
+func oldest(t *testing.T, dir string) {
+	t.Helper()
+	recorded, err := os.ReadFile("../../cmd/new/oldest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	history, service := filepath.Join(dir, "history"), filepath.Join(dir, "oldest")
+	clone.Run(t, "../..", "git", "clone", "--quiet", "--no-checkout", ".", history)
+	clone.Run(t, history, "git", "remote", "remove", "origin") // an upgrade takes this copy
+	version := strings.TrimSpace(string(recorded))
+	if err := exec.CommandContext(t.Context(), "git", "-C", history, "checkout", "--quiet", "-B", "main", version).Run(); err != nil {
+		t.Logf("a shallow clone has no version %s: %v", version, err)
+		return
+	}
+	newService(t, history, service, append(order, "--module", "github.com/acme/orders", "--with", "console")...)
+	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32")
+	edit(t, filepath.Join(service, "internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
+	commit(t, service)
+	clone.Run(t, history, "git", "rm", "--quiet", "-r", ".")
+	clone.Tree(t, "../..", history)
+	commit(t, history)
+	s := upgrading{t: t, dir: service, program: filepath.Join(dir, "oldest-upgrade")}
+	clone.Run(t, service, "go", "build", "-o", s.program, "./cmd/upgrade")
+	s.succeeds("has the template at " + strings.TrimSpace(clone.Run(t, history, "git", "rev-parse", "HEAD")))
+	s.clean()
+	contains(t, filepath.Join(service, "internal/domain/parcel.go"), "// It costs nothing.")
+	clone.Run(t, service, "go", "vet", "./...")
+	clone.Run(t, service, "go", "test", "./db", "./internal/domain", "./internal/event", "./internal/store", "./cmd/server", "./options/console")
 }
 
 // upgrading runs the command of a service.

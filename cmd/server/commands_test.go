@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -60,6 +62,21 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	if out, err := s.command(t, "drain"); err != nil || !strings.HasPrefix(out, "published 0 events") {
 		t.Errorf("a second drain = %q, %v, want it to publish nothing", out, err)
 	}
+	// It ends although events are appended faster than it publishes.
+	writing, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for writing.Err() == nil {
+				_, _ = p.videos().CreateVideo(writing, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+			}
+		})
+	}
+	if out, err := s.commandIn(t, []string{limits + `={"Outbox": {"Batch": 1}}`}, "drain"); err != nil {
+		t.Errorf("drain while events are appended = %q, %v", out, err)
+	}
+	stop()
+	group.Wait()
 }
 
 // stuck shows a refused event, retry publishes it, and skip gives it up.

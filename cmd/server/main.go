@@ -1,7 +1,6 @@
 // Command server is the program of the service. One process runs the API, the outbox
-// publisher, the projector and what options add, or only those that ROLES names. `server help` lists
-// the commands and the settings. The default command is serve, and the settings come from the
-// environment.
+// publisher, the projector and what options add, or only the roles of ROLES. `server help` lists
+// the commands; the default is serve. The settings come from the environment: docs/settings.md lists them.
 package main
 
 import "example.com/videocatalog/internal/app"

@@ -44,7 +44,11 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 			return fmt.Errorf("after %d events: %w", published, err)
 		}
 		if result.Claimed {
-			continue
+			select {
+			case <-again: // events may be appended as fast as they are published
+			default:
+				continue
+			}
 		}
 		backlog, err := events.Measure(ctx, 10_000)
 		if err != nil {
@@ -53,6 +57,9 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 		if backlog.Oldest.IsZero() || backlog.Oldest.After(start) { // later events are not part of this drain
 			_, err := fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, backlog.Blocked, backlog.Parked)
 			return err
+		}
+		if result.Claimed {
+			continue
 		}
 		select {
 		case <-again: // another process may have a lease

@@ -34,13 +34,15 @@ func videos() app.Registration {
 					event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Over(b.Queries).Project),
 				}
 			},
-			Tombstones: func(queries *pgxpool.Pool) app.Prune { return catalog.Over(queries).PruneTombstones },
+			Maintain: func(queries *pgxpool.Pool, retention time.Duration) []app.Step {
+				return []app.Step{app.Prune(catalog.Over(queries).PruneTombstones).Step(server.TombstoneRetention(retention))}
+			},
 		}},
-		Maintain: func(events *store.Outbox, keep time.Duration) []app.Step {
+		Maintain: func(events *store.Outbox, retention time.Duration) []app.Step {
 			eraser := store.NewEraser(events)
 			return []app.Step{
 				func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, app.PruneRows) },
-				app.Prune(eraser.PruneTombstones).Step(keep),
+				app.Prune(eraser.PruneTombstones).Step(server.TombstoneRetention(retention)),
 			}
 		},
 	}

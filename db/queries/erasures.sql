@@ -47,3 +47,8 @@ DELETE FROM video_catalog.erasures WHERE id = ANY (@erasure_ids::bigint[]);
 -- name: PruneTombstones :one
 -- Deletes what is left of aggregates that were purged long ago.
 SELECT video_catalog.tombstones_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;
+
+-- name: EraseQuarantine :exec
+-- Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few rows.
+DELETE FROM video_catalog_read.quarantine
+WHERE ordering_key = ANY (@ordering_keys::text[]);

@@ -61,11 +61,6 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone;
 
--- name: EraseQuarantine :exec
--- Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few rows.
-DELETE FROM video_catalog_read.quarantine
-WHERE ordering_key = ANY (@ordering_keys::text[]);
-
 -- name: PruneQuarantine :execrows
 -- Deletes messages of all consumers that were received longer ago than older_than, by the clock of the database. Ids grow
 -- with that time, so it reads only the first max_rows.

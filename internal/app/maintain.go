@@ -52,7 +52,7 @@ func (s *Service) outboxSteps(events *store.Outbox) []Step {
 	}
 	for _, r := range s.Registered {
 		if r.Maintain != nil {
-			steps = append(steps, r.Maintain(events, s.cfg.tombstoneRetention())...)
+			steps = append(steps, r.Maintain(events, s.Retention)...)
 		}
 	}
 	return append(steps, s.steps...)
@@ -83,19 +83,11 @@ func (s *Service) inboxSteps(inbox *store.Inbox) []Step {
 			return inbox.PruneInbox(ctx, from.Consumer, olderThan, maxRows)
 		})
 		steps = append(steps, received.Step(s.Retention))
-		if from.Tombstones != nil {
-			steps = append(steps, from.Tombstones(s.Queries).Step(s.cfg.tombstoneRetention()))
+		if from.Maintain != nil {
+			steps = append(steps, from.Maintain(s.Queries, s.Retention)...)
 		}
 	}
 	return steps
-}
-
-// tombstoneRetention returns how long the tombstone of a purged aggregate stays. For that long a
-// late event, a quarantined event, or a client that resumes a watch may bring the content of the
-// aggregate back.
-func (c config) tombstoneRetention() time.Duration {
-	const resumes = 30 * 24 * time.Hour // server.ResumeTokenAge
-	return 2*c.InboxRetention + resumes
 }
 
 // maintain runs all steps at start and then about every interval, or about a minute after a

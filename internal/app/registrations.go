@@ -21,9 +21,9 @@ type Registration struct {
 	Services func(Backend) ([]port.Service, error)
 	// Subscriptions have handlers that write to the query side.
 	Subscriptions []Subscription
-	// Maintain returns the steps that the maintenance of the command side runs for it. keep is
-	// how long tombstones stay. Nil: there are none.
-	Maintain func(events *store.Outbox, keep time.Duration) []Step
+	// Maintain returns the steps that the maintenance of the command side runs for it. retention is
+	// how long inboxes remember events. Nil: there are none.
+	Maintain func(events *store.Outbox, retention time.Duration) []Step
 	// Parts has a value for an option, by the name of the part. The option defines the type of the
 	// value. A part that the service does not have is an error.
 	Parts map[string]any
@@ -35,9 +35,8 @@ type Subscription struct {
 	Consumer string // its name in the inbox and the quarantine
 	// Handlers makes its handlers.
 	Handlers func(Backend) consumer.Handlers
-	// Tombstones returns the function that deletes old tombstones of its handlers. Nil: there
-	// are none.
-	Tombstones func(queries *pgxpool.Pool) Prune
+	// Maintain is the same for the query side.
+	Maintain func(queries *pgxpool.Pool, retention time.Duration) []Step
 }
 
 // Backend has what services and handlers use. The pools are never nil. Handlers of a projection

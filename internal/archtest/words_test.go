@@ -120,7 +120,7 @@ func namesOfService(service string, schemas []string, topics []names.Topic) *reg
 	for _, topic := range topics {
 		all = append(all, topic.Name)
 		for _, consumer := range topic.Consumers {
-			all = append(all, topic.Subscription(consumer), topic.DeadLetters(consumer))
+			all = append(all, topic.Subscription(consumer), topic.Subscription(consumer)+".dead")
 		}
 	}
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // longest first: an expression takes the first alternative that matches

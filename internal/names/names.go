@@ -33,10 +33,6 @@ type Topic struct {
 // Subscription returns the name of a consumer's subscription.
 func (t Topic) Subscription(consumer string) string { return t.Name + "." + consumer }
 
-// DeadLetters returns the name of the topic that keeps the dead letters of a consumer, and
-// of the subscription to that topic.
-func (t Topic) DeadLetters(consumer string) string { return t.Subscription(consumer) + ".dead" }
-
 // Topics returns all topics, in the order of the names of their files.
 func Topics() []Topic { return slices.Clone(topics) }
 

@@ -81,6 +81,11 @@ type watch struct {
 // was removed longer ago, so its tombstone may be deleted.
 const ResumeTokenAge = 30 * 24 * time.Hour
 
+// TombstoneRetention returns how long the tombstone of a purged video stays. For that long a late event, a
+// quarantined event, or a client that resumes a watch may bring the content of the video back. inbox is how
+// long inboxes remember events.
+func TombstoneRetention(inbox time.Duration) time.Duration { return 2*inbox + ResumeTokenAge }
+
 // resumeToken is the content of a resume token. A token of an earlier build has no time.
 type resumeToken struct {
 	domain.Position

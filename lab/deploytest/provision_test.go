@@ -63,9 +63,9 @@ func newStand(t *testing.T) (*stand, bool) {
 var (
 	videoTopic       = names.VideoTopic
 	topicName        = "projects/" + project + "/topics/" + videoTopic.Name
-	deadTopicName    = "projects/" + project + "/topics/" + videoTopic.DeadLetters("catalog")
+	deadTopicName    = "projects/" + project + "/topics/" + videoTopic.Subscription("catalog") + ".dead"
 	subscriptionName = "projects/" + project + "/subscriptions/" + videoTopic.Subscription("catalog")
-	deadName         = "projects/" + project + "/subscriptions/" + videoTopic.DeadLetters("catalog")
+	deadName         = "projects/" + project + "/subscriptions/" + videoTopic.Subscription("catalog") + ".dead"
 	schemaName       = "projects/" + project + "/schemas/" + videoTopic.Name
 )
 

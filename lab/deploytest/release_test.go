@@ -538,6 +538,9 @@ func checkJob(t *testing.T, job object, command, serviceAccount, secret string) 
 	if got := at(spec, "serviceAccountName"); got != serviceAccount+"@"+project+".iam.gserviceaccount.com" {
 		t.Errorf("service account = %v, want %s", got, serviceAccount)
 	}
+	if got := at(spec, "maxRetries"); got != 0.0 {
+		t.Errorf("retries = %v, want 0, because operators' commands run in this job, too", got)
+	}
 	if diff := cmp.Diff([]any{command}, at(container, "args")); diff != "" {
 		t.Errorf("args (-want +got):\n%s", diff)
 	}

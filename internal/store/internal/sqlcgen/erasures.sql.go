@@ -62,6 +62,17 @@ func (q *Queries) ErasePending(ctx context.Context, arg ErasePendingParams) erro
 	return err
 }
 
+const EraseQuarantine = `-- name: EraseQuarantine :exec
+DELETE FROM video_catalog_read.quarantine
+WHERE ordering_key = ANY ($1::text[])
+`
+
+// Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few rows.
+func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string) error {
+	_, err := q.db.Exec(ctx, EraseQuarantine, orderingKeys)
+	return err
+}
+
 const EraseRequests = `-- name: EraseRequests :one
 WITH last AS MATERIALIZED (
 	SELECT max(batch.create_time) AS last_time

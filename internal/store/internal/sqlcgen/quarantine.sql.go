@@ -51,17 +51,6 @@ func (q *Queries) DeleteQuarantine(ctx context.Context, arg DeleteQuarantinePara
 	return count, err
 }
 
-const EraseQuarantine = `-- name: EraseQuarantine :exec
-DELETE FROM video_catalog_read.quarantine
-WHERE ordering_key = ANY ($1::text[])
-`
-
-// Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few rows.
-func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string) error {
-	_, err := q.db.Exec(ctx, EraseQuarantine, orderingKeys)
-	return err
-}
-
 const GetQuarantinedPayload = `-- name: GetQuarantinedPayload :one
 SELECT q.payload FROM video_catalog_read.quarantine q WHERE q.id = $1
 `

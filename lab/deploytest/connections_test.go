@@ -10,29 +10,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The autoscaler scales the pool of release.sh, by the metrics of the subscription of provision.sh. Its minimum is
-// the pool's number of instances.
-func TestScalingFitsThePool(t *testing.T) {
-	t.Parallel()
-	config, pool := readManifest(t, "pools.scaling"), readManifest(t, "pools.projector")
-	object := list(at(config, "spec", "scaledObjects"))[0]
-	name, _ := at(pool, "metadata", "name").(string)
-	if got, want := at(object, "spec", "scaleTargetRef", "name"), "projects/${PROJECT}/locations/${REGION}/workerpools/"+name; got != want {
-		t.Errorf("it scales %v, want %s", got, want)
-	}
-	if got, want := at(object, "spec", "minReplicaCount"), at(pool, "metadata", "annotations", "run.googleapis.com/manualInstanceCount"); got != 2 || want != "2" {
-		t.Errorf("at least %v instances, and a release makes %v, want 2 and 2", got, want)
-	}
-	trigger := list(at(object, "spec", "triggers"))[0]
-	query, _ := at(trigger, "metadata", "query").(string)
-	if !strings.Contains(query, `subscription_id=~"${SUBSCRIPTIONS}"`) {
-		t.Errorf("query %q, want one of the subscriptions, which its first comment sets", query)
-	}
-	if got, want := at(trigger, "authenticationRef", "name"), at(list(at(config, "spec", "triggerAuthentications"))[0], "metadata", "name"); got != want {
-		t.Errorf("the trigger authenticates as %v, want %v", got, want)
-	}
-}
-
 // The manifests need as many connections as docs/database.md and their comments say. A service counts its maximum and one
 // new instance, for both URLs. Pools count twice their instances.
 func TestConnectionsOfTheManifests(t *testing.T) {

@@ -79,14 +79,6 @@ func ID(text string) uuid.UUID {
 	return id
 }
 
-// IDText returns a UUID as text, and uuid.Nil as an empty one.
-func IDText(id uuid.UUID) string {
-	if id == uuid.Nil {
-		return ""
-	}
-	return id.String()
-}
-
 // IDs is ID for each text of a list.
 func IDs(texts []string) []uuid.UUID {
 	var ids []uuid.UUID
@@ -94,13 +86,4 @@ func IDs(texts []string) []uuid.UUID {
 		ids = append(ids, ID(text))
 	}
 	return ids
-}
-
-// IDTexts is IDText for each id of a list.
-func IDTexts(ids []uuid.UUID) []string {
-	var texts []string
-	for _, id := range ids {
-		texts = append(texts, IDText(id))
-	}
-	return texts
 }

@@ -48,7 +48,7 @@ func TestParseEtag(t *testing.T) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	ids := []uuid.UUID{uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), uuid.Nil}
-	if got := IDs(IDTexts(ids)); !slices.Equal(got, ids) {
+	if got := IDs([]string{ids[0].String(), ids[1].String()}); !slices.Equal(got, ids) {
 		t.Errorf("IDs() = %v, want %v", got, ids)
 	}
 	if got := ID("no id"); got != uuid.Nil {

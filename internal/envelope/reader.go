@@ -29,7 +29,7 @@ func (r *Reader) ID(field, text string) uuid.UUID {
 	return id
 }
 
-// OptionalID reads a UUID as [IDText] writes it.
+// OptionalID reads a UUID as domain.IDText writes it.
 func (r *Reader) OptionalID(field, text string) uuid.UUID {
 	if text == "" {
 		return uuid.Nil
@@ -89,21 +89,4 @@ func ValueOf[V, N comparable](r *Reader, field string, number N, values map[V]N)
 	r.fail(Undecodable("%s %v is unknown", field, number))
 	var none V
 	return none
-}
-
-// IDText returns a UUID as text, and uuid.Nil as an empty one.
-func IDText(id uuid.UUID) string {
-	if id == uuid.Nil {
-		return ""
-	}
-	return id.String()
-}
-
-// IDTexts returns UUIDs as texts.
-func IDTexts(ids []uuid.UUID) []string {
-	var texts []string
-	for _, id := range ids {
-		texts = append(texts, id.String())
-	}
-	return texts
 }

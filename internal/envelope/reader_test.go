@@ -20,13 +20,13 @@ func TestReader(t *testing.T) {
 	if got := r.ID("id", id.String()); got != id {
 		t.Errorf("ID() = %s, want %s", got, id)
 	}
-	if got := r.OptionalID("id", IDText(uuid.Nil)); got != uuid.Nil {
+	if got := r.OptionalID("id", ""); got != uuid.Nil {
 		t.Errorf("OptionalID() = %s, want none", got)
 	}
-	if got := r.OptionalID("id", IDText(id)); got != id {
+	if got := r.OptionalID("id", id.String()); got != id {
 		t.Errorf("OptionalID() = %s, want %s", got, id)
 	}
-	if got := r.IDs("ids", IDTexts([]uuid.UUID{id, uuid.Nil})); !slices.Equal(got, []uuid.UUID{id, uuid.Nil}) {
+	if got := r.IDs("ids", []string{id.String(), uuid.Nil.String()}); !slices.Equal(got, []uuid.UUID{id, uuid.Nil}) {
 		t.Errorf("IDs() = %s, want both", got)
 	}
 	if got := r.Time("time", 1_767_323_045_678); !got.Equal(time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)) {

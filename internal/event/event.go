@@ -9,7 +9,6 @@
 package event
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -37,19 +36,6 @@ func withinLimits(m envelope.Message) (envelope.Message, error) {
 		return envelope.Message{}, &problem.Error{Kind: problem.Invalid, Message: err.Error()}
 	}
 	return m, nil
-}
-
-// snapshotID returns the id of the snapshot of a version of an aggregate. It is always the
-// same, so that a snapshot that comes again is a duplicate.
-func snapshotID(aggregateType string, id uuid.UUID, version int64) uuid.UUID {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", aggregateType, id, version))
-	return domain.SnapshotID([10]byte(sum[:10]))
-}
-
-// asSnapshot marks the result of an encoder as a snapshot.
-func asSnapshot(m envelope.Message, err error) (envelope.Message, error) {
-	m.Repeat = envelope.RepeatSnapshot
-	return m, err
 }
 
 // checkContract returns a DecodeError for another aggregate type, and for a newer version of

@@ -70,13 +70,6 @@ func EncodeVideo(e *domain.VideoEvent) (envelope.Message, error) {
 	})
 }
 
-// EncodeVideoSnapshot returns the snapshot of a video. Its errors are the errors of EncodeVideo.
-func EncodeVideoSnapshot(v domain.Video) (envelope.Message, error) {
-	return asSnapshot(EncodeVideo(&domain.VideoEvent{
-		ID: snapshotID(AggregateVideo, v.ID, v.Version), Type: domain.Snapshot, Video: v, OccurredAt: v.UpdateTime,
-	}))
-}
-
 // DecodeVideo reads an event of a video from its message. For a snapshot, or a type that this
 // build does not know, Type is empty, and the rest is complete. Every error is an
 // *envelope.DecodeError.

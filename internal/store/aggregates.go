@@ -66,7 +66,7 @@ func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUI
 	if errors.Is(err, errRepeated) {
 		return s.requestedBy(ctx, requestID, fingerprint)
 	}
-	return id, wrap(err, "create %s %s", s.aggregateType, id)
+	return id, Wrap(err, "create %s %s", s.aggregateType, id)
 }
 
 // errRepeated means that a request was already recorded.
@@ -80,7 +80,7 @@ func (s commandSide) requestedBy(ctx context.Context, requestID uuid.UUID, finge
 		return uuid.Nil, problem.Errorf(problem.Unavailable, "the request id %q has just expired: try again", requestID)
 	}
 	if err != nil {
-		return uuid.Nil, wrap(err, "get request %s", requestID)
+		return uuid.Nil, Wrap(err, "get request %s", requestID)
 	}
 	if !bytes.Equal(request.Fingerprint, fingerprint) {
 		return uuid.Nil, problem.Errorf(problem.Exists, "the request id was used to create another %s", s.aggregateType).Because(problem.ReasonRequestIDReused)
@@ -99,7 +99,7 @@ func (s commandSide) change(ctx context.Context, name string, id uuid.UUID, reco
 	if changed {
 		s.Committed(id, err)
 	}
-	return wrap(err, "change %s %s", s.aggregateType, id)
+	return Wrap(err, "change %s %s", s.aggregateType, id)
 }
 
 // Base returns the connections, and the name of the aggregate type, for an option.
@@ -141,5 +141,5 @@ func notFound(err error, what string, id uuid.UUID) error {
 // clock of the database. It returns how many.
 func (o *Outbox) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := o.queries.PruneRequests(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune requests")
+	return n, Wrap(err, "prune requests")
 }

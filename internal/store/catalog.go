@@ -116,7 +116,7 @@ func (c *Catalog) eraseQuarantined(ctx context.Context, events []domain.VideoEve
 // that comes later is applied as the first event of its video.
 func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := c.queries.PruneProjectedTombstones(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune tombstones of the catalog")
+	return n, Wrap(err, "prune tombstones of the catalog")
 }
 
 // LockEntries locks entries until the end of the transaction, and returns them. It creates
@@ -124,7 +124,7 @@ func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, 
 func LockEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
 	rows, err := sqlcgen.New(tx).LockProjections(ctx, ids)
 	if err != nil {
-		return nil, wrap(err, "lock %d entries", len(ids))
+		return nil, Wrap(err, "lock %d entries", len(ids))
 	}
 	locked := make(map[uuid.UUID]domain.Entry, len(rows))
 	for _, row := range rows {
@@ -162,7 +162,7 @@ func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, err
 		return domain.Entry{}, problem.Errorf(problem.NotFound, "catalog entry %q does not exist", id)
 	}
 	if err != nil {
-		return domain.Entry{}, wrap(err, "get entry %s", id)
+		return domain.Entry{}, Wrap(err, "get entry %s", id)
 	}
 	return entryOf(row), nil
 }
@@ -182,7 +182,7 @@ func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (ent
 		})
 		return mapSlice(rows, func(row sqlcgen.ListProjectionsByTitleRow) domain.Entry {
 			return entryOf(sqlcgen.GetProjectionRow(row))
-		}), p.more, wrap(err, "list entries")
+		}), p.more, Wrap(err, "list entries")
 	}
 	after := query.After
 	if after == nil {
@@ -195,7 +195,7 @@ func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (ent
 	})
 	return mapSlice(rows, func(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
 		return entryOf(sqlcgen.GetProjectionRow(row))
-	}), p.more, wrap(err, "list entries")
+	}), p.more, Wrap(err, "list entries")
 }
 
 // SearchEntries returns a page of the visible entries that match, best first,
@@ -223,7 +223,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 			}),
 			Rank: row.Rank,
 		}
-	}), p.more, wrap(err, "search entries")
+	}), p.more, Wrap(err, "search entries")
 }
 
 func entryOf(row sqlcgen.GetProjectionRow) domain.Entry {

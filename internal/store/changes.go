@@ -26,7 +26,7 @@ func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRow
 		page, _, err = c.readChanges(ctx, domain.Position{}, maxRows)
 		page.Restarted = true
 	}
-	return page, wrap(err, "list changes")
+	return page, Wrap(err, "list changes")
 }
 
 // readChanges reads a page and the identity of the database in one round trip.

@@ -56,19 +56,19 @@ func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) 
 		// Erasures that are queued later wait for the next round, because this round may
 		// already have read their events.
 		if e.queued, err = e.queries.ListErasures(ctx, erasuresAtOnce); err != nil || len(e.queued) == 0 {
-			return false, wrap(err, "list erasures")
+			return false, Wrap(err, "list erasures")
 		}
 	}
 	event, err := e.queries.EraseOutbox(ctx, e.queued, e.event, limit(maxRows))
 	if err != nil {
-		return false, wrap(err, "erase events after %s", e.event)
+		return false, Wrap(err, "erase events after %s", e.event)
 	}
 	if event != uuid.Nil {
 		e.event = event
 	}
 	request, err := e.queries.EraseRequests(ctx, e.request, limit(maxRows), e.queued)
 	if err != nil {
-		return false, wrap(err, "erase requests after %s", e.request)
+		return false, Wrap(err, "erase requests after %s", e.request)
 	}
 	if request.Unix() != 0 { // the epoch means none
 		e.request = request
@@ -77,7 +77,7 @@ func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) 
 		return true, nil
 	}
 	if err := e.queries.DeleteErasures(ctx, e.queued); err != nil {
-		return false, wrap(err, "delete %d erasures", len(e.queued))
+		return false, Wrap(err, "delete %d erasures", len(e.queued))
 	}
 	*e = Eraser{queries: e.queries}
 	return true, nil
@@ -88,5 +88,5 @@ func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) 
 // maxRows and returns how many. Afterwards the service does not know such an aggregate.
 func (e *Eraser) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := e.queries.PruneTombstones(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune tombstones")
+	return n, Wrap(err, "prune tombstones")
 }

@@ -140,7 +140,7 @@ func effectOf(before, event projected) (outcome envelope.Outcome, newer bool) {
 // LastApplied returns when a consumer has applied the newest of its events; zero if it has none.
 func (b *Inbox) LastApplied(ctx context.Context, consumerName string) (time.Time, error) {
 	at, err := b.queries.LastInbox(ctx, consumerName)
-	return notEpoch(at), wrap(err, "read the inbox of %s", consumerName)
+	return notEpoch(at), Wrap(err, "read the inbox of %s", consumerName)
 }
 
 // PruneInbox deletes the ids of events that happened and were received longer ago than
@@ -148,11 +148,11 @@ func (b *Inbox) LastApplied(ctx context.Context, consumerName string) (time.Time
 // such an event comes again, only its version shows that it is not new.
 func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
-	return n, wrap(err, "prune inbox")
+	return n, Wrap(err, "prune inbox")
 }
 
 // PruneAudit deletes old entries of the query side. See [Outbox.PruneAudit].
 func (b *Inbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := b.queries.PruneQueryAudit(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune audit")
+	return n, Wrap(err, "prune audit")
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -67,7 +66,7 @@ func TestProjectRows(t *testing.T) {
 // Only a newer event changes a row. The outcome reports a gap before it.
 func TestEffectOfAnEvent(t *testing.T) {
 	t.Parallel()
-	earlier, later, snapshot := newID(t), newID(t), domain.SnapshotID([10]byte{1})
+	earlier, later, snapshot := newID(t), newID(t), uuid.MustParse("00000000-0000-8000-8000-000000000001")
 	at := func(version int64, event uuid.UUID) store.Row { return store.Row{Event: event, Version: version} }
 	purge := func(r store.Row) store.Row {
 		r.Purged = true

@@ -25,7 +25,7 @@ const (
 func (b *Inbox) Observe(meter metric.Meter, consumers []string) error {
 	count := Sampled(func(ctx context.Context) (int64, error) {
 		n, err := b.queries.MeasureQuarantine(ctx, consumers, countLimit)
-		return n, wrap(err, "measure quarantine")
+		return n, Wrap(err, "measure quarantine")
 	})
 	_, err := meter.Int64ObservableGauge("consumer.quarantine", metric.WithUnit("{message}"),
 		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person. Counted up to %d.", countLimit)),

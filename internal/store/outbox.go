@@ -38,7 +38,7 @@ func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) {
 		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
 		EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: m.Payload, OccurredAt: m.OccurredAt, Traceparent: optional(envelope.Traceparent(ctx)),
-		Caller: optional(escape(m.Caller)), CausationID: optional(m.Cause.CausationID), CorrelationID: optional(m.Cause.CorrelationID),
+		Caller: optional(Escape(m.Caller)), CausationID: optional(m.Cause.CausationID), CorrelationID: optional(m.Cause.CorrelationID),
 	}))
 }
 
@@ -84,7 +84,7 @@ func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, max
 		return outbox.Claim{}, nil // no lane is free and has work
 	}
 	if err != nil {
-		return outbox.Claim{}, wrap(err, "claim events")
+		return outbox.Claim{}, Wrap(err, "claim events")
 	}
 	slices.SortFunc(claim.Events, func(a, b outbox.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	unblock(claim.Events, maxDeferred, maxBytes)
@@ -138,7 +138,7 @@ func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held boo
 		return false, nil // the lease was lost
 	}
 	if err != nil {
-		return false, wrap(err, "settle lane %d", s.Lane)
+		return false, Wrap(err, "settle lane %d", s.Lane)
 	}
 	return held, nil
 }
@@ -158,7 +158,7 @@ func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement, head, 
 			AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: limit(f.Attempts), Park: f.RetryIn == 0, RetryIn: f.RetryIn,
 			// The text of the broker. If PostgreSQL could not store it, the whole
 			// settlement would fail, again and again.
-			LastError: escape(f.Error),
+			LastError: Escape(f.Error),
 		}))
 	}
 	byName := func(a, b envelope.Aggregate) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) }
@@ -175,13 +175,13 @@ func (o *Outbox) RaiseFloors(ctx context.Context) error {
 		Queue(q.RaiseFloors(ctx))
 		return nil
 	})
-	return wrap(err, "raise floors")
+	return Wrap(err, "raise floors")
 }
 
 // Maintain creates the partitions from yesterday until daysAhead days from now, and drops a few
 // that are older than keep.
 func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration) error {
-	return wrap(o.queries.MaintainOutbox(ctx, limit(daysAhead), keep), "maintain outbox")
+	return Wrap(o.queries.MaintainOutbox(ctx, limit(daysAhead), keep), "maintain outbox")
 }
 
 // UseOutboxSettings makes PostgreSQL use indexes for the rest of a transaction that reads the

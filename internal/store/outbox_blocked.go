@@ -13,10 +13,10 @@ import (
 func (o *Outbox) GroupBlocked(ctx context.Context, maxRows int) ([]admin.Group, error) {
 	rows, err := o.queries.GroupBlocked(ctx, limit(maxRows))
 	if err != nil {
-		return nil, wrap(err, "group blocked aggregates")
+		return nil, Wrap(err, "group blocked aggregates")
 	}
 	return mapSlice(rows, func(row sqlcgen.GroupBlockedRow) admin.Group {
-		return admin.Group{Cause: row.Cause, Sample: unescape(row.Sample), Items: row.Items, Waiting: row.Waiting, Since: notEpoch(row.Since)}
+		return admin.Group{Cause: row.Cause, Sample: Unescape(row.Sample), Items: row.Items, Waiting: row.Waiting, Since: notEpoch(row.Since)}
 	}), nil
 }
 
@@ -24,18 +24,18 @@ func (o *Outbox) GroupBlocked(ctx context.Context, maxRows int) ([]admin.Group, 
 // match in all.
 func (o *Outbox) ListBlocked(ctx context.Context, f admin.Filter, maxRows int) (blocked []admin.Blocked, total int64, err error) {
 	rows, err := o.queries.ListBlocked(ctx, sqlcgen.ListBlockedParams{
-		ID: escape(f.ID), AggregateType: escape(f.Type), AggregateID: escape(f.Aggregate), Cause: escape(f.Cause), Parked: f.Parked, MaxRows: limit(maxRows),
+		ID: Escape(f.ID), AggregateType: Escape(f.Type), AggregateID: Escape(f.Aggregate), Cause: Escape(f.Cause), Parked: f.Parked, MaxRows: limit(maxRows),
 	})
 	for _, row := range rows {
 		total = row.Total
 		blocked = append(blocked, admin.Blocked{
 			Aggregate: envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
 			EventID:   row.EventID, EventType: row.EventType, EventTime: notEpoch(row.EventTime), Version: row.Version,
-			Attempts: int(row.Attempts), LastError: unescape(row.LastError), Cause: row.Cause,
+			Attempts: int(row.Attempts), LastError: Unescape(row.LastError), Cause: row.Cause,
 			NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
 		})
 	}
-	return blocked, total, wrap(err, "list blocked aggregates")
+	return blocked, total, Wrap(err, "list blocked aggregates")
 }
 
 // RetryBlocked makes aggregates due immediately, with no attempts, and appends the entry to the
@@ -46,7 +46,7 @@ func (o *Outbox) RetryBlocked(ctx context.Context, blocked []admin.Blocked, e ad
 		p.Types, p.Ids = append(p.Types, b.Type), append(p.Ids, b.ID)
 	}
 	n, err := o.queries.RetryBlocked(ctx, p)
-	return n, wrap(err, "retry blocked aggregates")
+	return n, Wrap(err, "retry blocked aggregates")
 }
 
 // SkipBlocked gives up the first event of each aggregate, and appends the entry, in one
@@ -58,7 +58,7 @@ func (o *Outbox) SkipBlocked(ctx context.Context, blocked []admin.Blocked, e adm
 		p.Types, p.Ids, p.EventIds = append(p.Types, b.Type), append(p.Ids, b.ID), append(p.EventIds, b.EventID)
 	}
 	n, err := o.queries.SkipBlocked(ctx, p)
-	return n, wrap(err, "skip events of blocked aggregates")
+	return n, Wrap(err, "skip events of blocked aggregates")
 }
 
 // notEpoch returns a time, or the zero time for the epoch, which a query returns for no
@@ -74,5 +74,5 @@ func notEpoch(t time.Time) time.Time {
 // the database, and returns how many. It never deletes an entry of the last 30 days.
 func (o *Outbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := o.queries.PruneCommandAudit(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune audit")
+	return n, Wrap(err, "prune audit")
 }

@@ -75,7 +75,7 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 		return err
 	})
 	if err != nil {
-		return Backlog{}, wrap(err, "measure outbox")
+		return Backlog{}, Wrap(err, "measure outbox")
 	}
 	b := Backlog{Oldest: notEpoch(row.Oldest), Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, DaysAhead: row.DaysAhead}
 	if !b.Oldest.IsZero() {

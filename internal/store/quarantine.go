@@ -30,17 +30,17 @@ const QuarantineBytes = 256 << 20
 func (b *Inbox) Quarantine(ctx context.Context, consumerName string, m envelope.Quarantined) error {
 	attributes := make(map[string]string, len(m.Attributes))
 	for name, value := range m.Attributes {
-		attributes[escape(name)] = escape(value)
+		attributes[Escape(name)] = Escape(value)
 	}
 	encoded, _ := json.Marshal(attributes) // a map of texts has no error
 	short, _ := json.Marshal(shortAttributes(attributes))
-	reason := escape(m.Reason)
+	reason := Escape(m.Reason)
 	err := b.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
-		Consumer: consumerName, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
+		Consumer: consumerName, MessageID: Escape(m.MessageID), OrderingKey: Escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
 		Payload: notNil(m.Payload), Reason: reason, ShortReason: shorten(reason, 1_000), PublishTime: m.PublishTime,
 		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: QuarantineBytes,
 	})
-	return forConsumer(wrap(err, "quarantine message %s", m.MessageID))
+	return forConsumer(Wrap(err, "quarantine message %s", m.MessageID))
 }
 
 // shortAttributes returns the attributes that identify an event, shortened.
@@ -68,10 +68,10 @@ func shorten(text string, maxBytes int) string {
 func (b *Inbox) GroupQuarantine(ctx context.Context, maxRows int) ([]admin.Group, error) {
 	rows, err := b.queries.GroupQuarantine(ctx, limit(maxRows))
 	if err != nil {
-		return nil, wrap(err, "group quarantine")
+		return nil, Wrap(err, "group quarantine")
 	}
 	return mapSlice(rows, func(row sqlcgen.GroupQuarantineRow) admin.Group {
-		return admin.Group{Cause: row.Cause, Sample: unescape(row.Sample), Items: row.Items, Waiting: row.Items, Since: row.Since.UTC()}
+		return admin.Group{Cause: row.Cause, Sample: Unescape(row.Sample), Items: row.Items, Waiting: row.Items, Since: row.Since.UTC()}
 	}), nil
 }
 
@@ -79,7 +79,7 @@ func (b *Inbox) GroupQuarantine(ctx context.Context, maxRows int) ([]admin.Group
 // many match in all.
 func (b *Inbox) ListQuarantine(ctx context.Context, f admin.Filter, maxRows int) (messages []admin.Quarantined, total int64, err error) {
 	rows, err := b.queries.ListQuarantine(ctx, sqlcgen.ListQuarantineParams{
-		ID: escape(f.ID), AggregateType: escape(f.Type), AggregateID: escape(f.Aggregate), Cause: escape(f.Cause), MaxRows: limit(maxRows),
+		ID: Escape(f.ID), AggregateType: Escape(f.Type), AggregateID: Escape(f.Aggregate), Cause: Escape(f.Cause), MaxRows: limit(maxRows),
 	})
 	for _, row := range rows {
 		var attributes map[string]string
@@ -89,17 +89,17 @@ func (b *Inbox) ListQuarantine(ctx context.Context, f admin.Filter, maxRows int)
 		m := admin.Quarantined{
 			ID: row.ID, Consumer: row.Consumer, Cause: row.Cause, ReceivedAt: row.ReceivedAt.UTC(),
 			Quarantined: envelope.Quarantined{
-				MessageID: unescape(row.MessageID), OrderingKey: unescape(row.OrderingKey), Attributes: make(map[string]string, len(attributes)),
-				Reason: unescape(row.Reason), PublishTime: row.PublishTime.UTC(),
+				MessageID: Unescape(row.MessageID), OrderingKey: Unescape(row.OrderingKey), Attributes: make(map[string]string, len(attributes)),
+				Reason: Unescape(row.Reason), PublishTime: row.PublishTime.UTC(),
 			},
 			PayloadSize: valueOf(row.PayloadSize), PayloadSHA256: valueOf(row.PayloadSha256),
 		}
 		for name, value := range attributes {
-			m.Attributes[unescape(name)] = unescape(value)
+			m.Attributes[Unescape(name)] = Unescape(value)
 		}
 		messages, total = append(messages, m), row.Total
 	}
-	return messages, total, wrap(err, "list quarantine")
+	return messages, total, Wrap(err, "list quarantine")
 }
 
 // QuarantinedPayload returns the payload of a message; nil if it is not kept. If the message does
@@ -109,7 +109,7 @@ func (b *Inbox) QuarantinedPayload(ctx context.Context, id int64) ([]byte, error
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, problem.Errorf(problem.NotFound, "quarantined message %d does not exist", id)
 	}
-	return payload, wrap(err, "read quarantined message %d", id)
+	return payload, Wrap(err, "read quarantined message %d", id)
 }
 
 // DeleteQuarantine deletes messages and appends the entry to the audit, in one transaction. It
@@ -118,23 +118,20 @@ func (b *Inbox) DeleteQuarantine(ctx context.Context, ids []int64, e admin.Entry
 	n, err := b.queries.DeleteQuarantine(ctx, sqlcgen.DeleteQuarantineParams{
 		Ids: ids, ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
 	})
-	return n, wrap(err, "delete %d quarantined messages", len(ids))
+	return n, Wrap(err, "delete %d quarantined messages", len(ids))
 }
 
 // PruneQuarantine deletes messages of all consumers that were received longer ago than
 // olderThan, by the clock of the database. It deletes at most maxRows and returns how many.
 func (b *Inbox) PruneQuarantine(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := b.queries.PruneQuarantine(ctx, limit(maxRows), olderThan)
-	return n, wrap(err, "prune quarantine")
+	return n, Wrap(err, "prune quarantine")
 }
 
-// Escape is escape for an option.
-func Escape(text string) string { return escape(text) }
-
-// escape writes text so that PostgreSQL can store it: PostgreSQL accepts neither a NUL nor
+// Escape writes text so that PostgreSQL can store it: PostgreSQL accepts neither a NUL nor
 // broken UTF-8. A text with one of these, or with a backslash, is written as in a Go
-// string. Any other text is unchanged. unescape restores the original.
-func escape(text string) string {
+// string. Any other text is unchanged.
+func Escape(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsAny(text, "\x00\\") {
 		return text
 	}
@@ -142,7 +139,8 @@ func escape(text string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-func unescape(text string) string {
+// Unescape returns the original of a text that [Escape] has changed.
+func Unescape(text string) string {
 	if strings.Contains(text, `\`) {
 		if original, err := strconv.Unquote(`"` + text + `"`); err == nil {
 			return original

@@ -42,15 +42,9 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// Wrap adds context to an error of the database, for the queries of an option: see wrap.
-func Wrap(err error, format string, args ...any) error { return wrap(err, format, args...) }
-
-// Unescape returns the original of a text that [Escape] has changed.
-func Unescape(text string) string { return unescape(text) }
-
-// wrap adds context to an error of the database and, if a caller can act on it, makes it a
+// Wrap adds context to an error of the database and, if a caller can act on it, makes it a
 // *problem.Error with a kind.
-func wrap(err error, format string, args ...any) error {
+func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
@@ -159,7 +153,7 @@ func tooLong(err error) error {
 // WrapEvents is [Wrap] for a transaction that applies events. An error that no event can have
 // caused is an [envelope.ErrUnavailable]: the events are then delivered again.
 func WrapEvents(err error, format string, args ...any) error {
-	return forConsumer(wrap(notTheEvents(err), format, args...))
+	return forConsumer(Wrap(notTheEvents(err), format, args...))
 }
 
 // notTheEvents changes errors that no event can have caused to kind Unavailable, for

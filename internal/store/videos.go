@@ -136,7 +136,7 @@ func recordVideo(ctx context.Context, tx Tx, e *domain.VideoEvent) error {
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
 	row, err := s.queries.GetVideo(ctx, id)
 	if err != nil {
-		return domain.Video{}, wrap(notFound(err, "video", id), "get video %s", id)
+		return domain.Video{}, Wrap(notFound(err, "video", id), "get video %s", id)
 	}
 	return videoOf(row), nil
 }
@@ -156,7 +156,7 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (page 
 		LanguageCode: optional(query.LanguageCode),
 		MaxRows:      p.maxRows(),
 	})
-	return mapSlice(rows, videoOf), p.more, wrap(err, "list videos")
+	return mapSlice(rows, videoOf), p.more, Wrap(err, "list videos")
 }
 
 func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {

@@ -14,7 +14,7 @@ import (
 func (s *Videos) FindVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
 	rows, err := s.queries.FindVideos(ctx, ids)
 	if err != nil {
-		return nil, wrap(err, "find %d videos", len(ids))
+		return nil, Wrap(err, "find %d videos", len(ids))
 	}
 	found := make(map[uuid.UUID]domain.Video, len(rows))
 	for _, row := range rows {
@@ -38,5 +38,5 @@ func (s *Videos) listOldestFirst(ctx context.Context, query domain.VideoQuery) (
 		LanguageCode: optional(query.LanguageCode),
 		MaxRows:      p.maxRows(),
 	})
-	return mapSlice(rows, videoOf), p.more, wrap(err, "list videos")
+	return mapSlice(rows, videoOf), p.more, Wrap(err, "list videos")
 }

@@ -431,6 +431,9 @@ func sortLines(block []byte) []byte {
 	return []byte(strings.Join(lines, ""))
 }
 
+// Locks reports whether an option of the service locks many entities in one transaction.
+func (e entity) Locks() bool { return e.names.HasReactions || e.names.HasReplay }
+
 // rowQuery is a query that returns a whole row; modelOf reads its type.
 func (e entity) rowQuery() string {
 	if e.Replica() {

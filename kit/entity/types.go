@@ -51,7 +51,7 @@ var types = map[string]struct {
 	},
 	typeUUID: {
 		proto: "string", rules: "string.uuid = true", event: "string", sql: "uuid", domain: "uuid.UUID",
-		toRow: "optional(%s)", fromRow: "valueOf(%s)", toEvent: "envelope.IDText(%s)", fromEvent: "r.OptionalID(%[2]q, %[1]s)", toProto: "aip.IDText(%s)", fromProto: "aip.ID(%s)",
+		toRow: "optional(%s)", fromRow: "valueOf(%s)", toEvent: "domain.IDText(%s)", fromEvent: "r.OptionalID(%[2]q, %[1]s)", toProto: "domain.IDText(%s)", fromProto: "aip.ID(%s)",
 		sample: [3]string{
 			`uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2001")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2002")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2003")`,
 		},
@@ -147,7 +147,7 @@ func (f field) ToProto(x string) string {
 	case f.kind() == typeMessage:
 		return f.MapName() + "ToProto(" + x + ")"
 	case f.Type == "uuids":
-		return "aip.IDTexts(" + x + ")"
+		return "domain.IDTexts(" + x + ")"
 	}
 	return convert(types[f.Type].toProto, x)
 }
@@ -174,7 +174,7 @@ func (f field) ToEvent(x string) string {
 	case f.kind() == typeMessage:
 		return f.MapName() + "ToEvent(" + x + ")"
 	case f.Type == "uuids":
-		return "envelope.IDTexts(" + x + ")"
+		return "domain.IDTexts(" + x + ")"
 	}
 	return convert(types[f.Type].toEvent, x)
 }

@@ -2,6 +2,8 @@ package replay
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 
 	"github.com/google/uuid"
 
@@ -28,8 +30,19 @@ type aggregates struct {
 	lock func(ctx context.Context, tx store.Tx, ids []uuid.UUID) ([]envelope.Message, error)
 }
 
+// snapshotID returns the id of the snapshot of a version of an aggregate. It is always the same, so that a snapshot
+// that comes again is a duplicate. It is a UUIDv8 (https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-8): see
+// domain.IsSnapshot.
+func snapshotID(aggregateType string, aggregate uuid.UUID, version int64) (id uuid.UUID) {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", aggregateType, aggregate, version))
+	copy(id[6:], sum[:])
+	id[6] = id[6]&0x0f | 8<<4
+	id[8] = id[8]&0x3f | 0x80 // the variant of RFC 9562
+	return id
+}
+
 // snapshotsOf returns the aggregates of a type. lock is a method Lock of internal/store, and encode
-// a function of internal/event.
+// returns a snapshot.
 func snapshotsOf[A any](name string, list func(*sqlcgen.Queries, context.Context, uuid.UUID, int32) ([]uuid.UUID, error),
 	lock func(ctx context.Context, tx store.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error), encode func(A) (envelope.Message, error),
 ) aggregates {
@@ -48,6 +61,7 @@ func snapshotsOf[A any](name string, list func(*sqlcgen.Queries, context.Context
 			if err != nil {
 				return nil, err
 			}
+			m.Repeat = envelope.RepeatSnapshot
 			messages = append(messages, m)
 		}
 		return messages, nil

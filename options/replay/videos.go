@@ -1,6 +1,8 @@
 package replay
 
 import (
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/options/replay/internal/sqlcgen"
@@ -8,5 +10,11 @@ import (
 
 // videos returns the videos as aggregates.
 func videos() aggregates {
-	return snapshotsOf(event.AggregateVideo, (*sqlcgen.Queries).ListVideoIDs, new(store.Videos).Lock, event.EncodeVideoSnapshot)
+	return snapshotsOf(event.AggregateVideo, (*sqlcgen.Queries).ListVideoIDs, new(store.Videos).Lock, videoSnapshot)
+}
+
+func videoSnapshot(v domain.Video) (envelope.Message, error) {
+	return event.EncodeVideo(&domain.VideoEvent{
+		ID: snapshotID(event.AggregateVideo, v.ID, v.Version), Type: domain.Snapshot, Video: v, OccurredAt: v.UpdateTime,
+	})
 }

@@ -51,7 +51,7 @@ func (a *options) setDefaults() {
 		a.With = list(a.with)
 	}
 	if a.Entity != "" {
-		a.Plural = cmp.Or(a.Plural, entity.DefaultPlural(a.Entity))
+		a.Plural = cmp.Or(a.Plural, naming.Plural(a.Entity))
 		a.Purpose = cmp.Or(a.Purpose, "Manages "+write(a.Plural, plain)+".")
 	}
 	if !a.Full {

@@ -183,11 +183,16 @@ func (e entity) check() error {
 	if !snake.MatchString(e.Name) || len(e.Name) > 24 { // the name of its consumer has six more characters, and 30 at most
 		wrong("entity %q: the name must be "+snakeRule+", with at most 24 characters, in the singular", e.Name)
 	}
-	word := checkWord(e.Name)
-	if word == nil && (e.Plural != "" || snake.MatchString(e.Name)) { // else the plural follows from the name
-		word = e.checkPlural()
+	errs = append(errs, cmp.Or(checkWord(e.Name), checkWord(e.Plural)))
+	switch {
+	case e.Plural == "" && !snake.MatchString(e.Name): // it follows from the name
+	case !snake.MatchString(e.Plural) || len(e.Plural) > 32:
+		wrong("plural %q must be "+snakeRule+", with at most 32 characters", e.Plural)
+	case e.Plural == e.Name:
+		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
+	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || gotypes.Universe.Lookup(e.Plural) != nil:
+		wrong("plural %q is a word of SQL or Go: choose another", e.Plural)
 	}
-	errs = append(errs, word)
 	if len(e.Fields) == 0 {
 		wrong("an entity needs at least one field")
 	}
@@ -205,27 +210,6 @@ func (e entity) check() error {
 	errs = append(errs, e.checkTransitions()...)
 	errs = append(errs, e.checkTimers()...)
 	return errors.Join(errs...)
-}
-
-func (e entity) checkPlural() error {
-	switch {
-	case !snake.MatchString(e.Plural) || len(e.Plural) > 32:
-		return fmt.Errorf("plural %q must be "+snakeRule+", with at most 32 characters", e.Plural)
-	case e.Plural == e.Name:
-		return fmt.Errorf("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
-	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || gotypes.Universe.Lookup(e.Plural) != nil:
-		return fmt.Errorf("plural %q is a word of SQL or Go: choose another", e.Plural)
-	}
-	return checkWord(e.Plural)
-}
-
-// DefaultPlural returns the regular plural of a name; NAME_list if that cannot be a plural.
-func DefaultPlural(name string) string {
-	plural := naming.Plural(name)
-	if (entity{Name: name, Plural: plural}).checkPlural() != nil {
-		return name + "_list"
-	}
-	return plural
 }
 
 func (e entity) checkTransitions() (errs []error) {

@@ -20,6 +20,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"example.com/servicekit/naming"
 )
 
 const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an aggregate type, such as order or purchase_order.
@@ -204,7 +206,7 @@ func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural
 	} else if next.Plural == "" && snake.MatchString(o.name) {
-		next.Plural = DefaultPlural(o.name)
+		next.Plural = naming.Plural(o.name)
 	}
 	var fieldErr, moveErr, timerErr error
 	if o.file != "" {

@@ -23,10 +23,9 @@ import (
 // checkNames finds the names that one service has.
 func checkWord(word string) error {
 	named := func(taken string) bool { return taken == word || naming.Plural(taken) == word }
-	last := word[strings.LastIndexByte(word, '_')+1:]
 	switch {
-	case last != word && naming.IsFileSuffix(last):
-		return fmt.Errorf("%q ends in _%s, which in the name of a Go file says where it is built: choose another name", word, last)
+	case naming.HasFileSuffix(word):
+		return fmt.Errorf("%q ends in %s, which in the name of a Go file says where it is built: choose another name", word, word[strings.LastIndexByte(word, '_'):])
 	case slices.Contains(folders, word):
 		return fmt.Errorf("%q is a folder that the go command or buf treats differently: choose another", word)
 	case naming.IsClientKeyword(word):

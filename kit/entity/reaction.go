@@ -105,7 +105,7 @@ func pair(name, to string) (e, of entity, err error) {
 	if e.Replica() {
 		return e, of, fmt.Errorf("%s is a replica: only its owner runs commands on it", name)
 	}
-	if naming.IsFileSuffix(of.Name) || naming.IsFileSuffix(of.Plural) {
+	if naming.HasFileSuffix("_"+of.Name) || naming.HasFileSuffix("_"+of.Plural) {
 		return e, of, fmt.Errorf("the name of a file would end in _%s or _%s, which says where it is built: write this reaction by hand", of.Name, of.Plural)
 	}
 	return e, of, nil

@@ -22,10 +22,12 @@ var keywords = strings.Fields(`all analyze and any array as asc asymmetric autho
 	unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces
 	xmlparse xmlpi xmlroot xmlserialize xmltable analyse`)
 
-// IsFileSuffix reports whether the name of a Go file that ends in _word has a meaning to the
-// Go command: the file is a test, or of one system only
-// (https://pkg.go.dev/cmd/go#hdr-Build_constraints).
-func IsFileSuffix(word string) bool { return slices.Contains(fileSuffixes, word) }
+// HasFileSuffix reports whether the end of a name has a meaning to the Go command in the name of a file: the file is
+// a test, or of one system only (https://pkg.go.dev/cmd/go#hdr-Build_constraints).
+func HasFileSuffix(name string) bool {
+	i := strings.LastIndexByte(name, '_')
+	return i >= 0 && slices.Contains(fileSuffixes, name[i+1:])
+}
 
 // The systems and processors of Go's internal/syslist, and test.
 var fileSuffixes = strings.Fields(`test aix android darwin dragonfly freebsd hurd illumos ios js linux nacl netbsd openbsd plan9 solaris wasip1 windows
@@ -75,8 +77,16 @@ func StartsWithVowel(word string) bool {
 	return word != "" && strings.ContainsRune("aeiou", rune(word[0]))
 }
 
-// Plural returns the regular plural of an English word.
+// Plural returns the regular plural of an English word, or word_list if the plural could not be a name.
 func Plural(word string) string {
+	plural, endsInDigit := regular(word), strings.TrimRight(word, "0123456789") != word
+	if endsInDigit || IsSQLKeyword(plural) || HasFileSuffix(plural) {
+		return word + "_list"
+	}
+	return plural
+}
+
+func regular(word string) string {
 	ends := func(suffixes ...string) bool {
 		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(word, s) })
 	}

@@ -21,14 +21,19 @@ func TestNaming(t *testing.T) {
 			t.Errorf("Singular(%q) = %q, want %q", plural, got, word)
 		}
 	}
+	for word, plural := range map[string]string{"value": "value_list", "delivery_window": "delivery_window_list", "window": "windows", "tier2": "tier2_list"} {
+		if got := Plural(word); got != plural {
+			t.Errorf("Plural(%q) = %q, want %q", word, got, plural)
+		}
+	}
 	for word, keyword := range map[string]bool{"order": true, "user": true, "orders": false, "current_catalog": true} {
 		if got := IsSQLKeyword(word); got != keyword {
 			t.Errorf("IsSQLKeyword(%q) = %t", word, got)
 		}
 	}
-	for word, suffix := range map[string]bool{"test": true, "linux": true, "mips64le": true, "unix": false, "order": false} {
-		if got := IsFileSuffix(word); got != suffix {
-			t.Errorf("IsFileSuffix(%q) = %t", word, got)
+	for word, suffix := range map[string]bool{"order_test": true, "_linux": true, "x_mips64le": true, "x_unix": false, "test": false, "": false} {
+		if got := HasFileSuffix(word); got != suffix {
+			t.Errorf("HasFileSuffix(%q) = %t", word, got)
 		}
 	}
 	for word, want := range map[string]string{"../orders": "../orders", "my orders": "'my orders'", "Bob's": `'Bob'\''s'`, "": "''"} {

@@ -189,9 +189,6 @@ func (f field) Column() string {
 	return f.Name
 }
 
-// Param is the name of the parameter of a query.
-func (f field) Param() string { return "@" + f.Column() }
-
 // EventName is the name in the event.
 func (f field) EventName() string {
 	if f.Type == typeTime || f.Type == typeDuration {

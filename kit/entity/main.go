@@ -56,8 +56,7 @@ go run ./cmd/entity react NAME OTHER   has an entity react to the events of anot
   --on LIST           reactions as EVENT:FIELD:COMMAND, such as captured:order_id:confirm: when OTHERCaptured comes, the command confirm
                       is run on the entity whose id is in the uuid field order_id of OTHER. A field that is not set concerns none.
                       FIELD is id if both have the same id. COMMAND is create, as in placed:id:create, if the event makes the
-                      entity: it gets the fields of OTHER with the same name and type, except
-                      enums and messages: copy those in the generated decision.
+                      entity: it gets the fields of OTHER with the same name and type, no enums or messages.
 
 go run ./cmd/entity render   writes the files of all entities again, except those that you edited, and what is generated from them
 `

@@ -25,8 +25,7 @@ var keywords = strings.Fields(`all analyze and any array as asc asymmetric autho
 // HasFileSuffix reports whether the end of a name has a meaning to the Go command in the name of a file: the file is
 // a test, or of one system only (https://pkg.go.dev/cmd/go#hdr-Build_constraints).
 func HasFileSuffix(name string) bool {
-	i := strings.LastIndexByte(name, '_')
-	return i >= 0 && slices.Contains(fileSuffixes, name[i+1:])
+	return slices.ContainsFunc(fileSuffixes, func(suffix string) bool { return strings.HasSuffix(name, "_"+suffix) })
 }
 
 // The systems and processors of Go's internal/syslist, and test.
@@ -79,26 +78,22 @@ func StartsWithVowel(word string) bool {
 
 // Plural returns the regular plural of an English word, or word_list if the plural could not be a name.
 func Plural(word string) string {
-	plural, endsInDigit := regular(word), strings.TrimRight(word, "0123456789") != word
-	if endsInDigit || IsSQLKeyword(plural) || HasFileSuffix(plural) {
-		return word + "_list"
-	}
-	return plural
-}
-
-func regular(word string) string {
 	ends := func(suffixes ...string) bool {
 		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(word, s) })
 	}
+	plural := word + "s"
 	switch {
 	case word == "":
 		return ""
 	case ends("s", "x", "z", "ch", "sh"):
-		return word + "es"
+		plural = word + "es"
 	case ends("y") && !ends("ay", "ey", "iy", "oy", "uy"):
-		return word[:len(word)-1] + "ies"
+		plural = word[:len(word)-1] + "ies"
 	}
-	return word + "s"
+	if word[len(word)-1] <= '9' || IsSQLKeyword(plural) || HasFileSuffix(plural) {
+		return word + "_list"
+	}
+	return plural
 }
 
 // Singular returns the singular of a usual English plural. Any other word is returned as it is.

@@ -79,8 +79,8 @@ func (t template) files(ctx context.Context) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(list, "\x00"), "\x00"), err
 }
 
-// generate generates what depends on the names: Go and OpenAPI from api/proto, Go from db, unless cmd/entity
-// has done so, the released contract, and alerts.
+// generate generates what depends on the names: the released contract, alerts and, unless cmd/entity has run the
+// generators, Go and OpenAPI from api/proto and Go from db.
 func (r *renderer) generate() error {
 	steps := [][]string{
 		{"make", "--silent", "baseline"},

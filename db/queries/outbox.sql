@@ -1,8 +1,8 @@
 -- name: AppendOutbox :exec
 -- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
--- caller, so the caller is never published. Run it last in the transaction, after the row of the aggregate is locked or
--- inserted: the events of an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has
--- its id before it draws a seq; the first insert ensures that.
+-- caller, so the caller is never published. Run it after the row of the aggregate is locked or inserted: the events of an
+-- aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its xid before it draws a
+-- seq; the first insert ensures that.
 WITH event AS (
 	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
 		traceparent, caller, causation_id, correlation_id)
@@ -19,7 +19,7 @@ FROM event;
 -- name: LeaseLane :one
 -- Takes the lease of one free lane with work, the one served longest ago. Work is a pending event after settled_seq, an
 -- aggregate that is due, or an event up to settled_seq that committed late. A lease that ends in more than twice its duration
--- is from before the clock was set back, so its lane is free. See outbox_lanes in db/migrations/00002_outbox.sql.
+-- is from before the clock was set back, so its lane is free, and comes first. See outbox_lanes in db/migrations/00002_outbox.sql.
 UPDATE video_catalog.outbox_lanes
 SET token = @token, leased_until = clock_timestamp() + @lease_for::interval
 WHERE lane = (
@@ -51,8 +51,8 @@ WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
 
 -- name: ReadDeferred :many
 -- Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
--- first. Of an aggregate whose head was refused before it returns only the head, because the broker refuses a whole request
--- that has one bad message. The last event is the one with which the payloads reach max_bytes.
+-- first. If the first event of an aggregate was refused before, only that one comes, because the broker refuses a whole
+-- request that has one bad message. The last event is the one with which the payloads reach max_bytes.
 SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,
 	d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, false AS blocked
 FROM (
@@ -79,7 +79,7 @@ WHERE d.bytes_before < @max_bytes::bigint;
 -- name: ReadPending :many
 -- Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
 -- which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
--- the aggregate is blocked. Run it after LeaseLane, not within it: its snapshot must be newer than that lock.
+-- the aggregate is blocked. Run it after LeaseLane, as a statement of its own: its snapshot must be newer than that lock.
 WITH span AS MATERIALIZED (
 	SELECT min(p.seq) AS head, coalesce(min(p.seq) FILTER (WHERE p.bytes >= @max_bytes::bigint), max(p.seq)) AS tail
 	FROM (
@@ -101,15 +101,15 @@ WHERE p.lane = @lane AND p.seq >= (SELECT span.head FROM span) AND p.seq <= (SEL
 ORDER BY p.seq;
 
 -- name: ReleaseLane :one
--- Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the fence: the
--- row of the lane is locked, so no other process claims or settles it before the transaction ends.
+-- Releases a lane, as the first step of a settlement. It returns a row only if nobody has claimed the lane since: the token is
+-- the fence. The row of the lane stays locked, so no other process claims or settles it before the transaction ends.
 UPDATE video_catalog.outbox_lanes
 SET token = 0, leased_until = clock_timestamp(), settled_seq = greatest(settled_seq, @tail_seq::bigint)
 WHERE lane = @lane AND token = @token
 RETURNING true AS held;
 
 -- name: DeletePublished :exec
--- Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the whole
+-- Reads the range of the lane, and compares with a hash of the array: IS TRUE keeps the planner from a join. It does not delete the whole
 -- range, because events that were committed late and never sent may be in between.
 DELETE FROM video_catalog.outbox_pending p
 WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
@@ -159,10 +159,10 @@ FROM next
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 
 -- name: RaiseFloors :exec
--- Raises the floor of each lane, from which claims read, to below its lowest pending seq. It stays at or below mark_seq, because
--- a transaction that has drawn a lower seq may commit later. Such a transaction had its id before, so when all transactions
--- before mark_xid have ended, no more events appear at or below mark_seq. The next mark is the settled_seq of our snapshot, which
--- is older than our own id; the row itself may be newer.
+-- Raises the floor of each lane, from which claims read, to below its lowest pending seq, but not above mark_seq: a transaction
+-- that has drawn a lower seq may commit later. It had its xid before, so when all transactions before mark_xid have ended, no more
+-- events appear at or below mark_seq. The next mark is from our snapshot, which is older than our own xid, and not from the
+-- locked row, which may be newer.
 WITH seen AS MATERIALIZED (
 	SELECT l.lane, l.settled_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
 ), free AS (

@@ -26,7 +26,7 @@ func (r *run) applyBatches(loop *heartbeat.Loop) {
 
 // collect takes a batch from the queue: a full one, or the deliveries that come within
 // batchDelay after the first. One worker collects at a time. While all are busy, deliveries
-// wait in the queue, and the next batch is larger. If r.work has ended, the batch is empty.
+// wait, and the next batch is larger. If r.work has ended, the batch is empty.
 func (r *run) collect() (batch []*delivery) {
 	select {
 	case r.turn <- struct{}{}:
@@ -123,7 +123,7 @@ func (r *run) applied(deliveries []*delivery, outcomes []envelope.Outcome) {
 		case envelope.AppliedAfterGap:
 			r.log.WarnContext(d.traced(r.work), "consumer: event applied, but one before it was not seen", d.with("version", d.envelope.Version)...)
 		case envelope.Conflict:
-			r.log.WarnContext(d.traced(r.work), "consumer: two events claim one version, the later one stays: did the owner lose a transaction in a failover?",
+			r.log.WarnContext(d.traced(r.work), "consumer: two events claim one version, the one with the greater id stays: did the owner lose a transaction in a failover?",
 				d.with("version", d.envelope.Version)...)
 		default:
 		}

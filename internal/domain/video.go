@@ -212,7 +212,8 @@ func UnpublishVideo(expected int64, stamp Stamp) VideoDecision {
 	return moveVideo(VideoStateDraft, VideoUnpublished, expected, stamp, VideoStatePublished)
 }
 
-// moveVideo changes the state. If the current state is neither to nor in from, it returns Precondition.
+// moveVideo changes the state. If the current state is neither the target nor in the list from, it returns
+// Precondition.
 func moveVideo(to VideoState, event EventType, expected int64, stamp Stamp, from ...VideoState) VideoDecision {
 	return func(v Video) (*VideoEvent, error) {
 		if err := v.mayChange(expected); err != nil {

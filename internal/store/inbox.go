@@ -16,7 +16,7 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Inbox remembers which events a consumer has received, and keeps the messages that it
+// Inbox remembers which events a consumer has applied. quarantine.go keeps the messages that it
 // could not apply. It does not know what the events are about.
 type Inbox struct {
 	pool    *pgxpool.Pool

@@ -32,7 +32,7 @@ func NewOutbox(pool *pgxpool.Pool) *Outbox {
 }
 
 // appendEvent appends an event to the outbox, in the transaction that changes its
-// aggregate. It must come last: see AppendOutbox. The event has the trace of ctx.
+// aggregate. The aggregate must be locked: see AppendOutbox. The event has the trace of ctx.
 func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) {
 	Queue(q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
@@ -100,9 +100,8 @@ func claimedOf(row sqlcgen.ReadDeferredRow) outbox.Claimed {
 }
 
 // unblock lets pending events follow the deferred events of their aggregate, if the claim
-// has all of its deferred events. Without this, an aggregate with new events all the time
-// would stay blocked. A full claim may lack deferred events. A claim has only the first
-// deferred event of an aggregate with attempts.
+// has all of these. Otherwise an aggregate with new events all the time would stay blocked. A
+// full claim may lack some. Of an aggregate with attempts a claim has only the first.
 func unblock(events []outbox.Claimed, maxDeferred int, maxBytes int64) {
 	whole := make(map[envelope.Aggregate]bool)
 	rows, bytes := 0, int64(0)

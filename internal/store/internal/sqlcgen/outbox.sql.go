@@ -44,9 +44,9 @@ type AppendOutboxParams struct {
 }
 
 // Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
-// caller, so the caller is never published. Run it last in the transaction, after the row of the aggregate is locked or
-// inserted: the events of an aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has
-// its id before it draws a seq; the first insert ensures that.
+// caller, so the caller is never published. Run it after the row of the aggregate is locked or inserted: the events of an
+// aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its xid before it draws a
+// seq; the first insert ensures that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, AppendOutbox,
 		arg.Lane,
@@ -143,7 +143,7 @@ type DeletePublishedParams struct {
 	Seqs    []int64
 }
 
-// Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the whole
+// Reads the range of the lane, and compares with a hash of the array: IS TRUE keeps the planner from a join. It does not delete the whole
 // range, because events that were committed late and never sent may be in between.
 func (q *Queries) DeletePublished(ctx context.Context, arg DeletePublishedParams) error {
 	_, err := q.db.Exec(ctx, DeletePublished,
@@ -207,7 +207,7 @@ type LeaseLaneRow struct {
 
 // Takes the lease of one free lane with work, the one served longest ago. Work is a pending event after settled_seq, an
 // aggregate that is due, or an event up to settled_seq that committed late. A lease that ends in more than twice its duration
-// is from before the clock was set back, so its lane is free. See outbox_lanes in db/migrations/00002_outbox.sql.
+// is from before the clock was set back, so its lane is free, and comes first. See outbox_lanes in db/migrations/00002_outbox.sql.
 func (q *Queries) LeaseLane(ctx context.Context, arg LeaseLaneParams) (LeaseLaneRow, error) {
 	row := q.db.QueryRow(ctx, LeaseLane,
 		arg.Token,
@@ -248,10 +248,10 @@ FROM seen JOIN free USING (lane)
 WHERE l.lane = seen.lane
 `
 
-// Raises the floor of each lane, from which claims read, to below its lowest pending seq. It stays at or below mark_seq, because
-// a transaction that has drawn a lower seq may commit later. Such a transaction had its id before, so when all transactions
-// before mark_xid have ended, no more events appear at or below mark_seq. The next mark is the settled_seq of our snapshot, which
-// is older than our own id; the row itself may be newer.
+// Raises the floor of each lane, from which claims read, to below its lowest pending seq, but not above mark_seq: a transaction
+// that has drawn a lower seq may commit later. It had its xid before, so when all transactions before mark_xid have ended, no more
+// events appear at or below mark_seq. The next mark is from our snapshot, which is older than our own xid, and not from the
+// locked row, which may be newer.
 func (q *Queries) RaiseFloors(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, RaiseFloors)
 	return err
@@ -301,8 +301,8 @@ type ReadDeferredRow struct {
 }
 
 // Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
-// first. Of an aggregate whose head was refused before it returns only the head, because the broker refuses a whole request
-// that has one bad message. The last event is the one with which the payloads reach max_bytes.
+// first. If the first event of an aggregate was refused before, only that one comes, because the broker refuses a whole
+// request that has one bad message. The last event is the one with which the payloads reach max_bytes.
 func (q *Queries) ReadDeferred(ctx context.Context, lane int16, maxEvents int32, maxBytes int64) ([]ReadDeferredRow, error) {
 	rows, err := q.db.Query(ctx, ReadDeferred, lane, maxEvents, maxBytes)
 	if err != nil {
@@ -388,7 +388,7 @@ type ReadPendingRow struct {
 
 // Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
 // which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
-// the aggregate is blocked. Run it after LeaseLane, not within it: its snapshot must be newer than that lock.
+// the aggregate is blocked. Run it after LeaseLane, as a statement of its own: its snapshot must be newer than that lock.
 func (q *Queries) ReadPending(ctx context.Context, arg ReadPendingParams) ([]ReadPendingRow, error) {
 	rows, err := q.db.Query(ctx, ReadPending,
 		arg.Lane,
@@ -437,8 +437,8 @@ WHERE lane = $2 AND token = $3
 RETURNING true AS held
 `
 
-// Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the fence: the
-// row of the lane is locked, so no other process claims or settles it before the transaction ends.
+// Releases a lane, as the first step of a settlement. It returns a row only if nobody has claimed the lane since: the token is
+// the fence. The row of the lane stays locked, so no other process claims or settles it before the transaction ends.
 func (q *Queries) ReleaseLane(ctx context.Context, tailSeq int64, lane int16, token int64) (bool, error) {
 	row := q.db.QueryRow(ctx, ReleaseLane, tailSeq, lane, token)
 	var held bool

@@ -112,7 +112,7 @@ const helpTail = `  server version                       print the version
   server help                          print this, as COMMAND --help does
 
 Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and
-3 what was named does not exist: nothing is changed; 4 some items could not be changed; 5 projection compare found differences.
+3 what was named does not exist: nothing is changed; 4 some items could not be changed.
 
 Settings are environment variables: see docs/settings.md, and the README of each option.
 `

@@ -121,15 +121,6 @@ type Cause struct {
 	CorrelationID uuid.UUID
 }
 
-// CauseOfNext returns the cause of an event that m leads to.
-func (m Message) CauseOfNext() Cause {
-	cause := Cause{CausationID: m.ID, CorrelationID: m.Cause.CorrelationID}
-	if cause.CorrelationID == uuid.Nil {
-		cause.CorrelationID = m.ID
-	}
-	return cause
-}
-
 // causeOf reads a cause from the attributes of a message. A malformed id counts as absent,
 // because no event must be lost for it.
 func causeOf(attributes map[string]string) Cause {

@@ -14,6 +14,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/options/reactions/timers"
 	"example.com/videocatalog/options/reactions/internal/sqlcgen"
 )
 
@@ -95,7 +96,7 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 // handle lets the aggregates that an event concerns decide, and returns the ids of the changed ones.
 func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{envelope.AttrTraceparent: e.Message.Traceparent}) // sampled or not
-	cause := domain.Cause(e.Message.CauseOfNext())
+	cause := domain.Cause(timers.CauseOfNext(e.Message))
 	for _, id := range once(r.concerns(e.Event)) {
 		after, made, err := r.of.Decide(ctx, tx, id, states[id], func(before A) (*D, error) {
 			return stamped(cause, func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })

@@ -21,7 +21,7 @@ func Part() app.Part {
 	return app.Part{
 		Name: "repair", Start: start, Migrations: migrations,
 		Commands: map[string]app.Command{"projection": runProjection, "databases": runDatabases},
-		Help: `  server projection compare            compare entries with their owner, and show what differs; with TYPE, or TYPE ID..., only these
+		Help: `  server projection compare            compare entries with their owner, and show what differs (exit code 5); with TYPE, or TYPE ID..., only these
   server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ, also of an empty projection
   server databases accept              record the present databases as known, after a failover that you have looked at
 `,

@@ -41,7 +41,7 @@ func Set(ctx context.Context, tx sqlcgen.DBTX, m envelope.Message, timers map[st
 	if len(names) == 0 {
 		return nil
 	}
-	cause := m.CauseOfNext()
+	cause := CauseOfNext(m)
 	if err := q.SetTimers(ctx, sqlcgen.SetTimersParams{
 		AggregateType: m.AggregateType, AggregateID: id, CausationID: cause.CausationID, CorrelationID: cause.CorrelationID,
 		Names: names, Afters: afters,
@@ -49,4 +49,13 @@ func Set(ctx context.Context, tx sqlcgen.DBTX, m envelope.Message, timers map[st
 		return fmt.Errorf("set timers: %w", err)
 	}
 	return nil
+}
+
+// CauseOfNext returns the cause of an event that m leads to.
+func CauseOfNext(m envelope.Message) envelope.Cause {
+	cause := envelope.Cause{CausationID: m.ID, CorrelationID: m.Cause.CorrelationID}
+	if cause.CorrelationID == uuid.Nil {
+		cause.CorrelationID = m.ID
+	}
+	return cause
 }

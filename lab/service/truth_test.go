@@ -206,7 +206,7 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, out := range map[string]string{"command": s.command("show", "video", id), "page": s.page("/aggregates/video/" + id)} {
-		if !strings.Contains(strings.ToLower(out), "it is erased") || strings.Contains(out, "repair") || strings.Contains(out, "The Third Man") ||
+		if !strings.Contains(strings.ToLower(out), "it is being erased") || strings.Contains(out, "repair") || strings.Contains(out, "The Third Man") ||
 			regexp.MustCompile(`(?m)^[1-4] .* published `).MatchString(out) {
 			t.Errorf("after a purge the %s says:\n%s", name, out)
 		}

@@ -52,6 +52,7 @@ type confirmPage struct {
 	Sample    string // of the cause in the filter
 	Reason    string
 	MaxReason int
+	MaxItems  int64 // of each side
 	Err       string
 	Ended     bool
 	Result    operate.Result
@@ -116,7 +117,7 @@ func readAction(r *http.Request) (p confirmPage, err error) {
 	if !ok {
 		return p, problem.InvalidField("action", "must be one that the console offers")
 	}
-	return confirmPage{action: chosen, Filter: readFilter(r.PostForm), Reason: r.PostForm.Get("reason"), MaxReason: admin.MaxReason}, nil
+	return confirmPage{action: chosen, Filter: readFilter(r.PostForm), Reason: r.PostForm.Get("reason"), MaxReason: admin.MaxReason, MaxItems: operate.MostItems}, nil
 }
 
 // sampleOf returns an example of the errors with a cause; empty if there is none.

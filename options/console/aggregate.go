@@ -16,6 +16,7 @@ import (
 type findPage struct {
 	Text  string
 	Found []title
+	Cut   string // what the search may have missed; empty: nothing
 }
 
 // find finds aggregates by their id, or by a part of their title. It redirects to a single result.
@@ -38,12 +39,15 @@ func (s *server) find(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	case p.Text != "":
-		p.Found, err = s.findTitles(ctx, p.Text)
+		var isCut bool
+		if p.Found, isCut, err = s.findTitles(ctx, p.Text); isCut {
+			p.Cut = cutSearch
+		}
 	}
 	switch {
 	case err != nil:
 		s.fail(w, r, err)
-	case len(p.Found) == 1:
+	case len(p.Found) == 1 && p.Cut == "":
 		http.Redirect(w, r, "/aggregates?q="+p.Found[0].ID, http.StatusSeeOther)
 	default:
 		s.show(w, r, http.StatusOK, "find", "aggregates", "Aggregates", p)

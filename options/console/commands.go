@@ -39,13 +39,16 @@ func reader(arguments []string, show func(context.Context, sides, []string, *adm
 
 // printFound prints the aggregates that have a text in their title.
 func printFound(ctx context.Context, s sides, args []string, out *admin.Printer) error {
-	found, err := s.findTitles(ctx, args[0])
-	if err == nil && len(found) == 0 {
+	found, isCut, err := s.findTitles(ctx, args[0])
+	if err == nil && len(found) == 0 && !isCut {
 		return problem.Errorf(problem.NotFound, "no title has %q in it", args[0])
 	}
 	out.Line("ID\tTITLE")
 	for _, f := range found {
 		out.Row(f, f.ID, f.Title)
+	}
+	if isCut {
+		out.Line("%s", cutSearch)
 	}
 	return err
 }
@@ -60,14 +63,17 @@ func printAggregate(ctx context.Context, s sides, args []string, out *admin.Prin
 		return problem.Errorf(problem.NotFound, "%s %s has no event in the outbox; types are %s", args[0], args[1], strings.Join(s.types, ", "))
 	}
 	out.Line("%s", strconv.QuoteToGraphic(cmp.Or(h.Title.Title, args[0]+" "+args[1])))
-	if h.Title.Erased {
-		out.Line("it is erased")
+	if text := h.Erasure(); text != "" {
+		out.Line("%s", text)
 	}
 	out.Line("VERSION\tEVENT\tID\tHAPPENED\tTO_THE_BROKER\tAPPLIED")
 	for _, e := range h.Events {
 		out.Row(e, strconv.FormatInt(e.Version, 10), e.Type, e.ID.String(), e.Time.Format(time.RFC3339), string(e.State), e.effects(h.Sought))
 	}
-	if h.Blocked != nil {
+	for _, note := range h.Notes() {
+		out.Line("%s", note)
+	}
+	if h.Blocked != nil && h.Blocked.LastError != "" {
 		out.Line("version %d was refused: %q", h.Blocked.Version, h.Blocked.LastError)
 	}
 	for _, m := range h.Messages {

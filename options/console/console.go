@@ -9,6 +9,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -78,8 +79,14 @@ func sidesOf(service *app.Service) sides {
 	for _, subscribed := range service.Replayed() {
 		s.Consumers = append(s.Consumers, subscribed.Consumer)
 	}
+	s.projections = make(map[string][]string)
 	for _, registered := range service.Registered {
 		s.types = append(s.types, registered.AggregateType)
+		for _, subscribed := range registered.Subscriptions {
+			for of := range subscribed.Handlers(service.Backend()) {
+				s.projections[of] = append(s.projections[of], subscribed.Consumer)
+			}
+		}
 	}
 	return s
 }
@@ -95,7 +102,7 @@ func run(ctx context.Context, service *app.Service, args []string, stdout io.Wri
 		return err
 	}
 	s := &server{
-		service: names.Service, log: service.Log, user: admin.OperatorName(), traceURL: traces, sides: sidesOf(service),
+		service: names.Service, log: service.Log, user: cmp.Or(admin.OperatorName(), "unknown"), traceURL: traces, sides: sidesOf(service),
 	}
 	if err := s.parse(); err != nil {
 		return err

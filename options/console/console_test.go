@@ -23,6 +23,7 @@ import (
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -139,6 +140,17 @@ func (r *running) act(t testing.TB, form url.Values) string {
 	return body
 }
 
+// command returns the output of a command of the service, which must end with an exit code.
+func command(t testing.TB, target string, wantCode int, args ...string) string {
+	t.Helper()
+	var out strings.Builder
+	err := program().Run(t.Context(), args, []string{"DATABASE_URL=" + target}, &out, t.Output())
+	if app.ExitCode(err) != wantCode {
+		t.Fatalf("%q: %v, want exit code %d\n%s", args, err, wantCode, &out)
+	}
+	return out.String()
+}
+
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -177,6 +189,15 @@ func number(t testing.TB, pool *pgxpool.Pool, sql string) (n int) {
 func parked(t testing.TB, pool *pgxpool.Pool) int {
 	t.Helper()
 	return number(t, pool, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL")
+}
+
+// oneParked returns the id of a parked aggregate.
+func oneParked(t testing.TB, pool *pgxpool.Pool) (id string) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), "SELECT max(aggregate_id) FROM video_catalog.outbox_blocked").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	return id
 }
 
 // park blocks aggregates as the publisher does after its last attempt.
@@ -368,6 +389,15 @@ func TestActs(t *testing.T) {
 	shows(t, c.get(t, "/audit?text=RAISED"), "the limit was raised")
 	if body := c.get(t, "/audit?text=lowered"); strings.Contains(body, "the limit was raised") {
 		t.Errorf("the audit has an entry without the text:\n%s", body)
+	}
+	park(t, pool, operate.MostItems+1, "many: ")
+	form = url.Values{"action": {"retry"}, "type": {"thing"}}
+	refused("with more than an action does", http.StatusOK, "At most 10\u202f000 of each side are done at once")
+	const skipsAll = `value="retry">Retry…</button> <button name="action" value="skip">Skip…</button></form>` + "\n" + `<form class="filter">`
+	for query, skips := range map[string]bool{"": true, "type=thing": true, "cause=many": true, "aggregate=" + oneParked(t, pool): false} {
+		if body := c.get(t, "/stuck?"+query); strings.Contains(body, skipsAll) != skips {
+			t.Errorf("with the filter %q the page offers to skip all that match, or does not:\n%.3000s", query, body)
+		}
 	}
 	for want, form := range map[string]url.Values{
 		"action: must be": {"action": {"drop"}},
@@ -581,7 +611,130 @@ func TestShowsNow(t *testing.T) {
 	exec(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
 		SELECT lane, gen_random_uuid(), 'thing', 'old', 'Snapshot', 1, 1, '', '2000-01-01', 'snapshot' FROM video_catalog.outbox_lanes`)
 	eventually(t, "the sample is taken again", func() bool { return strings.Contains(c.get(t, "/"), "7 aggregates are parked") })
-	shows(t, c.get(t, "/"), `bad">7</b>`, "<strong>16</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %")
+	shows(t, c.get(t, "/"), `bad">7</b>`, "<strong>16</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %", `<svg class="flow up" viewBox`)
+	seek(t, pool)
+	eventually(t, "it says that nothing was applied since the seek", func() bool { return strings.Contains(c.get(t, "/"), "No event applied since the seek at <time") })
+}
+
+// A published event of more than a minute ago that a consumer of the query side lacks is a problem, unless another line says why.
+func TestSaysWhatIsNotApplied(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	old := time.Now().Add(-2 * time.Minute)
+	m := envelope.Message{ID: uuidFloor(old), AggregateType: "thing", AggregateID: uuid.NewString(), Type: "ThingMade", Version: 1, SchemaVersion: 1, OccurredAt: old}
+	storetest.Append(t, pool, m)
+	park(t, pool, 1, "refused") // an older event of another aggregate
+	s := &server{sides: sides{commands: pool, queries: pool, projections: map[string][]string{"thing": {"shelf"}}}}
+	s.Consumers, s.Inbox = []string{"shelf", "reaction"}, store.NewInbox(pool)
+	for _, step := range []struct{ name, want, sql string }{
+		{"it is pending", "", "SELECT"},
+		{"it is published", "shelf", "DELETE FROM video_catalog.outbox_pending"},
+		{"it is deferred", "", "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('thing', 'AGGREGATE', 0, 10, 'too large', now())"},
+		{"it is published later", "shelf", "DELETE FROM video_catalog.outbox_blocked WHERE aggregate_id = 'AGGREGATE'"},
+		{"it is skipped", "", "INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason) VALUES ('EVENT', 'thing', 'AGGREGATE', 1, 'ann', 'test')"},
+		{"it is not skipped", "shelf", "DELETE FROM video_catalog.outbox_skipped"},
+		{"it is in quarantine", "", `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+			VALUES ('shelf', '1', '1', '{"event_id": "EVENT"}', '', 'too new', now())`},
+		{"its message is deleted", "shelf", "DELETE FROM video_catalog_read.quarantine"},
+		{"a consumer of the command side has it", "shelf", "INSERT INTO video_catalog_read.inbox (consumer, event_id) VALUES ('reaction', 'EVENT')"},
+		{"it is applied", "", "UPDATE video_catalog_read.inbox SET consumer = 'shelf'"},
+		{"nothing has it", "shelf", "DELETE FROM video_catalog_read.inbox"},
+	} {
+		exec(t, pool, strings.NewReplacer("EVENT", m.ID.String(), "AGGREGATE", m.AggregateID).Replace(step.sql))
+		if got := s.measure(t.Context()); got.Behind != step.want || got.CommandsErr+got.QueriesErr != "" {
+			t.Errorf("%s: %q is behind, want %q: %s%s", step.name, got.Behind, step.want, got.CommandsErr, got.QueriesErr)
+		}
+	}
+	c := start(t, target)
+	shows(t, c.get(t, "/"), `not applied by shelf: does a process with the role projector run?</span> <a href="/#view">`, `id="view"`)
+	seek(t, pool)
+	if got := s.measure(t.Context()); got.Behind != "" {
+		t.Errorf("after a seek %q is behind", got.Behind)
+	}
+}
+
+// seek leaves what a seek leaves: an empty inbox, and an entry in the audit.
+func seek(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	exec(t, pool, "DELETE FROM video_catalog_read.inbox")
+	exec(t, pool, `INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
+		VALUES (gen_random_uuid(), 'ann', 'command', 'inbox.seek', '{}', 'rows were lost', 1, '[]')`)
+}
+
+// A search that reached a limit says so, and does not say that nothing was found.
+func TestSaysWhatASearchDidNotRead(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	made(t, pool, "The Third Man")
+	c := start(t, target)
+	fill := func(n int) {
+		exec(t, pool, "INSERT INTO video_catalog.things SELECT ('ffffffff' || substr(gen_random_uuid()::text, 9))::uuid, 1, 'made', 'Other ' || n FROM generate_series(1, $1::int) n", n)
+	}
+	command(t, target, app.ExitNothing, "find", "fourth")
+	fill(foundTitles + 1)
+	shows(t, command(t, target, 0, "find", "other"), cutSearch)
+	body := c.get(t, "/aggregates?q=other")
+	shows(t, body, cutSearch)
+	if got := strings.Count(body, `<td class="wrap">`); got != foundTitles {
+		t.Errorf("the page shows %d titles, want %d", got, foundTitles)
+	}
+	if out := command(t, target, 0, "find", "third"); strings.Contains(out, cutSearch) {
+		t.Errorf("a search without a limit says that there may be more:\n%s", out)
+	}
+	fill(readTitles)
+	shows(t, command(t, target, 0, "find", "third"), cutSearch)
+	if body = c.get(t, "/aggregates?q=third"); strings.Contains(body, "Nothing has") || !strings.Contains(body, cutSearch) {
+		t.Errorf("the page does not say that it has not read all:\n%s", body)
+	}
+	shows(t, c.get(t, "/aggregates?q=other+20000"), cutSearch) // no redirect to the only one
+}
+
+// The page and the command show say what they did not read, and how far an erasure is.
+func TestSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	m := made(t, pool, "The Third Man")
+	purge := m
+	purge.ID, purge.Version, purge.Type = uuid.Must(uuid.NewV7()), 2, "ThingPurged"
+	storetest.Append(t, pool, purge)
+	exec(t, pool, "DELETE FROM video_catalog.outbox_pending")
+	c := start(t, target)
+	says := func(name string, has bool, text string) {
+		t.Helper()
+		for where, out := range map[string]string{"page": c.get(t, "/aggregates/thing/"+m.AggregateID), "command": command(t, target, 0, "show", "thing", m.AggregateID)} {
+			if strings.Contains(out, text) != has {
+				t.Errorf("%s: the %s has %q: %t, want %t\n%s", name, where, text, !has, has, out)
+			}
+		}
+	}
+	const unsure, cut, refused = "one that is shown as published may still be waiting", "Older events were not read", "was refused"
+	says("all was read", false, unsure)
+	says("all was read", false, cut)
+	exec(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT 0, gen_random_uuid(), 'thing', 'other', 'ThingMade', 1, 1, '', now() FROM generate_series(1, $1::int)`, readPending)
+	says("the broker is unavailable", true, unsure)
+	exec(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, next_retry_at) VALUES ('thing', $1, 0, 0, '', now())", m.AggregateID)
+	says("the head was skipped", false, refused)
+
+	// Only a service with the example has this table.
+	exec(t, pool, "DROP TABLE IF EXISTS video_catalog.erasures")
+	exec(t, pool, "ALTER TABLE video_catalog.things ADD purge_time timestamptz")
+	exec(t, pool, "UPDATE video_catalog.things SET label = '', purge_time = now()")
+	says("it is purged, without the table", true, "It is erased")
+	exec(t, pool, "CREATE TABLE video_catalog.erasures AS SELECT 'thing'::text AS aggregate_type, $1::text AS aggregate_id", m.AggregateID)
+	says("it is purged", true, "It is being erased")
+	for _, out := range []string{c.get(t, "/aggregates/thing/"+m.AggregateID), command(t, target, 0, "show", "thing", m.AggregateID)} {
+		if found := regexp.MustCompile(`(?m)^(1 .* being erased |<tr><td class="n">1</td>.*aside">being erased<)`).FindString(out); found == "" {
+			t.Errorf("version 1 is not being erased:\n%s", out)
+		}
+	}
+	says("it is purged", false, "It is erased")
+	exec(t, pool, "DELETE FROM video_catalog.outbox WHERE id = $1", m.ID)
+	exec(t, pool, "DELETE FROM video_catalog.erasures")
+	says("the maintenance has run", true, "It is erased")
+	says("the maintenance has run", false, cut)
+	exec(t, pool, "UPDATE video_catalog.things SET purge_time = NULL")
+	says("there are older events", true, cut)
 }
 
 // Without a database every page has status 503 and the reason. Later the console recovers by itself.

@@ -26,7 +26,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// The problems of a sample are named; a good sample has none.
+// The problems of a sample are named, each with a page to look at; a good sample has none.
 func TestProblems(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sample
@@ -39,10 +39,14 @@ func TestProblems(t *testing.T) {
 		"blocked":    {sample{Commands: commandSample{Blocked: 1}}, "1 aggregate is blocked, and tried again by itself."},
 		"parked":     {sample{Commands: commandSample{Blocked: 3, Parked: 2}}, "2 aggregates are parked: the broker refused an event, and a person must decide."},
 		"quarantine": {sample{Queries: querySample{Quarantined: 1}}, "1 message is in quarantine, and could not be applied."},
+		"behind":     {sample{Behind: "shelf"}, "Published events of more than a minute ago are not applied by shelf: does a process with the role projector run?"},
+		"differs":    {sample{Queries: querySample{Differences: 3}}, "3 entries differ from their owner: `server projection compare` shows how."},
 	} {
 		var got []string
 		for _, p := range tt.Problems() {
-			got = append(got, p.Text)
+			if got = append(got, p.Text); p.Link == "" {
+				t.Errorf("%s: %q has no link", name, p.Text)
+			}
 		}
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)

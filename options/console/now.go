@@ -19,6 +19,7 @@ type sample struct {
 	Queries     querySample
 	QueriesErr  string
 	Rights      rights
+	Behind      string // a consumer that lacks a published event which is older than patience; empty: there is none
 
 	at time.Time
 }
@@ -53,6 +54,9 @@ func (s *server) measure(ctx context.Context) (m sample) {
 	m.Rights = s.readRights(ctx)
 	if m.CommandsErr == "" && m.QueriesErr == "" {
 		s.describe(ctx, m.Commands.Newest, m.Queries.Sought)
+		if m.Behind, err = s.behind(ctx, m.Commands.Published, m.Queries.Sought); err != nil {
+			m.QueriesErr = reasonOf(err)
+		}
 	}
 	m.at = time.Now()
 	return m
@@ -85,10 +89,10 @@ func (s *server) now(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, status, "now", "now", "Now", nil)
 }
 
-// patience is how old a pending event may be before the console calls it a problem.
+// patience is how long an event may be pending, or not applied, before the console calls it a problem.
 const patience = time.Minute
 
-// trouble is something that a person should know.
+// trouble is something that a person should know, with the page that shows it.
 type trouble struct{ Text, Link string }
 
 // Problems returns what is wrong, the worst first.
@@ -100,13 +104,14 @@ func (m sample) Problems() []trouble {
 		}
 	}
 	c, q := m.Commands, m.Queries
-	add(m.CommandsErr != "", "", "The command side cannot be read: %s.", m.CommandsErr)
-	add(m.QueriesErr != "" && m.QueriesErr != m.CommandsErr, "", "The query side cannot be read: %s.", m.QueriesErr)
-	add(c.Oldest > patience, "", "The oldest pending event waits for %s.", duration(c.Oldest))
+	add(m.CommandsErr != "", "/#commands", "The command side cannot be read: %s.", m.CommandsErr)
+	add(m.QueriesErr != "" && m.QueriesErr != m.CommandsErr, "/#view", "The query side cannot be read: %s.", m.QueriesErr)
+	add(c.Oldest > patience, "/#outbox", "The oldest pending event waits for %s.", duration(c.Oldest))
+	add(m.Behind != "", "/#view", "Published events of more than a minute ago are not applied by %s: does a process with the role projector run?", m.Behind)
 	add(c.Parked > 0, "/stuck", "%s parked: the broker refused an event, and a person must decide.", many(c.Parked, "aggregate is", "aggregates are"))
 	add(c.Blocked > c.Parked && c.Parked == 0, "/stuck", "%s blocked, and tried again by itself.", many(c.Blocked, "aggregate is", "aggregates are"))
 	add(q.Quarantined > 0, "/stuck", "%s in quarantine, and could not be applied.", many(q.Quarantined, "message is", "messages are"))
-	add(q.Differences > 0, "", "%s from their owner: `server projection compare` shows how.", many(q.Differences, "entry differs", "entries differ"))
+	add(q.Differences > 0, "/#view", "%s from their owner: `server projection compare` shows how.", many(q.Differences, "entry differs", "entries differ"))
 	return all
 }
 
@@ -121,18 +126,6 @@ func many(n int64, one, more string) string {
 		return "1 " + one
 	}
 	return capped(n) + " " + more
-}
-
-// flow is an arrow between two places of the U.
-type flow struct {
-	Place string
-	Moves bool
-}
-
-// Flows returns the arrows, along the U.
-func (m sample) Flows() []flow {
-	writes, applies := m.Commands.Rate > 0, time.Since(m.Queries.Last) < rateWindow
-	return []flow{{"down", writes}, {"right", writes}, {"right2", applies}, {"up", applies}}
 }
 
 func (r rights) text() string {

@@ -2,7 +2,9 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +27,7 @@ const (
 	readEvents      = 200_000 // newest events of the outbox that are read to find the events of an aggregate
 	readPending     = 5_000   // pending events that are read per lane
 	readTitles      = 20_000  // newest rows per table that are searched
-	foundTitles     = 25      // titles per table that a search shows
+	foundTitles     = 25      // titles that a search shows
 	// rateWindow is the period in which events are counted. It ends settleTime ago, because a
 	// command makes its event before it commits.
 	rateWindow = 10 * time.Second
@@ -37,7 +39,8 @@ type sides struct {
 	operate.Sides
 
 	commands, queries *pgxpool.Pool
-	types             []string // of aggregates
+	types             []string            // of aggregates
+	projections       map[string][]string // consumers of the query side, by aggregate type
 }
 
 // inTx runs queries in one transaction on the command side.
@@ -54,6 +57,9 @@ type commandSample struct {
 	Oldest                   time.Duration // age of the oldest pending event; 0: there is none
 	Rate                     float64       // events a second
 	Newest                   []write       // the newest first
+	// Published is the newest published event that is older than patience, of a type that a
+	// projection has. There may be none.
+	Published []sqlcgen.FindPublishedRow
 }
 
 // write is an event of the outbox.
@@ -75,7 +81,11 @@ func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error)
 		if err != nil {
 			return err
 		}
-		c.Pending, c.Blocked, c.Parked, c.Oldest = row.Pending, row.Blocked, row.Parked, secondsOf(row.OldestAge)
+		c.Pending, c.Blocked, c.Parked, c.Oldest = row.Pending, row.Blocked, row.Parked, secondsOf(max(row.LaneAge, row.DeferredAge))
+		old := uuidFloor(row.At.Add(-patience - secondsOf(row.LaneAge)))
+		if c.Published, err = q.FindPublished(ctx, old, countLimit, slices.Collect(maps.Keys(s.projections))); err != nil {
+			return err
+		}
 		until := row.At.Add(-settleTime)
 		n, err := q.CountEvents(ctx, uuidFloor(until.Add(-rateWindow)), uuidFloor(until), 10*countLimit)
 		if err != nil {
@@ -123,10 +133,35 @@ func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
 	return sample, store.Wrap(err, "sample the query side")
 }
 
+// behind returns a consumer of the query side that has neither applied a published event nor put it
+// into quarantine; empty if there is none.
+func (s *sides) behind(ctx context.Context, published []sqlcgen.FindPublishedRow, sought time.Time) (string, error) {
+	for _, e := range published {
+		messages, _, err := s.Inbox.ListQuarantine(ctx, admin.Filter{ID: e.ID.String()}, stuckRows)
+		followed := []event{{ID: e.ID}}
+		if err := errors.Join(err, s.follow(ctx, followed)); err != nil || e.OccurredAt.Before(sought) {
+			return "", err
+		}
+		var have []string
+		for _, m := range messages {
+			have = append(have, m.Consumer)
+		}
+		for _, a := range followed[0].Applied {
+			have = append(have, a.Consumer)
+		}
+		for _, consumer := range s.projections[e.AggregateType] {
+			if !slices.Contains(have, consumer) {
+				return consumer, nil
+			}
+		}
+	}
+	return "", nil
+}
+
 // differences returns how many entries differ. sqlc does not know the table, because it belongs to
 // another option.
 func (s *sides) differences(ctx context.Context) (n int64, err error) {
-	has, err := sqlcgen.New(s.queries).HasComparisons(ctx)
+	has, err := sqlcgen.New(s.queries).HasTable(ctx, "video_catalog_read.comparisons")
 	if err == nil && has {
 		err = s.queries.QueryRow(ctx, "SELECT coalesce(sum(greatest(last_differences, differences)), 0)::bigint FROM video_catalog_read.comparisons").Scan(&n)
 	}
@@ -164,7 +199,7 @@ const (
 	waiting   state = "waiting"
 	refused   state = "refused"
 	skipped   state = "skipped"
-	erased    state = "erased"
+	erasing   state = "being erased"
 	published state = "published"
 )
 
@@ -209,7 +244,30 @@ type history struct {
 	// Messages are the messages in quarantine, also of events that the outbox no longer has.
 	Messages []admin.Quarantined
 	Title    title
+	Erasing  bool      // it was purged, and the outbox may still have its events
 	Sought   time.Time // see querySample
+}
+
+// Erasure says how much of a purged aggregate is erased; empty: it is not purged.
+func (h history) Erasure() string {
+	switch {
+	case h.Erasing:
+		return "It is being erased: its content is purged for good, and events that waited are not published. The maintenance deletes its older events, in up to 90 minutes."
+	case h.Title.Erased:
+		return "It is erased: its content was purged for good, its older events are deleted, and those that waited were not published."
+	}
+	return ""
+}
+
+// Notes says what may be missing or wrong.
+func (h history) Notes() (notes []string) {
+	if h.Cut && h.Erasure() == "" {
+		notes = append(notes, "Older events were not read: the outbox keeps them for some days, and is read up to a limit.")
+	}
+	if h.Unsure {
+		notes = append(notes, "Many events are pending, and not all were read: one that is shown as published may still be waiting.")
+	}
+	return notes
 }
 
 // typesOf returns the aggregate types that have events of an id in the outbox.
@@ -259,10 +317,13 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 	}
 	h.Unsure = backlog.Pending >= readPending
 	h.Title = s.titlesOf(ctx, []string{of.ID})[of.ID]
+	if h.Erasing, err = s.isErasing(ctx, of); err != nil {
+		return h, store.Wrap(err, "read the erasures")
+	}
 	for i, e := range h.Events {
 		h.Events[i].State = stateOf(e.ID, h.Blocked, pending, skips)
-		if h.Title.Erased && i > 0 && h.Events[i].State == published { // the newest event is the purge
-			h.Events[i].State = erased
+		if h.Erasing && i > 0 && h.Events[i].State == published { // the newest event is the purge
+			h.Events[i].State = erasing
 		}
 		for _, m := range h.Messages {
 			if m.Attributes[envelope.AttrEventID] == e.ID.String() {
@@ -274,6 +335,16 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 		return h, store.Wrap(err, "read the audit")
 	}
 	return h, s.follow(ctx, h.Events)
+}
+
+// isErasing reports whether the outbox may still have events of a purged aggregate. sqlc does not
+// know the table, because it belongs to the example.
+func (s *sides) isErasing(ctx context.Context, of envelope.Aggregate) (is bool, err error) {
+	has, err := sqlcgen.New(s.commands).HasTable(ctx, "video_catalog.erasures")
+	if err == nil && has {
+		err = s.commands.QueryRow(ctx, "SELECT EXISTS (SELECT FROM video_catalog.erasures WHERE aggregate_type = $1 AND aggregate_id = $2)", of.Type, of.ID).Scan(&is)
+	}
+	return is, err
 }
 
 // stateOf returns the state of an event. Without a row for another state, it is published.
@@ -342,7 +413,7 @@ func (s *sides) follow(ctx context.Context, events []event) error {
 // followReactions adds when the command side reacted. sqlc does not know the inbox of this side,
 // because it belongs to another option.
 func (s *sides) followReactions(ctx context.Context, ids []uuid.UUID, at map[uuid.UUID]*event) error {
-	has, err := sqlcgen.New(s.commands).HasReactions(ctx)
+	has, err := sqlcgen.New(s.commands).HasTable(ctx, "video_catalog.inbox")
 	if err != nil || !has {
 		return err
 	}
@@ -383,10 +454,20 @@ func (s *sides) titles(ctx context.Context, query string, args ...any) ([]title,
 	return all, store.Wrap(err, "find titles")
 }
 
-// findTitles returns aggregates whose title contains a text, among the newest readTitles per table.
-func (s *sides) findTitles(ctx context.Context, text string) ([]title, error) {
-	return s.titles(ctx, fmt.Sprintf(`SELECT id::text, TITLE, false FROM (SELECT id, TITLE FROM TABLE_NAME ORDER BY id DESC LIMIT %d) newest
-		WHERE strpos(lower(TITLE), lower($1)) > 0 LIMIT %d`, readTitles, foundTitles), text)
+// cutSearch says what a search may have missed.
+var cutSearch = fmt.Sprintf("There may be more: a search reads the newest %d rows of a table, and shows %d titles.", readTitles, foundTitles)
+
+// findTitles returns the newest foundTitles aggregates whose title contains a text, among the newest
+// readTitles per table. isCut reports that a limit was reached.
+func (s *sides) findTitles(ctx context.Context, text string) (found []title, isCut bool, err error) {
+	found, err = s.titles(ctx, fmt.Sprintf(`SELECT id::text, TITLE, false FROM (SELECT id, TITLE FROM TABLE_NAME ORDER BY id DESC LIMIT %d) newest
+		WHERE strpos(lower(TITLE), lower($1)) > 0 ORDER BY id DESC LIMIT %d`, readTitles, foundTitles+1), text)
+	if err != nil {
+		return nil, false, err
+	}
+	slices.SortFunc(found, func(a, b title) int { return strings.Compare(b.ID, a.ID) })
+	unread, err := s.titles(ctx, fmt.Sprintf("SELECT '', '', false FROM TABLE_NAME OFFSET %d LIMIT 1", readTitles))
+	return found[:min(len(found), foundTitles)], len(found) > foundTitles || len(unread) > 0, err
 }
 
 // titlesOf returns the titles of aggregates, by id. It leaves out what it cannot find.

@@ -1,16 +1,17 @@
 -- name: SampleOutbox :one
 -- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
--- and blocked aggregates up to max_counted in all. oldest_age is the age of the oldest of these events, in seconds; 0 if
--- there is none. Events that are published again have no age.
+-- and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these events, in
+-- seconds; 0 if there is none. Events that are published again have no age.
 SELECT (coalesce(sum((SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
 	) counted)), 0) + (SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted
 	) counted))::bigint AS pending,
-	greatest(extract(epoch FROM now() - least(min(head.occurred_at), (SELECT min(counted.occurred_at) FROM (
+	greatest(extract(epoch FROM now() - min(head.occurred_at)), 0)::float8 AS lane_age,
+	greatest(extract(epoch FROM now() - (SELECT min(counted.occurred_at) FROM (
 		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
 		ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted
-	) counted))), 0)::float8 AS oldest_age,
+	) counted)), 0)::float8 AS deferred_age,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT @max_counted) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT @max_counted) counted)::bigint AS parked,
 	now()::timestamptz AS at
@@ -25,6 +26,20 @@ SELECT id, aggregate_type, aggregate_id, event_type, version, occurred_at
 FROM video_catalog.outbox
 ORDER BY id DESC
 LIMIT @max_rows;
+
+-- name: FindPublished :many
+-- Returns the newest published event of some types, or nothing. It reads the newest max_read events before until_id, which must
+-- be older than all events in the lanes. Events of blocked aggregates may be deferred, and do not count.
+SELECT o.id, o.aggregate_type, o.occurred_at
+FROM (
+	SELECT n.id, n.aggregate_type, n.aggregate_id, n.occurred_at FROM video_catalog.outbox n WHERE n.id < @until_id ORDER BY n.id DESC LIMIT @max_read
+) o
+WHERE o.aggregate_type = ANY (@types::text[])
+	AND (SELECT count(*) FROM video_catalog.outbox_blocked b
+		WHERE b.aggregate_type = o.aggregate_type COLLATE "C" AND b.aggregate_id = o.aggregate_id COLLATE "C") = 0
+	AND (SELECT count(*) FROM video_catalog.outbox_skipped s WHERE s.event_id = o.id) = 0
+ORDER BY o.id DESC
+LIMIT 1;
 
 -- name: CountEvents :one
 -- Counts the events whose ids are in a range, up to max_counted. The ids are UUIDv7, so a range of ids is a range of time.
@@ -99,13 +114,9 @@ WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id;
 -- Returns which of the given events people have skipped.
 SELECT event_id FROM video_catalog.outbox_skipped WHERE event_id = ANY (@event_ids::uuid[]);
 
--- name: HasReactions :one
--- Reports whether the command side has an inbox, which is a table of the option reactions.
-SELECT (to_regclass('video_catalog.inbox') IS NOT NULL)::bool AS has;
-
--- name: HasComparisons :one
--- Reports whether the query side has the results of comparisons, which is a table of the option repair.
-SELECT (to_regclass('video_catalog_read.comparisons') IS NOT NULL)::bool AS has;
+-- name: HasTable :one
+-- Reports whether a table exists that not every service has.
+SELECT (to_regclass(@name::text) IS NOT NULL)::bool AS has;
 
 -- name: ListApplied :many
 -- Returns when each of some events was applied, by consumer.

@@ -75,6 +75,47 @@ func (q *Queries) FindEvents(ctx context.Context, ids []uuid.UUID) ([]FindEvents
 	return items, nil
 }
 
+const findPublished = `-- name: FindPublished :many
+SELECT o.id, o.aggregate_type, o.occurred_at
+FROM (
+	SELECT n.id, n.aggregate_type, n.aggregate_id, n.occurred_at FROM video_catalog.outbox n WHERE n.id < $1 ORDER BY n.id DESC LIMIT $2
+) o
+WHERE o.aggregate_type = ANY ($3::text[])
+	AND (SELECT count(*) FROM video_catalog.outbox_blocked b
+		WHERE b.aggregate_type = o.aggregate_type COLLATE "C" AND b.aggregate_id = o.aggregate_id COLLATE "C") = 0
+	AND (SELECT count(*) FROM video_catalog.outbox_skipped s WHERE s.event_id = o.id) = 0
+ORDER BY o.id DESC
+LIMIT 1
+`
+
+type FindPublishedRow struct {
+	ID            uuid.UUID
+	AggregateType string
+	OccurredAt    time.Time
+}
+
+// Returns the newest published event of some types, or nothing. It reads the newest max_read events before until_id, which must
+// be older than all events in the lanes. Events of blocked aggregates may be deferred, and do not count.
+func (q *Queries) FindPublished(ctx context.Context, untilID uuid.UUID, maxRead int32, types []string) ([]FindPublishedRow, error) {
+	rows, err := q.db.Query(ctx, findPublished, untilID, maxRead, types)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindPublishedRow
+	for rows.Next() {
+		var i FindPublishedRow
+		if err := rows.Scan(&i.ID, &i.AggregateType, &i.OccurredAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const getCommandPrivileges = `-- name: GetCommandPrivileges :one
 SELECT session_user::text AS name,
 	coalesce(has_table_privilege(to_regclass('video_catalog.outbox_blocked'), 'UPDATE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes
@@ -111,25 +152,13 @@ func (q *Queries) GetQueryPrivileges(ctx context.Context) (GetQueryPrivilegesRow
 	return i, err
 }
 
-const hasComparisons = `-- name: HasComparisons :one
-SELECT (to_regclass('video_catalog_read.comparisons') IS NOT NULL)::bool AS has
+const hasTable = `-- name: HasTable :one
+SELECT (to_regclass($1::text) IS NOT NULL)::bool AS has
 `
 
-// Reports whether the query side has the results of comparisons, which is a table of the option repair.
-func (q *Queries) HasComparisons(ctx context.Context) (bool, error) {
-	row := q.db.QueryRow(ctx, hasComparisons)
-	var has bool
-	err := row.Scan(&has)
-	return has, err
-}
-
-const hasReactions = `-- name: HasReactions :one
-SELECT (to_regclass('video_catalog.inbox') IS NOT NULL)::bool AS has
-`
-
-// Reports whether the command side has an inbox, which is a table of the option reactions.
-func (q *Queries) HasReactions(ctx context.Context) (bool, error) {
-	row := q.db.QueryRow(ctx, hasReactions)
+// Reports whether a table exists that not every service has.
+func (q *Queries) HasTable(ctx context.Context, name string) (bool, error) {
+	row := q.db.QueryRow(ctx, hasTable, name)
 	var has bool
 	err := row.Scan(&has)
 	return has, err
@@ -570,10 +599,11 @@ SELECT (coalesce(sum((SELECT count(*) FROM (
 	) counted)), 0) + (SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
 	) counted))::bigint AS pending,
-	greatest(extract(epoch FROM now() - least(min(head.occurred_at), (SELECT min(counted.occurred_at) FROM (
+	greatest(extract(epoch FROM now() - min(head.occurred_at)), 0)::float8 AS lane_age,
+	greatest(extract(epoch FROM now() - (SELECT min(counted.occurred_at) FROM (
 		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
 		ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
-	) counted))), 0)::float8 AS oldest_age,
+	) counted)), 0)::float8 AS deferred_age,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT $1) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT $1) counted)::bigint AS parked,
 	now()::timestamptz AS at
@@ -584,22 +614,24 @@ LEFT JOIN LATERAL (
 `
 
 type SampleOutboxRow struct {
-	Pending   int64
-	OldestAge float64
-	Blocked   int64
-	Parked    int64
-	At        time.Time
+	Pending     int64
+	LaneAge     float64
+	DeferredAge float64
+	Blocked     int64
+	Parked      int64
+	At          time.Time
 }
 
 // Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
-// and blocked aggregates up to max_counted in all. oldest_age is the age of the oldest of these events, in seconds; 0 if
-// there is none. Events that are published again have no age.
+// and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these events, in
+// seconds; 0 if there is none. Events that are published again have no age.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
 	var i SampleOutboxRow
 	err := row.Scan(
 		&i.Pending,
-		&i.OldestAge,
+		&i.LaneAge,
+		&i.DeferredAge,
 		&i.Blocked,
 		&i.Parked,
 		&i.At,

@@ -14,8 +14,8 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/options/reactions/timers"
 	"example.com/videocatalog/options/reactions/internal/sqlcgen"
+	"example.com/videocatalog/options/reactions/timers"
 )
 
 // Handler returns a handler with which aggregates react to events of another type, or of their own type. Both functions are pure.

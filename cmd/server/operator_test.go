@@ -117,6 +117,7 @@ func TestOperatorMistakesAreRefused(t *testing.T) {
 		{[]string{"stuck", "--id", "video"}, app.ExitNothing, "video is not stuck"},
 		{[]string{"stuck", "--aggregate", "v3"}, app.ExitNothing, "v3 is not stuck"},
 		{[]string{"stuck", "--reason", "x"}, app.ExitUsage, "-reason"},
+		{[]string{"stuck", "--limit", "0"}, app.ExitUsage, "--limit must be at least 1"},
 		{[]string{"retry", "--why", "x"}, app.ExitUsage, "--id, --type, --aggregate or --cause is required, or --all"},
 		{[]string{"retry", "--all"}, app.ExitUsage, "--why: must say why"},
 		{[]string{"retry", "--all", "--why", strings.Repeat("因", 501)}, app.ExitUsage, "--why: must say why, in 1 to 500 characters"},

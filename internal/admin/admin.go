@@ -22,7 +22,7 @@ var ErrPartly = errors.New("some items are unchanged")
 
 // Actor is who does an action.
 type Actor struct {
-	Name string // a person, or the operating-system user and host: 1 to 200 characters
+	Name string // a person, or the operating-system user and host: 1 to 200 characters; empty if neither is known
 	Via  string // command or console
 }
 
@@ -95,7 +95,7 @@ func NewEntry(action string, selected any, actor Actor, reason string) (e Entry,
 		return e, problem.InvalidField("--why", "must say why, in 1 to %d characters", MaxReason)
 	}
 	if !isText(actor.Name, maxActor) {
-		return e, problem.InvalidField("--by", "must say who, in 1 to %d characters", maxActor)
+		return e, problem.InvalidField("--by", "must say who, as --by NAME, in 1 to %d characters", maxActor)
 	}
 	if e.Filter, err = json.Marshal(selected); err != nil {
 		return e, fmt.Errorf("%s: %w", action, err)

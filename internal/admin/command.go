@@ -55,16 +55,17 @@ func (o Operation) Entry(action string, selected any) (Entry, error) {
 	return NewEntry(action, selected, o.Actor, o.Reason)
 }
 
-// OperatorName returns the user of the operating system and the host.
+var currentUser = user.Current // replaced by a test
+
+// OperatorName returns the user of the operating system and the host. It is empty without a user, as
+// on Cloud Run: the image has no user database. Then only --by says who acts.
 func OperatorName() string {
-	name, host := "unknown", "unknown"
-	if u, err := user.Current(); err == nil { // without a user database there is no name
-		name = u.Username
+	u, err := currentUser()
+	if err != nil {
+		return ""
 	}
-	if h, err := os.Hostname(); err == nil {
-		host = h
-	}
-	return name + "@" + host
+	host, _ := os.Hostname()
+	return u.Username + "@" + cmp.Or(host, "unknown")
 }
 
 // Printer prints rows as a table, or as JSON, one object per line.

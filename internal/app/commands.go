@@ -104,7 +104,7 @@ const helpHead = `server is the program of the service.
   server retry WHICH --why TEXT        publish these events, or apply these messages, now
   server skip WHICH --why TEXT         never publish these events, and delete these messages
          --all                         of retry and skip, in place of WHICH: all that wait for a person
-         --by NAME                     of all that change something: who does it; default: the user and the host
+         --by NAME                     of all that change something: who does it; default: the user and the host, if there is a user
          --dry-run                     of these: change nothing, and count what matches
 `
 

@@ -113,7 +113,6 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 func TestManifestsAreConfigurations(t *testing.T) {
 	t.Parallel()
 	manifests, err := filepath.Glob("../../deploy/run/*.yaml")
-	manifests = slices.DeleteFunc(manifests, func(path string) bool { return strings.HasSuffix(path, ".scaling.yaml") }) // of an autoscaler
 	if err != nil || len(manifests) < 2 {
 		t.Fatalf("manifests: %q, %v", manifests, err)
 	}

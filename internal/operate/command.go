@@ -68,6 +68,8 @@ func (j *job) parse(command string, args []string) (entry admin.Entry, err error
 	case err != nil:
 	case len(j.Args) > 0:
 		err = fmt.Errorf("unknown argument %q", j.Args[0])
+	case command != "status" && j.limit == 0:
+		err = errors.New("--limit must be at least 1")
 	case changes && j.all != (j.filter == admin.Filter{}):
 		err = errors.New("--id, --type, --aggregate or --cause is required, or --all without them")
 	case changes:

@@ -165,7 +165,7 @@ resource "google_cloud_run_v2_job" "migrate" {
     task_count = 1
     template {
       service_account = var.emails["migrate"]
-      max_retries     = 3
+      max_retries     = 0 # as in deploy/run/migrate.job.yaml
       timeout         = "1800s"
       containers {
         image = var.image

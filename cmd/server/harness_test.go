@@ -51,30 +51,8 @@ func newStack(t testing.TB) *stack {
 	t.Helper()
 	pool := storetest.Pool(t, 4)
 	target := pool.Config().ConnString()
-	return &stack{url: target, migrateURL: storetest.Direct(t, target), pool: pool, pubsub: newBroker(t)}
-}
-
-// newBroker starts a Pub/Sub server with the topics and the subscriptions of the service.
-func newBroker(t testing.TB) *localbroker.Server {
-	t.Helper()
-	broker, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := broker.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	client, err := broker.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
-		t.Fatal(err)
-	}
-	return broker
+	broker, _ := localtopics.Start(t, project, localbroker.Resources{})
+	return &stack{url: target, migrateURL: storetest.Direct(t, target), pool: pool, pubsub: broker}
 }
 
 func (s *stack) environ(extra ...string) []string {

@@ -2,7 +2,6 @@ package consumer_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -167,22 +166,7 @@ type broker struct {
 
 func newBroker(t *testing.T) *broker {
 	t.Helper()
-	server, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := server.Client(t.Context(), "test-project")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(client.Close(), server.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true, RetryMin: time.Millisecond}); err != nil {
-		t.Fatal(err)
-	}
+	server, client := localtopics.Start(t, "test-project", localbroker.Resources{Schemaless: true, RetryMin: time.Millisecond})
 	return &broker{t, server, client}
 }
 

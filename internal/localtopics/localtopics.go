@@ -4,9 +4,11 @@ package localtopics
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 
 	"cloud.google.com/go/pubsub/v2"
 
@@ -52,4 +54,26 @@ func Create(ctx context.Context, client *pubsub.Client, settings localbroker.Res
 		return err
 	}
 	return settings.Create(ctx, client, topics...)
+}
+
+// Start starts a Pub/Sub with the topics for a test, and makes a client of a project. Both end with the test.
+func Start(t testing.TB, project string, settings localbroker.Resources) (*localbroker.Server, *pubsub.Client) {
+	t.Helper()
+	server, err := localbroker.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := server.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := Create(t.Context(), client, settings); err != nil {
+		t.Fatal(err)
+	}
+	return server, client
 }

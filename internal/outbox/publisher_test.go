@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -121,24 +120,9 @@ func TestOutageParksNothing(t *testing.T) {
 // newTopic makes a Topic, and the Pub/Sub server that has it.
 func newTopic(t testing.TB) (*outbox.Topic, *localbroker.Server) {
 	t.Helper()
-	server, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := server.Client(t.Context(), "test-project")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true}); err != nil {
-		t.Fatal(err)
-	}
+	server, client := localtopics.Start(t, "test-project", localbroker.Resources{Schemaless: true})
 	topic := outbox.NewTopic(client.Publisher(localtopics.Topic), 5*time.Second, 10)
-	t.Cleanup(func() {
-		topic.Stop()
-		if err := errors.Join(client.Close(), server.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(topic.Stop)
 	return topic, server
 }
 

@@ -102,26 +102,8 @@ func (s *stack) count(t *testing.T, sql string) (n int) {
 	return n
 }
 
-// newBroker starts a Pub/Sub with the topic and the subscription of the service.
 func newBroker(t testing.TB) *localbroker.Server {
-	t.Helper()
-	broker, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := broker.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	client, err := broker.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
-		t.Fatal(err)
-	}
+	broker, _ := localtopics.Start(t, project, localbroker.Resources{})
 	return broker
 }
 

@@ -103,23 +103,8 @@ func read(t *testing.T, path string) string {
 
 const project = "test-project"
 
-// newBroker returns a Pub/Sub with the topics of the service, and a client.
 func newBroker(t *testing.T) (*localbroker.Server, *pubsub.Client) {
-	t.Helper()
-	broker, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { broker.Close() })
-	client, err := broker.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
-		t.Fatal(err)
-	}
-	return broker, client
+	return localtopics.Start(t, project, localbroker.Resources{})
 }
 
 // process is a running service that ends with its test.

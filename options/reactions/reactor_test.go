@@ -85,19 +85,7 @@ func (s *service) Write(line []byte) (int, error) {
 // serve runs a program until the test ends or stop is called.
 func serve(t *testing.T, pool *pgxpool.Pool, program app.Program, environ ...string) *service {
 	t.Helper()
-	broker, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = broker.Close() })
-	client, err := broker.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
-		t.Fatal(err)
-	}
+	broker, client := localtopics.Start(t, project, localbroker.Resources{})
 	topic := names.VideoTopic
 	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
 		Name:  "projects/" + project + "/subscriptions/" + topic.Subscription("reminders"),

@@ -48,23 +48,7 @@ type service struct {
 
 func newService(t *testing.T) *service {
 	t.Helper()
-	broker, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := broker.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	client, err := broker.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
-		t.Fatal(err)
-	}
+	broker, _ := localtopics.Start(t, project, localbroker.Resources{})
 	id := names.VideoTopic.Subscription("catalog")
 	pool := storetest.Pool(t, 8)
 	return &service{T: t, pool: pool, broker: broker, videos: store.NewVideos(pool, nil), catalog: store.NewCatalog(pool), subscription: id}

@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -27,23 +26,8 @@ type broker struct {
 
 func newBroker(t *testing.T, resources localbroker.Resources) *broker {
 	t.Helper()
-	server, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := server.Client(t.Context(), "test-project")
-	if err != nil {
-		t.Fatal(err)
-	}
+	server, client := localtopics.Start(t, "test-project", resources)
 	reconnect.RetrySoon(client)
-	t.Cleanup(func() {
-		if err := errors.Join(client.Close(), server.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := localtopics.Create(t.Context(), client, resources); err != nil {
-		t.Fatal(err)
-	}
 	return &broker{t, server, client}
 }
 

@@ -36,23 +36,8 @@ func newTopic(t testing.TB, timeout time.Duration, inFlight int) (*outbox.Topic,
 // newClient makes a client of a server of its own.
 func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 	t.Helper()
-	server, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := server.Client(t.Context(), "test-project")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{Schemaless: true}); err != nil {
-		t.Fatal(err)
-	}
+	server, client := localtopics.Start(t, "test-project", localbroker.Resources{Schemaless: true})
 	reconnect.RetrySoon(client)
-	t.Cleanup(func() {
-		if err := errors.Join(client.Close(), server.Close()); err != nil {
-			t.Error(err)
-		}
-	})
 	return client, server
 }
 

@@ -48,7 +48,6 @@ For an entity that exists it adds the fields, values, states and transitions tha
 go run ./cmd/entity replicate NAME OWNER   keeps a copy of an entity of another service, made of its events
 
   OWNER               folder of that service, or its Go module with a version, such as github.com/acme/orders@v1.2.0
-
   --project PROJECT   Google Cloud project of that service, if it is another one
 
 go run ./cmd/entity react NAME OTHER   has an entity react to the events of another one, or of a replica; run again, it adds more

@@ -22,8 +22,7 @@ var keywords = strings.Fields(`all analyze and any array as asc asymmetric autho
 	unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces
 	xmlparse xmlpi xmlroot xmlserialize xmltable analyse`)
 
-// HasFileSuffix reports whether the end of a name has a meaning to the Go command in the name of a file: the file is
-// a test, or of one system only (https://pkg.go.dev/cmd/go#hdr-Build_constraints).
+// HasFileSuffix reports whether the file NAME.go would be a test, or of one system only: see go help buildconstraint.
 func HasFileSuffix(name string) bool {
 	return slices.ContainsFunc(fileSuffixes, func(suffix string) bool { return strings.HasSuffix(name, "_"+suffix) })
 }

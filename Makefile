@@ -47,10 +47,12 @@ protos: # Copies what api/proto imports from the kit, because buf reads only fil
 
 .PHONY: generate-code
 generate-code: protos
-	rm -rf .local/generated && $(BUF) generate -o .local/generated && cp -R .local/generated/. .
+	rm -rf .local/generated && $(BUF) generate -o .local/generated
+	for file in $(SQLC_FILES); do $(SQLC) compile -f $$file || exit; done
+	@# All compile, so what is removed here comes back, except what has lost its source.
+	find api/proto $(SQLC_OUT) -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.sql.go' | xargs rm -f
+	cp -R .local/generated/. .
 	for file in $(SQLC_FILES); do $(SQLC) generate -f $$file || exit; done
-	@# What is older now has lost its source.
-	find api/proto $(SQLC_OUT) \( -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.sql.go' \) ! -newer .local/generated -exec rm {} +
 	gofmt -l -w api/proto $(SQLC_OUT)
 
 .PHONY: drift

@@ -26,9 +26,9 @@ const license, licenseCopy = "LICENSE", "third_party/LICENSE"
 // the words of its entity may be words of the machinery.
 var wordTest = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
 
-// render makes the service in its folder, not in a temporary one, so that the first go command there has
-// what this one has compiled. After a failure or an interrupt there is no folder; SIGKILL leaves it incomplete.
-func render(ctx context.Context, from template, a options, stdout io.Writer) (err error) {
+// render makes the service in its folder, not in a temporary one: the build cache has the folder in its keys, so the
+// first go command there is fast. After a failure or an interrupt there is no folder; SIGKILL leaves it incomplete.
+func render(ctx context.Context, from template, a options, stdout io.Writer) error {
 	began := time.Now()
 	target, err := filepath.Abs(a.dir)
 	if err != nil {
@@ -37,11 +37,6 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 	if err := os.MkdirAll(target, 0o755); err != nil { //nolint:gosec // as git clone makes it: PostgreSQL of cmd/dev may be another user
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(target))
-		}
-	}()
 	r := &renderer{ctx: ctx, from: from, options: a, dir: target}
 	steps := []step{{"copy and rename", r.copy}}
 	if !a.Full {
@@ -49,7 +44,7 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 	}
 	err = inSteps(stdout, append(steps, step{"generate Go and OpenAPI", r.generate}, step{"commit", r.commit}))
 	if err != nil {
-		return err
+		return errors.Join(err, os.RemoveAll(target))
 	}
 	_, err = fmt.Fprintf(stdout, "\n%s is ready after %.0f s. %s", a.Service, time.Since(began).Seconds(), nextSteps(a.dir, "go run ./cmd/dev", "go test ./..."))
 	return err

@@ -77,6 +77,13 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	}
 	stop()
 	group.Wait()
+	if _, err := s.pool.Exec(t.Context(), `TRUNCATE video_catalog.outbox_pending; INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+		SELECT 0, gen_random_uuid(), aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, 'snapshot' FROM video_catalog.outbox`); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.commandIn(t, []string{limits + `={"Outbox": {"Batch": 1}}`}, "drain"); err != nil || s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") > 0 {
+		t.Errorf("drain of snapshots = %q, %v, want that none is left", out, err)
+	}
 }
 
 // stuck shows a refused event, retry publishes it, and skip gives it up.

@@ -51,7 +51,7 @@ WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
 
 -- name: ReadDeferred :many
 -- Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
--- first. If the first event of an aggregate was refused before, only that one comes, because the broker refuses a whole
+-- first. If the first event of an aggregate was refused before, only that event is returned, because the broker refuses a whole
 -- request that has one bad message. The last event is the one with which the payloads reach max_bytes.
 SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,
 	d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, false AS blocked
@@ -160,7 +160,7 @@ WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 
 -- name: RaiseFloors :exec
 -- Raises the floor of each lane, from which claims read, to below its lowest pending seq, but not above mark_seq: a transaction
--- that has drawn a lower seq may commit later. It had its xid before, so when all transactions before mark_xid have ended, no more
+-- that has drawn a lower seq may commit later. That transaction had its xid before, so when all transactions before mark_xid have ended, no more
 -- events appear at or below mark_seq. The next mark is from our snapshot, which is older than our own xid, and not from the
 -- locked row, which may be newer.
 WITH seen AS MATERIALIZED (

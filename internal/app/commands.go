@@ -54,7 +54,7 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 		if err != nil {
 			return err
 		}
-		if backlog.Oldest.IsZero() || backlog.Oldest.After(start) { // later events are not part of this drain
+		if backlog.Oldest.IsZero() && !result.Claimed || backlog.Oldest.After(start) { // later events are not part of this drain
 			_, err := fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, backlog.Blocked, backlog.Parked)
 			return err
 		}

@@ -35,7 +35,7 @@ type Subscription struct {
 	Consumer string // its name in the inbox and the quarantine
 	// Handlers makes its handlers.
 	Handlers func(Backend) consumer.Handlers
-	// Maintain is the same for the query side.
+	// Maintain returns the steps that the maintenance of the query side runs for it. Nil: there are none.
 	Maintain func(queries *pgxpool.Pool, retention time.Duration) []Step
 }
 

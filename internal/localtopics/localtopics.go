@@ -1,5 +1,5 @@
 // Package localtopics creates the topics and subscriptions of the service in any Pub/Sub, for
-// tests and cmd/dev. It is not for production: there, deploy/ creates them.
+// tests and cmd/dev, and starts a Pub/Sub for a test. It is not for production: there, deploy/ creates them.
 package localtopics
 
 import (

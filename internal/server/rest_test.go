@@ -295,6 +295,7 @@ func TestOwnReasonsAreDocumented(t *testing.T) {
 		string(problem.ReasonRequestIDReused):   "ALREADY_EXISTS",
 		string(domain.ReasonVideoNotDeleted):    "ALREADY_EXISTS",
 		string(domain.ReasonVideoDeleted):       "FAILED_PRECONDITION",
+		string(domain.ReasonVideoState):         "FAILED_PRECONDITION",
 		string(domain.ReasonPurgeNeedsDeletion): "FAILED_PRECONDITION",
 		string(reasonTooManyWaits):              "RESOURCE_EXHAUSTED",
 		string(reasonVersionNotSeen):            "DEADLINE_EXCEEDED",

@@ -16,8 +16,8 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Inbox remembers which events a consumer has applied. quarantine.go keeps the messages that it
-// could not apply. It does not know what the events are about.
+// Inbox remembers which events a consumer has applied. Its methods in quarantine.go
+// keep the messages that the consumer could not apply. It does not know what the events are about.
 type Inbox struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries

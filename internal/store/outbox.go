@@ -99,9 +99,10 @@ func claimedOf(row sqlcgen.ReadDeferredRow) outbox.Claimed {
 	}}
 }
 
-// unblock lets pending events follow the deferred events of their aggregate, if the claim
-// has all of these. Otherwise an aggregate with new events all the time would stay blocked. A
-// full claim may lack some. Of an aggregate with attempts a claim has only the first.
+// unblock lets pending events follow the deferred events of their aggregate, if the claim has
+// all deferred events of the aggregate. Otherwise an aggregate with new events all the time
+// would stay blocked. A full claim may lack some of them. If the aggregate was refused before,
+// the claim has only its first deferred event.
 func unblock(events []outbox.Claimed, maxDeferred int, maxBytes int64) {
 	whole := make(map[envelope.Aggregate]bool)
 	rows, bytes := 0, int64(0)

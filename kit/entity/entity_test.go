@@ -117,7 +117,7 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"turnip", "--fields=color:enum()"}, `field "color": an enum has two values or more`},
 		{[]string{"turnip", "--fields=color:enum(red)"}, `field "color": an enum has two values or more`},
 		{[]string{"turnip", "--fields=color:enum"}, `field "color": an enum has two values or more`},
-		{[]string{"turnip", "--fields=color:enum(red,red)"}, `field "color": the value "red" must be lower_snake_case, without a letter behind a digit, other than unspecified, and listed once`},
+		{[]string{"turnip", "--fields=color:enum(red,red)"}, `field "color": the value "red" must be lower_snake_case, other than unspecified, and listed once`},
 		{[]string{"turnip", "--fields=color:enum(red,Green)"}, `field "color": the value "Green" must be lower_snake_case`},
 		{[]string{"turnip", "--fields=color:enum(red,unspecified)"}, `field "color": the value "unspecified"`},
 		{[]string{"turnip", "--fields=snapshot:enum(red,green)"}, `field "snapshot": the event has a message of this name`},

@@ -64,6 +64,8 @@ func (f field) IsList() bool { return slices.Contains(lists, f.Type) }
 // snake matches a name. After a digit, protoc-gen-go writes a letter in upper case, and the templates do not.
 var snake = regexp.MustCompile(`^[a-z]+[0-9]*(_[a-z]+[0-9]*)*$`)
 
+var enumValue = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
+
 const snakeRule = "lower_snake_case, without a letter behind a digit"
 
 // given are the fields that every entity has.
@@ -120,8 +122,8 @@ func (f field) checkInner() (errs []error) {
 		errs = append(errs, fmt.Errorf("field %q: "+format, append([]any{f.Name}, args...)...))
 	}
 	for i, value := range f.Values {
-		if !snake.MatchString(value) || value == "unspecified" || slices.Contains(f.Values[:i], value) {
-			wrong("the value %q must be "+snakeRule+", other than unspecified, and listed once", value)
+		if !enumValue.MatchString(value) || value == "unspecified" || slices.Contains(f.Values[:i], value) {
+			wrong("the value %q must be lower_snake_case, other than unspecified, and listed once", value)
 		}
 	}
 	for i, part := range f.Parts {

@@ -163,16 +163,13 @@ func (e entity) checkIn(pattern, own, made string, named *regexp.Regexp, name fu
 	return errors.Join(errs...)
 }
 
-// standardVerbs begin the names of methods for which the API linter has rules of their own.
-var standardVerbs = strings.Fields("get list create update set delete undelete purge search")
-
 // checkLint returns an error for each new command whose method the API linter would take for a standard
 // one. A command that was there before stays: its owner may have switched off the rule.
 func (e entity) checkLint(before entity) error {
 	var errs []error
 	for _, t := range e.Transitions {
 		verb, _, _ := strings.Cut(t.Command, "_")
-		if slices.Contains(standardVerbs, verb) && !slices.Contains(before.Transitions, t) {
+		if slices.Contains(strings.Fields("get list create update set delete undelete purge search"), verb) && !slices.Contains(before.Transitions, t) {
 			errs = append(errs, fmt.Errorf("command %q: the API linter refuses the verb of a standard method for a command: choose another", t.Command))
 		}
 	}

@@ -246,7 +246,7 @@ func TestReleaseDryRun(t *testing.T) {
 		{"pools", service + "-api", map[string]string{"ROLES": "api"}, []string{"/pools.projector.yaml", "/pools.publisher.yaml"}},
 	} {
 		t.Run(test.shape, func(t *testing.T) {
-			out := mustScript(t, append(env, "VERSION=v1"), "release.sh", "--dry-run", test.shape, image, project, region)
+			out := mustScript(t, env, "release.sh", "--dry-run", test.shape, image, project, region)
 			lines, bodies := sent(control.changed())
 			if diff := cmp.Diff([]string{"POST " + knative + "/services (dry run)"}, lines); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
@@ -524,7 +524,7 @@ func checkTelemetry(t *testing.T, values map[string]string) {
 	}
 	want := map[string]string{
 		"OTEL_TRACES_EXPORTER": "google", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01", "OTEL_METRICS_EXPORTER": "google",
-		"OTEL_RESOURCE_ATTRIBUTES": "gcp.project_id=" + project + ",cloud.platform=gcp_cloud_run,cloud.region=" + region + ",service.version=v1", // as the revision
+		"OTEL_RESOURCE_ATTRIBUTES": "gcp.project_id=" + project + ",cloud.platform=gcp_cloud_run,cloud.region=" + region,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("where traces and metrics go (-want +got):\n%s", diff)

@@ -43,7 +43,7 @@ func Matrix() []Row {
 		{
 			Name: "bill_of_lading", Collection: "billOfLadings",
 			Fields: "nanos:int64 status:enum(open,closed)! ip_address:string ttl:string configuration:string currency:string num_items:int32 first_name:string " +
-				"due_date:string placed_at:time file_name:string url:uuid days_of_week:strings colour:string dry_run:bool payment_state:enum(open,paid)",
+				"due_date:string placed_at:time file_name:string url:uuid days_of_week:strings colour:string dry_run:bool payment_state:enum(open,b2b_paid)",
 			Transitions: "new→return:return return→new:reopen return→sent:send_to sent→seen:read seen→sent:rollback sent→made:make made→late:postpone late→new:patch",
 			Body:        `{"status": "STATUS_OPEN", "placedAt": "2026-01-02T03:04:05Z"}`,
 			Commands:    []string{"return", "reopen", "return", "sendTo", "read", "rollback", "make", "postpone", "patch"},

@@ -69,8 +69,8 @@ var order = []string{
 	"--entity", "order", "--fields", "customer:string! total_cents:int64 note:string", "--transitions", "draft→placed:place placed→canceled:cancel",
 }
 
-// A service with one option passes the option's tests, and builds without the option's folder and
-// lines. Then one command adds all other options. LAB_OPTION names the first option; else it is drawn.
+// A service with one option passes the option's tests. One command takes the option away, and then another
+// adds all options. LAB_OPTION names the first option; else it is drawn.
 func TestWith(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -86,35 +86,24 @@ func TestWith(t *testing.T) {
 	clone.Run(t, service, "go", "vet", "./...")
 	clone.Run(t, service, "go", "test", "./options/...", "./cmd/server")
 	checkParts(t, service, alone)
-	removeOption(t, service, alone)
+	clone.Run(t, service, "go", "run", "./cmd/upgrade", "--without", alone)
+	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32")
+	clone.Run(t, service, "go", "vet", "./...")
+	commit(t, service)
 
 	places := map[string]string{"pools": "deploy/run/pools.service.yaml", "terraform": "deploy/terraform"}
-	others := slices.DeleteFunc(append(all, slices.Collect(maps.Keys(places))...), func(name string) bool { return name == alone })
-	clone.Run(t, service, "go", "run", "./cmd/upgrade", "--with", strings.Join(others, ","))
+	all = append(all, slices.Collect(maps.Keys(places))...)
+	clone.Run(t, service, "go", "run", "./cmd/upgrade", "--with", strings.Join(all, ","))
 	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "purchase_order_id:uuid!", "--transitions", "asked→captured:capture", "--timers", "asked:15m:capture")
 	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "purchase_order", "payment", "--on", "captured:purchase_order_id:place")
 	clone.Run(t, service, "go", "vet", "./...")
 	clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/domain", "./cmd/server", "-run", "PurchaseOrder|Option|Import|Ring|Subscription")
 	checkParts(t, service, "console", "pools", "terraform")
-	for _, there := range append(others, alone) {
+	for _, there := range all {
 		if _, err := os.Stat(filepath.Join(service, cmp.Or(places[there], "options/"+there))); err != nil {
 			t.Error(err)
 		}
 	}
-}
-
-// removeOption removes an option by hand, as its README says, builds, adds an entity, and takes all of
-// that back.
-func removeOption(t *testing.T, service, name string) {
-	t.Helper()
-	clone.Run(t, service, "rm", "-r", "options/"+name)
-	clone.Run(t, service, "sed", "-i", `/options\/`+name+`"$/d; /^\t\t`+name+`\./d`, "cmd/server/parts.go")
-	clone.Run(t, service, "rm", "-f", "cmd/dev/"+name+".go")
-	clone.Run(t, service, "sed", "-i", `/^\t\t`+name+`(),$/d`, "cmd/dev/main.go")
-	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32")
-	clone.Run(t, service, "go", "vet", "./...")
-	clone.Run(t, service, "git", "reset", "--quiet", "--hard")
-	clone.Run(t, service, "git", "clean", "--quiet", "-d", "--force")
 }
 
 // A service has no word of the example. With two drawn entities of the matrix, it passes its checks,

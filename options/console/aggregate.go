@@ -47,7 +47,7 @@ func (s *server) find(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		s.fail(w, r, err)
-	case len(p.Found) == 1 && p.Cut == "":
+	case len(p.Found) == 1 && (p.Cut == "" || strings.EqualFold(p.Found[0].Title, p.Text)):
 		http.Redirect(w, r, "/aggregates?q="+p.Found[0].ID, http.StatusSeeOther)
 	default:
 		s.show(w, r, http.StatusOK, "find", "aggregates", "Aggregates", p)

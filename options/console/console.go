@@ -9,7 +9,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -74,7 +73,7 @@ func readFlags(args []string) (addr, traces string, err error) {
 
 // sidesOf returns the sides of a service after its Open.
 func sidesOf(service *app.Service) sides {
-	s := sides{commands: service.Commands, queries: service.Queries}
+	s := sides{commands: service.Commands, queries: service.Queries, retention: service.Retention}
 	s.Outbox, s.Inbox, s.Replay = store.NewOutbox(s.commands), store.NewInbox(s.queries), service.Replay
 	for _, subscribed := range service.Replayed() {
 		s.Consumers = append(s.Consumers, subscribed.Consumer)
@@ -97,12 +96,16 @@ func run(ctx context.Context, service *app.Service, args []string, stdout io.Wri
 	if err != nil {
 		return app.UsageError(err)
 	}
+	user := admin.OperatorName()
+	if user == "" {
+		return app.UsageError(errors.New("console: the audit could not say who acts: set USER and HOME"))
+	}
 	service.LimitConns(maxConns)
 	if err := service.Open(ctx, true, true); err != nil {
 		return err
 	}
 	s := &server{
-		service: names.Service, log: service.Log, user: cmp.Or(admin.OperatorName(), "unknown"), traceURL: traces, sides: sidesOf(service),
+		service: names.Service, log: service.Log, user: user, traceURL: traces, sides: sidesOf(service),
 	}
 	if err := s.parse(); err != nil {
 		return err

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -41,6 +40,7 @@ type sides struct {
 	commands, queries *pgxpool.Pool
 	types             []string            // of aggregates
 	projections       map[string][]string // consumers of the query side, by aggregate type
+	retention         time.Duration       // of the inbox
 }
 
 // inTx runs queries in one transaction on the command side.
@@ -137,20 +137,22 @@ func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
 // into quarantine; empty if there is none.
 func (s *sides) behind(ctx context.Context, published []sqlcgen.FindPublishedRow, sought time.Time) (string, error) {
 	for _, e := range published {
-		messages, _, err := s.Inbox.ListQuarantine(ctx, admin.Filter{ID: e.ID.String()}, stuckRows)
-		followed := []event{{ID: e.ID}}
-		if err := errors.Join(err, s.follow(ctx, followed)); err != nil || e.OccurredAt.Before(sought) {
+		if e.OccurredAt.Before(sought) || time.Since(e.OccurredAt) > s.retention { // the inbox may have forgotten it
+			return "", nil
+		}
+		applied, err := sqlcgen.New(s.queries).ListApplied(ctx, s.Consumers, []uuid.UUID{e.ID})
+		if err != nil {
 			return "", err
 		}
-		var have []string
-		for _, m := range messages {
-			have = append(have, m.Consumer)
-		}
-		for _, a := range followed[0].Applied {
-			have = append(have, a.Consumer)
-		}
 		for _, consumer := range s.projections[e.AggregateType] {
-			if !slices.Contains(have, consumer) {
+			if slices.ContainsFunc(applied, func(row sqlcgen.VideoCatalogReadInbox) bool { return row.Consumer == consumer }) {
+				continue
+			}
+			messages, _, err := s.Inbox.ListQuarantine(ctx, admin.Filter{ID: e.ID.String()}, stuckRows)
+			if err != nil {
+				return "", err
+			}
+			if !slices.ContainsFunc(messages, func(m admin.Quarantined) bool { return m.Consumer == consumer }) {
 				return consumer, nil
 			}
 		}

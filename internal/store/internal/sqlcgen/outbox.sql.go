@@ -249,7 +249,7 @@ WHERE l.lane = seen.lane
 `
 
 // Raises the floor of each lane, from which claims read, to below its lowest pending seq, but not above mark_seq: a transaction
-// that has drawn a lower seq may commit later. It had its xid before, so when all transactions before mark_xid have ended, no more
+// that has drawn a lower seq may commit later. That transaction had its xid before, so when all transactions before mark_xid have ended, no more
 // events appear at or below mark_seq. The next mark is from our snapshot, which is older than our own xid, and not from the
 // locked row, which may be newer.
 func (q *Queries) RaiseFloors(ctx context.Context) error {
@@ -301,7 +301,7 @@ type ReadDeferredRow struct {
 }
 
 // Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
-// first. If the first event of an aggregate was refused before, only that one comes, because the broker refuses a whole
+// first. If the first event of an aggregate was refused before, only that event is returned, because the broker refuses a whole
 // request that has one bad message. The last event is the one with which the payloads reach max_bytes.
 func (q *Queries) ReadDeferred(ctx context.Context, lane int16, maxEvents int32, maxBytes int64) ([]ReadDeferredRow, error) {
 	rows, err := q.db.Query(ctx, ReadDeferred, lane, maxEvents, maxBytes)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -54,10 +55,13 @@ func (s *service) checkMigrations(ctx context.Context, next string) error {
 		if number(name) >= firstOwn && status != "A" {
 			continue // of an entity: its owner has changed or removed it
 		}
-		switch status {
-		case "D":
+		folders := strings.Split(name, "/")
+		switch {
+		case status == "D" && folders[0] == optionsDir && !s.Full && !slices.Contains(s.With, folders[1]):
+			// The service no longer has the option. Its tables stay.
+		case status == "D":
 			errs = append(errs, fmt.Errorf("the template removed the migration %s (or gave it another name)", name))
-		case "A":
+		case status == "A":
 			errs = append(errs, s.checkNumber(ctx, next, name, own))
 		default:
 			if err := s.sameMigration(ctx, base, next, name); err != nil {

@@ -374,18 +374,20 @@ func TestMigrations(t *testing.T) {
 		"renamed":                 {map[string]string{"db/migrations/00001_a.sql": "", "db/migrations/00001_b.sql": sql}, []string{"removed the migration db/migrations/00001_a.sql", "00001_b.sql, and the service has its number in db/migrations/00001_a.sql"}},
 		"a number of the service": {map[string]string{"db/migrations/00002_b.sql": sql}, []string{"00002_b.sql, and the service has its number in db/migrations/00002_own.sql", "from 01000 on", "orders_db_migrations"}},
 		"one of an option":        {map[string]string{"options/o/migrations/00100_o.sql": ""}, []string{"removed the migration options/o/migrations/00100_o.sql"}},
+		"one of an option gone":   {map[string]string{"options/gone/migrations/00200_g.sql": ""}, nil},
 		"a name of the service":   {map[string]string{"db/migrations/00002_own.sql": "-- +goose Up\nSELECT 2;\n"}, []string{"the service has its number in db/migrations/00002_own.sql"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := newService(t)
-			commitOn(t, dir, "template", map[string]string{"db/migrations/00001_a.sql": sql, "options/o/migrations/00100_o.sql": sql})
+			commitOn(t, dir, "template", map[string]string{"db/migrations/00001_a.sql": sql, "options/o/migrations/00100_o.sql": sql, "options/gone/migrations/00200_g.sql": sql})
 			git(t, dir, "merge", "--quiet", "template")
 			commitOn(t, dir, "main", map[string]string{"db/migrations/00002_own.sql": sql})
 			s, err := openService(t.Context(), dir)
 			if err != nil {
 				t.Fatal(err)
 			}
+			s.With = []string{"o"}
 			git(t, dir, "branch", "next", "template")
 			commitOn(t, dir, "next", test.template)
 			err = s.checkMigrations(t.Context(), "next")

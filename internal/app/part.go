@@ -133,7 +133,7 @@ func (s *Service) Wrap(middleware func(http.Handler) http.Handler) {
 
 // Backend returns the pools and the wake-up for the loops of the part. Its Port is zero.
 func (s *Service) Backend() Backend {
-	return Backend{Commands: s.commands.own, Queries: s.queries.own, Wake: s.wake}
+	return Backend{Commands: s.commands.own, Queries: s.queries.own, Log: s.Log, Wake: s.wake}
 }
 
 // LimitConns limits the connections to each side. Call it before Open.

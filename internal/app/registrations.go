@@ -2,6 +2,7 @@ package app
 
 import (
 	"io/fs"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -43,6 +44,7 @@ type Subscription struct {
 // may use Queries only, because their process may be unable to reach the other database.
 type Backend struct {
 	Commands, Queries *pgxpool.Pool
+	Log               *slog.Logger
 	Wake              func(envelope.Aggregate) // call it after a commit of the command side
 	Port              port.Config              // the limits of the port that serves the services
 }

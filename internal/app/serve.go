@@ -179,7 +179,7 @@ func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
 // off.
 func (s *Service) addAPI(deps *port.Deps) error {
 	backend := Backend{
-		Commands: s.commands.calls, Queries: s.queries.calls, Wake: s.wake, Port: s.cfg.limits.Port,
+		Commands: s.commands.calls, Queries: s.queries.calls, Log: s.Log, Wake: s.wake, Port: s.cfg.limits.Port,
 	}
 	for _, r := range s.Registered {
 		if r.Services == nil {

@@ -691,7 +691,7 @@ func TestSaysWhatASearchDidNotRead(t *testing.T) {
 	if body = c.get(t, "/aggregates?q=third"); strings.Contains(body, "Nothing has") || !strings.Contains(body, cutSearch) {
 		t.Errorf("the page does not say that it has not read all:\n%s", body)
 	}
-	shows(t, c.get(t, "/aggregates?q=ther+20000"), cutSearch) // no redirect to the only one
+	shows(t, c.get(t, "/aggregates?q=er+20000"), cutSearch) // no redirect to the only one
 }
 
 // The page and the command show say what they did not read, and how far an erasure is.

@@ -150,9 +150,3 @@ func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan t
 	n, err := b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
 	return n, Wrap(err, "prune inbox")
 }
-
-// PruneAudit deletes old entries of the query side. See [Outbox.PruneAudit].
-func (b *Inbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := b.queries.PruneQueryAudit(ctx, olderThan, limit(maxRows))
-	return n, Wrap(err, "prune audit")
-}

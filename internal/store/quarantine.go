@@ -128,6 +128,12 @@ func (b *Inbox) PruneQuarantine(ctx context.Context, olderThan time.Duration, ma
 	return n, Wrap(err, "prune quarantine")
 }
 
+// PruneAudit deletes old entries of the query side. See [Outbox.PruneAudit].
+func (b *Inbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := b.queries.PruneQueryAudit(ctx, olderThan, limit(maxRows))
+	return n, Wrap(err, "prune audit")
+}
+
 // Escape writes text so that PostgreSQL can store it: PostgreSQL accepts neither a NUL nor
 // broken UTF-8. A text with one of these, or with a backslash, is written as in a Go
 // string. Any other text is unchanged.

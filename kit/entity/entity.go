@@ -180,14 +180,14 @@ const firstNumber = 10
 func (e entity) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !snake.MatchString(e.Name) || len(e.Name) > 24 { // the name of its consumer has six more characters, and 30 at most
-		wrong("entity %q: the name must be "+snakeRule+", with at most 24 characters, in the singular", e.Name)
+	if !snake.MatchString(e.Name) || strings.ContainsAny(e.Name, digits) || len(e.Name) > 24 { // the name of its consumer has six more characters, and 30 at most
+		wrong("entity %q: the name must be lower_snake_case without digits, with at most 24 characters, in the singular", e.Name)
 	}
 	errs = append(errs, cmp.Or(checkWord(e.Name), checkWord(e.Plural)))
 	switch {
 	case e.Plural == "" && !snake.MatchString(e.Name): // it follows from the name
-	case !snake.MatchString(e.Plural) || len(e.Plural) > 32:
-		wrong("plural %q must be "+snakeRule+", with at most 32 characters", e.Plural)
+	case !snake.MatchString(e.Plural) || strings.ContainsAny(e.Plural, digits) || len(e.Plural) > 32:
+		wrong("plural %q must be lower_snake_case without digits, with at most 32 characters", e.Plural)
 	case e.Plural == e.Name:
 		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
 	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || gotypes.Universe.Lookup(e.Plural) != nil:

@@ -66,7 +66,7 @@ var snake = regexp.MustCompile(`^[a-z]+[0-9]*(_[a-z]+[0-9]*)*$`)
 
 var enumValue = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
 
-const snakeRule = "lower_snake_case, without a letter behind a digit"
+const snakeRule, digits = "lower_snake_case, without a letter behind a digit", "0123456789"
 
 // given are the fields that every entity has.
 var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}

@@ -89,7 +89,7 @@ func Plural(word string) string {
 	case ends("y") && !ends("ay", "ey", "iy", "oy", "uy"):
 		plural = word[:len(word)-1] + "ies"
 	}
-	if word[len(word)-1] <= '9' || IsSQLKeyword(plural) || HasFileSuffix(plural) {
+	if IsSQLKeyword(plural) || HasFileSuffix(plural) {
 		return word + "_list"
 	}
 	return plural

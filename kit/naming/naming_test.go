@@ -21,7 +21,7 @@ func TestNaming(t *testing.T) {
 			t.Errorf("Singular(%q) = %q, want %q", plural, got, word)
 		}
 	}
-	for word, plural := range map[string]string{"value": "value_list", "delivery_window": "delivery_window_list", "window": "windows", "tier2": "tier2_list"} {
+	for word, plural := range map[string]string{"value": "value_list", "delivery_window": "delivery_window_list", "window": "windows"} {
 		if got := Plural(word); got != plural {
 			t.Errorf("Plural(%q) = %q, want %q", word, got, plural)
 		}

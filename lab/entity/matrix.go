@@ -49,7 +49,7 @@ func Matrix() []Row {
 			Commands:    []string{"return", "reopen", "return", "sendTo", "read", "rollback", "make", "postpone", "patch"},
 		},
 	}
-	for name, collection := range map[string]string{"tier2_contract": "tier2Contracts", "charge": "charges", "entry": "entries", "event": "events", "group": "groups", "lease": "leases",
+	for name, collection := range map[string]string{"charge": "charges", "entry": "entries", "event": "events", "group": "groups", "lease": "leases",
 		"message": "messages", "organisation": "organisations", "price_revision": "priceRevisions", "print_job": "printJobs", "schema": "schemas", "server": "servers", "service": "services", "subscription": "subscriptions", "topic": "topics", "view": "views"} {
 		rows = append(rows, Row{
 			Name: name, Collection: collection, Fields: "title:string! nanos:int32", Transitions: "draft→placed:run placed→void:void",

@@ -12,7 +12,7 @@ GOVULNCHECK := $(RUN) golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # Downloaded first, because not every proxy lists its versions.
 API_LINT    := go mod download github.com/googleapis/api-linter/v2@v2.3.1 && $(RUN) github.com/googleapis/api-linter/v2/cmd/api-linter@v2.3.1
 SQLC_FILES = sqlc.yaml $(wildcard options/*/sqlc.yaml)
-SQLC_OUT   = internal/store/internal/sqlcgen $(patsubst %/sqlc.yaml,%/internal/sqlcgen,$(wildcard options/*/sqlc.yaml))
+SQLC_OUT   = internal/pg/internal/sqlcgen internal/store/internal/sqlcgen $(patsubst %/sqlc.yaml,%/internal/sqlcgen,$(wildcard options/*/sqlc.yaml))
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 IMAGE   ?= server
@@ -58,7 +58,7 @@ generate-code: protos
 .PHONY: drift
 drift: ## Check that the generated files are what make generate makes.
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
-	tar -c $(SQLC_OUT) $(filter options/%,$(SQLC_FILES)) $(wildcard options/*/queries options/*/migrations) | tar -x -C "$$tmp" && \
+	tar -c $(SQLC_OUT) internal/pg/queries $(filter options/%,$(SQLC_FILES)) $(wildcard options/*/queries options/*/migrations) | tar -x -C "$$tmp" && \
 	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db $(wildcard kit third_party) "$$tmp" && \
 	$(MAKE) --silent -C "$$tmp" generate-code && \
 	{ stale=; for dir in api $(SQLC_OUT); do diff -r $$dir "$$tmp/$$dir" || stale=1; done; test -z "$$stale" || \

@@ -24,10 +24,10 @@ import (
 
 	"example.com/servicekit/migratelint"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var (
 	discard   = slog.New(slog.DiscardHandler)
@@ -54,7 +54,7 @@ func migrations(t testing.TB) (files []string) {
 // fresh makes a database without any schema and returns its URL.
 func fresh(t testing.TB) string {
 	t.Helper()
-	admin := open(t, storetest.Direct(t, storetest.URL(t)))
+	admin := open(t, pgtest.Direct(t, pgtest.URL(t)))
 	name := fmt.Sprintf("fresh_%d", databases.Add(1))
 	execute(t, admin, "CREATE DATABASE "+name)
 	t.Cleanup(func() {
@@ -181,7 +181,7 @@ func TestMigrateTwiceRunsOnce(t *testing.T) {
 	target := fresh(t)
 	want := len(migrations(t))
 	for _, want := range []int{want, 0, 0} {
-		if got, err := db.Migrate(t.Context(), target, discard, storetest.Options()...); got != want || err != nil {
+		if got, err := db.Migrate(t.Context(), target, discard, pgtest.Options()...); got != want || err != nil {
 			t.Errorf("Migrate() = %d, %v, want %d, nil", got, err, want)
 		}
 	}
@@ -224,7 +224,7 @@ func TestMigrateRunsWhatIsMissing(t *testing.T) {
 // after a roll-back the schema is newer than the build.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	migrated := func(t *testing.T) *pgxpool.Pool { return open(t, storetest.URL(t)) }
+	migrated := func(t *testing.T) *pgxpool.Pool { return open(t, pgtest.URL(t)) }
 	after := func(sql string) func(*testing.T) *pgxpool.Pool {
 		return func(t *testing.T) *pgxpool.Pool {
 			pool := migrated(t)
@@ -249,7 +249,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			if err := db.Check(t.Context(), storetest.Options(), test.pool(t)); (err != nil) != test.tooOld || err != nil && !strings.Contains(err.Error(), "server migrate") {
+			if err := db.Check(t.Context(), pgtest.Options(), test.pool(t)); (err != nil) != test.tooOld || err != nil && !strings.Contains(err.Error(), "server migrate") {
 				t.Errorf("Check() = %v, want that it is too old: %t", err, test.tooOld)
 			}
 		})
@@ -317,7 +317,7 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 			t.Fatalf("Down from version %d again = %v", version, err)
 		}
 	}
-	if got, err := db.Migrate(t.Context(), target, discard, storetest.Options()...); got != len(states)-1 || err != nil {
+	if got, err := db.Migrate(t.Context(), target, discard, pgtest.Options()...); got != len(states)-1 || err != nil {
 		t.Errorf("Migrate() after all went down = %d, %v, want %d, nil", got, err, len(states)-1)
 	}
 	checkState(len(states)-1, "all Downs and Migrate")
@@ -329,7 +329,7 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 // the names in it mean.
 func TestGrantsFitTheirSide(t *testing.T) {
 	t.Parallel()
-	rows, err := storetest.Pool(t, 1).Query(t.Context(), `
+	rows, err := pgtest.Pool(t, 1).Query(t.Context(), `
 		WITH grants AS (
 			SELECT c.oid, c.relname, n.nspname, coalesce(r.rolname, 'PUBLIC') AS role, a.privilege_type AS privilege
 			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee

@@ -44,7 +44,7 @@ lab-waits:
 
 .PHONY: test-pooler
 test-pooler: ## Run each statement once more, through PgBouncer in transaction mode.
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && go build -C lab -o "$$dir/pooler" ./pooler && export STORETEST_POOLER="$$dir/pooler" && \
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && go build -C lab -o "$$dir/pooler" ./pooler && export PGTEST_POOLER="$$dir/pooler" && \
 	go test -shuffle=on -skip '^TestWithoutDatabase$$' ./db ./internal/store ./internal/outbox ./cmd/server ./options/... && \
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./engine/db
 

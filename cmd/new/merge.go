@@ -233,7 +233,7 @@ var border = regexp.MustCompile(`(?m)^(<{7}|={7}|>{7})( .*)?\n`)
 
 var (
 	// made matches the paths of the files that make generate writes.
-	made = regexp.MustCompile(`^api/.*\.pb(\.gw)?\.go$|^api/openapi\.json$|^internal/store/internal/sqlcgen/|^deploy/names\.sh$|^deploy/observe/(monitoring/|dashboard\.json$)`)
+	made = regexp.MustCompile(`^api/.*\.pb(\.gw)?\.go$|^api/openapi\.json$|^internal/(pg|store)/internal/sqlcgen/|^deploy/names\.sh$|^deploy/observe/(monitoring/|dashboard\.json$)`)
 	// mark matches the first line of a generated file, and the go command that makes it.
 	mark = regexp.MustCompile(`(?m)^\W*Code generated (?:by (go (?:test|run) .*)[.;]|.*) DO NOT EDIT\.`)
 )

@@ -19,7 +19,7 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/localtopics"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // limits is an environment variable that makes this test binary run the program. Its value has
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		p.Main()
 	}
-	storetest.Main(m)
+	pgtest.Main(m)
 }
 
 const project = "test-project"
@@ -49,10 +49,10 @@ type stack struct {
 
 func newStack(t testing.TB) *stack {
 	t.Helper()
-	pool := storetest.Pool(t, 4)
+	pool := pgtest.Pool(t, 4)
 	target := pool.Config().ConnString()
 	broker, _ := localtopics.Start(t, project, localbroker.Resources{})
-	return &stack{url: target, migrateURL: storetest.Direct(t, target), pool: pool, pubsub: broker}
+	return &stack{url: target, migrateURL: pgtest.Direct(t, target), pool: pool, pubsub: broker}
 }
 
 func (s *stack) environ(extra ...string) []string {

@@ -154,7 +154,7 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 		for _, want := range []string{
 			call.method, transaction, transaction + " > outbox.publish",
 			transaction + " > outbox.publish > consumer.process",
-			transaction + " > outbox.publish > consumer.process > store.Project",
+			transaction + " > outbox.publish > consumer.process > pg.Project",
 		} {
 			if !slices.Contains(got, want) {
 				t.Errorf("trace %s has no %q, but\n\t%s", id, want, strings.Join(got, "\n\t"))

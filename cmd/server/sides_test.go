@@ -16,7 +16,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // nowhere is a database that cannot be reached.
@@ -46,9 +46,9 @@ func TestRolesOpenOnlyTheirDatabases(t *testing.T) {
 func TestSidesAreReadyByThemselves(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	catalog := storetest.URL(t)
+	catalog := pgtest.URL(t)
 	p := s.start(t, "READ_DATABASE_URL="+catalog)
-	cfg, err := pgx.ParseConfig(storetest.Direct(t, catalog))
+	cfg, err := pgx.ParseConfig(pgtest.Direct(t, catalog))
 	if err != nil {
 		t.Fatal(err)
 	}

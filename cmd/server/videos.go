@@ -18,28 +18,28 @@ import (
 // videos registers VideoService with the commands, CatalogService with the queries, and the
 // subscription that fills the catalog.
 func videos() app.Registration {
-	catalog := store.NewCatalog(nil) // shares the changes of this process; see Over
+	changes := store.NewChanges() // of this process
 	return app.Registration{
 		AggregateType: event.AggregateVideo,
 		Services: func(b app.Backend) ([]port.Service, error) {
 			// Waiting calls are at most half of all calls, and end in half of the drain timeout.
 			waits := server.CatalogConfig{MaxWaiting: b.Port.MaxCalls / 2, DrainWait: b.Port.DrainTimeout / 2}
-			reads := server.Catalog(waits, catalog.Over(b.Queries), catalog)
+			reads := server.Catalog(waits, changes.Catalog(b.Queries), changes)
 			return []port.Service{server.Videos(store.NewVideos(b.Commands, b.Wake)), reads}, nil
 		},
 		Subscriptions: []app.Subscription{{
 			ID: names.VideoTopic.Subscription("catalog"), Consumer: "catalog",
 			Handlers: func(b app.Backend) consumer.Handlers {
 				return consumer.Handlers{
-					event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Over(b.Queries).Project),
+					event.AggregateVideo: consumer.Handle(event.DecodeVideo, changes.Catalog(b.Queries).Project),
 				}
 			},
 			Maintain: func(queries *pgxpool.Pool, retention time.Duration) []app.Step {
-				return []app.Step{app.Prune(catalog.Over(queries).PruneTombstones).Step(server.TombstoneRetention(retention))}
+				return []app.Step{app.Prune(changes.Catalog(queries).PruneTombstones).Step(server.TombstoneRetention(retention))}
 			},
 		}},
-		Maintain: func(events *store.Outbox, retention time.Duration) []app.Step {
-			eraser := store.NewEraser(events)
+		Maintain: func(commands *pgxpool.Pool, retention time.Duration) []app.Step {
+			eraser := store.NewEraser(commands)
 			return []app.Step{
 				func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, app.PruneRows) },
 				app.Prune(eraser.PruneTombstones).Step(server.TombstoneRetention(retention)),

@@ -1,6 +1,6 @@
 -- +goose Up
 -- The outbox of the command side. Nothing outside the schema video_catalog refers to it. Each query on a queue has one index
--- to use: see UseOutboxSettings in db/queries/outbox.sql.
+-- to use: see UseOutboxSettings in internal/pg/queries/outbox.sql.
 CREATE SCHEMA video_catalog;
 
 -- Returns the smallest UUIDv7 of an instant. The bounds of the partitions are such values.

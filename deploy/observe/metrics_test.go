@@ -19,8 +19,8 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
 )
 
@@ -68,8 +68,8 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(err)
 	_, err = consumer.New(consumer.Config{}, consumer.Subscription{Source: consumer.PubSub(new(pubsub.Subscriber)), Consumer: "test"}, nil, nil, meter)
 	check(err)
-	check(store.NewOutbox(nil).Observe(meter))
-	check(store.NewInbox(nil).Observe(meter, nil))
+	check(pg.NewOutbox(nil).Observe(meter))
+	check(pg.NewInbox(nil).Observe(meter, nil))
 	tel.QueryTracer()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 	check(err)

@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // root is the directory of the module.
 const root = "../.."
@@ -170,7 +170,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 	if len(found) < 10 {
 		t.Fatalf("%d statements found, want at least 10: does the expression still fit?", len(found))
 	}
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 
 	"google.golang.org/grpc/grpclog"
 
-	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -120,7 +120,7 @@ func ExitCode(err error) int {
 		return ExitUsage
 	case ok && known.Kind == problem.NotFound:
 		return ExitNothing
-	case errors.Is(err, admin.ErrPartly):
+	case errors.Is(err, operate.ErrPartly):
 		return ExitPartly
 	case errors.Is(err, ErrDiffers):
 		return ExitDiffers

@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 )
 
 func migrate(ctx context.Context, s *Service, _ []string, stdout io.Writer) error {
@@ -31,7 +31,7 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 	if err := s.Open(ctx, true, false); err != nil {
 		return err
 	}
-	events := store.NewOutbox(s.Commands)
+	events := pg.NewOutbox(s.Commands)
 	publisher, err := s.newPublisher(ctx, events)
 	if err != nil {
 		return err
@@ -79,10 +79,10 @@ func operator(ctx context.Context, s *Service, args []string, stdout io.Writer) 
 		}
 		commandsErr, queriesErr := s.Open(ctx, true, false), s.Open(ctx, false, true)
 		if commandsErr == nil {
-			sides.Outbox = store.NewOutbox(s.Commands)
+			sides.Outbox = pg.NewOutbox(s.Commands)
 		}
 		if queriesErr == nil {
-			sides.Inbox = store.NewInbox(s.Queries)
+			sides.Inbox = pg.NewInbox(s.Queries)
 		}
 		return sides, errors.Join(commandsErr, queriesErr)
 	})

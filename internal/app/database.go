@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/port"
 )
 
 // side is one database of the service. Its pools connect when they are used, so that a side that
@@ -29,10 +29,10 @@ func (s *Service) Open(ctx context.Context, commands, queries bool) (err error) 
 	if s.pools == nil {
 		s.pools = make(map[string]*pgxpool.Pool)
 		s.closers = append(s.closers, func() { closeInTime(s.closePools) })
-		s.commands, err = s.openSide(ctx, server.SideCommands, s.cfg.DatabaseURL)
+		s.commands, err = s.openSide(ctx, port.SideCommands, s.cfg.DatabaseURL)
 		s.queries = s.commands
 		if err == nil && s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
-			s.queries, err = s.openSide(ctx, server.SideQueries, s.cfg.ReadDatabaseURL)
+			s.queries, err = s.openSide(ctx, port.SideQueries, s.cfg.ReadDatabaseURL)
 		}
 	}
 	if err == nil && commands {
@@ -74,11 +74,11 @@ func (s *Service) openSide(ctx context.Context, name, url string) (d side, err e
 func (s *Service) readiness() map[string]func(context.Context) error {
 	checks := make(map[string]func(context.Context) error)
 	if s.Commands != nil {
-		checks[server.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, s.Commands, true) }
+		checks[port.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, s.Commands, true) }
 	}
 	if s.Queries != nil {
 		writes := s.queries == s.commands || s.cfg.has(roleProjector) || s.cfg.hasPartRole()
-		checks[server.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, writes) }
+		checks[port.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, writes) }
 	}
 	return checks
 }

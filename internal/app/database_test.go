@@ -4,21 +4,21 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // A process does not start without the partitions of the outbox.
 func TestStartNeedsPartitions(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 1)
+	pool := pgtest.Pool(t, 1)
 	if _, err := pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval)
 		RETURNS void LANGUAGE sql AS $$ SELECT 1 / 0 $$`); err != nil {
 		t.Fatal(err)
 	}
-	if err := new(Service).maintainPartitions(t.Context(), store.NewOutbox(pool)); err == nil || !strings.Contains(err.Error(), "maintain outbox") {
+	if err := new(Service).maintainPartitions(t.Context(), pg.NewOutbox(pool)); err == nil || !strings.Contains(err.Error(), "maintain outbox") {
 		t.Errorf("maintainPartitions() = %v, want an error of the maintenance", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
@@ -44,7 +44,7 @@ func (p Prune) Step(olderThan time.Duration) Step {
 }
 
 // outboxSteps returns the maintenance of the command side.
-func (s *Service) outboxSteps(events *store.Outbox) []Step {
+func (s *Service) outboxSteps(events *pg.Outbox) []Step {
 	steps := []Step{
 		func(ctx context.Context) (more bool, err error) { return false, s.maintainPartitions(ctx, events) },
 		Prune(events.PruneRequests).Step(requestRetention),
@@ -52,7 +52,7 @@ func (s *Service) outboxSteps(events *store.Outbox) []Step {
 	}
 	for _, r := range s.Registered {
 		if r.Maintain != nil {
-			steps = append(steps, r.Maintain(events, s.Retention)...)
+			steps = append(steps, r.Maintain(s.commands.own, s.Retention)...)
 		}
 	}
 	return append(steps, s.steps...)
@@ -60,14 +60,14 @@ func (s *Service) outboxSteps(events *store.Outbox) []Step {
 
 // maintainPartitions creates and drops partitions of the outbox. It must succeed before the first
 // write, because the partition of today may be missing after a long stop.
-func (s *Service) maintainPartitions(ctx context.Context, events *store.Outbox) error {
+func (s *Service) maintainPartitions(ctx context.Context, events *pg.Outbox) error {
 	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
 	return events.Maintain(ctx, partitionsAhead, s.cfg.OutboxRetention)
 }
 
 // inboxSteps returns the maintenance of the query side.
-func (s *Service) inboxSteps(inbox *store.Inbox) []Step {
+func (s *Service) inboxSteps(inbox *pg.Inbox) []Step {
 	steps := []Step{
 		func(ctx context.Context) (more bool, err error) {
 			n, err := inbox.PruneQuarantine(ctx, s.Retention, pruneQuarantineRows)

@@ -17,9 +17,9 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"golang.org/x/sync/errgroup"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/telemetry"
 )
 
@@ -145,7 +145,7 @@ func (s *Service) Replayed() []Subscription {
 }
 
 // Replay applies a message of the quarantine, as the process that received it would have.
-func (s *Service) Replay(ctx context.Context, m admin.Quarantined) error {
+func (s *Service) Replay(ctx context.Context, m pg.Quarantined) error {
 	for _, subscribed := range s.Replayed() {
 		if subscribed.Consumer == m.Consumer {
 			return subscribed.Handlers(s.Backend()).Replay(ctx, m.Consumer, m.Attributes, m.Payload)

@@ -12,8 +12,8 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/reconnect"
-	"example.com/videocatalog/internal/store"
 )
 
 // PubSub returns the client of Pub/Sub, or of the emulator in PUBSUB_EMULATOR_HOST. All parts of
@@ -49,7 +49,7 @@ func (s *Service) PubSub(ctx context.Context) (*pubsub.Client, error) {
 // newPublisher makes a publisher for the topics that this service owns. When all its passes are
 // settled, the process waits for the last responses of the broker, at most closeTimeout. An event
 // without a response is still pending and is published again.
-func (s *Service) newPublisher(ctx context.Context, events *store.Outbox) (*outbox.Publisher, error) {
+func (s *Service) newPublisher(ctx context.Context, events *pg.Outbox) (*outbox.Publisher, error) {
 	client, err := s.PubSub(ctx)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (s *Service) consume(ctx context.Context, limits consumer.Config, subscribe
 	limits.Tracing, limits.Workers = s.tel.Tracing, max(1, limits.Workers/len(subscribed))
 	for _, of := range subscribed {
 		from := consumer.Subscription{Source: consumer.PubSub(client.Subscriber(of.ID)), Consumer: of.Consumer, Handlers: of.Handlers(s.Backend())}
-		c, err := consumer.New(limits, from, store.NewInbox(s.queries.own), s.Log, s.Meter)
+		c, err := consumer.New(limits, from, pg.NewInbox(s.queries.own), s.Log, s.Meter)
 		if err != nil {
 			return err
 		}

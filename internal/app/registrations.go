@@ -10,10 +10,9 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/store"
 )
 
-// Registration is what one aggregate type adds to a service: see cmd/server/videos.go. It is
+// Registration is what one aggregate type adds to a service: cmd/server has a file for each. It is
 // data. Its functions are called in processes that need their result.
 type Registration struct {
 	// AggregateType is its name in events.
@@ -24,7 +23,7 @@ type Registration struct {
 	Subscriptions []Subscription
 	// Maintain returns the steps that the maintenance of the command side runs for it. retention is
 	// how long inboxes remember events. Nil: there are none.
-	Maintain func(events *store.Outbox, retention time.Duration) []Step
+	Maintain func(commands *pgxpool.Pool, retention time.Duration) []Step
 	// Parts has a value for an option, by the name of the part. The option defines the type of the
 	// value. A part that the service does not have is an error.
 	Parts map[string]any

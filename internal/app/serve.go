@@ -13,8 +13,8 @@ import (
 	"example.com/videocatalog/api"
 	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
 )
 
@@ -44,7 +44,7 @@ func serve(ctx context.Context, s *Service, _ []string, _ io.Writer) (err error)
 	if err != nil {
 		return err
 	}
-	events, inbox := store.NewOutbox(s.commands.own), store.NewInbox(s.queries.own)
+	events, inbox := pg.NewOutbox(s.commands.own), pg.NewInbox(s.queries.own)
 	if err := s.observeStores(events, inbox); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func serve(ctx context.Context, s *Service, _ []string, _ io.Writer) (err error)
 }
 
 // observeStores makes metrics of the pools and of the stores that this process's roles use.
-func (s *Service) observeStores(events *store.Outbox, inbox *store.Inbox) error {
+func (s *Service) observeStores(events *pg.Outbox, inbox *pg.Inbox) error {
 	if s.tel.Metrics == nil {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -31,33 +32,33 @@ const root = "../.."
 // imports lists, for each of our packages, the paths at or below which it may import
 // packages of ours. A package that is not in the list may import none of ours.
 var imports = map[string][]string{
-	"api":                      {"api"},
-	"internal/problem":         {},
-	"internal/domain":          {"internal/problem"},
-	"internal/names":           {},
-	"internal/auth":            {},
-	"internal/envelope":        {},
-	"internal/event":           {"internal/domain", "internal/envelope", "internal/problem", "api"},
-	"internal/admin":           {"internal/envelope", "internal/problem"},
-	"internal/store":           {"internal/admin", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/search", "internal/store/internal/sqlcgen"},
-	"internal/search":          {},
-	"internal/aip":             {"internal/problem"},
-	"internal/port":            {"internal/aip", "internal/auth", "internal/names", "internal/problem"},
-	"internal/server":          {"internal/aip", "internal/auth", "internal/domain", "internal/port", "internal/problem", "api"},
-	"internal/outbox":          {"internal/envelope", "internal/telemetry/heartbeat"},
-	"internal/consumer":        {"internal/envelope", "internal/telemetry/heartbeat"},
-	"internal/telemetry":       {"internal/reconnect"},
-	"internal/reconnect":       {},
-	"internal/operate":         {"internal/admin", "internal/envelope", "internal/problem", "internal/store"},
-	"internal/app":             {"."},
-	"cmd/server":               {"."}, // and the options, see TestOptionsStandAlone
-	"cmd/dev":                  {"internal/localtopics", "internal/names"},
-	"cmd/entity":               {},
-	"cmd/new":                  {},
-	"cmd/upgrade":              {},
-	"deploy":                   {"api", "deploy", "internal/names"},
-	"internal/store/storetest": {"db", "internal/envelope", "internal/outbox", "internal/store/internal/sqlcgen"},
-	"internal/localtopics":     {"api", "internal/names"},
+	"api":                  {"api"},
+	"internal/problem":     {},
+	"internal/domain":      {"internal/problem"},
+	"internal/names":       {},
+	"internal/auth":        {},
+	"internal/envelope":    {},
+	"internal/event":       {"internal/domain", "internal/envelope", "internal/problem", "api"},
+	"internal/pg":          {"internal/consumer", "internal/envelope", "internal/outbox", "internal/problem", "internal/pg/internal/sqlcgen"},
+	"internal/store":       {"internal/consumer", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/pg", "internal/problem", "internal/search", "internal/store/internal/sqlcgen"},
+	"internal/search":      {},
+	"internal/aip":         {"internal/problem"},
+	"internal/port":        {"internal/aip", "internal/auth", "internal/names", "internal/problem"},
+	"internal/server":      {"internal/aip", "internal/auth", "internal/domain", "internal/port", "internal/problem", "api"},
+	"internal/outbox":      {"internal/envelope", "internal/telemetry/heartbeat"},
+	"internal/consumer":    {"internal/envelope", "internal/telemetry/heartbeat"},
+	"internal/telemetry":   {"internal/reconnect"},
+	"internal/reconnect":   {},
+	"internal/operate":     {"internal/envelope", "internal/pg", "internal/problem"},
+	"internal/app":         {"."},
+	"cmd/server":           {"."}, // and the options, see TestOptionsStandAlone
+	"cmd/dev":              {"internal/localtopics", "internal/names"},
+	"cmd/entity":           {},
+	"cmd/new":              {},
+	"cmd/upgrade":          {},
+	"deploy":               {"api", "deploy", "internal/names"},
+	"internal/pg/pgtest":   {"db", "internal/envelope", "internal/outbox", "internal/pg/internal/sqlcgen"},
+	"internal/localtopics": {"api", "internal/names"},
 }
 
 // The paths of this module, and of the kit's module of tools.
@@ -76,6 +77,32 @@ func TestImportsFollowTheTable(t *testing.T) {
 		for _, used := range f.ours {
 			if optionOf(used) == "" && !slices.ContainsFunc(imports[user], func(allowed string) bool { return within(used, allowed) }) {
 				t.Errorf("%s imports %s, which %s may not: see the table imports", f.path, used, f.dir)
+			}
+		}
+	}
+}
+
+// machinery are the folders of the machinery.
+var machinery = []string{
+	"cmd/new",
+	"cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/app", "internal/consumer", "internal/envelope", "internal/localtopics",
+	"internal/aip", "internal/names", "internal/operate", "internal/outbox", "internal/pg", "internal/port", "internal/problem", "internal/reconnect", "internal/telemetry",
+	"internal/auth", // last: the scan for secrets takes the text after it for a key
+}
+
+// owned are the packages of the owner that the machinery could be tempted to import. Their code is about
+// the entities of one service.
+var owned = []string{"internal/domain", "internal/event", "internal/search", "internal/server", "internal/store"}
+
+// The machinery is the same in every service: it imports no package of the owner.
+func TestMachineryImportsNothingOfTheOwner(t *testing.T) {
+	for _, f := range source(t) {
+		if f.test || !slices.ContainsFunc(machinery, func(dir string) bool { return within(f.dir, dir) }) {
+			continue
+		}
+		for _, used := range f.ours {
+			if slices.ContainsFunc(owned, func(dir string) bool { return within(used, dir) }) {
+				t.Errorf("%s imports %s, which belongs to the owner of a service", f.path, used)
 			}
 		}
 	}
@@ -143,7 +170,7 @@ func TestServerLinksNothingForTests(t *testing.T) {
 	if main := module + "/cmd/server"; !slices.Contains(deps, main) {
 		t.Fatalf("%s is not among its own %d dependencies", main, len(deps))
 	}
-	unwanted := []string{"testing", "net/http/httptest", "cloud.google.com/go/pubsub/v2/pstest", module + "/internal/store/storetest", module + "/internal/localtopics"}
+	unwanted := []string{"testing", "net/http/httptest", "cloud.google.com/go/pubsub/v2/pstest", module + "/internal/pg/pgtest", module + "/internal/localtopics"}
 	for _, dep := range deps {
 		if slices.Contains(unwanted, dep) || within(dep, kit) {
 			t.Errorf("cmd/server links %s: find the way with go mod why, or go list -deps -json ./cmd/server", dep)
@@ -237,13 +264,13 @@ func TestAggregatesAreWrittenInOnePlace(t *testing.T) {
 					t.Errorf("%s writes %s: SQL belongs in db/queries", f.position(text), table)
 				}
 			}
-			if f.dir != "internal/store" {
+			if f.dir != "internal/store" && f.dir != "internal/pg" {
 				continue
 			}
 			for _, decl := range f.tree.Decls {
 				calls := callsOf(decl)
 				if slices.ContainsFunc(writers, func(w string) bool { return calls[w] }) {
-					called[funcName(decl)] = calls["appendEvent"]
+					called[funcName(decl)] = calls["pg.AppendEvent"]
 				}
 			}
 		}
@@ -252,19 +279,20 @@ func TestAggregatesAreWrittenInOnePlace(t *testing.T) {
 		}
 		for name, appends := range called {
 			if !appends {
-				t.Errorf("%s writes %s and does not call appendEvent", name, table)
+				t.Errorf("%s writes %s and does not call pg.AppendEvent", name, table)
 			}
 		}
 	}
 }
 
-// callsOf returns the names of the functions and methods that a declaration uses.
+// callsOf returns the names of the functions and methods that a declaration uses, also with the name
+// before them, such as pg.AppendEvent.
 func callsOf(decl ast.Decl) map[string]bool {
 	calls := make(map[string]bool)
 	ast.Inspect(decl, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.SelectorExpr:
-			calls[n.Sel.Name] = true
+			calls[n.Sel.Name], calls[qualified(n)] = true, true
 		case *ast.Ident:
 			calls[n.Name] = true
 		}
@@ -357,11 +385,13 @@ func skipFolder(name, base string) error {
 	return nil
 }
 
-// queries is the text of every query, by its name.
+// queries is the text of every query of the service and of its machinery, by its name.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
-	for name, sql := range readSQL(t, "db/queries") {
+	all := readSQL(t, "db/queries")
+	maps.Copy(all, readSQL(t, "internal/pg/queries"))
+	for name, sql := range all {
 		for i, query := range strings.Split("\n"+sql, "\n-- name: ") {
 			if i == 0 {
 				continue // what is above the first query

@@ -15,22 +15,9 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// machinery are the folders of the machinery.
-var machinery = []string{
-	"cmd/new",
-	"cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/consumer", "internal/envelope", "internal/localtopics",
-	"internal/admin", "internal/aip", "internal/names", "internal/outbox", "internal/port", "internal/problem", "internal/reconnect", "internal/store/storetest", "internal/telemetry",
-	"internal/auth", // last: the scan for secrets takes the text after it for a key
-}
-
-// machineryFiles are the files of the machinery in folders that are yours: what the
-// outbox and the inbox need of the database.
-var machineryFiles = []string{
-	"db/migrations/00*_roles.sql", "db/migrations/00*_outbox.sql", "db/migrations/00*_inbox.sql", "db/migrations/00*_requests.sql", "db/migrations/00*_audit.sql",
-	"db/queries/blocked.sql", "db/queries/inbox.sql", "db/queries/outbox*.sql", "db/queries/quarantine.sql", "db/queries/requests.sql",
-	"internal/store/aggregates.go", "internal/store/inbox*.go", "internal/store/metrics.go", "internal/store/outbox*.go", "internal/store/quarantine*.go",
-	"internal/store/tx.go", "internal/store/values.go",
-}
+// machineryMigrations matches the migrations of the machinery. The numbers 4, 5 and 9 are the example's, and
+// 1000 and above the owner's.
+const machineryMigrations = "db/migrations/0000[^459]_*.sql"
 
 // example matches the words of the example, which an owner replaces.
 var example = regexp.MustCompile(`(?i)video|(^|[^_])catalog|film`) // pg_catalog is a word of PostgreSQL
@@ -48,15 +35,11 @@ func TestMachineryIsEntityBlind(t *testing.T) {
 			listed[name] = false
 		}
 	}
-	paths := slices.Clone(machinery)
-	for _, pattern := range machineryFiles {
-		files, err := fs.Glob(os.DirFS(root), pattern)
-		if err != nil || len(files) == 0 {
-			t.Errorf("no file is like %s: %v", pattern, err)
-		}
-		paths = append(paths, files...)
+	migrations, err := fs.Glob(os.DirFS(root), machineryMigrations)
+	if err != nil || len(migrations) == 0 {
+		t.Errorf("no file is like %s: %v", machineryMigrations, err)
 	}
-	for _, dir := range paths {
+	for _, dir := range append(slices.Clone(machinery), migrations...) {
 		for _, name := range filesWithWords(t, dir) {
 			if _, ok := listed[name]; !ok {
 				t.Errorf("%s has a word of the example: the machinery is the same for every entity", name)

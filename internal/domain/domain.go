@@ -44,12 +44,6 @@ const AnyVersion int64 = 0
 // recorded in the outbox. A consumer that has applied its version ignores it.
 const Snapshot EventType = "Snapshot"
 
-// IsSnapshot reports whether an event is a snapshot, by its id: a UUIDv8 that begins with 48 zero bits, where
-// the UUIDv7 of another event has its time. So of two events with one version a snapshot has the lower id.
-func IsSnapshot(eventID uuid.UUID) bool {
-	return eventID.Version() == 8 && [6]byte(eventID[:6]) == [6]byte{}
-}
-
 // IDText returns a UUID as text, and uuid.Nil as an empty one.
 func IDText(id uuid.UUID) string {
 	if id == uuid.Nil {

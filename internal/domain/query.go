@@ -75,34 +75,3 @@ type Match struct {
 	Entry
 	Rank float32
 }
-
-// Position is a position in the sequence of catalog changes. The zero Position
-// is before all changes. A Position is valid only in its Database, which
-// identifies a database and its history (options/repair/failover.md).
-type Position struct {
-	Database    string
-	Transaction uint64
-	VideoID     uuid.UUID
-}
-
-// Change is an entry after a change, with the position of that change.
-type Change struct {
-	Entry
-	Position Position
-	// Rebuilt reports whether a repair wrote the entry. A repair may lower its
-	// version.
-	Rebuilt bool
-}
-
-// ChangePage is a page of the sequence of changes.
-type ChangePage struct {
-	Changes []Change
-	// Next is the position to continue after: the last change, or, without one,
-	// the start of the page.
-	Next Position
-	// More reports whether more changes may be available already.
-	More bool
-	// Restarted reports that the requested position is not valid in this
-	// database, so this is the first page.
-	Restarted bool
-}

@@ -66,6 +66,12 @@ const (
 // payload says nothing about what happened.
 const RepeatSnapshot = "snapshot"
 
+// IsSnapshot reports whether an event is a snapshot, by its id: a UUIDv8 that begins with 48 zero bits, where
+// the UUIDv7 of another event has its time. So of two events with one version a snapshot has the lower id.
+func IsSnapshot(eventID uuid.UUID) bool {
+	return eventID.Version() == 8 && [6]byte(eventID[:6]) == [6]byte{}
+}
+
 // Attributes returns the attributes of the Pub/Sub message.
 func (m Message) Attributes() map[string]string {
 	attributes := map[string]string{

@@ -1,175 +1,118 @@
 package operate
 
 import (
-	"context"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"strconv"
-	"time"
+	"os"
+	"os/user"
+	"strings"
+	"text/tabwriter"
+	"unicode"
 
-	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/pg"
 )
 
-// job is a command that runs.
-type job struct {
-	admin.Operation
-	Sides
+// ErrPartly means that an action could not change some items.
+var ErrPartly = errors.New("some items are unchanged")
 
-	filter admin.Filter
-	all    bool
-	limit  uint
-	out    *admin.Printer
+// Operation has the flags and arguments of an operator's command.
+type Operation struct {
+	Args   []string // without the flags
+	Reason string   // of the action, for the audit
+	DryRun bool     // change nothing, and count what matches
+	JSON   bool
+	Actor  pg.Actor
 }
 
-// Run runs the command status, stuck, retry or skip. open connects to both sides, and returns an
-// error together with the side that it could reach. A mistake in the arguments is
-// problem.Invalid, and a named item that is not stuck is problem.NotFound.
-func Run(ctx context.Context, command string, args []string, stdout io.Writer, open func(context.Context) (Sides, error)) error {
-	j := new(job)
-	entry, err := j.parse(command, args)
+// ParseOperation reads flags and arguments, in any order. more adds flags of the command; it may
+// be nil.
+func ParseOperation(args []string, more func(*flag.FlagSet)) (o Operation, err error) {
+	o.Actor.Via = "command"
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says enough
+	flags.BoolVar(&o.DryRun, "dry-run", false, "")
+	flags.StringVar(&o.Reason, "why", "", "")
+	flags.StringVar(&o.Actor.Name, "by", OperatorName(), "")
+	flags.BoolVar(&o.JSON, "json", false, "")
+	if more != nil {
+		more(flags)
+	}
+	for rest := args; ; rest = rest[1:] {
+		if err := flags.Parse(rest); err != nil {
+			return o, err
+		}
+		if rest = flags.Args(); len(rest) == 0 {
+			return o, nil
+		}
+		o.Args = append(o.Args, rest[0])
+	}
+}
+
+// Entry returns what the audit has of an action: see [pg.NewEntry]. A dry run has no entry, and needs
+// no reason.
+func (o Operation) Entry(action string, selected any) (pg.Entry, error) {
+	if o.DryRun {
+		return pg.Entry{}, nil
+	}
+	return pg.NewEntry(action, selected, o.Actor, o.Reason)
+}
+
+var currentUser = user.Current // replaced by a test
+
+// OperatorName returns the user of the operating system and the host. It is empty without a user, as
+// on Cloud Run: the image has no user database. Then only --by says who acts.
+func OperatorName() string {
+	u, err := currentUser()
 	if err != nil {
-		return problem.Errorf(problem.Invalid, "%s: %v: try `server %[1]s --help`", command, err)
+		return ""
 	}
-	j.out = admin.NewPrinter(stdout, j.JSON)
-	var missing error
-	j.Sides, missing = open(ctx)
-	var found int64
-	switch command {
-	case "status":
-		err = j.status(ctx)
-	case "stuck":
-		found, err = j.stuck(ctx)
-	default:
-		found, err = j.act(ctx, command, entry)
-	}
-	if name := j.filter.ID + j.filter.Aggregate; name != "" && found == 0 && errors.Join(err, missing) == nil {
-		return problem.Errorf(problem.NotFound, "%s is not stuck", name)
-	}
-	return errors.Join(err, j.out.End(), missing)
+	host, _ := os.Hostname()
+	return u.Username + "@" + cmp.Or(host, "unknown")
 }
 
-// parse reads flags. It returns the entry of an action that is no dry run.
-func (j *job) parse(command string, args []string) (entry admin.Entry, err error) {
-	j.Operation, err = admin.ParseOperation(args, func(flags *flag.FlagSet) {
-		if command != "status" {
-			flags.StringVar(&j.filter.ID, "id", "", "")
-			flags.StringVar(&j.filter.Type, "type", "", "")
-			flags.StringVar(&j.filter.Aggregate, "aggregate", "", "")
-			flags.StringVar(&j.filter.Cause, "cause", "", "")
-			flags.BoolVar(&j.all, "all", false, "")
-			flags.UintVar(&j.limit, "limit", MostItems, "")
-		}
-	})
-	changes := command == Retry || command == Skip
-	switch {
-	case err != nil:
-	case len(j.Args) > 0:
-		err = fmt.Errorf("unknown argument %q", j.Args[0])
-	case command != "status" && j.limit == 0:
-		err = errors.New("--limit must be at least 1")
-	case changes && j.all != (j.filter == admin.Filter{}):
-		err = errors.New("--id, --type, --aggregate or --cause is required, or --all without them")
-	case changes:
-		entry, err = j.Entry(command, j.filter)
-	}
-	return entry, err
+// Printer prints rows as a table, or as JSON, one object per line.
+type Printer struct {
+	table *tabwriter.Writer
+	json  bool
+	err   error // the first one
 }
 
-func (j *job) act(ctx context.Context, action string, e admin.Entry) (matched int64, err error) {
-	r, err := j.Act(ctx, action, j.filter, int(j.limit), e)
-	switch {
-	case err != nil && r.Done == 0:
-		return r.Matched, err
-	case r.Done == 0:
-		j.out.Line("%d match; nothing was changed", r.Matched)
-	default:
-		j.out.Line("%s: %d of %d; action %s; `server stuck` has what fails again", action, r.Done, r.Matched, r.ActionID)
-	}
-	for _, text := range r.Failed {
-		j.out.Line("unchanged: %q", text)
-	}
-	j.out.Row(r)
-	if len(r.Failed) > 0 {
-		err = errors.Join(err, admin.ErrPartly)
-	}
-	return r.Matched, err
+// NewPrinter returns a printer of a table, or of JSON.
+func NewPrinter(w io.Writer, asJSON bool) *Printer {
+	return &Printer{table: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0), json: asJSON}
 }
 
-// stuck lists what is stuck.
-func (j *job) stuck(ctx context.Context) (total int64, err error) {
-	found, err := j.Find(ctx, j.filter, int(j.limit))
-	if err != nil {
-		return 0, err
+// Row prints a value as JSON, or its cells as a row of the table, if it has any. Control characters
+// become spaces: a text from elsewhere could command the terminal.
+func (p *Printer) Row(value any, cells ...string) {
+	if p.json {
+		p.err = cmp.Or(p.err, json.NewEncoder(p.table).Encode(value))
+		return
 	}
-	j.out.Line("CAUSE\tID\tTYPE\tAGGREGATE\tSINCE\tSTATE\tATTEMPTS\tERROR")
-	for _, b := range found.Blocked {
-		state := "parked"
-		if b.ParkedAt.IsZero() {
-			state = "blocked until " + timeText(b.NextRetry)
-		}
-		j.out.Row(b, b.Cause, b.EventID.String(), b.Type, b.ID, timeText(b.EventTime), state, strconv.Itoa(b.Attempts), fmt.Sprintf("%.200s", b.LastError))
-	}
-	for _, m := range found.Messages {
-		state := "quarantined by " + m.Consumer
-		if m.PayloadSHA256 != "" {
-			state += ", payload not kept"
-		}
-		of := m.Aggregate()
-		j.out.Row(m, m.Cause, strconv.FormatInt(m.ID, 10), of.Type, of.ID, timeText(m.ReceivedAt), state, "-", fmt.Sprintf("%.200s", m.Reason))
-	}
-	j.out.Line("%d of %d", len(found.Blocked)+len(found.Messages), found.Total)
-	return found.Total, nil
-}
-
-// status shows what waits, and why.
-func (j *job) status(ctx context.Context) error {
-	show := func(value any, name, format string, args ...any) {
-		j.out.Row(value, name, fmt.Sprintf(format, args...))
-	}
-	if j.Outbox != nil {
-		b, err := j.Outbox.Measure(ctx, 100_000)
-		if err != nil {
-			return err
-		}
-		show(b, "pending events", "%d; the oldest that is not blocked: %s", b.Pending, ago(b.Oldest))
-		j.out.Line("blocked aggregates\t%d, of them parked %d", b.Blocked, b.Parked)
-	}
-	if j.Inbox != nil {
-		_, messages, err := j.Inbox.ListQuarantine(ctx, admin.Filter{}, 1)
-		if err != nil {
-			return err
-		}
-		show(map[string]int64{"quarantined": messages}, "messages in quarantine", "%d", messages)
-		for _, consumer := range j.Consumers {
-			at, err := j.Inbox.LastApplied(ctx, consumer)
-			if err != nil {
-				return err
+	for i := range cells {
+		cells[i] = strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return ' '
 			}
-			show(map[string]string{"consumer": consumer, "newest_apply_time": timeText(at)}, "consumer "+consumer, "its newest event was applied at %s", ago(at))
-		}
+			return r
+		}, cells[i])
 	}
-	groups, err := j.Causes(ctx, 10)
-	for _, g := range groups {
-		show(g, "cause "+g.Cause, "%d: %.200s", g.Items, g.Sample)
+	if len(cells) > 0 {
+		p.Line("%s", strings.Join(cells, "\t"))
 	}
-	return err
 }
 
-// ago is timeText with the time since then.
-func ago(t time.Time) string {
-	if t.IsZero() {
-		return "-"
+// Line prints a line of text, unless the output is JSON.
+func (p *Printer) Line(format string, args ...any) {
+	if !p.json {
+		_, err := fmt.Fprintf(p.table, format+"\n", args...)
+		p.err = cmp.Or(p.err, err)
 	}
-	return fmt.Sprintf("%s, %s ago", timeText(t), time.Since(t).Round(time.Second))
 }
 
-// timeText writes a time in UTC, or a dash for none.
-func timeText(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
-}
+// End prints the rest of the table. It returns the first error of the output.
+func (p *Printer) End() error { return cmp.Or(p.err, p.table.Flush()) }

@@ -3,6 +3,8 @@
 // have the same filter and actions, and on each an action and its entry in the table audit are one
 // transaction. A retry never changes the order of events: it makes an aggregate due, or applies a
 // message whose version decides. A skip of an event is noted in a row.
+//
+// It also has the flags and the output of an operator's command, which the commands of options share.
 package operate
 
 import (
@@ -15,19 +17,18 @@ import (
 
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/store"
 )
 
 // Sides are the two sides of a service. Outbox or Inbox is nil while its database is unavailable:
 // then all is done on the other side.
 type Sides struct {
-	Outbox    *store.Outbox
-	Inbox     *store.Inbox
+	Outbox    *pg.Outbox
+	Inbox     *pg.Inbox
 	Consumers []string // of the query side
 	// Replay applies a message that was in quarantine, as the process that received it would have.
-	Replay func(context.Context, admin.Quarantined) error
+	Replay func(context.Context, pg.Quarantined) error
 }
 
 // The actions, as the table audit names them.
@@ -41,13 +42,13 @@ const MostItems = 10_000
 
 // Found has the blocked aggregates and the quarantined messages that match a filter.
 type Found struct {
-	Blocked  []admin.Blocked
-	Messages []admin.Quarantined
+	Blocked  []pg.Blocked
+	Messages []pg.Quarantined
 	Total    int64 // with the items that are left out
 }
 
 // Find returns at most mostOfSide items of each side that match.
-func (s Sides) Find(ctx context.Context, f admin.Filter, mostOfSide int) (found Found, err error) {
+func (s Sides) Find(ctx context.Context, f pg.Filter, mostOfSide int) (found Found, err error) {
 	var messages int64
 	if s.Outbox != nil {
 		found.Blocked, found.Total, err = s.Outbox.ListBlocked(ctx, f, mostOfSide)
@@ -60,8 +61,8 @@ func (s Sides) Find(ctx context.Context, f admin.Filter, mostOfSide int) (found 
 }
 
 // Causes returns the causes of both sides, at most mostOfSide of each, the most frequent first.
-func (s Sides) Causes(ctx context.Context, mostOfSide int) (all []admin.Group, err error) {
-	var messages []admin.Group
+func (s Sides) Causes(ctx context.Context, mostOfSide int) (all []pg.Group, err error) {
+	var messages []pg.Group
 	if s.Outbox != nil {
 		all, err = s.Outbox.GroupBlocked(ctx, mostOfSide)
 	}
@@ -69,7 +70,7 @@ func (s Sides) Causes(ctx context.Context, mostOfSide int) (all []admin.Group, e
 		messages, err = s.Inbox.GroupQuarantine(ctx, mostOfSide)
 	}
 	all = append(all, messages...)
-	slices.SortStableFunc(all, func(a, b admin.Group) int { return cmp.Compare(b.Items, a.Items) })
+	slices.SortStableFunc(all, func(a, b pg.Group) int { return cmp.Compare(b.Items, a.Items) })
 	return all, err
 }
 
@@ -90,7 +91,7 @@ type Result struct {
 // named aggregate needs the id of the event, so that a repeated skip does not give up the next one.
 // If the process dies in the middle of a retry, messages that it has applied stay. Another retry
 // applies them again, which the inbox and the version make harmless.
-func (s Sides) Act(ctx context.Context, action string, f admin.Filter, mostOfSide int, e admin.Entry) (r Result, err error) {
+func (s Sides) Act(ctx context.Context, action string, f pg.Filter, mostOfSide int, e pg.Entry) (r Result, err error) {
 	if action == Skip && f.Aggregate != "" && f.ID == "" {
 		return r, problem.InvalidField("id", "must name what to skip")
 	}
@@ -113,7 +114,7 @@ func (s Sides) Act(ctx context.Context, action string, f admin.Filter, mostOfSid
 
 // actOnMessages deletes messages. A retry applies them first, in the order in which they were
 // quarantined, and deletes those that are applied, also after an interrupt.
-func (s Sides) actOnMessages(ctx context.Context, messages []admin.Quarantined, e admin.Entry, r *Result) error {
+func (s Sides) actOnMessages(ctx context.Context, messages []pg.Quarantined, e pg.Entry, r *Result) error {
 	var ids []int64
 	for _, m := range messages {
 		err := ctx.Err()
@@ -136,7 +137,7 @@ func (s Sides) actOnMessages(ctx context.Context, messages []admin.Quarantined, 
 	return errors.Join(err, ctx.Err())
 }
 
-func (s Sides) apply(ctx context.Context, m admin.Quarantined) (err error) {
+func (s Sides) apply(ctx context.Context, m pg.Quarantined) (err error) {
 	if m.PayloadSHA256 != "" {
 		return errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/operations.md#a-message-was-quarantined")
 	}

@@ -13,11 +13,10 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 )
 
 // quick are the settings of a publisher that tries again at once.
@@ -31,7 +30,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 	s, id := newStorm(t), uuid.Must(uuid.NewV7())
 	s.change(id)
 	start := time.Now()
-	if claim, err := store.NewOutbox(s.pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, lease); len(claim.Events) != 1 || err != nil {
+	if claim, err := pg.NewOutbox(s.pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, lease); len(claim.Events) != 1 || err != nil {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
 	defer s.publish(quick, nil, broker(s.take))()
@@ -63,11 +62,11 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		s.change(poisoned)
 		s.change(healthy)
 	}
-	events := store.NewOutbox(s.pool)
-	var blocked []admin.Blocked
+	events := pg.NewOutbox(s.pool)
+	var blocked []pg.Blocked
 	eventually(t, "the event is parked", func() bool {
 		var err error
-		blocked, _, err = events.ListBlocked(t.Context(), admin.Filter{}, 10)
+		blocked, _, err = events.ListBlocked(t.Context(), pg.Filter{}, 10)
 		return err == nil && len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
 	})
 	if got := blocked[0]; got.ID != poisoned.String() || got.Version != 2 || got.Attempts != quick.MaxAttempts || got.LastError != "not a letter" {
@@ -80,7 +79,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		t.Errorf("version 2 was tried %d times, want %d", got, quick.MaxAttempts)
 	}
 	skipped.Store(true)
-	if _, err := events.SkipBlocked(t.Context(), blocked, admin.Entry{Filter: []byte("{}"), Reason: "test"}); err != nil {
+	if _, err := events.SkipBlocked(t.Context(), blocked, pg.Entry{Filter: []byte("{}"), Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()

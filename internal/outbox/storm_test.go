@@ -16,11 +16,11 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // storm is a database with writers of letters, publishers, and a broker that keeps the events
 // sent to it.
@@ -38,7 +38,7 @@ type storm struct {
 // after it drew its place in the outbox.
 func newStorm(t testing.TB) *storm {
 	t.Helper()
-	s := &storm{t: t, url: storetest.URL(t)}
+	s := &storm{t: t, url: pgtest.URL(t)}
 	s.pool = s.connect(12)
 	if _, err := s.pool.Exec(t.Context(), `
 		CREATE TABLE letters (id uuid PRIMARY KEY, version bigint NOT NULL);
@@ -69,7 +69,7 @@ func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Store, to outbox.Broker) (stop func()) {
 	s.t.Helper()
 	cfg.Workers = 2
-	var events outbox.Store = store.NewOutbox(s.connect(2))
+	var events outbox.Store = pg.NewOutbox(s.connect(2))
 	if around != nil {
 		events = around(events)
 	}
@@ -145,7 +145,7 @@ func (s *storm) change(id uuid.UUID) {
 			ON CONFLICT (id) DO UPDATE SET version = l.version + 1 RETURNING version`, id).Scan(&e.Version); err != nil {
 			return err
 		}
-		return storetest.TryAppend(s.t.Context(), tx, e)
+		return pgtest.TryAppend(s.t.Context(), tx, e)
 	})
 	if err != nil {
 		s.t.Errorf("write a letter: %v", err)

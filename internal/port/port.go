@@ -40,6 +40,12 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
+// The sides of the process that services need.
+const (
+	SideCommands = "commands"
+	SideQueries  = "queries"
+)
+
 // Service is a gRPC service, and how REST requests reach it.
 type Service struct {
 	Desc    *grpc.ServiceDesc

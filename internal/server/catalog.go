@@ -78,7 +78,7 @@ func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes) port.Servic
 
 func catalogOf(handler *catalogService) port.Service {
 	return port.Service{
-		Desc: &catalogv1.CatalogService_ServiceDesc, Side: SideQueries,
+		Desc: &catalogv1.CatalogService_ServiceDesc, Side: port.SideQueries,
 		Handler: handler, Wait: handler.waits.running.Wait,
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))

@@ -21,12 +21,6 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// The sides of the process that the services need.
-const (
-	SideCommands = "commands"
-	SideQueries  = "queries"
-)
-
 // origin is where commands get the time and new ids, which decisions need from outside.
 type origin struct {
 	now   func() time.Time

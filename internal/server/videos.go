@@ -28,7 +28,7 @@ type VideoStore interface {
 // Videos returns VideoService, the commands of videos.
 func Videos(store VideoStore) port.Service {
 	return port.Service{
-		Desc: &videov1.VideoService_ServiceDesc, Side: SideCommands,
+		Desc: &videov1.VideoService_ServiceDesc, Side: port.SideCommands,
 		Handler: &videoService{origin: realOrigin, store: store},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))

@@ -19,7 +19,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // documented returns the SQL that a page of docs tells the administrator to run, by statement.
@@ -88,7 +88,7 @@ func pool(t testing.TB, target string) *pgxpool.Pool {
 // administrator.
 func emptyDatabase(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	other := pool(t, storetest.Direct(t, storetest.URL(t)))
+	other := pool(t, pgtest.Direct(t, pgtest.URL(t)))
 	name := other.Config().ConnConfig.Database + "_empty"
 	execute(t, other, "CREATE DATABASE "+name)
 	t.Cleanup(func() {
@@ -139,12 +139,12 @@ func TestDocumentedUsers(t *testing.T) {
 	})
 
 	migrator := as(t, admin.Config().ConnString(), "migrator_"+database)
-	if _, err := db.Migrate(t.Context(), migrator, slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
+	if _, err := db.Migrate(t.Context(), migrator, slog.New(slog.DiscardHandler), pgtest.Options()...); err != nil {
 		t.Errorf("Migrate() as the migrator = %v", err)
 	}
 	for user, settings := range want {
 		conn := pool(t, as(t, admin.Config().ConnString(), user))
-		if err := db.Check(t.Context(), storetest.Options(), conn); err != nil {
+		if err := db.Check(t.Context(), pgtest.Options(), conn); err != nil {
 			t.Errorf("Check() as %s = %v", user, err)
 		}
 		for _, s := range settings {
@@ -161,7 +161,7 @@ func TestDocumentedUsers(t *testing.T) {
 // changes nothing, even in a transaction that is not read-only.
 func TestSupportRoleLooks(t *testing.T) {
 	t.Parallel()
-	admin := storetest.Pool(t, 2)
+	admin := pgtest.Pool(t, 2)
 	support := userPool(t, admin, supportRole)
 	const all = `
 		SELECT format('%s.%s', c.oid::regclass, a.attname)
@@ -233,7 +233,7 @@ func TestDataAPISeesNothing(t *testing.T) {
 			execute(t, admin, fmt.Sprintf(sql, name))
 		}
 	}
-	if _, err := db.Migrate(t.Context(), admin.Config().ConnString(), slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
+	if _, err := db.Migrate(t.Context(), admin.Config().ConnString(), slog.New(slog.DiscardHandler), pgtest.Options()...); err != nil {
 		t.Fatal(err)
 	}
 	before := column(t, admin, privileges)

@@ -15,6 +15,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/search"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
@@ -25,39 +26,40 @@ import (
 type Catalog struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
-	inbox   *Inbox
-	changes *changes
+	inbox   *pg.Inbox
+	changes *Changes
 }
 
-// NewCatalog returns the query side of a pool.
-func NewCatalog(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: sqlcgen.New(Over(pool)), inbox: NewInbox(pool), changes: &changes{next: make(chan struct{})}}
-}
+// NewCatalog returns the query side of a pool. Only [Catalog.Changed] of this catalog announces its
+// changes: see [Changes].
+func NewCatalog(pool *pgxpool.Pool) *Catalog { return NewChanges().Catalog(pool) }
 
-// Over returns the same catalog on another pool. A change through either of
-// them closes the channels of both.
-func (c *Catalog) Over(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: sqlcgen.New(Over(pool)), inbox: NewInbox(pool), changes: c.changes}
-}
+// Changed is [Changes.Changed].
+func (c *Catalog) Changed() <-chan struct{} { return c.changes.Changed() }
 
-// Changed returns a channel that is closed at the next change of the catalog by
-// this process. Other processes also change the catalog, so callers must poll
-// too.
-func (c *Catalog) Changed() <-chan struct{} { return c.changes.wait() }
-
-// changes announces changes of the catalog within this process.
-type changes struct {
+// Changes announces the changes that this process makes to its catalogs, on any pool.
+type Changes struct {
 	mu   sync.Mutex
 	next chan struct{} // guarded by mu; closed and replaced at every change
 }
 
-func (c *changes) wait() <-chan struct{} {
+// NewChanges returns changes without a catalog.
+func NewChanges() *Changes { return &Changes{next: make(chan struct{})} }
+
+// Catalog returns the query side of a pool, whose changes are announced here.
+func (c *Changes) Catalog(pool *pgxpool.Pool) *Catalog {
+	return &Catalog{pool: pool, queries: sqlcgen.New(pg.Autocommit(pool)), inbox: pg.NewInbox(pool), changes: c}
+}
+
+// Changed returns a channel that is closed at the next change by this process. Other processes
+// also change the catalog, so callers must poll too.
+func (c *Changes) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.next
 }
 
-func (c *changes) announce() {
+func (c *Changes) announce() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.next)
@@ -71,7 +73,7 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 	if err := c.eraseQuarantined(ctx, events); err != nil {
 		return nil, err
 	}
-	outcomes, err := projectRows(ctx, c.inbox, consumerName, events, projectedVideo, videoVersions, projectVideo)
+	outcomes, err := pg.Project(ctx, c.inbox, consumerName, events, videoRows{})
 	if slices.ContainsFunc(outcomes, func(o envelope.Outcome) bool { return o != envelope.Stale && o != envelope.Duplicate }) {
 		c.changes.announce()
 	}
@@ -80,17 +82,17 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 
 // projectEntry writes an entry, unless the catalog has a newer one. event is uuid.Nil if a
 // repair writes the entry.
-func projectEntry(ctx context.Context, q *sqlcgen.Queries, e domain.Entry, event uuid.UUID) {
-	Queue(q.ProjectVideo(ctx, sqlcgen.ProjectVideoParams{
-		VideoID: e.VideoID, EventID: optional(event),
+func projectEntry(ctx context.Context, tx *pg.Tx, e domain.Entry, event uuid.UUID) {
+	tx.Queue(sqlcgen.New(tx).ProjectVideo(ctx, sqlcgen.ProjectVideoParams{
+		VideoID: e.VideoID, EventID: pg.Optional(event),
 		Title:        e.Title,
 		Description:  e.Description,
 		ReleaseYear:  e.ReleaseYear,
 		DurationMs:   e.Duration.Milliseconds(),
 		LanguageCode: e.LanguageCode,
-		Tags:         notNil(e.Tags),
+		Tags:         pg.NotNil(e.Tags),
 		Visible:      e.Visible, Deleted: e.Deleted, Version: e.Version,
-		PublishTime: optional(e.PublishTime), UpdateTime: e.UpdateTime, Search: searchOf(e),
+		PublishTime: pg.Optional(e.PublishTime), UpdateTime: e.UpdateTime, Search: searchOf(e),
 	}))
 }
 
@@ -107,7 +109,7 @@ func (c *Catalog) eraseQuarantined(ctx context.Context, events []domain.VideoEve
 	if len(keys) == 0 {
 		return nil
 	}
-	return WrapEvents(c.queries.EraseQuarantine(ctx, keys), "erase the quarantine of %d videos", len(keys))
+	return pg.WrapEvents(c.queries.EraseQuarantine(ctx, keys), "erase the quarantine of %d videos", len(keys))
 }
 
 // PruneTombstones deletes the empty tombstones that were written longer ago than olderThan,
@@ -115,16 +117,16 @@ func (c *Catalog) eraseQuarantined(ctx context.Context, events []domain.VideoEve
 // repair did not find, have one. It deletes at most maxRows and returns how many. An event
 // that comes later is applied as the first event of its video.
 func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := c.queries.PruneProjectedTombstones(ctx, olderThan, limit(maxRows))
-	return n, Wrap(err, "prune tombstones of the catalog")
+	n, err := c.queries.PruneProjectedTombstones(ctx, olderThan, pg.Limit(maxRows))
+	return n, pg.Wrap(err, "prune tombstones of the catalog")
 }
 
 // LockEntries locks entries until the end of the transaction, and returns them. It creates
 // missing ones first, with version 0.
-func LockEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
+func LockEntries(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
 	rows, err := sqlcgen.New(tx).LockProjections(ctx, ids)
 	if err != nil {
-		return nil, Wrap(err, "lock %d entries", len(ids))
+		return nil, pg.Wrap(err, "lock %d entries", len(ids))
 	}
 	locked := make(map[uuid.UUID]domain.Entry, len(rows))
 	for _, row := range rows {
@@ -134,11 +136,10 @@ func LockEntries(ctx context.Context, tx Tx, ids []uuid.UUID) (map[uuid.UUID]dom
 }
 
 // WriteEntries writes entries over any version. The caller must have locked them.
-func WriteEntries(ctx context.Context, tx Tx, entries map[uuid.UUID]domain.Entry) {
-	q := sqlcgen.New(tx)
-	Queue(q.ResetProjections(ctx, slices.Collect(maps.Keys(entries))))
+func WriteEntries(ctx context.Context, tx *pg.Tx, entries map[uuid.UUID]domain.Entry) {
+	tx.Queue(sqlcgen.New(tx).ResetProjections(ctx, slices.Collect(maps.Keys(entries))))
 	for _, entry := range entries {
-		projectEntry(ctx, q, entry, uuid.Nil)
+		projectEntry(ctx, tx, entry, uuid.Nil)
 	}
 }
 
@@ -162,40 +163,40 @@ func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, err
 		return domain.Entry{}, problem.Errorf(problem.NotFound, "catalog entry %q does not exist", id)
 	}
 	if err != nil {
-		return domain.Entry{}, Wrap(err, "get entry %s", id)
+		return domain.Entry{}, pg.Wrap(err, "get entry %s", id)
 	}
 	return entryOf(row), nil
 }
 
 // ListEntries returns a page of the visible entries, and whether more follow.
 func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (entries []domain.Entry, more bool, err error) {
-	p := pageOver(c.pool, query.Limit)
+	p := pg.NewPage(c.pool, query.Limit)
 	if query.ByTitle {
 		after := query.After
 		if after == nil {
 			after = &domain.EntryCursor{} // no title is empty
 		}
-		rows, err := p.queries().ListProjectionsByTitle(ctx, sqlcgen.ListProjectionsByTitleParams{
+		rows, err := sqlcgen.New(p).ListProjectionsByTitle(ctx, sqlcgen.ListProjectionsByTitleParams{
 			AfterTitle: after.Title, AfterID: after.VideoID,
-			LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags,
-			MaxRows: p.maxRows(),
+			LanguageCode: pg.Optional(query.LanguageCode), ReleaseYear: pg.Optional(query.ReleaseYear), Tags: query.Tags,
+			MaxRows: p.MaxRows(),
 		})
-		return mapSlice(rows, func(row sqlcgen.ListProjectionsByTitleRow) domain.Entry {
+		return pg.MapSlice(rows, func(row sqlcgen.ListProjectionsByTitleRow) domain.Entry {
 			return entryOf(sqlcgen.GetProjectionRow(row))
-		}), p.more, Wrap(err, "list entries")
+		}), p.More, pg.Wrap(err, "list entries")
 	}
 	after := query.After
 	if after == nil {
-		after = &domain.EntryCursor{PublishTime: endOfTime, VideoID: uuid.Max}
+		after = &domain.EntryCursor{PublishTime: pg.EndOfTime, VideoID: uuid.Max}
 	}
-	rows, err := p.queries().ListProjectionsNewestFirst(ctx, sqlcgen.ListProjectionsNewestFirstParams{
+	rows, err := sqlcgen.New(p).ListProjectionsNewestFirst(ctx, sqlcgen.ListProjectionsNewestFirstParams{
 		BeforeTime: after.PublishTime, BeforeID: after.VideoID,
-		LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags,
-		MaxRows: p.maxRows(),
+		LanguageCode: pg.Optional(query.LanguageCode), ReleaseYear: pg.Optional(query.ReleaseYear), Tags: query.Tags,
+		MaxRows: p.MaxRows(),
 	})
-	return mapSlice(rows, func(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
+	return pg.MapSlice(rows, func(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
 		return entryOf(sqlcgen.GetProjectionRow(row))
-	}), p.more, Wrap(err, "list entries")
+	}), p.More, pg.Wrap(err, "list entries")
 }
 
 // SearchEntries returns a page of the visible entries that match, best first,
@@ -209,12 +210,12 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 	if after == nil {
 		after = &domain.MatchCursor{Rank: math.MaxFloat32, VideoID: uuid.Max}
 	}
-	p := pageOver(c.pool, query.Limit)
-	rows, err := p.queries().SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
+	p := pg.NewPage(c.pool, query.Limit)
+	rows, err := sqlcgen.New(p).SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
 		Query: words, WholeWords: search.Query(query.Words, false), BeforeRank: after.Rank, BeforeID: after.VideoID,
-		MaxRows: p.maxRows(),
+		MaxRows: p.MaxRows(),
 	})
-	return mapSlice(rows, func(row sqlcgen.SearchProjectionsRow) domain.Match {
+	return pg.MapSlice(rows, func(row sqlcgen.SearchProjectionsRow) domain.Match {
 		return domain.Match{
 			Entry: entryOf(sqlcgen.GetProjectionRow{
 				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
@@ -223,7 +224,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 			}),
 			Rank: row.Rank,
 		}
-	}), p.more, Wrap(err, "search entries")
+	}), p.More, pg.Wrap(err, "search entries")
 }
 
 func entryOf(row sqlcgen.GetProjectionRow) domain.Entry {
@@ -234,6 +235,6 @@ func entryOf(row sqlcgen.GetProjectionRow) domain.Entry {
 			Duration: time.Duration(row.DurationMs) * time.Millisecond, LanguageCode: row.LanguageCode, Tags: row.Tags,
 		},
 		Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
-		PublishTime: timeOf(row.PublishTime), UpdateTime: row.UpdateTime.UTC(),
+		PublishTime: pg.TimeOf(row.PublishTime), UpdateTime: row.UpdateTime.UTC(),
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // next returns the next n changes behind a position, page by page. It waits
@@ -81,7 +81,7 @@ func compareIDs(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
 // forget them; of several changes of an entry only the last.
 func TestChangesComeInOrder(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	a, b, c := life(t, "A", 4), life(t, "B", 2), life(t, "C", 2)
 	deletion := after(t, c[1].Video, domain.DeleteVideo(false, domain.AnyVersion, stamp(t)))
 	for _, batch := range [][]domain.VideoEvent{{a[0]}, {b[0], c[0]}, {a[1], c[1]}, {a[2]}, {deletion}} {
@@ -112,7 +112,7 @@ func TestChangesComeInOrder(t *testing.T) {
 // An event that changes nothing is not among the changes.
 func TestOnlyChangesAreListed(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	events := life(t, "Ran", 3)
 	project(t, catalog, "catalog", events[0], events[2])
 	first := next(t, catalog, domain.Position{}, 1, 10)
@@ -130,7 +130,7 @@ func TestOnlyChangesAreListed(t *testing.T) {
 // position would never see.
 func TestChangesAreNotPassedOver(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 3)
+	pool := pgtest.Pool(t, 3)
 	catalog := store.NewCatalog(pool)
 	early, late := life(t, "early", 2), life(t, "late", 2)
 	project(t, catalog, "catalog", early[0], late[0])
@@ -183,7 +183,7 @@ func shuffled(random *rand.Rand, events []domain.VideoEvent, batch int) [][]doma
 func TestWatcherMissesNothing(t *testing.T) {
 	t.Parallel()
 	const projectors = 4
-	catalog := store.NewCatalog(storetest.Pool(t, projectors+1))
+	catalog := store.NewCatalog(pgtest.Pool(t, projectors+1))
 	all := lives(t, 12, 8)
 	var wg sync.WaitGroup
 	for p := range projectors {

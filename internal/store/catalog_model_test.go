@@ -18,8 +18,9 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // catalogModel has the expected effect of deliveries on the catalog.
@@ -117,7 +118,7 @@ func TestCatalogBehavesLikeItsModel(t *testing.T) {
 // event fail at its commit; slow delays every row that a transaction inserts.
 func newCatalogMachine(t *testing.T) *catalogMachine {
 	t.Helper()
-	pool := storetest.Pool(t, modelProjectors+1)
+	pool := pgtest.Pool(t, modelProjectors+1)
 	if _, err := pool.Exec(t.Context(), `
 		CREATE TABLE video_catalog_read.fault (kind text);
 		CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -409,7 +410,7 @@ func (m *catalogMachine) crashBeforeCommit(t *rapid.T) {
 // prune forgets events that may come again.
 func (m *catalogMachine) prune(t *rapid.T) {
 	consumerName, n := drawConsumer(t), rapid.IntRange(1, 5).Draw(t, "events")
-	got, err := store.NewInbox(m.pool).PruneInbox(t.Context(), consumerName, -time.Hour, n)
+	got, err := pg.NewInbox(m.pool).PruneInbox(t.Context(), consumerName, -time.Hour, n)
 	if want := m.model.prune(consumerName, n); err != nil || got != want {
 		t.Fatalf("PruneInbox() = %d, %v, want %d", got, err, want)
 	}

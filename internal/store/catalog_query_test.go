@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // entry returns a visible entry.
@@ -29,7 +29,7 @@ func entry(t testing.TB, title, description string, tags ...string) domain.Entry
 // catalogOf is a catalog with some entries in it.
 func catalogOf(t testing.TB, entries ...domain.Entry) *store.Catalog {
 	t.Helper()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	if err := store.PutEntries(t.Context(), catalog, entries); err != nil {
 		t.Fatalf("PutEntries() = %v", err)
 	}

@@ -17,9 +17,10 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // after is the event that a decision makes of a video.
@@ -92,7 +93,7 @@ func visible(t testing.TB, catalog *store.Catalog) []uuid.UUID {
 // statements while the projection was empty, and whatever the size of its batches.
 func TestProjectLooksRowsUp(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 1)
+	pool := pgtest.Pool(t, 1)
 	catalog := store.NewCatalog(pool)
 	for _, table := range []string{"video_projection", "inbox"} { // autovacuum would make new statistics
 		execute(t, pool, "ALTER TABLE video_catalog_read."+table+" SET (autovacuum_enabled = off)")
@@ -118,7 +119,7 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 	for _, table := range []string{"video_catalog_read.inbox", "video_catalog_read.video_projection"} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
-			pool := storetest.Pool(t, 2)
+			pool := pgtest.Pool(t, 2)
 			catalog := store.NewCatalog(pool)
 			events, other := life(t, "Ran", 2), life(t, "Kagemusha", 1)
 			project(t, catalog, "catalog", events[0])
@@ -152,7 +153,7 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 // it, the other events are applied.
 func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	good, poison := life(t, "Ran", 1), life(t, "a\x00b", 1)
 	if _, err := catalog.Project(t.Context(), "catalog", []domain.VideoEvent{good[0], poison[0]}); kindOf(err) != problem.Invalid {
@@ -180,7 +181,7 @@ func TestTimeoutIsNobodysFault(t *testing.T) {
 
 func timeoutIsNobodysFault(t *testing.T, setting string) {
 	t.Helper()
-	address, err := url.Parse(storetest.Direct(t, storetest.URL(t)))
+	address, err := url.Parse(pgtest.Direct(t, pgtest.URL(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func timeoutIsNobodysFault(t *testing.T, setting string) {
 // A video is found while it is published, and not before or after.
 func TestOnlyPublishedVideosAreFound(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	video := created(t, "Ran").Video
 	events := []domain.VideoEvent{{ID: newID(t), Type: domain.VideoCreated, Video: video, OccurredAt: epoch}}
@@ -260,7 +261,7 @@ func TestOnlyPublishedVideosAreFound(t *testing.T) {
 // An entry without a row is not found, and a duplicate does not make the row.
 func TestUnseenEntryDoesNotExist(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	events := life(t, "Ran", 1)
 	project(t, catalog, "catalog", events...)
@@ -277,7 +278,7 @@ func TestUnseenEntryDoesNotExist(t *testing.T) {
 // SQL, in an array literal or in a pattern.
 func TestProjectionKeepsAnyText(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	odd := []string{
 		`"`, `""`, `'`, `''`, `\`, `\\`, `\"`, `{`, `}`, `{}`, `{a,b}`, `,`, `a,b`, "", " ", "  a  ", "NULL", "null", "\n", "\t\r", "\v",
 		"$1", "%s", "%", "七人の侍", "🎬👩‍👩‍👧", "e\u0301", "\u202eabc", "\ufeff", "\U0010ffff", "\x01\x7f",
@@ -319,7 +320,7 @@ func TestProjectionKeepsAnyText(t *testing.T) {
 // Numbers and times of any size that an event can carry come back too.
 func TestProjectionKeepsAnyNumber(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	first, last := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)
 	for i, change := range []func(*domain.Video){
 		func(v *domain.Video) {
@@ -354,8 +355,9 @@ func checkClosed(t testing.TB, changed <-chan struct{}, want bool, cause string)
 // The channel of Changed is closed by a change, and by nothing else.
 func TestChangedIsClosedByChanges(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	catalog := store.NewCatalog(pool)
+	pool := pgtest.Pool(t, 2)
+	changes := store.NewChanges()
+	catalog := changes.Catalog(pool)
 	events := life(t, "Ran", 3)
 	failed := func() error {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -385,7 +387,7 @@ func TestChangedIsClosedByChanges(t *testing.T) {
 		{"a stale event", projected(events[1]), false},
 		{"no events", projected(), false},
 	} {
-		first, second := catalog.Changed(), catalog.Over(pool).Changed()
+		first, second := catalog.Changed(), changes.Changed()
 		if err := step.do(); err != nil {
 			t.Fatalf("%s: %v", step.cause, err)
 		}
@@ -398,7 +400,7 @@ func TestChangedIsClosedByChanges(t *testing.T) {
 // When the channel of Changed is closed, the change can be read.
 func TestChangedIsClosedAfterTheCommit(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 4))
+	catalog := store.NewCatalog(pgtest.Pool(t, 4))
 	for _, e := range life(t, "Ran", 20) {
 		changed := catalog.Changed()
 		var wg sync.WaitGroup
@@ -431,7 +433,7 @@ func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args
 // of such an event is recognized by its version.
 func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	exec := func(sql string, args ...any) {
 		t.Helper()
@@ -459,7 +461,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 
 	prune := func(maxRows int, want int64) {
 		t.Helper()
-		if got, err := store.NewInbox(pool).PruneInbox(t.Context(), "catalog", olderThan, maxRows); got != want || err != nil {
+		if got, err := pg.NewInbox(pool).PruneInbox(t.Context(), "catalog", olderThan, maxRows); got != want || err != nil {
 			t.Errorf("PruneInbox() = %d, %v, want %d, nil", got, err, want)
 		}
 	}

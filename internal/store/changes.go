@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -26,7 +27,7 @@ func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRow
 		page, _, err = c.readChanges(ctx, domain.Position{}, maxRows)
 		page.Restarted = true
 	}
-	return page, Wrap(err, "list changes")
+	return page, pg.Wrap(err, "list changes")
 }
 
 // readChanges reads a page and the identity of the database in one round trip.
@@ -34,7 +35,7 @@ func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRow
 // run on one connection, which does not survive a failover or a restore, so
 // they see the same database.
 func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRows int) (page domain.ChangePage, valid bool, err error) {
-	conn, err := acquire(ctx, c.pool)
+	conn, err := pg.Acquire(ctx, c.pool)
 	if err != nil {
 		return page, false, err
 	}
@@ -45,17 +46,18 @@ func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRow
 	batch.Queue(sqlcgen.GetChangesDatabase, after.Transaction).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&database.Identity, &database.Begun)
 	})
-	p := &pager{size: maxRows, bytes: maxChangeBytes}
-	batch.Queue(sqlcgen.ListProjectionChanges, after.Transaction, after.VideoID, p.maxRows()).Query(func(found pgx.Rows) error {
-		rows, err = pgx.CollectRows(&pageRows{found, p}, pgx.RowToStructByPos[sqlcgen.ListProjectionChangesRow])
+	p := pg.NewPage(c.pool, maxRows)
+	p.Bytes = maxChangeBytes
+	batch.Queue(sqlcgen.ListProjectionChanges, after.Transaction, after.VideoID, p.MaxRows()).Query(func(found pgx.Rows) error {
+		rows, err = pgx.CollectRows(p.Cut(found), pgx.RowToStructByPos[sqlcgen.ListProjectionChangesRow])
 		return err
 	})
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return page, false, err
 	}
 	page.Next = domain.Position{Database: database.Identity, Transaction: after.Transaction, VideoID: after.VideoID}
-	page.More = p.more
-	page.Changes = mapSlice(rows, func(row sqlcgen.ListProjectionChangesRow) domain.Change {
+	page.More = p.More
+	page.Changes = pg.MapSlice(rows, func(row sqlcgen.ListProjectionChangesRow) domain.Change {
 		page.Next = domain.Position{Database: database.Identity, Transaction: row.ChangeXid, VideoID: row.VideoID}
 		return domain.Change{
 			Entry: entryOf(sqlcgen.GetProjectionRow{

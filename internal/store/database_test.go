@@ -10,8 +10,8 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // moveTo gives a side the identity of another database, as the promotion of a
@@ -27,7 +27,7 @@ func moveTo(t testing.TB, pool *pgxpool.Pool, schema, identity string) {
 // not begun, the page is the first page, and says so, even if it is empty.
 func TestPositionsBelongToTheirDatabase(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	empty, err := catalog.ListChanges(t.Context(), domain.Position{}, 10)
 	if err != nil || empty.Restarted || empty.Next.Database == "" {
@@ -65,7 +65,7 @@ func TestPositionsBelongToTheirDatabase(t *testing.T) {
 // the pages have each entry once.
 func TestPagesOfChangesAreSmall(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	const entries = 30
 	var all []domain.VideoEvent
 	for range entries {
@@ -102,7 +102,7 @@ func TestPagesOfChangesAreSmall(t *testing.T) {
 func TestLaterEventOfAVersionStays(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
-		pool := storetest.Pool(t, 2)
+		pool := pgtest.Pool(t, 2)
 		catalog := store.NewCatalog(pool)
 		first := life(t, "Ran", 1)[0]
 		project(t, catalog, "catalog", first)

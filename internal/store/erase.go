@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -17,17 +19,18 @@ import (
 // transaction that purges the aggregate, after its row is locked and before the event of
 // the purge is appended. A publisher that has claimed those events may still publish them.
 // The publisher keeps its lane until it settles, so the event of the purge is sent after them.
-func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate) error {
-	Queue(q.UseOutboxSettings(ctx, false))
+func erase(ctx context.Context, tx *pg.Tx, aggregate envelope.Aggregate) error {
+	pg.UseOutboxSettings(ctx, tx)
+	q := sqlcgen.New(tx)
 	lane := outbox.Lane(aggregate)
 	floor, err := q.LockOutboxLane(ctx, lane)
 	if err != nil {
 		return fmt.Errorf("lock lane: %w", err)
 	}
-	Queue(q.ErasePending(ctx, sqlcgen.ErasePendingParams{
+	tx.Queue(q.ErasePending(ctx, sqlcgen.ErasePendingParams{
 		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane, FloorSeq: floor,
 	}))
-	Queue(q.InsertErasure(ctx, aggregate.Type, aggregate.ID))
+	tx.Queue(q.InsertErasure(ctx, aggregate.Type, aggregate.ID))
 	return nil
 }
 
@@ -42,8 +45,8 @@ type Eraser struct {
 	request time.Time // when the last request that was read was made
 }
 
-// NewEraser makes an eraser over the pool of an outbox.
-func NewEraser(events *Outbox) *Eraser { return &Eraser{queries: events.queries} }
+// NewEraser makes an eraser of the command side of a pool.
+func NewEraser(pool *pgxpool.Pool) *Eraser { return &Eraser{queries: sqlcgen.New(pg.Autocommit(pool))} }
 
 // erasuresAtOnce is the largest number of aggregates of one round.
 const erasuresAtOnce = 1000
@@ -56,19 +59,19 @@ func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) 
 		// Erasures that are queued later wait for the next round, because this round may
 		// already have read their events.
 		if e.queued, err = e.queries.ListErasures(ctx, erasuresAtOnce); err != nil || len(e.queued) == 0 {
-			return false, Wrap(err, "list erasures")
+			return false, pg.Wrap(err, "list erasures")
 		}
 	}
-	event, err := e.queries.EraseOutbox(ctx, e.queued, e.event, limit(maxRows))
+	event, err := e.queries.EraseOutbox(ctx, e.queued, e.event, pg.Limit(maxRows))
 	if err != nil {
-		return false, Wrap(err, "erase events after %s", e.event)
+		return false, pg.Wrap(err, "erase events after %s", e.event)
 	}
 	if event != uuid.Nil {
 		e.event = event
 	}
-	request, err := e.queries.EraseRequests(ctx, e.request, limit(maxRows), e.queued)
+	request, err := e.queries.EraseRequests(ctx, e.request, pg.Limit(maxRows), e.queued)
 	if err != nil {
-		return false, Wrap(err, "erase requests after %s", e.request)
+		return false, pg.Wrap(err, "erase requests after %s", e.request)
 	}
 	if request.Unix() != 0 { // the epoch means none
 		e.request = request
@@ -77,7 +80,7 @@ func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) 
 		return true, nil
 	}
 	if err := e.queries.DeleteErasures(ctx, e.queued); err != nil {
-		return false, Wrap(err, "delete %d erasures", len(e.queued))
+		return false, pg.Wrap(err, "delete %d erasures", len(e.queued))
 	}
 	*e = Eraser{queries: e.queries}
 	return true, nil
@@ -87,6 +90,6 @@ func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) 
 // olderThan, and at least 30 days ago, by the clock of the database. It deletes at most
 // maxRows and returns how many. Afterwards the service does not know such an aggregate.
 func (e *Eraser) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := e.queries.PruneTombstones(ctx, olderThan, limit(maxRows))
-	return n, Wrap(err, "prune tombstones")
+	n, err := e.queries.PruneTombstones(ctx, olderThan, pg.Limit(maxRows))
+	return n, pg.Wrap(err, "prune tombstones")
 }

@@ -15,9 +15,10 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // marker is a text in every field that a person writes.
@@ -78,9 +79,9 @@ func tablesWith(t testing.TB, pool *pgxpool.Pool, text string) []string {
 // videos, and the event of the purge, stay.
 func TestPurgeErasesTheCommandSide(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	user := userPool(t, pool, videoRole)
-	videos, events := store.NewVideos(user, nil), store.NewOutbox(user)
+	videos := store.NewVideos(user, nil)
 	id, other := deletedVideo(t, videos, marker), deletedVideo(t, videos, "Ozu")
 	if got := tablesWith(t, pool, marker); len(got) != 4 {
 		t.Fatalf("before the purge %s is in %q, want four tables: the test does not test much", marker, got)
@@ -97,7 +98,7 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 	if got, want := column(t, pool, "SELECT event_type FROM video_catalog.outbox_pending WHERE aggregate_id = '"+id.String()+"'"), []string{"VideoPurged"}; !slices.Equal(got, want) {
 		t.Errorf("pending = %q, want %q", got, want)
 	}
-	erase(t, store.NewEraser(events), 2)
+	erase(t, store.NewEraser(pool), 2)
 	if got := tablesWith(t, pool, marker); len(got) > 0 {
 		t.Errorf("after the erasure %s is in %q, want nowhere", marker, got)
 	}
@@ -155,8 +156,8 @@ func TestFailedPurgeErasesNothing(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			pool := storetest.Pool(t, 2)
-			videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+			pool := pgtest.Pool(t, 2)
+			videos, events := store.NewVideos(pool, nil), pg.NewOutbox(pool)
 			id := deletedVideo(t, videos, marker)
 			block(t, events, true)
 			before := tablesWith(t, pool, marker)
@@ -170,7 +171,7 @@ func TestFailedPurgeErasesNothing(t *testing.T) {
 			}
 			execute(t, pool, "DROP FUNCTION refuse CASCADE")
 			change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
-			erase(t, store.NewEraser(events), 10)
+			erase(t, store.NewEraser(pool), 10)
 			if got := tablesWith(t, pool, marker); len(got) > 0 {
 				t.Errorf("%s is in %q, want nowhere", marker, got)
 			}
@@ -179,7 +180,7 @@ func TestFailedPurgeErasesNothing(t *testing.T) {
 }
 
 // claim claims the events of a lane that has work.
-func claim(t testing.TB, events *store.Outbox) outbox.Claim {
+func claim(t testing.TB, events *pg.Outbox) outbox.Claim {
 	t.Helper()
 	claim, err := events.ClaimEvents(t.Context(), outbox.AnyLane, 100, 1<<20, time.Minute)
 	if err != nil {
@@ -189,7 +190,7 @@ func claim(t testing.TB, events *store.Outbox) outbox.Claim {
 }
 
 // settle settles a claim with a given result.
-func settle(t testing.TB, events *store.Outbox, s outbox.Settlement) {
+func settle(t testing.TB, events *pg.Outbox, s outbox.Settlement) {
 	t.Helper()
 	if held, err := events.SettleClaim(t.Context(), s); err != nil || !held {
 		t.Fatalf("SettleClaim() = %t, %v, want true, nil", held, err)
@@ -197,9 +198,9 @@ func settle(t testing.TB, events *store.Outbox, s outbox.Settlement) {
 }
 
 // block has the broker refuse the first pending event, and parks its aggregate if park is set.
-func block(t testing.TB, events *store.Outbox, park bool) {
+func block(t testing.TB, events *pg.Outbox, park bool) {
 	t.Helper()
-	s := settlement(claim(t, events), func(outbox.Claimed) bool { return true })
+	s := pgtest.Settlement(claim(t, events), func(outbox.Claimed) bool { return true })
 	s.Refused[0].Error = "refused: " + marker
 	if park {
 		s.Refused[0].RetryIn = 0
@@ -211,8 +212,8 @@ func block(t testing.TB, events *store.Outbox, park bool) {
 // the purge is published, as the last one, and nothing stays blocked.
 func TestPurgeAmongPublishers(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	pool := pgtest.Pool(t, 2)
+	videos, events := store.NewVideos(pool, nil), pg.NewOutbox(pool)
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 3))
@@ -238,7 +239,7 @@ func TestPurgeAmongPublishers(t *testing.T) {
 					continue
 				}
 				refuse := pass <= purgeAt && random.IntN(3) > 0
-				s := settlement(c, func(e outbox.Claimed) bool {
+				s := pgtest.Settlement(c, func(e outbox.Claimed) bool {
 					if !refuse && !e.Blocked {
 						published = append(published, e.Type)
 					}
@@ -267,13 +268,13 @@ func TestPurgeAmongPublishers(t *testing.T) {
 // that is purged meanwhile waits for the next round, and is erased too.
 func TestEraserCanDieAnywhere(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	pool := pgtest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
 	kept := deletedVideo(t, videos, "Ozu")
 	for steps := range 14 { // the first round has 12 steps
 		id := deletedVideo(t, videos, marker)
 		change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
-		dies := store.NewEraser(events)
+		dies := store.NewEraser(pool)
 		for range steps {
 			if _, err := dies.Erase(t.Context(), 1); err != nil {
 				t.Fatalf("Erase() = %v", err)
@@ -284,7 +285,7 @@ func TestEraserCanDieAnywhere(t *testing.T) {
 		if steps%2 == 0 { // two erasers at a time, one of them ahead
 			erase(t, dies, 3)
 		}
-		erase(t, store.NewEraser(events), 4)
+		erase(t, store.NewEraser(pool), 4)
 		if got := tablesWith(t, pool, marker); len(got) > 0 {
 			t.Errorf("after a death behind %d steps %s is in %q, want nowhere", steps, marker, got)
 		}
@@ -301,8 +302,8 @@ func TestEraserCanDieAnywhere(t *testing.T) {
 // reads no table as a whole.
 func TestEraserReadsEachRowOnce(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 1)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	pool := pgtest.Pool(t, 1)
+	videos := store.NewVideos(pool, nil)
 	const rows = 20_000
 	execute(t, pool, fmt.Sprintf(`
 		INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
@@ -329,7 +330,7 @@ func TestEraserReadsEachRowOnce(t *testing.T) {
 			}
 		}
 		wholeBefore, entriesBefore := read()
-		erase(t, store.NewEraser(events), 1000)
+		erase(t, store.NewEraser(pool), 1000)
 		whole, entries := read()
 		if whole -= wholeBefore; whole != 0 {
 			t.Errorf("analyzed=%t: %d tables were read as a whole, want none", analyzed, whole)
@@ -348,12 +349,12 @@ func TestEraserReadsEachRowOnce(t *testing.T) {
 // The database role of the service erases only events of purged videos, although it can queue any video.
 func TestEraserNeedsAPurge(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	user := userPool(t, pool, videoRole)
-	videos, events := store.NewVideos(user, nil), store.NewOutbox(user)
+	videos := store.NewVideos(user, nil)
 	id := deletedVideo(t, videos, "Ozu")
 	execute(t, user, "INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES ('video', '"+id.String()+"')")
-	erase(t, store.NewEraser(events), 2)
+	erase(t, store.NewEraser(user), 2)
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 5 {
 		t.Errorf("events = %d, want 5", n)
 	}
@@ -372,9 +373,9 @@ func TestEraserNeedsAPurge(t *testing.T) {
 // the end both sides have the same videos.
 func TestTombstonesArePruned(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 3)
+	pool := pgtest.Pool(t, 3)
 	commands, queries := userPool(t, pool, videoRole), userPool(t, pool, catalogRole)
-	videos, events, catalog := store.NewVideos(commands, nil), store.NewOutbox(commands), store.NewCatalog(queries)
+	videos, catalog := store.NewVideos(commands, nil), store.NewCatalog(queries)
 	ids := make([]uuid.UUID, 6) // the first is only deleted, the last is purged lately
 	for i := range ids {
 		ids[i] = deletedVideo(t, videos, marker)
@@ -386,7 +387,7 @@ func TestTombstonesArePruned(t *testing.T) {
 			FROM video_catalog.videos WHERE id = '`+ids[i].String()+"'")
 	}
 	const days = 24 * time.Hour
-	eraser := store.NewEraser(events)
+	eraser := store.NewEraser(commands)
 	prune := func(what string, prune func(context.Context, time.Duration, int) (int64, error), olderThan time.Duration, want int64) {
 		t.Helper()
 		if got, err := prune(t.Context(), olderThan, 3); got != want || err != nil {
@@ -425,19 +426,17 @@ func TestTombstonesArePruned(t *testing.T) {
 // every consumer. No earlier event brings content back.
 func TestPurgeErasesTheQuerySide(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	user := userPool(t, pool, catalogRole)
-	catalog, inbox := store.NewCatalog(user), store.NewInbox(user)
+	catalog, inbox := store.NewCatalog(user), pg.NewInbox(user)
 	events := life(t, marker, 4)
 	last := func() domain.Video { return events[len(events)-1].Video }
 	events = append(events, after(t, last(), domain.DeleteVideo(false, 4, stamp(t))))
 	events = append(events, after(t, last(), domain.PurgeVideo(5, stamp(t))))
 	project(t, catalog, "catalog", events[:5]...)
-	kept := quarantined("kept")
-	kept.OrderingKey = newID(t).String()
+	kept := envelope.Quarantined{MessageID: "kept", OrderingKey: newID(t).String()}
 	for i, consumer := range []string{"catalog", "catalog", "another"} {
-		m := quarantined(fmt.Sprint(i))
-		m.OrderingKey, m.Payload, m.Reason = last().ID.String(), []byte(marker), marker
+		m := envelope.Quarantined{MessageID: fmt.Sprint(i), OrderingKey: last().ID.String(), Payload: []byte(marker), Reason: marker}
 		check(t, "Quarantine()", inbox.Quarantine(t.Context(), consumer, m))
 	}
 	check(t, "Quarantine()", inbox.Quarantine(t.Context(), "catalog", kept))

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg"
 )
 
 // PutEntries writes entries into the catalog, over any version.
@@ -14,7 +15,7 @@ func PutEntries(ctx context.Context, c *Catalog, entries []domain.Entry) error {
 	for _, entry := range entries {
 		news[entry.VideoID] = entry
 	}
-	return InTx(ctx, c.pool, "store.PutEntries", func(ctx context.Context, tx Tx) error {
+	return pg.InTx(ctx, c.pool, "store.PutEntries", func(ctx context.Context, tx *pg.Tx) error {
 		WriteEntries(ctx, tx, news)
 		return nil
 	})

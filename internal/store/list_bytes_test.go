@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // A page ends behind the item that reaches the limit of bytes, even if that item is
@@ -18,7 +18,7 @@ import (
 func TestPagesEndByBytes(t *testing.T) {
 	t.Parallel()
 	const items = 24
-	pool := storetest.Pool(t, 1)
+	pool := pgtest.Pool(t, 1)
 	for _, sql := range []string{
 		// By turns the description is empty, has 200,000 bytes that compress well, or has 80,000 that do not.
 		`INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time)

@@ -16,8 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // The roles of the two sides, made by the migrations.
@@ -71,12 +72,12 @@ func check(t testing.TB, step string, err error) {
 // Every method of a side works with the role of that side.
 func TestRolesDoTheirWholeJob(t *testing.T) {
 	t.Parallel()
-	owner := storetest.Pool(t, 2)
+	owner := pgtest.Pool(t, 2)
 	commands, queries := userPool(t, owner, videoRole), userPool(t, owner, catalogRole)
 	for _, pool := range []*pgxpool.Pool{commands, queries} {
-		check(t, "Check()", db.Check(t.Context(), storetest.Options(), pool))
+		check(t, "Check()", db.Check(t.Context(), pgtest.Options(), pool))
 	}
-	videos, events, catalog, inbox := store.NewVideos(commands, nil), store.NewOutbox(commands), store.NewCatalog(queries), store.NewInbox(queries)
+	videos, events, catalog, inbox := store.NewVideos(commands, nil), pg.NewOutbox(commands), store.NewCatalog(queries), pg.NewInbox(queries)
 	for pool, table := range map[*pgxpool.Pool]string{commands: "video_catalog.audit", queries: "video_catalog_read.audit"} {
 		execute(t, pool, "INSERT INTO "+table+` (action_id, actor, via, action, filter, reason, items, before)
 			SELECT gen_random_uuid(), 'ann@desk', 'command', 'test', '{}', 'test', 1, '[{"different": 1}]'`)
@@ -95,9 +96,9 @@ func TestRolesDoTheirWholeJob(t *testing.T) {
 // partitions.
 func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	t.Parallel()
-	owner := storetest.Pool(t, 2)
+	owner := pgtest.Pool(t, 2)
 	pool := userPool(t, owner, videoRole)
-	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	videos, events := store.NewVideos(pool, nil), pg.NewOutbox(pool)
 	const partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'video_catalog.outbox'::regclass"
 	before := count(t, owner, partitions)
 	if err := events.Maintain(t.Context(), 9, 7*24*time.Hour); err != nil {
@@ -159,7 +160,7 @@ func isDenied(err error) bool {
 // rows with a version, or creates tables.
 func TestRolesHaveLeastPrivilege(t *testing.T) {
 	t.Parallel()
-	owner := storetest.Pool(t, 2)
+	owner := pgtest.Pool(t, 2)
 	want := map[string]string{
 		"video_catalog_rw video_catalog.videos":                     "INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.requests":                   "DELETE INSERT SELECT",

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // plainSearch is SearchProjections with PostgreSQL's own parser of texts and queries, which finds whole words only.
@@ -44,7 +44,7 @@ ANALYZE`
 // other search: per kind of words, and for all kinds together. It also reports the sizes of the indexes.
 func BenchmarkSearch(b *testing.B) {
 	const rows, rounds, warmUp, page = 100_000, 200, 20, 50
-	pool := storetest.Pool(b, 2)
+	pool := pgtest.Pool(b, 2)
 	catalog := store.NewCatalog(pool)
 	library := newLibrary()
 	for range rows / 1000 {

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // Text in any language is found in any form in which it may be typed.
@@ -98,7 +98,7 @@ func anyText(most int) *rapid.Generator[string] {
 // PostgreSQL accepts every text of an entry, and every query.
 func TestSearchTakesAnyText(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	id, version := newID(t), int64(0)
 	rapid.Check(t, func(t *rapid.T) {
 		version++
@@ -120,7 +120,7 @@ func TestSearchTakesAnyText(t *testing.T) {
 // beginnings are found.
 func TestSearchTakesLargeTexts(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	var han, words strings.Builder
 	for i := range 10_000 {
 		han.WriteRune(rune(0x20000 + i))
@@ -145,7 +145,7 @@ func TestSearchTakesLargeTexts(t *testing.T) {
 // and every part of a dense text, finds the title.
 func TestSearchFindsEveryPartOfATitle(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	catalog := store.NewCatalog(pgtest.Pool(t, 2))
 	id, version := newID(t), int64(0)
 	word := rapid.Custom(func(t *rapid.T) string {
 		if rapid.Bool().Draw(t, "dense") {

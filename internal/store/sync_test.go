@@ -15,12 +15,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // syncs is a proxy of a database. It counts the messages whose response ends in ReadyForQuery
@@ -32,7 +32,7 @@ type syncs struct {
 
 func newSyncs(t *testing.T) *syncs {
 	t.Helper()
-	cfg := pool(t, storetest.Direct(t, storetest.URL(t))).Config().ConnConfig
+	cfg := pool(t, pgtest.Direct(t, pgtest.URL(t))).Config().ConnConfig
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestOneSyncAtATime(t *testing.T) {
 			t.Parallel()
 			s := newSyncs(t)
 			p := pool(t, s.url+"&default_query_exec_mode="+mode)
-			videos, events, catalog, inbox := store.NewVideos(p, nil), store.NewOutbox(p), store.NewCatalog(p), store.NewInbox(p)
+			videos, events, catalog, inbox := store.NewVideos(p, nil), pg.NewOutbox(p), store.NewCatalog(p), pg.NewInbox(p)
 			calls := everyMethod(t, videos, events, catalog, inbox)
 			for range 2 { // with statements that are not prepared yet, and then with prepared statements
 				for name, call := range calls {
@@ -126,7 +126,7 @@ func TestOneSyncAtATime(t *testing.T) {
 
 // everyMethod returns a call of each method of the stores, by its name. A method that refuses its
 // arguments, such as a video that does not exist, returns a problem.Error.
-func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catalog *store.Catalog, inbox *store.Inbox) map[string]func(context.Context) error {
+func everyMethod(t *testing.T, videos *store.Videos, events *pg.Outbox, catalog *store.Catalog, inbox *pg.Inbox) map[string]func(context.Context) error {
 	t.Helper()
 	nothing := func(context.Context) error { return nil }
 	const consumer = "catalog"
@@ -146,9 +146,10 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Videos.Base": nothing, "Videos.Committed": nothing, "Videos.Decide": nothing, // they run in transactions of others
+		"Videos.Create": nothing, "Videos.Change": nothing, // CreateVideo and ChangeVideo call them
 		"Videos.Lock": func(ctx context.Context) error {
 			pool, _ := videos.Base()
-			return store.InTx(ctx, pool, "test", func(ctx context.Context, tx store.Tx) error {
+			return pg.InTx(ctx, pool, "test", func(ctx context.Context, tx *pg.Tx) error {
 				_, err := videos.Lock(ctx, tx, []uuid.UUID{newID(t)}, true)
 				return err
 			})
@@ -179,7 +180,8 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 					return err
 				}
 			}
-			eraser := store.NewEraser(events)
+			pool, _ := videos.Base()
+			eraser := store.NewEraser(pool)
 			for more := true; more; {
 				var err error
 				if more, err = eraser.Erase(ctx, 100); err != nil {
@@ -217,15 +219,15 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Outbox.ListBlocked": func(ctx context.Context) error {
-			_, _, err := events.ListBlocked(ctx, admin.Filter{}, 10)
+			_, _, err := events.ListBlocked(ctx, pg.Filter{}, 10)
 			return err
 		},
 		"Outbox.RetryBlocked": func(ctx context.Context) error {
-			_, err := events.RetryBlocked(ctx, []admin.Blocked{{}}, admin.Entry{Filter: []byte("{}")})
+			_, err := events.RetryBlocked(ctx, []pg.Blocked{{}}, pg.Entry{Filter: []byte("{}")})
 			return err
 		},
 		"Outbox.SkipBlocked": func(ctx context.Context) error {
-			_, err := events.SkipBlocked(ctx, []admin.Blocked{{}}, admin.Entry{Filter: []byte("{}")})
+			_, err := events.SkipBlocked(ctx, []pg.Blocked{{}}, pg.Entry{Filter: []byte("{}")})
 			return err
 		},
 		"Outbox.PruneAudit": func(ctx context.Context) error {
@@ -243,7 +245,6 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Catalog.Changed": nothing,
-		"Catalog.Over":    nothing,
 		"Catalog.Project": func(ctx context.Context) error {
 			_, err := catalog.Project(ctx, consumer, []domain.VideoEvent{*created(t, "Ran"), *created(t, "Kagemusha")})
 			return err
@@ -286,11 +287,11 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Inbox.ListQuarantine": func(ctx context.Context) error {
-			_, _, err := inbox.ListQuarantine(ctx, admin.Filter{}, 10)
+			_, _, err := inbox.ListQuarantine(ctx, pg.Filter{}, 10)
 			return err
 		},
 		"Inbox.DeleteQuarantine": func(ctx context.Context) error {
-			_, err := inbox.DeleteQuarantine(ctx, []int64{1}, admin.Entry{Filter: []byte("{}")})
+			_, err := inbox.DeleteQuarantine(ctx, []int64{1}, pg.Entry{Filter: []byte("{}")})
 			return err
 		},
 	}

@@ -7,28 +7,35 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // Videos is the command side of videos.
-type Videos struct{ commandSide }
+type Videos struct {
+	pg.CommandSide
+
+	pool    *pgxpool.Pool
+	queries *sqlcgen.Queries
+}
 
 // NewVideos returns the command side of a pool. onCommit may be nil. It is called with the
 // aggregate after each commit of an event. It may also be called after a failure. It must not
 // block.
 func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
-	return &Videos{commandSide: newCommandSide(pool, event.AggregateVideo, onCommit)}
+	return &Videos{CommandSide: pg.NewCommandSide(pool, event.AggregateVideo, onCommit), pool: pool, queries: sqlcgen.New(pg.Autocommit(pool))}
 }
 
 // CreateVideo stores the first event of a video. With a requestID other than uuid.Nil it is
 // idempotent: a repeated call with the same fingerprint returns the current state of the
 // video created first. With another fingerprint it returns problem.Exists.
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.VideoEvent) (domain.Video, error) {
-	write := func(ctx context.Context, tx Tx) error { return recordVideo(ctx, tx, created) }
-	id, err := s.create(ctx, "store.CreateVideo", requestID, fingerprint, created.Video.ID, write)
+	write := func(ctx context.Context, tx *pg.Tx) error { return recordVideo(ctx, tx, created) }
+	id, err := s.Create(ctx, "store.CreateVideo", requestID, fingerprint, created.Video.ID, write)
 	if err != nil {
 		return domain.Video{}, err
 	}
@@ -42,10 +49,10 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 // state. If the decision returns no event, nothing changes.
 func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error) {
 	var v domain.Video
-	err := s.change(ctx, "store.ChangeVideo", id, func(ctx context.Context, tx Tx) (changed bool, err error) {
+	err := s.Change(ctx, "store.ChangeVideo", id, func(ctx context.Context, tx *pg.Tx) (changed bool, err error) {
 		row, err := sqlcgen.New(tx).LockVideo(ctx, id)
 		if err != nil {
-			return false, notFound(err, "video", id)
+			return false, pg.NotFound(err, "video", id)
 		}
 		v, changed, err = s.Decide(ctx, tx, id, videoOf(row), decide)
 		return changed, err
@@ -59,12 +66,12 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Vi
 // Decide applies a decision to a video in a transaction that has locked it, and returns the
 // state after it. If the decision returns no event, nothing changes. If a video does not exist,
 // before is the zero value.
-func (*Videos) Decide(ctx context.Context, tx Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*domain.VideoEvent, error)) (after domain.Video, changed bool, err error) {
+func (*Videos) Decide(ctx context.Context, tx *pg.Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*domain.VideoEvent, error)) (after domain.Video, changed bool, err error) {
 	next, err := decide(before)
 	if next == nil || err != nil {
 		return before, false, err
 	}
-	if err := checkNext(id, before.Version, next.Video.ID, next.Video.Version); err != nil {
+	if err := pg.CheckNext(id, before.Version, next.Video.ID, next.Video.Version); err != nil {
 		return before, false, err
 	}
 	return next.Video, true, recordVideo(ctx, tx, next)
@@ -72,7 +79,7 @@ func (*Videos) Decide(ctx context.Context, tx Tx, id uuid.UUID, before domain.Vi
 
 // Lock locks videos in the order of their ids, and returns the existing ones. It waits for the
 // locks of other transactions. If free is set, it leaves out the videos that they have locked.
-func (*Videos) Lock(ctx context.Context, tx Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]domain.Video, error) {
+func (*Videos) Lock(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]domain.Video, error) {
 	q := sqlcgen.New(tx)
 	lock := q.LockVideos
 	if free {
@@ -87,9 +94,9 @@ func (*Videos) Lock(ctx context.Context, tx Tx, ids []uuid.UUID, free bool) (map
 }
 
 // recordVideo writes a video and its event in the caller's transaction, which leaves both or
-// neither. No other function writes videos: see internal/archtest. The statements of Queue go
+// neither. No other function writes videos: see internal/archtest. The queued statements go
 // out with the COMMIT, which returns their errors.
-func recordVideo(ctx context.Context, tx Tx, e *domain.VideoEvent) error {
+func recordVideo(ctx context.Context, tx *pg.Tx, e *domain.VideoEvent) error {
 	q := sqlcgen.New(tx)
 	message, err := event.EncodeVideo(e)
 	if err != nil {
@@ -97,38 +104,38 @@ func recordVideo(ctx context.Context, tx Tx, e *domain.VideoEvent) error {
 	}
 	v := e.Video
 	if v.Purged() {
-		if err := erase(ctx, q, message.Aggregate()); err != nil {
+		if err := erase(ctx, tx, message.Aggregate()); err != nil {
 			return err
 		}
 	}
 	if v.Version == 1 {
-		Queue(q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
+		tx.Queue(q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
 			ID:           v.ID,
 			Title:        v.Title,
 			Description:  v.Description,
 			ReleaseYear:  v.ReleaseYear,
 			DurationMs:   v.Duration.Milliseconds(),
 			LanguageCode: v.LanguageCode,
-			Tags:         notNil(v.Tags),
+			Tags:         pg.NotNil(v.Tags),
 			State:        string(v.State), Version: v.Version,
-			CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, DeleteTime: optional(v.DeleteTime),
-			PublishTime: optional(v.PublishTime),
+			CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, DeleteTime: pg.Optional(v.DeleteTime),
+			PublishTime: pg.Optional(v.PublishTime),
 		}))
 	} else {
-		Queue(q.UpdateVideo(ctx, sqlcgen.UpdateVideoParams{
+		tx.Queue(q.UpdateVideo(ctx, sqlcgen.UpdateVideoParams{
 			ID:           v.ID,
 			Title:        v.Title,
 			Description:  v.Description,
 			ReleaseYear:  v.ReleaseYear,
 			DurationMs:   v.Duration.Milliseconds(),
 			LanguageCode: v.LanguageCode,
-			Tags:         notNil(v.Tags),
+			Tags:         pg.NotNil(v.Tags),
 			State:        string(v.State), Version: v.Version,
-			UpdateTime: v.UpdateTime, DeleteTime: optional(v.DeleteTime),
-			PublishTime: optional(v.PublishTime), PurgeTime: optional(v.PurgeTime),
+			UpdateTime: v.UpdateTime, DeleteTime: pg.Optional(v.DeleteTime),
+			PublishTime: pg.Optional(v.PublishTime), PurgeTime: pg.Optional(v.PurgeTime),
 		}))
 	}
-	appendEvent(ctx, q, message) // last: see AppendOutbox
+	pg.AppendEvent(ctx, tx, message) // last: see AppendOutbox
 	return nil
 }
 
@@ -136,7 +143,7 @@ func recordVideo(ctx context.Context, tx Tx, e *domain.VideoEvent) error {
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
 	row, err := s.queries.GetVideo(ctx, id)
 	if err != nil {
-		return domain.Video{}, Wrap(notFound(err, "video", id), "get video %s", id)
+		return domain.Video{}, pg.Wrap(pg.NotFound(err, "video", id), "get video %s", id)
 	}
 	return videoOf(row), nil
 }
@@ -146,17 +153,17 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (page 
 	if query.OldestFirst {
 		return s.listOldestFirst(ctx, query)
 	}
-	after, p := query.After, pageOver(s.pool, query.Limit)
+	after, p := query.After, pg.NewPage(s.pool, query.Limit)
 	if after == nil {
-		after = &domain.VideoCursor{CreateTime: endOfTime, ID: uuid.Max}
+		after = &domain.VideoCursor{CreateTime: pg.EndOfTime, ID: uuid.Max}
 	}
-	rows, err := p.queries().ListVideos(ctx, sqlcgen.ListVideosParams{
+	rows, err := sqlcgen.New(p).ListVideos(ctx, sqlcgen.ListVideosParams{
 		BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
-		State:        optional(string(query.State)),
-		LanguageCode: optional(query.LanguageCode),
-		MaxRows:      p.maxRows(),
+		State:        pg.Optional(string(query.State)),
+		LanguageCode: pg.Optional(query.LanguageCode),
+		MaxRows:      p.MaxRows(),
 	})
-	return mapSlice(rows, videoOf), p.more, Wrap(err, "list videos")
+	return pg.MapSlice(rows, videoOf), p.More, pg.Wrap(err, "list videos")
 }
 
 func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
@@ -172,25 +179,29 @@ func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
 		},
 		State:      domain.VideoState(row.State),
 		Version:    row.Version,
-		CreateTime: row.CreateTime.UTC(), UpdateTime: row.UpdateTime.UTC(), DeleteTime: timeOf(row.DeleteTime),
-		PublishTime: timeOf(row.PublishTime), PurgeTime: timeOf(row.PurgeTime),
+		CreateTime: row.CreateTime.UTC(), UpdateTime: row.UpdateTime.UTC(), DeleteTime: pg.TimeOf(row.DeleteTime),
+		PublishTime: pg.TimeOf(row.PublishTime), PurgeTime: pg.TimeOf(row.PurgeTime),
 	}
 }
 
-// The query side: how projectRows identifies, reads and writes the row of a video. See Catalog.Project.
+// videoRows are the rows of the projection. See Catalog.Project.
+type videoRows struct{}
 
-func projectedVideo(e domain.VideoEvent) projected {
-	return projected{aggregate: e.Video.ID, event: e.ID, version: e.Video.Version, purged: e.Video.Purged()}
+// Row implements pg.Projection.
+func (videoRows) Row(e domain.VideoEvent) consumer.Row {
+	return consumer.Row{Aggregate: e.Video.ID, Event: e.ID, Version: e.Video.Version, Purged: e.Video.Purged()}
 }
 
-func videoVersions(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) ([]projected, error) {
-	rows, err := q.FindVideoVersions(ctx, ids)
-	return mapSlice(rows, func(row sqlcgen.FindVideoVersionsRow) projected {
-		return projected{aggregate: row.VideoID, event: valueOf(row.EventID), version: row.Version}
+// Read implements pg.Projection.
+func (videoRows) Read(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) ([]consumer.Row, error) {
+	rows, err := sqlcgen.New(tx).FindVideoVersions(ctx, ids)
+	return pg.MapSlice(rows, func(row sqlcgen.FindVideoVersionsRow) consumer.Row {
+		return consumer.Row{Aggregate: row.VideoID, Event: pg.ValueOf(row.EventID), Version: row.Version}
 	}), err
 }
 
-func projectVideo(ctx context.Context, q *sqlcgen.Queries, e domain.VideoEvent) error {
-	projectEntry(ctx, q, domain.EntryOf(e.Video), e.ID)
+// Write implements pg.Projection.
+func (videoRows) Write(ctx context.Context, tx *pg.Tx, e domain.VideoEvent) error {
+	projectEntry(ctx, tx, domain.EntryOf(e.Video), e.ID)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -14,7 +15,7 @@ import (
 func (s *Videos) FindVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
 	rows, err := s.queries.FindVideos(ctx, ids)
 	if err != nil {
-		return nil, Wrap(err, "find %d videos", len(ids))
+		return nil, pg.Wrap(err, "find %d videos", len(ids))
 	}
 	found := make(map[uuid.UUID]domain.Video, len(rows))
 	for _, row := range rows {
@@ -28,15 +29,15 @@ var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // listOldestFirst is ListVideos with the oldest video first.
 func (s *Videos) listOldestFirst(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error) {
-	after, p := query.After, pageOver(s.pool, query.Limit)
+	after, p := query.After, pg.NewPage(s.pool, query.Limit)
 	if after == nil {
 		after = &domain.VideoCursor{CreateTime: startTime}
 	}
-	rows, err := p.queries().ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
+	rows, err := sqlcgen.New(p).ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
 		AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
-		State:        optional(string(query.State)),
-		LanguageCode: optional(query.LanguageCode),
-		MaxRows:      p.maxRows(),
+		State:        pg.Optional(string(query.State)),
+		LanguageCode: pg.Optional(query.LanguageCode),
+		MaxRows:      p.MaxRows(),
 	})
-	return mapSlice(rows, videoOf), p.more, Wrap(err, "list videos")
+	return pg.MapSlice(rows, videoOf), p.More, pg.Wrap(err, "list videos")
 }

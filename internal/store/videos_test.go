@@ -22,15 +22,16 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // A video that is read back is the video that was written.
 func TestCreatedVideoReadsBack(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
 	e.Video.ReleaseYear, e.Video.Duration, e.Video.LanguageCode = 1985, 162*time.Minute, "ja"
@@ -52,7 +53,7 @@ func TestCreatedVideoReadsBack(t *testing.T) {
 // version of the row.
 func TestEveryChangeHasItsEvent(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	var commits []envelope.Aggregate
 	videos := store.NewVideos(pool, func(aggregate envelope.Aggregate) { commits = append(commits, aggregate) })
 	e := created(t, "Ran")
@@ -86,7 +87,7 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 // database refused the transaction.
 func TestCommitWithoutAResponse(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	cfg := pool.Config()
 	var deaf atomic.Bool
 	dial := cfg.ConnConfig.DialFunc
@@ -137,7 +138,7 @@ func (c deafConn) Read(b []byte) (int, error) {
 // A command that changes nothing writes no event.
 func TestNothingChangedWritesNoEvent(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
@@ -163,7 +164,7 @@ func TestFailedTransactionLeavesNothing(t *testing.T) {
 	for _, table := range []string{"video_catalog.outbox", "video_catalog.outbox_pending", "video_catalog.videos"} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
-			pool := storetest.Pool(t, 2)
+			pool := pgtest.Pool(t, 2)
 			videos := store.NewVideos(pool, nil)
 			existing := created(t, "Ran")
 			if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, existing); err != nil {
@@ -203,7 +204,7 @@ func breakTable(t testing.TB, pool *pgxpool.Pool, table string) {
 // A failed command leaves its connection fit for the next one.
 func TestConnectionSurvivesFailedCommand(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 1)
+	pool := pgtest.Pool(t, 1)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
@@ -230,7 +231,7 @@ func TestConnectionSurvivesFailedCommand(t *testing.T) {
 // A decision that panics leaves no transaction open.
 func TestPanickingDecisionRollsBack(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 1)
+	pool := pgtest.Pool(t, 1)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
@@ -252,7 +253,7 @@ func TestPanickingDecisionRollsBack(t *testing.T) {
 // An event that the broker would refuse is refused inside the transaction.
 func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
@@ -278,7 +279,7 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 // nothing, and its error names the clock.
 func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	e := created(t, "Ran")
 	e.ID[0] = 0xff // a UUIDv7 of a far future
 	_, err := store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, e)
@@ -294,7 +295,7 @@ func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
 // A text that PostgreSQL cannot store is the caller's mistake.
 func TestNulByteIsInvalid(t *testing.T) {
 	t.Parallel()
-	videos := store.NewVideos(storetest.Pool(t, 2), nil)
+	videos := store.NewVideos(pgtest.Pool(t, 2), nil)
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "a\x00b")); kindOf(err) != problem.Invalid {
 		t.Errorf("CreateVideo() = %v, want Invalid", err)
 	}
@@ -304,7 +305,7 @@ func TestNulByteIsInvalid(t *testing.T) {
 // the log of the server.
 func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 8)
+	pool := pgtest.Pool(t, 8)
 	videos := store.NewVideos(pool, nil)
 	request := uuid.New()
 	var wg sync.WaitGroup
@@ -332,14 +333,14 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), request, []byte("other"), created(t, "Ran")); kindOf(err) != problem.Exists || strings.Contains(err.Error(), "request_id") { // REST has another name
 		t.Errorf("CreateVideo() with another fingerprint = %v, want Exists", err)
 	}
-	if errs := storetest.Errors(t, pool); len(errs) > 0 {
+	if errs := pgtest.Errors(t, pool); len(errs) > 0 {
 		t.Errorf("log of the server: %q, want no error", errs)
 	}
 	// The age of a request is by the clock of the database: the video was made at epoch.
-	if n, err := store.NewOutbox(pool).PruneRequests(t.Context(), time.Hour, 10); n != 0 || err != nil {
+	if n, err := pg.NewOutbox(pool).PruneRequests(t.Context(), time.Hour, 10); n != 0 || err != nil {
 		t.Errorf("PruneRequests() of an hour = %d, %v, want 0, nil", n, err)
 	}
-	if n, err := store.NewOutbox(pool).PruneRequests(t.Context(), 0, 10); n != 1 || err != nil {
+	if n, err := pg.NewOutbox(pool).PruneRequests(t.Context(), 0, 10); n != 1 || err != nil {
 		t.Errorf("PruneRequests() = %d, %v, want 1, nil", n, err)
 	}
 	// A forgotten request is a new one.
@@ -351,7 +352,7 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 // Writers of one video wait for one another: no version is given twice.
 func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 8)
+	pool := pgtest.Pool(t, 8)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
@@ -387,7 +388,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 	for _, oldestFirst := range []bool{false, true} {
 		t.Run(fmt.Sprintf("oldestFirst=%t", oldestFirst), func(t *testing.T) {
 			t.Parallel()
-			videos := store.NewVideos(storetest.Pool(t, 2), nil)
+			videos := store.NewVideos(pgtest.Pool(t, 2), nil)
 			want := map[uuid.UUID]bool{}
 			for range 25 {
 				e := created(t, "Ran")
@@ -433,7 +434,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 // leaves nothing.
 func TestCutConnectionLeavesNothing(t *testing.T) {
 	t.Parallel()
-	url := storetest.URL(t)
+	url := pgtest.URL(t)
 	pool, err := db.Open(t.Context(), url, 2, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -186,7 +186,8 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"letter", "--plural=blocked", "--fields=title:string"}, "db/queries/blocked.sql exists: choose another name than letter"},
+		{[]string{"letter", "--plural=projection", "--fields=title:string"}, "db/queries/projection.sql exists: choose another name than letter"},
+		{[]string{"letter", "--plural=blocked", "--fields=title:string"}, "internal/pg/queries/blocked.sql has ListBlocked, which is a name of letter, too"},
 		{[]string{"entry", "--fields=title:string"}, "internal/domain/catalog.go has domain.Entry, which internal/domain/entry.go would declare"},
 		{[]string{"envoy", "--fields=field:enum(red,green)"}, "internal/domain/envoy.go has domain.EnvoyField"},
 		{[]string{"envoy", "--fields=fields:[{title:string}]"}, "internal/domain/envoy.go has domain.EnvoyField"},

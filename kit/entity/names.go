@@ -123,7 +123,9 @@ var (
 func (e entity) checkSQL() error {
 	queries, err := e.execute("queries.sql")
 	own := "db/queries/" + e.Plural + ".sql"
-	err = errors.Join(err, e.checkIn("db/queries/*.sql", own, string(queries), queryName, func(found []string) string { return found[1] }))
+	for _, pattern := range []string{"db/queries/*.sql", "internal/pg/queries/*.sql"} {
+		err = errors.Join(err, e.checkIn(pattern, own, string(queries), queryName, func(found []string) string { return found[1] }))
+	}
 	if !slices.Contains(e.made, e.Migration) {
 		return err // it has its tables
 	}

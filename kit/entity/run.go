@@ -58,7 +58,7 @@ func command(ctx context.Context, name string, args ...string) error {
 
 // generated returns the paths of the files that are generated from the files of entities.
 func generated(all []entity) []string {
-	paths := []string{"api", "internal/store/internal/sqlcgen", "options", "deploy/names.sh", "deploy/observe"}
+	paths := []string{"api", "internal/pg/internal/sqlcgen", "internal/store/internal/sqlcgen", "options", "deploy/names.sh", "deploy/observe"}
 	for _, e := range all {
 		paths = append(paths, "internal/event/testdata/"+e.Name)
 	}

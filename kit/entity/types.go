@@ -34,12 +34,12 @@ var types = map[string]struct {
 		sample: [3]string{"1.5", "2.25", "3"},
 	},
 	typeBytes: {
-		proto: "bytes", rules: "bytes.max_len = 65536", event: "bytes", sql: "bytea", empty: `''`, domain: "[]byte", toRow: "notNil(%s)",
+		proto: "bytes", rules: "bytes.max_len = 65536", event: "bytes", sql: "bytea", empty: `''`, domain: "[]byte", toRow: "pg.NotNil(%s)",
 		sample: [3]string{`[]byte("alpha")`, `[]byte{0, 255}`, `[]byte("gamma")`},
 	},
 	typeTime: {
 		proto: "google.protobuf.Timestamp", rules: "timestamp = {\n  gt: {seconds: -62135596800}\n  lte: {seconds: 253402300799}\n}",
-		event: "int64", sql: "timestamptz", domain: "time.Time", toRow: "optional(%s)", fromRow: "timeOf(%s)",
+		event: "int64", sql: "timestamptz", domain: "time.Time", toRow: "pg.Optional(%s)", fromRow: "pg.TimeOf(%s)",
 		toEvent: "unixMilli(%s)", fromEvent: "r.Time(%[2]q, %[1]s)", toProto: "aip.Timestamp(%s)", fromProto: "aip.Time(%s)",
 		sample: [3]string{"time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)", "time.Date(2027, 2, 3, 0, 0, 0, 0, time.UTC)", "time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)"},
 	},
@@ -51,7 +51,7 @@ var types = map[string]struct {
 	},
 	typeUUID: {
 		proto: "string", rules: "string.uuid = true", event: "string", sql: "uuid", domain: "uuid.UUID",
-		toRow: "optional(%s)", fromRow: "valueOf(%s)", toEvent: "domain.IDText(%s)", fromEvent: "r.OptionalID(%[2]q, %[1]s)", toProto: "domain.IDText(%s)", fromProto: "aip.ID(%s)",
+		toRow: "pg.Optional(%s)", fromRow: "pg.ValueOf(%s)", toEvent: "domain.IDText(%s)", fromEvent: "r.OptionalID(%[2]q, %[1]s)", toProto: "domain.IDText(%s)", fromProto: "aip.ID(%s)",
 		sample: [3]string{
 			`uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2001")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2002")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2003")`,
 		},
@@ -255,7 +255,7 @@ func (f field) ToRow(x string) string {
 	case f.kind() == typeMessage:
 		return f.Var()
 	case f.IsList():
-		return "notNil(" + x + ")"
+		return "pg.NotNil(" + x + ")"
 	case f.Type == typeEnum:
 		return "string(" + x + ")"
 	case f.Required && !f.isShared(): // no NULL

@@ -15,6 +15,7 @@ import (
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/internal/store"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -72,7 +73,7 @@ func (w *way) newProjector(cfg consumer.Config, times *times) (*consumer.Project
 	return consumer.New(cfg, consumer.Subscription{
 		Source: consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog"))), Consumer: "catalog",
 		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project)},
-	}, store.NewInbox(w.pool), discard, noop.Meter{})
+	}, pg.NewInbox(w.pool), discard, noop.Meter{})
 }
 
 // consumes measures how fast the projector empties its subscription, in transactions of up to 100 events and of one.

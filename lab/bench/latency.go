@@ -16,6 +16,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -173,7 +174,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	defer topic.Stop()
 	var publisher *outbox.Publisher
 	videos := store.NewVideos(w.pool, func(aggregate envelope.Aggregate) { publisher.Wake(aggregate) })
-	if publisher, err = outbox.New(store.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, noop.Meter{}); err != nil {
+	if publisher, err = outbox.New(pg.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, noop.Meter{}); err != nil {
 		return err
 	}
 	projector, err := w.newProjector(consumer.Config{}, times)

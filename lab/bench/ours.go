@@ -8,7 +8,7 @@ import (
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel/metric/noop"
@@ -84,7 +84,7 @@ func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
 		pool.Close()
 		return instance{}, err
 	}
-	events := store.NewOutbox(pool)
+	events := pg.NewOutbox(pool)
 	publisher, err := outbox.New(events, broker, outbox.Config{}, discard, noop.Meter{})
 	if err != nil {
 		pool.Close()
@@ -99,7 +99,7 @@ func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
 }
 
 // raiseFloors calls RaiseFloors regularly, as the service does.
-func raiseFloors(ctx context.Context, events *store.Outbox) {
+func raiseFloors(ctx context.Context, events *pg.Outbox) {
 	for tick := time.NewTicker(4 * time.Second); ; {
 		select {
 		case <-ctx.Done():

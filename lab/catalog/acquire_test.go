@@ -11,9 +11,10 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/lab/engine/rig"
 )
 
@@ -21,9 +22,9 @@ import (
 // The error does not suggest that the database may have executed the call.
 func TestWaitForConnection(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 1)
+	pool := pgtest.Pool(t, 1)
 	woken := 0
-	videos, catalog, inbox := store.NewVideos(pool, func(envelope.Aggregate) { woken++ }), store.NewCatalog(pool), store.NewInbox(pool)
+	videos, catalog, inbox := store.NewVideos(pool, func(envelope.Aggregate) { woken++ }), store.NewCatalog(pool), pg.NewInbox(pool)
 	held, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func TestWaitForConnection(t *testing.T) {
 // events as slow.
 func TestSilentDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
-	network := rig.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, pgtest.URL(t))
 	pool, err := db.Open(t.Context(), network.URL+"&connect_timeout=1", 1, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"example.com/servicekit/migratelint"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // lint fails the test for every statement of the migrations that would stop a running service.
@@ -60,7 +60,7 @@ func TestExpandContractExample(t *testing.T) {
 		{"reads the new one", "INSERT INTO video_catalog.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "premiere_year"},
 		{"knows only the new one", "INSERT INTO video_catalog.videos (" + others + ", premiere_year) VALUES (" + values + ", 1999)", "premiere_year"},
 	}
-	target := storetest.Direct(t, storetest.URL(t))
+	target := pgtest.Direct(t, pgtest.URL(t))
 	pool := pool(t, target)
 	sqlDB, err := sql.Open("pgx", target)
 	if err != nil {

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // A page of rare rows reads few rows, also after pages without a filter on the
@@ -14,7 +14,7 @@ import (
 func TestRareFiltersUseTheirIndex(t *testing.T) {
 	t.Parallel()
 	const rows, page = 50_000, 20
-	pool := storetest.Pool(t, 1) // one connection, because read flushes only its own statistics
+	pool := pgtest.Pool(t, 1) // one connection, because read flushes only its own statistics
 	for _, sql := range []string{
 		`INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time)
 		SELECT gen_random_uuid(), 'Ran', '', 2000, 0, CASE WHEN n = 1 THEN 'ja' ELSE 'en' END, '{}', CASE WHEN n = 2 THEN 'published' ELSE 'draft' END,

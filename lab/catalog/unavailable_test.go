@@ -18,9 +18,10 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // refusing starts a server that sends says to each client: while it connects, or
@@ -129,7 +130,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 			videos, catalog := store.NewVideos(pool, nil), store.NewCatalog(pool)
 			_, get := videos.GetVideo(t.Context(), newID(t))
 			_, create := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran"))
-			_, claim := store.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 1, 1, 1)
+			_, claim := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 1, 1, 1)
 			for name, err := range map[string]error{"GetVideo": get, "CreateVideo": create, "ClaimEvents": claim} {
 				if kindOf(err) != test.want || !strings.Contains(fmt.Sprint(err), test.hint) {
 					t.Errorf("%s() = %v, want kind %v with %q", name, err, test.want, test.hint)
@@ -147,7 +148,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 // Calls of a user who may log in again succeed without a restart.
 func TestUserLetInAgain(t *testing.T) {
 	t.Parallel()
-	target := storetest.Direct(t, storetest.URL(t))
+	target := pgtest.Direct(t, pgtest.URL(t))
 	admin := pool(t, target)
 	user := "let_in_" + strings.ReplaceAll(newID(t).String(), "-", "")
 	execute(t, admin, "CREATE ROLE "+user+" LOGIN CONNECTION LIMIT 0 IN ROLE video_catalog_rw")
@@ -177,7 +178,7 @@ func TestUserLetInAgain(t *testing.T) {
 // connections until the test ends. failed returns their errors so far.
 func sessions(t *testing.T) (videos []*store.Videos, admin *pgxpool.Pool, user string, failed func() []error) {
 	t.Helper()
-	target := storetest.Direct(t, storetest.URL(t))
+	target := pgtest.Direct(t, pgtest.URL(t))
 	admin = pool(t, target)
 	user = "session_" + strings.ReplaceAll(newID(t).String(), "-", "")
 	execute(t, admin, "CREATE ROLE "+user+" LOGIN IN ROLE video_catalog_rw")

@@ -393,7 +393,7 @@ func breakLayers(t *testing.T, dir string) {
 		{"internal/domain/order_purchase_order.go", `CancelOrder\(`, "PlaceOrder(", "./internal/domain"},
 		{"internal/event/order.go", `(?m)^\s+Currency:\s+snapshot\.GetCurrency\(\),\n`, "", "./internal/event"},
 		{"internal/store/orders.go", `(InsertOrderParams\{(?s:.*?)\n)\s+Currency:\s+v\.Currency,\n`, "$1", "./internal/store"},
-		{"internal/store/orders.go", `, version: row\.Version`, "", "./internal/store"},
+		{"internal/store/orders.go", `, Version: row\.Version}`, "}", "./internal/store"},
 		{"internal/server/orders.go", `(?m)^\s+Currency:\s+v\.GetCurrency\(\),\n`, "", "./cmd/server"},
 	} {
 		path := filepath.Join(dir, m.path)

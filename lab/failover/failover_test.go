@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // Both sides are in one database, and its asynchronous standby takes over without the last transactions: what was
@@ -69,7 +69,7 @@ func TestFailoverOfTheOwner(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	s := &stack{url: c.network.URL, pubsub: newBroker(t)}
-	catalog := storetest.URL(t)
+	catalog := pgtest.URL(t)
 	p := s.start(t, "READ_DATABASE_URL="+catalog, "TELEMETRY_ADDR=127.0.0.1:0")
 
 	ahead, again, deleted, untouched := p.create(t, "ahead"), p.create(t, "again"), p.create(t, "deleted"), p.create(t, "untouched")
@@ -106,7 +106,7 @@ func TestFailoverOfTheOwner(t *testing.T) {
 func TestFailoverOfTheCatalog(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	owner := storetest.URL(t)
+	owner := pgtest.URL(t)
 	s := &stack{url: owner, pubsub: newBroker(t)}
 	p := s.start(t, "READ_DATABASE_URL="+c.network.URL, "TELEMETRY_ADDR=127.0.0.1:0")
 

@@ -41,7 +41,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/engine/rig"
 )
 
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("build: %v: %s", err, out))
 	}
-	storetest.Main(m)
+	pgtest.Main(m)
 }
 
 const project = "test-project"
@@ -90,7 +90,7 @@ type stack struct {
 
 func newStack(t *testing.T) *stack {
 	t.Helper()
-	pool := storetest.Pool(t, 4)
+	pool := pgtest.Pool(t, 4)
 	return &stack{url: pool.Config().ConnString(), pool: pool, pubsub: newBroker(t)}
 }
 
@@ -332,7 +332,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := new(cluster)
 	c.primary, c.primaryURL = newServer(t, localpg.Config{})
-	if _, err := db.Migrate(t.Context(), c.primaryURL, slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
+	if _, err := db.Migrate(t.Context(), c.primaryURL, slog.New(slog.DiscardHandler), pgtest.Options()...); err != nil {
 		t.Fatal(err)
 	}
 	c.standby, c.standbyURL = newServer(t, localpg.Config{StandbyOf: c.primary})

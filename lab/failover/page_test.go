@@ -18,7 +18,7 @@ import (
 	"example.com/servicekit/localpg"
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // blocks returns the blocks of code of a language below a heading of a page.
@@ -98,7 +98,7 @@ func TestMove(t *testing.T) {
 		t.Run(strings.TrimPrefix(way.heading, "## "), func(t *testing.T) {
 			t.Parallel()
 			server, source := newServer(t, localpg.Config{Settings: map[string]string{"wal_level": "logical"}})
-			if _, err := db.Migrate(t.Context(), source, slog.New(slog.DiscardHandler), storetest.Options()...); err != nil {
+			if _, err := db.Migrate(t.Context(), source, slog.New(slog.DiscardHandler), pgtest.Options()...); err != nil {
 				t.Fatal(err)
 			}
 			_, target := newServer(t, localpg.Config{})

@@ -1,5 +1,5 @@
 // Command pooler runs a real PgBouncer in transaction mode in front of a PostgreSQL of localpg, for the tests that
-// internal/store/storetest runs with STORETEST_POOLER. Its argument is the folder of PostgreSQL's socket, where it
+// internal/pg/pgtest runs with PGTEST_POOLER. Its argument is the folder of PostgreSQL's socket, where it
 // makes its own.
 //
 // It is the strictest kind of pooler that the service may meet. Each transaction goes to the next server connection

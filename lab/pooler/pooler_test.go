@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/servicekit/localpg"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // If PgBouncer is not installed, nothing is tested.
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	defer os.RemoveAll(folder)
 	program := filepath.Join(folder, "pooler")
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
-	if err := errors.Join(err, os.Chmod(folder, 0o755), os.Setenv("STORETEST_POOLER", program)); err != nil { // the server's user runs it
+	if err := errors.Join(err, os.Chmod(folder, 0o755), os.Setenv("PGTEST_POOLER", program)); err != nil { // the server's user runs it
 		panic(fmt.Sprintf("%v: %s", err, out))
 	}
 	m.Run()
@@ -52,12 +52,12 @@ func start(t *testing.T) (server *localpg.Server, pooled string) {
 			t.Error(err)
 		}
 	})
-	pooler, err := storetest.StartPooler(ctx, server)
+	pooler, err := pgtest.StartPooler(ctx, server)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pooler.Stop)
-	return server, storetest.Pooled(server.DSN("postgres"))
+	return server, pgtest.Pooled(server.DSN("postgres"))
 }
 
 func connect(t *testing.T, target string) *pgx.Conn {
@@ -176,8 +176,8 @@ func TestStartErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv("STORETEST_POOLER", dir+"/pooler")
-	if _, err := storetest.StartPooler(t.Context(), server); err == nil || !strings.Contains(err.Error(), "cannot work here") {
+	t.Setenv("PGTEST_POOLER", dir+"/pooler")
+	if _, err := pgtest.StartPooler(t.Context(), server); err == nil || !strings.Contains(err.Error(), "cannot work here") {
 		t.Errorf("Start() of a pooler that ends at once = %v, want the end of its log", err)
 	}
 }

@@ -32,7 +32,7 @@ import (
 	"example.com/servicekit/localbroker"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/localtopics"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/internal/tuned"
 )
 
@@ -61,7 +61,7 @@ func TestMain(m *testing.M) {
 	}
 	defer os.RemoveAll(dir)
 	programs = dir
-	storetest.Main(m)
+	pgtest.Main(m)
 }
 
 // server builds the service once, with variables for the Config of its packages, and returns its path.
@@ -202,7 +202,7 @@ type victim struct {
 // limits are so short that a test can wait for them, and so long that a busy machine keeps them.
 func attack(t *testing.T) *victim {
 	t.Helper()
-	v := &victim{process: startService(t, "ROLES=api", "DATABASE_URL="+storetest.URL(t),
+	v := &victim{process: startService(t, "ROLES=api", "DATABASE_URL="+pgtest.URL(t),
 		"LAB_PORT_CALL_TIMEOUT=4s", "LAB_PORT_STREAM_LIFETIME=2s", "LAB_PORT_READ_HEADER_TIMEOUT=3s")}
 	ctx, stop := context.WithCancel(t.Context())
 	v.stop = stop

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // mostMemory is the memory of an instance of deploy/run, in MiB.
@@ -23,7 +23,7 @@ const mostMemory = 512
 // The process needs less memory than its instance has, whatever is stored and clients do. Here they make as many watches and
 // calls as there is room for, of all kinds that hold memory, with entries as large as the contract allows.
 func TestMemoryIsBounded(t *testing.T) {
-	database := storetest.URL(t)
+	database := pgtest.URL(t)
 	storeLarge(t, database, 300)
 	p := startService(t, "ROLES=api", "DATABASE_URL="+database, "GOMEMLIMIT=400MiB")
 	const watches, readers, each = 500, 60, 200

@@ -31,7 +31,7 @@ import (
 	"example.com/servicekit/localbroker"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // pace is the factor by which the rules are faster: 5 minutes become 1 second. Pool statistics are read once a second,
@@ -103,7 +103,7 @@ func newSystem(t *testing.T, p tools) *system {
 	// fire if no scrape succeeds, or no event is applied, for about two seconds.
 	s.tolerated = map[string]bool{"OutboxStalled": true, "ProjectionLag": true, "OutboxNotMeasured": true, "NothingApplied": true}
 	s.broker, s.client = newBroker(t)
-	database := storetest.URL(t)
+	database := pgtest.URL(t)
 	var err error
 	if s.db, err = db.Open(t.Context(), database, 4, nil); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // The smoke test succeeds with a real service. Without a projector, its error names the failed
@@ -24,7 +24,7 @@ func TestSmoke(t *testing.T) {
 		{"nobody projects", "api,publisher", "10s", "projector at work?"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			database := storetest.URL(t)
+			database := pgtest.URL(t)
 			broker, _ := newBroker(t)
 			p := startService(t, "ROLES="+test.roles, "DATABASE_URL="+database, "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+broker.Addr())
 			out, err := exec.CommandContext(t.Context(), program, "--timeout", test.timeout, "http://"+p.addr).CombinedOutput()

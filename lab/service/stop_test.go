@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/engine/rig"
 )
 
@@ -19,7 +19,7 @@ func TestStopWithSilentDatabaseEndsInTime(t *testing.T) {
 			t.Errorf("the stop took %s, want at most %s", took, most)
 		}
 	})
-	network := rig.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, pgtest.URL(t))
 	broker, _ := newBroker(t)
 	p := startService(t, "DATABASE_URL="+network.URL, "READ_DATABASE_URL="+network.URL+"&application_name=catalog", "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+broker.Addr())
 	list := func(within time.Duration, works bool) {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -77,7 +77,7 @@ func (s *server) act(w http.ResponseWriter, r *http.Request) {
 		s.show(w, r, http.StatusForbidden, "error", "", http.StatusText(http.StatusForbidden), refusal)
 		return
 	}
-	counted, err := s.Act(ctx, p.Name, admin.Filter(p.Filter), 1, admin.Entry{})
+	counted, err := s.Act(ctx, p.Name, pg.Filter(p.Filter), 1, pg.Entry{})
 	if p.Matched = counted.Matched; err != nil {
 		s.fail(w, r, err)
 		return
@@ -92,7 +92,7 @@ func (s *server) act(w http.ResponseWriter, r *http.Request) {
 		s.show(w, r, status, "confirm", "stuck", p.Verb, p)
 		return
 	}
-	p.Result, err = s.Act(ctx, p.Name, admin.Filter(p.Filter), int(min(p.Matched, operate.MostItems)), entry)
+	p.Result, err = s.Act(ctx, p.Name, pg.Filter(p.Filter), int(min(p.Matched, operate.MostItems)), entry)
 	logged := []any{"action", p.Name, "actor", s.user, "done", p.Result.Done, "matched", p.Result.Matched, "failed", len(p.Result.Failed), "err", err}
 	if p.Result.ActionID != uuid.Nil { // the audit has it
 		logged = append(logged, "action_id", p.Result.ActionID)
@@ -117,7 +117,7 @@ func readAction(r *http.Request) (p confirmPage, err error) {
 	if !ok {
 		return p, problem.InvalidField("action", "must be one that the console offers")
 	}
-	return confirmPage{action: chosen, Filter: readFilter(r.PostForm), Reason: r.PostForm.Get("reason"), MaxReason: admin.MaxReason, MaxItems: operate.MostItems}, nil
+	return confirmPage{action: chosen, Filter: readFilter(r.PostForm), Reason: r.PostForm.Get("reason"), MaxReason: pg.MaxReason, MaxItems: operate.MostItems}, nil
 }
 
 // sampleOf returns an example of the errors with a cause; empty if there is none.
@@ -133,21 +133,21 @@ func (s *server) sampleOf(ctx context.Context, cause string) string {
 
 // confirmed returns the entry of a confirmed action, or why the confirmation is refused. Without
 // a confirmation it returns neither.
-func (s *server) confirmed(p confirmPage, count string) (admin.Entry, string) {
+func (s *server) confirmed(p confirmPage, count string) (pg.Entry, string) {
 	if count == "" {
-		return admin.Entry{}, ""
+		return pg.Entry{}, ""
 	}
 	if before, err := strconv.ParseInt(count, 10, 64); err != nil || p.Matched > before {
-		return admin.Entry{}, "More match now than you have seen. Look at the number again."
+		return pg.Entry{}, "More match now than you have seen. Look at the number again."
 	}
 	if p.Matched == 0 {
-		return admin.Entry{}, "Nothing matches any more."
+		return pg.Entry{}, "Nothing matches any more."
 	}
-	entry, err := admin.NewEntry(p.Name, admin.Filter(p.Filter), admin.Actor{Name: s.user, Via: "console"}, p.Reason)
+	entry, err := pg.NewEntry(p.Name, pg.Filter(p.Filter), pg.Actor{Name: s.user, Via: "console"}, p.Reason)
 	if known, ok := errors.AsType[*problem.Error](err); ok {
-		return admin.Entry{}, "The reason: " + known.Message
+		return pg.Entry{}, "The reason: " + known.Message
 	} else if err != nil {
-		return admin.Entry{}, err.Error()
+		return pg.Entry{}, err.Error()
 	}
 	return entry, ""
 }

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
 
@@ -28,7 +28,7 @@ func (s *sides) listAudit(ctx context.Context, text string) ([]entry, error) {
 	entries, err := sqlcgen.New(s.commands).ListCommandAudit(ctx, auditRead)
 	queries, queryErr := sqlcgen.New(s.queries).ListQueryAudit(ctx, auditRead)
 	if err := errors.Join(err, queryErr); err != nil {
-		return nil, store.Wrap(err, "list audit")
+		return nil, pg.Wrap(err, "list audit")
 	}
 	for _, row := range queries {
 		entries = append(entries, entry(row))

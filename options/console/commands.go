@@ -9,16 +9,16 @@ import (
 	"strings"
 	"time"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/problem"
 )
 
 // reader makes a command that prints the content of a page. arguments are the names of its arguments.
-func reader(arguments []string, show func(context.Context, sides, []string, *admin.Printer) error) app.Command {
+func reader(arguments []string, show func(context.Context, sides, []string, *operate.Printer) error) app.Command {
 	return func(ctx context.Context, service *app.Service, args []string, stdout io.Writer) error {
-		o, err := admin.ParseOperation(args, nil)
+		o, err := operate.ParseOperation(args, nil)
 		if err == nil && len(o.Args) != len(arguments) {
 			err = fmt.Errorf("%d arguments, want %s", len(o.Args), strings.Join(arguments, " and "))
 		}
@@ -29,7 +29,7 @@ func reader(arguments []string, show func(context.Context, sides, []string, *adm
 		if err := service.Open(ctx, true, true); err != nil {
 			return err
 		}
-		out := admin.NewPrinter(stdout, o.JSON)
+		out := operate.NewPrinter(stdout, o.JSON)
 		if err := show(ctx, sidesOf(service), o.Args, out); err != nil {
 			return err
 		}
@@ -38,7 +38,7 @@ func reader(arguments []string, show func(context.Context, sides, []string, *adm
 }
 
 // printFound prints the aggregates that have a text in their title.
-func printFound(ctx context.Context, s sides, args []string, out *admin.Printer) error {
+func printFound(ctx context.Context, s sides, args []string, out *operate.Printer) error {
 	found, isCut, err := s.findTitles(ctx, args[0])
 	if err == nil && len(found) == 0 && !isCut {
 		return problem.Errorf(problem.NotFound, "no title has %q in it", args[0])
@@ -54,7 +54,7 @@ func printFound(ctx context.Context, s sides, args []string, out *admin.Printer)
 }
 
 // printAggregate prints an aggregate and its events.
-func printAggregate(ctx context.Context, s sides, args []string, out *admin.Printer) error {
+func printAggregate(ctx context.Context, s sides, args []string, out *operate.Printer) error {
 	h, err := s.history(ctx, envelope.Aggregate{Type: args[0], ID: args[1]})
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (e event) effects(sought time.Time) string {
 }
 
 // printAudit prints the entries of the audit that have a text in them.
-func printAudit(ctx context.Context, s sides, args []string, out *admin.Printer) error {
+func printAudit(ctx context.Context, s sides, args []string, out *operate.Printer) error {
 	entries, err := s.listAudit(ctx, args[0])
 	out.Line("TIME\tACTION\tITEMS\tFILTER\tWHY\tWHO\tACTION_ID")
 	for _, e := range entries {

@@ -18,11 +18,11 @@ import (
 	"net/url"
 	"strings"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/store"
 )
 
 // Part returns the option.
@@ -74,7 +74,7 @@ func readFlags(args []string) (addr, traces string, err error) {
 // sidesOf returns the sides of a service after its Open.
 func sidesOf(service *app.Service) sides {
 	s := sides{commands: service.Commands, queries: service.Queries, retention: service.Retention}
-	s.Outbox, s.Inbox, s.Replay = store.NewOutbox(s.commands), store.NewInbox(s.queries), service.Replay
+	s.Outbox, s.Inbox, s.Replay = pg.NewOutbox(s.commands), pg.NewInbox(s.queries), service.Replay
 	for _, subscribed := range service.Replayed() {
 		s.Consumers = append(s.Consumers, subscribed.Consumer)
 	}
@@ -96,7 +96,7 @@ func run(ctx context.Context, service *app.Service, args []string, stdout io.Wri
 	if err != nil {
 		return app.UsageError(err)
 	}
-	user := admin.OperatorName()
+	user := operate.OperatorName()
 	if user == "" {
 		return app.UsageError(errors.New("console: the audit could not say who acts: set USER and HOME"))
 	}

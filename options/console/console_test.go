@@ -19,16 +19,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/operate"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // program is a service with this option and the aggregate type thing. A consumer applies events of things.
 func program() app.Program {
@@ -41,7 +40,7 @@ func program() app.Program {
 		}
 		apply := func(ctx context.Context, name string, events []envelope.Message) ([]envelope.Outcome, error) {
 			for _, m := range events {
-				if _, err := storetest.Receive(ctx, b.Queries, name, m.ID); err != nil {
+				if _, err := pgtest.Receive(ctx, b.Queries, name, m.ID); err != nil {
 					return nil, err
 				}
 			}
@@ -222,14 +221,14 @@ func made(t testing.TB, pool *pgxpool.Pool, title string) envelope.Message {
 	}
 	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.things (id uuid PRIMARY KEY, version bigint NOT NULL, state text NOT NULL, label text NOT NULL)")
 	exec(t, pool, "INSERT INTO video_catalog.things VALUES ($1, 1, 'made', $2)", m.AggregateID, title)
-	storetest.Append(t, pool, m)
+	pgtest.Append(t, pool, m)
 	return m
 }
 
 // setAside puts a message into quarantine.
 func setAside(t testing.TB, pool *pgxpool.Pool, m envelope.Message, reason string) {
 	t.Helper()
-	if err := store.NewInbox(pool).Quarantine(t.Context(), "shelf", envelope.Quarantined{
+	if err := pg.NewInbox(pool).Quarantine(t.Context(), "shelf", envelope.Quarantined{
 		MessageID: m.ID.String(), OrderingKey: m.AggregateID, Attributes: m.Attributes(), Payload: m.Payload, Reason: reason, PublishTime: time.Now(),
 	}); err != nil {
 		t.Fatal(err)
@@ -239,7 +238,7 @@ func setAside(t testing.TB, pool *pgxpool.Pool, m envelope.Message, reason strin
 // user returns the URL of the database for a new user who has the given roles, and nothing else.
 func user(t testing.TB, pool *pgxpool.Pool, roles string, settings ...string) string {
 	t.Helper()
-	direct, err := url.Parse(storetest.Direct(t, pool.Config().ConnString()))
+	direct, err := url.Parse(pgtest.Direct(t, pool.Config().ConnString()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +257,7 @@ func user(t testing.TB, pool *pgxpool.Pool, roles string, settings ...string) st
 
 func newDatabase(t testing.TB) (*pgxpool.Pool, string) {
 	t.Helper()
-	pool := storetest.Pool(t, 4)
+	pool := pgtest.Pool(t, 4)
 	return pool, pool.Config().ConnString()
 }
 
@@ -385,7 +384,7 @@ func TestActs(t *testing.T) {
 	if n := parked(t, pool); n != 3 {
 		t.Errorf("%d are parked, want the 3 of the other cause", n)
 	}
-	shows(t, c.get(t, "/audit"), "the limit was raised", admin.OperatorName(), "by console", "5\u202f002")
+	shows(t, c.get(t, "/audit"), "the limit was raised", operate.OperatorName(), "by console", "5\u202f002")
 	shows(t, c.get(t, "/audit?text=RAISED"), "the limit was raised")
 	if body := c.get(t, "/audit?text=lowered"); strings.Contains(body, "the limit was raised") {
 		t.Errorf("the audit has an entry without the text:\n%s", body)
@@ -476,7 +475,7 @@ func TestShowsPartialFailure(t *testing.T) {
 	bad.Payload = []byte("bad")
 	setAside(t, pool, good, "not known yet")
 	setAside(t, pool, bad, "not known yet")
-	if _, err := storetest.Receive(t.Context(), pool, "shelf", bad.ID); err != nil { // as if another consumer had applied it
+	if _, err := pgtest.Receive(t.Context(), pool, "shelf", bad.ID); err != nil { // as if another consumer had applied it
 		t.Fatal(err)
 	}
 	c := start(t, target)
@@ -527,7 +526,7 @@ func TestActsWithTheRolesOfTheService(t *testing.T) {
 	pool, _, m := newEvil(t)
 	refused := m
 	refused.ID, refused.Version = uuid.Must(uuid.NewV7()), 2
-	storetest.Append(t, pool, refused)
+	pgtest.Append(t, pool, refused)
 	exec(t, pool, "WITH gone AS (DELETE FROM video_catalog.outbox_pending WHERE id = $1 RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone", refused.ID)
 	exec(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('thing', $1, 0, 10, 'too large', now())", m.AggregateID)
 	c := start(t, user(t, pool, "video_catalog_rw, video_catalog_read_rw"))
@@ -551,13 +550,13 @@ func TestShowsAnAggregate(t *testing.T) {
 	first := made(t, pool, "The Third Man")
 	second := first
 	second.ID, second.Version, second.Type = uuid.Must(uuid.NewV7()), 2, "ThingChanged"
-	storetest.Append(t, pool, second)
+	pgtest.Append(t, pool, second)
 	exec(t, pool, "DELETE FROM video_catalog.outbox_pending WHERE id = $1", first.ID)
 	exec(t, pool, "UPDATE video_catalog.outbox SET caller = 'ann\\x00@example.com' WHERE id = $1", first.ID)
 	foreign := uuid.Must(uuid.NewV7())
 	exec(t, pool, "UPDATE video_catalog.outbox SET causation_id = $2, correlation_id = $3 WHERE id = $1", second.ID, first.ID, foreign)
 	for _, m := range []envelope.Message{first, second} {
-		if _, err := storetest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
+		if _, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -603,7 +602,7 @@ func TestShowsNow(t *testing.T) {
 	c := start(t, target)
 	shows(t, c.get(t, "/"), "Nothing has been written", "No event has been applied.")
 	m := made(t, pool, "Ran")
-	if _, err := storetest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
+	if _, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
 		t.Fatal(err)
 	}
 	park(t, pool, 7, "refused")
@@ -622,10 +621,10 @@ func TestSaysWhatIsNotApplied(t *testing.T) {
 	pool, target := newDatabase(t)
 	old := time.Now().Add(-2 * time.Minute)
 	m := envelope.Message{ID: uuidFloor(old), AggregateType: "thing", AggregateID: uuid.NewString(), Type: "ThingMade", Version: 1, SchemaVersion: 1, OccurredAt: old}
-	storetest.Append(t, pool, m)
+	pgtest.Append(t, pool, m)
 	park(t, pool, 1, "refused") // an older event of another aggregate
 	s := &server{sides: sides{commands: pool, queries: pool, projections: map[string][]string{"thing": {"shelf"}}, retention: time.Hour}}
-	s.Consumers, s.Inbox = []string{"shelf", "reaction"}, store.NewInbox(pool)
+	s.Consumers, s.Inbox = []string{"shelf", "reaction"}, pg.NewInbox(pool)
 	for _, step := range []struct{ name, want, sql string }{
 		{"it is pending", "", "SELECT"},
 		{"it is published", "shelf", "DELETE FROM video_catalog.outbox_pending"},
@@ -701,7 +700,7 @@ func TestSaysWhatIsMissing(t *testing.T) {
 	m := made(t, pool, "The Third Man")
 	purge := m
 	purge.ID, purge.Version, purge.Type = uuid.Must(uuid.NewV7()), 2, "ThingPurged"
-	storetest.Append(t, pool, purge)
+	pgtest.Append(t, pool, purge)
 	exec(t, pool, "DELETE FROM video_catalog.outbox_pending")
 	c := start(t, target)
 	says := func(name string, has bool, text string) {
@@ -747,7 +746,7 @@ func TestWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)
 	name := pool.Config().ConnConfig.Database
-	admin, err := pgx.Connect(t.Context(), strings.Replace(storetest.Direct(t, target), "/"+name, "/postgres", 1))
+	admin, err := pgx.Connect(t.Context(), strings.Replace(pgtest.Direct(t, target), "/"+name, "/postgres", 1))
 	if err != nil {
 		t.Fatal(err)
 	}

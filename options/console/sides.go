@@ -12,10 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/operate"
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
 
@@ -45,8 +44,8 @@ type sides struct {
 
 // inTx runs queries in one transaction on the command side.
 func (s *sides) inTx(ctx context.Context, name string, fn func(context.Context, *sqlcgen.Queries) error) error {
-	return store.InTx(ctx, s.commands, name, func(ctx context.Context, tx store.Tx) error {
-		store.UseOutboxSettings(ctx, tx)
+	return pg.InTx(ctx, s.commands, name, func(ctx context.Context, tx *pg.Tx) error {
+		pg.UseOutboxSettings(ctx, tx)
 		return fn(ctx, sqlcgen.New(tx))
 	})
 }
@@ -100,7 +99,7 @@ func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error)
 		}
 		return err
 	})
-	return c, store.Wrap(err, "sample the command side")
+	return c, pg.Wrap(err, "sample the command side")
 }
 
 // querySample is a measurement of the query side.
@@ -117,7 +116,7 @@ func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
 	q := sqlcgen.New(s.queries)
 	quarantined, err := q.CountQuarantine(ctx, countLimit)
 	if err != nil {
-		return querySample{}, store.Wrap(err, "sample the query side")
+		return querySample{}, pg.Wrap(err, "sample the query side")
 	}
 	row, err := q.SampleInbox(ctx, s.Consumers, countLimit)
 	sample := querySample{Quarantined: quarantined, Applied: row.Applied, P50: secondsOf(row.P50), P99: secondsOf(row.P99)}
@@ -130,7 +129,7 @@ func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
 	if err == nil {
 		sample.Differences, err = s.differences(ctx)
 	}
-	return sample, store.Wrap(err, "sample the query side")
+	return sample, pg.Wrap(err, "sample the query side")
 }
 
 // behind returns a consumer of the query side that has neither applied a published event nor put it
@@ -148,11 +147,11 @@ func (s *sides) behind(ctx context.Context, published []sqlcgen.FindPublishedRow
 			if slices.ContainsFunc(applied, func(row sqlcgen.VideoCatalogReadInbox) bool { return row.Consumer == consumer }) {
 				continue
 			}
-			messages, _, err := s.Inbox.ListQuarantine(ctx, admin.Filter{ID: e.ID.String()}, stuckRows)
+			messages, _, err := s.Inbox.ListQuarantine(ctx, pg.Filter{ID: e.ID.String()}, stuckRows)
 			if err != nil {
 				return "", err
 			}
-			if !slices.ContainsFunc(messages, func(m admin.Quarantined) bool { return m.Consumer == consumer }) {
+			if !slices.ContainsFunc(messages, func(m pg.Quarantined) bool { return m.Consumer == consumer }) {
 				return consumer, nil
 			}
 		}
@@ -181,11 +180,11 @@ type rights struct {
 func (s *sides) readRights(ctx context.Context) (r rights) {
 	commands, err := sqlcgen.New(s.commands).GetCommandPrivileges(ctx)
 	if err != nil {
-		return rights{Err: store.Wrap(err, "read privileges")}
+		return rights{Err: pg.Wrap(err, "read privileges")}
 	}
 	queries, err := sqlcgen.New(s.queries).GetQueryPrivileges(ctx)
 	if err != nil {
-		return rights{Err: store.Wrap(err, "read privileges")}
+		return rights{Err: pg.Wrap(err, "read privileges")}
 	}
 	r = rights{User: commands.Name, Commands: commands.Writes, Queries: queries.Writes}
 	if queries.Name != r.User {
@@ -242,9 +241,9 @@ type history struct {
 	Cut bool
 	// Unsure says that not all pending events were read: a waiting event may look published.
 	Unsure  bool
-	Blocked *admin.Blocked // nil: the aggregate is not blocked
+	Blocked *pg.Blocked // nil: the aggregate is not blocked
 	// Messages are the messages in quarantine, also of events that the outbox no longer has.
-	Messages []admin.Quarantined
+	Messages []pg.Quarantined
 	Title    title
 	Erasing  bool      // it was purged, and the outbox may still have its events
 	Sought   time.Time // see querySample
@@ -275,7 +274,7 @@ func (h history) Notes() (notes []string) {
 // typesOf returns the aggregate types that have events of an id in the outbox.
 func (s *sides) typesOf(ctx context.Context, id string) ([]string, error) {
 	types, err := sqlcgen.New(s.commands).ListTypes(ctx, sinceID(id), readEvents, id)
-	return types, store.Wrap(err, "find %s", id)
+	return types, pg.Wrap(err, "find %s", id)
 }
 
 // history returns the newest events of an aggregate.
@@ -304,9 +303,9 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 		return err
 	})
 	if err != nil {
-		return h, store.Wrap(err, "list the events of %s %s", of.Type, of.ID)
+		return h, pg.Wrap(err, "list the events of %s %s", of.Type, of.ID)
 	}
-	stuck, err := s.Find(ctx, admin.Filter{Type: of.Type, Aggregate: of.ID}, aggregateEvents)
+	stuck, err := s.Find(ctx, pg.Filter{Type: of.Type, Aggregate: of.ID}, aggregateEvents)
 	if err != nil {
 		return h, err
 	}
@@ -320,7 +319,7 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 	h.Unsure = backlog.Pending >= readPending
 	h.Title = s.titlesOf(ctx, []string{of.ID})[of.ID]
 	if h.Erasing, err = s.isErasing(ctx, of); err != nil {
-		return h, store.Wrap(err, "read the erasures")
+		return h, pg.Wrap(err, "read the erasures")
 	}
 	for i, e := range h.Events {
 		h.Events[i].State = stateOf(e.ID, h.Blocked, pending, skips)
@@ -334,7 +333,7 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 		}
 	}
 	if h.Sought, err = sqlcgen.New(s.queries).LastSeek(ctx); err != nil {
-		return h, store.Wrap(err, "read the audit")
+		return h, pg.Wrap(err, "read the audit")
 	}
 	return h, s.follow(ctx, h.Events)
 }
@@ -350,7 +349,7 @@ func (s *sides) isErasing(ctx context.Context, of envelope.Aggregate) (is bool, 
 }
 
 // stateOf returns the state of an event. Without a row for another state, it is published.
-func stateOf(id uuid.UUID, blocked *admin.Blocked, pending, skips []uuid.UUID) state {
+func stateOf(id uuid.UUID, blocked *pg.Blocked, pending, skips []uuid.UUID) state {
 	switch {
 	case blocked != nil && blocked.EventID == id && blocked.LastError != "":
 		return refused
@@ -390,7 +389,7 @@ func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEven
 	for i, row := range rows {
 		events[i] = event{
 			ID: row.ID, Type: row.EventType, Version: row.Version, Time: row.OccurredAt.UTC(), TraceID: traceIn(row.Traceparent),
-			Caller: store.Unescape(row.Caller), Cause: of(row.CausationID), First: of(row.CorrelationID),
+			Caller: pg.Unescape(row.Caller), Cause: of(row.CausationID), First: of(row.CorrelationID),
 		}
 	}
 	return events, nil
@@ -404,12 +403,12 @@ func (s *sides) follow(ctx context.Context, events []event) error {
 	}
 	views, err := sqlcgen.New(s.queries).ListApplied(ctx, s.Consumers, ids)
 	if err != nil {
-		return store.Wrap(err, "read the inbox")
+		return pg.Wrap(err, "read the inbox")
 	}
 	for _, row := range views {
 		at[row.EventID].Applied = append(at[row.EventID].Applied, applied{row.Consumer, row.ReceivedAt.UTC()})
 	}
-	return store.Wrap(s.followReactions(ctx, ids, at), "read the inbox of the command side")
+	return pg.Wrap(s.followReactions(ctx, ids, at), "read the inbox of the command side")
 }
 
 // followReactions adds when the command side reacted. sqlc does not know the inbox of this side,
@@ -442,7 +441,7 @@ type title struct {
 func (s *sides) titles(ctx context.Context, query string, args ...any) ([]title, error) {
 	tables, err := sqlcgen.New(s.commands).ListTitled(ctx)
 	if err != nil || len(tables) == 0 {
-		return nil, store.Wrap(err, "find titles")
+		return nil, pg.Wrap(err, "find titles")
 	}
 	var parts []string
 	for _, t := range tables { // the database has quoted both names
@@ -450,10 +449,10 @@ func (s *sides) titles(ctx context.Context, query string, args ...any) ([]title,
 	}
 	rows, err := s.commands.Query(ctx, strings.Join(parts, " UNION ALL "), args...)
 	if err != nil {
-		return nil, store.Wrap(err, "find titles")
+		return nil, pg.Wrap(err, "find titles")
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[title])
-	return all, store.Wrap(err, "find titles")
+	return all, pg.Wrap(err, "find titles")
 }
 
 // cutSearch says what a search may have missed.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // stuckPage has blocked aggregates and quarantined messages: groups by cause, and the items that match a filter.
 type stuckPage struct {
 	Filter filter
-	Groups []admin.Group // nil if there is a filter
+	Groups []pg.Group // nil if there is a filter
 	Items  []item
 	More   bool // there are more items than are shown
 	Acts   bool
@@ -40,7 +40,7 @@ type item struct {
 }
 
 // filter is a filter as a form has it.
-type filter admin.Filter
+type filter pg.Filter
 
 // readFilter reads a filter from a form or a query.
 func readFilter(values url.Values) filter {
@@ -56,7 +56,7 @@ func (s *server) stuck(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	mine := s.sample(ctx).Rights
 	p := stuckPage{Filter: readFilter(r.URL.Query()), Acts: mine.Commands || mine.Queries}
-	found, err := s.Find(ctx, admin.Filter(p.Filter), stuckRows)
+	found, err := s.Find(ctx, pg.Filter(p.Filter), stuckRows)
 	if err == nil && p.Filter.Empty() {
 		p.Groups, err = s.Causes(ctx, groupRows)
 	}

@@ -26,13 +26,13 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // program is a service with videos, and with this option.
 func program() app.Program {
@@ -129,7 +129,7 @@ const somePolicy = `rules:
 // command. A caller who calls too often delays no other caller.
 func TestServerAdmitsByPolicy(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	key := newKey(t, "1", jose.ES256)
 	i := newIssuer(t, key)
 	p := startServer(t, "K_SERVICE=videos", "AUTH=oidc", "AUTH_ISSUER="+i.url, "AUTH_AUDIENCE="+audience,

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // BenchmarkReaction measures a reaction to an event, alone and in a batch of events that
@@ -14,7 +14,7 @@ import (
 func BenchmarkReaction(b *testing.B) {
 	for _, size := range []int{1, 10, 100} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
-			videos := newClips(storetest.Pool(b, 4), nil)
+			videos := newClips(pgtest.Pool(b, 4), nil)
 			react := addReview(videos).react
 			ids := someClips(b, videos, size)
 			n := 0
@@ -45,7 +45,7 @@ func retitle(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
 func BenchmarkTimers(b *testing.B) {
 	for _, others := range []int{0, 1_000_000} {
 		b.Run(fmt.Sprintf("waiting=%d", others), func(b *testing.B) {
-			pool := storetest.Pool(b, 4)
+			pool := pgtest.Pool(b, 4)
 			videos := newClips(pool, nil)
 			timers := NewTimers(videos, retitle)
 			ids := someClips(b, videos, 100)

@@ -13,7 +13,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/options/reactions/internal/sqlcgen"
 )
 
@@ -38,7 +38,7 @@ type Fired struct {
 // tried again later, perhaps by another build.
 func NewTimers[A, D any](of Aggregates[A, D], alarm func(aggregate A, timer string, stamp domain.Stamp) (*D, error)) Timers {
 	pool, aggregateType := of.Base()
-	return alarms[A, D]{of: of, alarm: alarm, aggregateType: aggregateType, queries: sqlcgen.New(store.Over(pool))}
+	return alarms[A, D]{of: of, alarm: alarm, aggregateType: aggregateType, queries: sqlcgen.New(pg.Autocommit(pool))}
 }
 
 type alarms[A, D any] struct {
@@ -126,7 +126,7 @@ func (t alarms[A, D]) fireTogether(ctx context.Context, maxTimers int) (fired Fi
 			AggregateType: t.aggregateType, AfterDue: after.DueAt, AfterID: after.AggregateID, MaxRows: limit(maxTimers),
 		})
 		if err != nil || len(due) == 0 {
-			return Fired{}, nil, store.WrapEvents(err, "list due timers")
+			return Fired{}, nil, pg.WrapEvents(err, "list due timers")
 		}
 		ids, after = nil, due[len(due)-1]
 		for _, row := range due {
@@ -146,7 +146,7 @@ func (t alarms[A, D]) fireTogether(ctx context.Context, maxTimers int) (fired Fi
 func (t alarms[A, D]) fireOf(ctx context.Context, ids []uuid.UUID) (fired Fired, due []sqlcgen.ListDueTimersRow, err error) {
 	pool, _ := t.of.Base()
 	var changed []uuid.UUID // set before the commit
-	err = store.InTx(ctx, pool, "reactions.Fire", func(ctx context.Context, tx store.Tx) error {
+	err = pg.InTx(ctx, pool, "reactions.Fire", func(ctx context.Context, tx *pg.Tx) error {
 		states, err := t.of.Lock(ctx, tx, ids, true)
 		if err != nil || len(states) == 0 {
 			return err
@@ -171,20 +171,20 @@ func (t alarms[A, D]) fireOf(ctx context.Context, ids []uuid.UUID) (fired Fired,
 		t.of.Committed(id, err)
 	}
 	if err != nil {
-		return Fired{}, due, store.WrapEvents(err, "fire timers of %s", t.aggregateType)
+		return Fired{}, due, pg.WrapEvents(err, "fire timers of %s", t.aggregateType)
 	}
 	return fired, due, nil
 }
 
 // fire lets an aggregate decide. A timer whose decision fails is postponed, and harms no other.
-func (t alarms[A, D]) fire(ctx context.Context, tx store.Tx, state A, row sqlcgen.ListDueTimersRow, fired *Fired) (changed bool, err error) {
+func (t alarms[A, D]) fire(ctx context.Context, tx *pg.Tx, state A, row sqlcgen.ListDueTimersRow, fired *Fired) (changed bool, err error) {
 	q := sqlcgen.New(tx)
 	var failure error
 	_, changed, err = t.of.Decide(ctx, tx, row.AggregateID, state, func(before A) (event *D, err error) {
 		if event, failure = t.ring(before, row); failure != nil {
 			return nil, failure
 		}
-		store.Queue(q.DeleteTimer(ctx, t.aggregateType, row.AggregateID, row.Name)) // before its event, which may set it again
+		tx.Queue(q.DeleteTimer(ctx, t.aggregateType, row.AggregateID, row.Name)) // before its event, which may set it again
 		return event, nil
 	})
 	if failure != nil {
@@ -217,7 +217,7 @@ const (
 // have fired it.
 func (t alarms[A, D]) postpone(ctx context.Context, q *sqlcgen.Queries, row sqlcgen.ListDueTimersRow, cause error) (bool, error) {
 	after := firstPostponement << min(row.Attempts, 20)
-	text := store.Escape(cause.Error())
+	text := pg.Escape(cause.Error())
 	n, err := q.PostponeTimer(ctx, sqlcgen.PostponeTimerParams{
 		After: min(after, lastPostponement), LastError: &text, AggregateType: t.aggregateType, AggregateID: row.AggregateID, Name: row.Name,
 	})
@@ -230,5 +230,5 @@ func (t alarms[A, D]) postpone(ctx context.Context, q *sqlcgen.Queries, row sqlc
 // Waiting implements Timers.
 func (t alarms[A, D]) Waiting(ctx context.Context, maxCounted int) (late time.Duration, waiting int64, err error) {
 	row, err := t.queries.MeasureTimers(ctx, t.aggregateType, limit(maxCounted))
-	return time.Duration(row.LateSeconds * float64(time.Second)), row.Waiting, store.Wrap(err, "measure timers")
+	return time.Duration(row.LateSeconds * float64(time.Second)), row.Waiting, pg.Wrap(err, "measure timers")
 }

@@ -12,7 +12,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 var errNotNow = errors.New("not now: \x00\xff")
@@ -44,7 +44,7 @@ func waiting(t testing.TB, timers Timers) int64 {
 // due. The cause of its event is the event that set the timer.
 func TestTimerFiresOnce(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 8)
+	pool := pgtest.Pool(t, 8)
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, ring)
 	ids := someClips(t, videos, 50)
@@ -83,7 +83,7 @@ func TestTimerFiresOnce(t *testing.T) {
 // wakes the publisher.
 func TestTimerContinuesTheChain(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	commits := 0
 	videos := newClips(pool, func(envelope.Aggregate) { commits++ })
 	id, cause := someClips(t, videos, 1)[0], domain.Cause{CausationID: newID(t), CorrelationID: newID(t)}
@@ -117,7 +117,7 @@ func TestTimerContinuesTheChain(t *testing.T) {
 // reaches their time. To simulate a jump, the test shifts all timers.
 func TestTimersAndClocks(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, ring)
 	ids := someClips(t, videos, 2)
@@ -171,7 +171,7 @@ func TestTimersAndClocks(t *testing.T) {
 // but not both.
 func TestTimerIsCancelled(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 8)
+	pool := pgtest.Pool(t, 8)
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, func(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 		e, err := ring(v, name, stamp)
@@ -236,7 +236,7 @@ func TestTimerIsCancelled(t *testing.T) {
 // or the database refuses its row.
 func TestTimerThatFailsIsPostponed(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 4)
+	pool := pgtest.Pool(t, 4)
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, func(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 		e, err := ring(v, name, stamp)
@@ -279,7 +279,7 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 // its failures.
 func TestTimerPausesLongerEachTime(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, ring)
 	id := someClips(t, videos, 1)[0]
@@ -313,7 +313,7 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 // too long counts as failed, and holds up no other.
 func TestTimersAndABrokenDatabase(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, ring)
 	ids := someClips(t, videos, 3)
@@ -363,7 +363,7 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 // A timer whose transaction does not end is postponed in time, and holds up no other.
 func TestTimerThatHangsIsPostponed(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, ring)
 	ids := someClips(t, videos, 2)
@@ -397,7 +397,7 @@ func TestTimerThatHangsIsPostponed(t *testing.T) {
 // A timer that has fired, although the response to the commit was lost, does not count as failed.
 func TestTimerThatHasFiredIsNotPostponed(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 3)
+	pool := pgtest.Pool(t, 3)
 	videos := newClips(pool, nil)
 	id := someClips(t, videos, 1)[0]
 	set(t, videos, id, after{"x": now})
@@ -417,7 +417,7 @@ func TestTimerThatHasFiredIsNotPostponed(t *testing.T) {
 // A panic is a failure of its timer. After a refusal by the rules the timer counts as fired, without an event.
 func TestTimerAndItsAggregate(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 4)
+	pool := pgtest.Pool(t, 4)
 	videos := newClips(pool, nil)
 	ids := someClips(t, videos, 2)
 	set(t, videos, ids[0], after{"panic": now})
@@ -438,7 +438,7 @@ func TestTimerAndItsAggregate(t *testing.T) {
 // If more aggregates than a batch has are locked, their timers hold up no other timer, and fire later.
 func TestTimersBehindManyLocks(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 4)
+	pool := pgtest.Pool(t, 4)
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, ring)
 	ids := someClips(t, videos, 12)

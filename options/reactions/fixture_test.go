@@ -12,12 +12,13 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/options/reactions/timers"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // fact is an event of a video, with timers, which the videos of the service do not have.
 type fact struct {
@@ -34,7 +35,7 @@ func newClips(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) clips {
 }
 
 // Decide implements Aggregates.
-func (c clips) Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*fact, error)) (domain.Video, bool, error) {
+func (c clips) Decide(ctx context.Context, tx *pg.Tx, id uuid.UUID, before domain.Video, decide func(domain.Video) (*fact, error)) (domain.Video, bool, error) {
 	var made *fact
 	after, changed, err := c.Videos.Decide(ctx, tx, id, before, func(v domain.Video) (e *domain.VideoEvent, err error) {
 		if made, err = decide(v); made == nil || err != nil {
@@ -52,7 +53,7 @@ func (c clips) Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before dom
 func (c clips) change(ctx context.Context, id uuid.UUID, decide func(domain.Video) (*fact, error)) error {
 	pool, _ := c.Base()
 	changed := false
-	err := store.InTx(ctx, pool, "test", func(ctx context.Context, tx store.Tx) error {
+	err := pg.InTx(ctx, pool, "test", func(ctx context.Context, tx *pg.Tx) error {
 		locked, err := c.Lock(ctx, tx, []uuid.UUID{id}, false)
 		if err == nil {
 			_, changed, err = c.Decide(ctx, tx, id, locked[id], decide)

@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 )
 
 // metrics are the instruments of a clock.
@@ -64,7 +64,7 @@ type waitingTimers struct {
 func observe(meter metric.Meter, types map[string]Timers) error {
 	gets := make(map[string]func(context.Context) (waitingTimers, error), len(types)) // one function each: a slow type hides no other
 	for aggregateType, timers := range types {
-		gets[aggregateType] = store.Sampled(func(ctx context.Context) (m waitingTimers, err error) {
+		gets[aggregateType] = pg.Sampled(func(ctx context.Context) (m waitingTimers, err error) {
 			m.late, m.n, err = timers.Waiting(ctx, maxTimers)
 			return m, err
 		})

@@ -12,8 +12,8 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/options/reactions/internal/sqlcgen"
 	"example.com/videocatalog/options/reactions/timers"
 )
@@ -58,7 +58,7 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 	pool, _ := r.of.Base()
 	var outcomes []envelope.Outcome
 	var changed []uuid.UUID // set before the commit
-	err := store.InTx(ctx, pool, "reactions.React", func(ctx context.Context, tx store.Tx) (err error) {
+	err := pg.InTx(ctx, pool, "reactions.React", func(ctx context.Context, tx *pg.Tx) (err error) {
 		var fresh []received[E]
 		if fresh, outcomes, err = receive(ctx, tx, consumerName, batch); err != nil || len(fresh) == 0 {
 			return err
@@ -88,13 +88,13 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 		r.of.Committed(id, err)
 	}
 	if err != nil {
-		return nil, store.WrapEvents(err, "react to %d events", len(batch))
+		return nil, pg.WrapEvents(err, "react to %d events", len(batch))
 	}
 	return outcomes, nil
 }
 
 // handle lets the aggregates that an event concerns decide, and returns the ids of the changed ones.
-func (r reaction[E, A, D]) handle(ctx context.Context, tx store.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
+func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{envelope.AttrTraceparent: e.Message.Traceparent}) // sampled or not
 	cause := domain.Cause(timers.CauseOfNext(e.Message))
 	for _, id := range once(r.concerns(e.Event)) {
@@ -126,7 +126,7 @@ func stamped[D any](cause domain.Cause, decide func(domain.Stamp) (*D, error)) (
 }
 
 // receive records events in the inbox. It returns the events that are new to the consumer, and the outcome of each event.
-func receive[E any](ctx context.Context, tx store.Tx, consumerName string, batch []received[E]) (fresh []received[E], outcomes []envelope.Outcome, err error) {
+func receive[E any](ctx context.Context, tx *pg.Tx, consumerName string, batch []received[E]) (fresh []received[E], outcomes []envelope.Outcome, err error) {
 	outcomes = slices.Repeat([]envelope.Outcome{envelope.Duplicate}, len(batch))
 	var ids []uuid.UUID
 	for i, r := range batch {

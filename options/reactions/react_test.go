@@ -16,9 +16,9 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // review is an event of another service, about some videos.
@@ -57,7 +57,7 @@ func reviewed(t testing.TB, text string, videos ...uuid.UUID) received[review] {
 // event has the first as its cause, and its trace. Some transactions are interrupted.
 func TestReactionTakesEffectOnce(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 8)
+	pool := pgtest.Pool(t, 8)
 	videos := newClips(pool, nil)
 	react := addReview(videos).react
 	ids := someClips(t, videos, 5)
@@ -114,7 +114,7 @@ func TestReactionTakesEffectOnce(t *testing.T) {
 // An event that cannot be handled leaves nothing of its batch behind.
 func TestReactionIsOneTransaction(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	var commits []envelope.Aggregate
 	videos := newClips(pool, func(a envelope.Aggregate) { commits = append(commits, a) })
 	react := addReview(videos).react
@@ -145,7 +145,7 @@ func TestReactionIsOneTransaction(t *testing.T) {
 // not work.
 func TestReactionThatFailsIsNotHandled(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := newClips(pool, nil)
 	ids := someClips(t, videos, 2)
 	react := func(decide func(v domain.Video, stamp domain.Stamp) (*fact, error)) error {
@@ -192,7 +192,7 @@ func TestReactionThatFailsIsNotHandled(t *testing.T) {
 // snapshot causes nothing. A reaction may create the aggregate.
 func TestReactionContinuesTheChain(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := newClips(pool, nil)
 	react := addReview(videos).react
 	id, first := newID(t), newID(t)
@@ -207,7 +207,7 @@ func TestReactionContinuesTheChain(t *testing.T) {
 	if v, err := videos.GetVideo(t.Context(), id); err != nil || v.Title != "Kagemusha" || v.Version != 1 {
 		t.Errorf("video = %+v, %v, want the first version", v, err)
 	}
-	claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, time.Minute)
+	claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, time.Minute)
 	if err != nil || len(claim.Events) != 1 {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
@@ -223,7 +223,7 @@ func TestReactionContinuesTheChain(t *testing.T) {
 // A call prunes only ids of the inbox that are old enough, and at most maxRows.
 func TestReactionsArePruned(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	videos := newClips(pool, nil)
 	react := addReview(videos).react
 	old, older, young := reviewed(t, "nothing"), reviewed(t, "nothing"), reviewed(t, "nothing")

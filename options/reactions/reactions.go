@@ -18,7 +18,7 @@ import (
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/options/reactions/internal/sqlcgen"
 )
 
@@ -38,8 +38,8 @@ type Of struct {
 
 // Aggregates is the command side of an aggregate type, such as *store.Orders: A is the aggregate, D an event of it.
 type Aggregates[A, D any] interface {
-	Lock(ctx context.Context, tx store.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error)
-	Decide(ctx context.Context, tx store.Tx, id uuid.UUID, before A, decide func(A) (*D, error)) (after A, changed bool, err error)
+	Lock(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error)
+	Decide(ctx context.Context, tx *pg.Tx, id uuid.UUID, before A, decide func(A) (*D, error)) (after A, changed bool, err error)
 	Committed(id uuid.UUID, err error)
 	Base() (pool *pgxpool.Pool, aggregateType string)
 }
@@ -119,8 +119,8 @@ func pruning(s *app.Service) []app.Step {
 // deletes at most maxRows and returns how many. If such an event comes again, the consumer reacts to it again: olderThan must be
 // longer than the topic and the owner's outbox keep it.
 func prune(ctx context.Context, pool *pgxpool.Pool, consumer string, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := sqlcgen.New(store.Over(pool)).PruneReactions(ctx, consumer, olderThan, limit(maxRows))
-	return n, store.Wrap(err, "prune the inbox of the command side")
+	n, err := sqlcgen.New(pg.Autocommit(pool)).PruneReactions(ctx, consumer, olderThan, limit(maxRows))
+	return n, pg.Wrap(err, "prune the inbox of the command side")
 }
 
 // stamp returns the id and the time of a new event, with its cause.

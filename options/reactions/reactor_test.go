@@ -24,7 +24,7 @@ import (
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 const project = "test-project"
@@ -146,7 +146,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 // chain of causes. Each happens once.
 func TestReactor(t *testing.T) {
 	t.Parallel()
-	s := serve(t, storetest.Pool(t, 4), program(false))
+	s := serve(t, pgtest.Pool(t, 4), program(false))
 	videos := newClips(s.pool, nil)
 	id := newClip(t, videos)
 	eventually(t, "the timer fires", func() bool {
@@ -165,7 +165,7 @@ func TestReactor(t *testing.T) {
 // Another build reacts to it.
 func TestReactorQuarantines(t *testing.T) {
 	t.Parallel()
-	pool, queries := storetest.Pool(t, 4), storetest.Pool(t, 2)
+	pool, queries := pgtest.Pool(t, 4), pgtest.Pool(t, 2)
 	s := serve(t, pool, program(true), "READ_DATABASE_URL="+queries.Config().ConnString())
 	newClip(t, newClips(pool, nil))
 	eventually(t, "the event is in quarantine", func() bool {
@@ -192,7 +192,7 @@ func TestReactorQuarantines(t *testing.T) {
 // many there are.
 func TestReactorForgetsOldEvents(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 4)
+	pool := pgtest.Pool(t, 4)
 	const insert = `INSERT INTO video_catalog.inbox (consumer, event_id, received_at)
 		SELECT $1, (left(video_catalog.uuid7_floor(now() - $3::interval)::text, 14) || '7' || substr(gen_random_uuid()::text, 16))::uuid, now() - $3::interval
 		FROM generate_series(1, $2::int)`

@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
@@ -39,7 +39,7 @@ func runProjection(ctx context.Context, s *app.Service, args []string, stdout io
 		return usage
 	}
 	var everything bool
-	o, err := admin.ParseOperation(args[1:], func(flags *flag.FlagSet) { flags.BoolVar(&everything, "all", false, "") })
+	o, err := operate.ParseOperation(args[1:], func(flags *flag.FlagSet) { flags.BoolVar(&everything, "all", false, "") })
 	if err != nil {
 		return app.UsageError(fmt.Errorf("projection %s: %w", args[0], err))
 	}
@@ -102,8 +102,8 @@ type summary struct {
 }
 
 // compareEntries shows the differences of projections, or of some ids of one projection.
-func compareEntries(ctx context.Context, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
-	out := admin.NewPrinter(stdout, o.JSON)
+func compareEntries(ctx context.Context, projections []projection, ids []uuid.UUID, o operate.Operation, stdout io.Writer) error {
+	out := operate.NewPrinter(stdout, o.JSON)
 	out.Line("TYPE\tID\tKIND\tOWNER_VERSION\tVERSION\tFIELDS")
 	sums := make([]summary, len(projections))
 	var found int64
@@ -128,7 +128,7 @@ func compareEntries(ctx context.Context, projections []projection, ids []uuid.UU
 }
 
 // compareProjection prints the differences of a projection, sorted by id.
-func compareProjection(ctx context.Context, p projection, ids []uuid.UUID, out *admin.Printer) (summary, error) {
+func compareProjection(ctx context.Context, p projection, ids []uuid.UUID, out *operate.Printer) (summary, error) {
 	c := comparison{source: p.source(false), rate: commandRate, wait: commandWait, beat: func() {}}
 	sum := summary{Type: c.name, Kinds: make(map[kind]int64)}
 	for after := uuid.Nil; after != uuid.Max; {
@@ -169,13 +169,13 @@ func kindsText(counts map[kind]int64) string {
 }
 
 // repairAndReport repairs the given ids of one projection, or, without ids, all differing entries.
-func repairAndReport(ctx context.Context, projections []projection, ids []uuid.UUID, o admin.Operation, stdout io.Writer) error {
+func repairAndReport(ctx context.Context, projections []projection, ids []uuid.UUID, o operate.Operation, stdout io.Writer) error {
 	for _, p := range projections {
 		r, failure := repair(ctx, p, ids, o)
 		if failure != nil && r.Done == 0 {
 			return failure
 		}
-		out := admin.NewPrinter(stdout, o.JSON)
+		out := operate.NewPrinter(stdout, o.JSON)
 		if len(ids) == 0 && failure == nil {
 			out.Line("%s: compared %d rows: %s", r.Type, r.Compared, kindsText(r.Kinds))
 		}
@@ -190,7 +190,7 @@ func repairAndReport(ctx context.Context, projections []projection, ids []uuid.U
 		}
 		out.Row(r)
 		if r.Failures > 0 {
-			failure = errors.Join(failure, admin.ErrPartly)
+			failure = errors.Join(failure, operate.ErrPartly)
 		}
 		if err := errors.Join(out.End(), failure); err != nil {
 			return err
@@ -202,7 +202,7 @@ func repairAndReport(ctx context.Context, projections []projection, ids []uuid.U
 // repairEverything repairs all projections. Then it records the databases as known, as after a
 // failover, unless this service has a projection that cannot be compared with its owner. It
 // identifies the databases first: one that fails over during the repair stays unknown.
-func repairEverything(ctx context.Context, s *app.Service, projections []projection, o admin.Operation, stdout io.Writer) error {
+func repairEverything(ctx context.Context, s *app.Service, projections []projection, o operate.Operation, stdout io.Writer) error {
 	if o.DryRun { // a person who may only look cannot identify the databases
 		return repairAndReport(ctx, projections, nil, o, stdout)
 	}
@@ -223,7 +223,7 @@ func repairEverything(ctx context.Context, s *app.Service, projections []project
 			return err
 		}
 	}
-	out := admin.NewPrinter(stdout, o.JSON)
+	out := operate.NewPrinter(stdout, o.JSON)
 	if slices.ContainsFunc(s.Registered, func(r app.Registration) bool { return len(r.Subscriptions) > 0 && !covered[r.AggregateType] }) {
 		out.Line("a projection of this service cannot be compared with its owner: see options/repair/failover.md about `server databases accept`")
 		return out.End()

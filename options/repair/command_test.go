@@ -11,12 +11,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // service is a service with this option, both sides of which are in one database.
 type service struct {
@@ -29,7 +29,7 @@ type service struct {
 
 func newService(t *testing.T, registered ...app.Registration) *service {
 	t.Helper()
-	pool := storetest.Pool(t, 4)
+	pool := pgtest.Pool(t, 4)
 	return &service{T: t, pool: pool, url: pool.Config().ConnString(), registered: registered}
 }
 
@@ -61,7 +61,7 @@ func (s *service) count(sql string, args ...any) (n int) {
 
 // audited is an entry of an audit.
 type audited struct {
-	admin.Entry
+	pg.Entry
 
 	DatabaseUser  string
 	Items         int64

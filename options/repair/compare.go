@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
@@ -348,7 +348,7 @@ func pendingOf(commands *pgxpool.Pool, aggregateType string) func(context.Contex
 		}
 		found, err := sqlcgen.New(commands).ListPendingAggregates(ctx, aggregateType, texts)
 		if err != nil {
-			return nil, store.Wrap(err, "find pending events of %d aggregates", len(ids))
+			return nil, pg.Wrap(err, "find pending events of %d aggregates", len(ids))
 		}
 		pending := make(map[uuid.UUID]bool, len(found))
 		for _, text := range found {

@@ -6,14 +6,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // One process compares a slice at a time, and the next slice begins behind it. The result of a
 // slice that another process has claimed since does not count. After a pass, the next pass waits.
 func TestComparisonIsSharedByProcesses(t *testing.T) {
 	t.Parallel()
-	pool := storetest.Pool(t, 2)
+	pool := pgtest.Pool(t, 2)
 	c := comparisonsIn(pool)
 	const hour = time.Hour
 	claim := func(lease time.Duration, want bool) slice {

@@ -13,11 +13,11 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/server"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
@@ -38,7 +38,7 @@ type database struct {
 	Changed  bool      `json:"changed"`
 
 	look func(context.Context) (identity, error)
-	know func(ctx context.Context, live string, e admin.Entry) (int64, error)
+	know func(ctx context.Context, live string, e pg.Entry) (int64, error)
 }
 
 // databasesOf returns the databases of the sides that a process uses.
@@ -56,16 +56,16 @@ func databasesOf(s *app.Service) []*database {
 func commandDatabase(pool *pgxpool.Pool) *database {
 	q := sqlcgen.New(pool)
 	return &database{
-		Side: server.SideCommands,
+		Side: port.SideCommands,
 		look: func(ctx context.Context) (identity, error) {
 			row, err := q.GetCommandDatabase(ctx)
-			return identity(row), store.Wrap(err, "identify database")
+			return identity(row), pg.Wrap(err, "identify database")
 		},
-		know: func(ctx context.Context, live string, e admin.Entry) (int64, error) {
+		know: func(ctx context.Context, live string, e pg.Entry) (int64, error) {
 			n, err := q.KnowCommandDatabase(ctx, sqlcgen.KnowCommandDatabaseParams{
 				Identity: live, ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
 			})
-			return n, store.Wrap(err, "know database")
+			return n, pg.Wrap(err, "know database")
 		},
 	}
 }
@@ -73,16 +73,16 @@ func commandDatabase(pool *pgxpool.Pool) *database {
 func queryDatabase(pool *pgxpool.Pool) *database {
 	q := sqlcgen.New(pool)
 	return &database{
-		Side: server.SideQueries,
+		Side: port.SideQueries,
 		look: func(ctx context.Context) (identity, error) {
 			row, err := q.GetQueryDatabase(ctx)
-			return identity(row), store.Wrap(err, "identify database of the query side")
+			return identity(row), pg.Wrap(err, "identify database of the query side")
 		},
-		know: func(ctx context.Context, live string, e admin.Entry) (int64, error) {
+		know: func(ctx context.Context, live string, e pg.Entry) (int64, error) {
 			n, err := q.KnowQueryDatabase(ctx, sqlcgen.KnowQueryDatabaseParams{
 				Identity: live, ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
 			})
-			return n, store.Wrap(err, "know database of the query side")
+			return n, pg.Wrap(err, "know database of the query side")
 		},
 	}
 }
@@ -96,7 +96,7 @@ func (d *database) find(ctx context.Context) error {
 
 // accept records d.Live as known, and appends the entry to the audit, in one transaction. If it is
 // known already, nothing changes.
-func (d *database) accept(ctx context.Context, entry admin.Entry) error {
+func (d *database) accept(ctx context.Context, entry pg.Entry) error {
 	n, err := d.know(ctx, d.Live, entry)
 	if d.Changed = n > 0; d.Changed {
 		d.ActionID = entry.ActionID
@@ -106,7 +106,7 @@ func (d *database) accept(ctx context.Context, entry admin.Entry) error {
 	return err
 }
 
-func (d *database) print(out *admin.Printer) {
+func (d *database) print(out *operate.Printer) {
 	switch {
 	case d.Changed:
 		out.Line("%s: %s is known now, before it was %s; action %s", d.Side, d.Live, d.Known, d.ActionID)
@@ -121,7 +121,7 @@ func (d *database) print(out *admin.Printer) {
 // runDatabases records the present databases of both sides as known. It repairs nothing: a person
 // must have compared the data.
 func runDatabases(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
-	o, err := admin.ParseOperation(args, nil)
+	o, err := operate.ParseOperation(args, nil)
 	if err == nil && (len(o.Args) != 1 || o.Args[0] != "accept") {
 		err = errors.New("want databases accept: try `server databases --help`")
 	}
@@ -135,7 +135,7 @@ func runDatabases(ctx context.Context, s *app.Service, args []string, stdout io.
 	if err := s.Open(ctx, true, true); err != nil {
 		return err
 	}
-	out := admin.NewPrinter(stdout, o.JSON)
+	out := operate.NewPrinter(stdout, o.JSON)
 	for _, d := range databasesOf(s) {
 		err := d.find(ctx)
 		if err == nil && !o.DryRun {
@@ -251,7 +251,7 @@ func (w *watch) check(ctx context.Context) {
 	}
 	if w.measure != nil {
 		found, err := w.measure(ctx)
-		if errs = append(errs, store.Wrap(err, "measure comparisons")); err == nil {
+		if errs = append(errs, pg.Wrap(err, "measure comparisons")); err == nil {
 			w.differences.Store(&found)
 		}
 	}

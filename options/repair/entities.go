@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 )
 
 // entity is an aggregate type whose owner and projection are a table each, which have the same rows
@@ -50,7 +50,7 @@ func (e entity) source(whole bool) source {
 // differing returns the entries that differ, and the rows of their owner. In a transaction of the
 // projection, it locks the entries first. A tombstone of one side only is no difference, because each
 // side prunes its own; if whole is true, one that the projection lacks is.
-func (e entity) differing(ctx context.Context, tx store.Tx, ids []uuid.UUID, whole bool) (found map[uuid.UUID]seen, owned map[uuid.UUID]row, err error) {
+func (e entity) differing(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, whole bool) (found map[uuid.UUID]seen, owned map[uuid.UUID]row, err error) {
 	entries, err := e.view.find(ctx, tx, ids)
 	if err != nil {
 		return nil, nil, err
@@ -95,7 +95,7 @@ func columnsOf(content json.RawMessage) (columns map[string]json.RawMessage, err
 }
 
 // rewrite implements projection. The event of a row that a repair wrote has the id zero.
-func (e entity) rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
+func (e entity) rewrite(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
 	found, owned, err := e.differing(ctx, tx, ids, true)
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (e entity) rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[
 			locked = append(locked, id)
 		}
 	}
-	queue(tx.Exec(ctx, e.view.sql("UPDATE {table} SET delete_time = now() WHERE {key} = ANY ($1)"), orphans))
+	queue(ctx, tx, e.view.sql("UPDATE {table} SET delete_time = now() WHERE {key} = ANY ($1)"), orphans)
 	if len(rows) == 0 {
 		return found, nil
 	}
@@ -128,14 +128,14 @@ func (e entity) rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[
 		sets = append(sets, name+" = excluded."+name)
 	}
 	// A row that was not there is not locked: an event may have written it since.
-	queue(tx.Exec(ctx, e.view.sql(`
+	queue(ctx, tx, e.view.sql(`
 		INSERT INTO {table} AS v
 		SELECT n.*
 		FROM unnest($1::jsonb[]) AS r (content)
 		CROSS JOIN jsonb_populate_record(NULL::{table}, content || jsonb_build_object('{key}', content -> 'id', 'event_id', $3::uuid)) AS n
 		ON CONFLICT ({key}) DO UPDATE
 		SET event_id = excluded.event_id, `+strings.Join(sets, ", ")+`
-		WHERE v.version < excluded.version OR v.{key} = ANY ($2)`), rows, locked, uuid.Nil))
+		WHERE v.version < excluded.version OR v.{key} = ANY ($2)`), rows, locked, uuid.Nil)
 	return found, err
 }
 

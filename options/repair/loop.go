@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
@@ -113,7 +113,7 @@ func comparisonsIn(pool *pgxpool.Pool) comparisons { return comparisons{sqlcgen.
 func (c comparisons) claim(ctx context.Context, aggregateType string, lease time.Duration) (next slice, ok bool, err error) {
 	rows, err := c.queries.ClaimComparison(ctx, aggregateType, lease)
 	if err != nil || len(rows) == 0 {
-		return next, false, store.Wrap(err, "claim comparison of %s", aggregateType)
+		return next, false, pg.Wrap(err, "claim comparison of %s", aggregateType)
 	}
 	return slice{name: aggregateType, claim: rows[0].Claim, after: rows[0].AfterID}, true, nil
 }
@@ -124,5 +124,5 @@ func (c comparisons) save(ctx context.Context, s slice, result compared, between
 		AggregateType: s.name, Claim: s.claim, UpTo: result.upTo, Ended: result.upTo == uuid.Max,
 		Compared: result.rows, Differences: int64(len(result.differences)), Between: between,
 	})
-	return n == 1, store.Wrap(err, "save comparison of %s", s.name)
+	return n == 1, pg.Wrap(err, "save comparison of %s", s.name)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 )
 
 // all returns the projections of this service that can be compared. cmd/entity adds a line for each
@@ -25,7 +25,7 @@ type projection interface {
 	// rewrite locks entries until the end of the transaction, and then reads their owners. It
 	// writes the state of the owner to those that differ, over any version, and returns how they
 	// differed. An entry without an owner becomes deleted.
-	rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error)
+	rewrite(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error)
 	// moveFuture repairs some rows whose transaction id is in the future of a replaced database.
 	// It reports whether there may be more.
 	moveFuture(ctx context.Context) (more bool, err error)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
@@ -51,7 +51,7 @@ type run struct {
 
 	projection projection
 	whole      source
-	entry      admin.Entry
+	entry      pg.Entry
 	dryRun     bool
 }
 
@@ -62,7 +62,7 @@ type run struct {
 // The projector may run meanwhile. A repair waits for no event: an event that comes later finds its
 // version in the entry. A crash leaves the transactions before it, with their rows in the audit, and
 // the same command does the rest. The error is problem.NotFound if none of ids differs.
-func repair(ctx context.Context, p projection, ids []uuid.UUID, o admin.Operation) (repaired, error) {
+func repair(ctx context.Context, p projection, ids []uuid.UUID, o operate.Operation) (repaired, error) {
 	whole := p.source(true)
 	entry, err := o.Entry(actionRepair, selection{Type: whole.name, IDs: ids})
 	r := run{projection: p, whole: whole, entry: entry, dryRun: o.DryRun}
@@ -139,14 +139,14 @@ func (r *run) repairEntries(ctx context.Context, ids []uuid.UUID) error {
 // event of its owner for too old before the commit.
 func (r *run) rewrite(ctx context.Context, ids []uuid.UUID) (done int, again []uuid.UUID, err error) {
 	var found map[uuid.UUID]seen
-	err = store.InTx(ctx, r.whole.pool, "repair.Rewrite", func(ctx context.Context, tx store.Tx) error {
+	err = pg.InTx(ctx, r.whole.pool, "repair.Rewrite", func(ctx context.Context, tx *pg.Tx) error {
 		if found, err = r.projection.rewrite(ctx, tx, ids); err != nil || len(found) == 0 {
 			return err
 		}
 		return r.record(ctx, tx, found)
 	})
 	if err != nil {
-		return 0, nil, store.Wrap(err, "repair %d entries", len(ids))
+		return 0, nil, pg.Wrap(err, "repair %d entries", len(ids))
 	}
 	for id, s := range found {
 		if s.version > s.ownerVersion {
@@ -171,7 +171,7 @@ type repairedEntry struct {
 
 // record appends repaired entries to the audit, and restarts the comparison of the projection. Entries
 // that were missing are only counted, because nothing is lost.
-func (r *run) record(ctx context.Context, tx store.Tx, found map[uuid.UUID]seen) (err error) {
+func (r *run) record(ctx context.Context, tx *pg.Tx, found map[uuid.UUID]seen) (err error) {
 	before, after := []repairedEntry{}, []repairedEntry{} // in JSON [], not null
 	for _, id := range slices.SortedFunc(maps.Keys(found), compareIDs) {
 		if s := found[id]; s.version > 0 {
@@ -189,8 +189,8 @@ func (r *run) record(ctx context.Context, tx store.Tx, found map[uuid.UUID]seen)
 	if err != nil {
 		return fmt.Errorf("encode audit: %w", err)
 	}
-	store.Queue(q.InsertQueryAudit(ctx, params))
-	store.Queue(q.RestartComparison(ctx, r.whole.name))
+	tx.Queue(q.InsertQueryAudit(ctx, params))
+	tx.Queue(q.RestartComparison(ctx, r.whole.name))
 	return nil
 }
 

@@ -7,10 +7,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 )
 
 // table is a table of an aggregate type, with an id and a version. Its expressions are of a row r.
@@ -31,7 +30,7 @@ type row struct {
 }
 
 // find returns the existing rows. In a transaction, it locks them until its end.
-func (t table) find(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[uuid.UUID]row, error) {
+func (t table) find(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uuid.UUID]row, error) {
 	lock := ""
 	if tx != nil {
 		lock = "FOR UPDATE"
@@ -77,9 +76,9 @@ func (t table) sql(text string) string {
 
 // query runs a statement of a table in tx; if tx is nil, in a transaction of its own. The time zone is
 // UTC in it, because jsonb has times as text.
-func query[T any](ctx context.Context, t table, tx store.Tx, scan pgx.RowToFunc[T], text string, args ...any) (rows []T, err error) {
-	run := func(ctx context.Context, tx store.Tx) error {
-		queue(tx.Exec(ctx, "SET LOCAL TimeZone = 'UTC'"))
+func query[T any](ctx context.Context, t table, tx *pg.Tx, scan pgx.RowToFunc[T], text string, args ...any) (rows []T, err error) {
+	run := func(ctx context.Context, tx *pg.Tx) error {
+		queue(ctx, tx, "SET LOCAL TimeZone = 'UTC'")
 		found, err := tx.Query(ctx, t.sql(text), args...)
 		if err == nil {
 			rows, err = pgx.CollectRows(found, scan)
@@ -87,12 +86,15 @@ func query[T any](ctx context.Context, t table, tx store.Tx, scan pgx.RowToFunc[
 		return err
 	}
 	if tx == nil {
-		err = store.InTx(ctx, t.pool, "repair.Query", run)
+		err = pg.InTx(ctx, t.pool, "repair.Query", run)
 	} else {
 		err = run(ctx, tx)
 	}
-	return rows, store.Wrap(err, "read %s", t.name)
+	return rows, pg.Wrap(err, "read %s", t.name)
 }
 
-// queue is [store.Queue] for a statement that sqlc did not make.
-func queue(_ pgconn.CommandTag, err error) { store.Queue(err) }
+// queue queues a statement that sqlc did not make.
+func queue(ctx context.Context, tx *pg.Tx, sql string, args ...any) {
+	_, err := tx.Exec(ctx, sql, args...)
+	tx.Queue(err)
+}

@@ -8,6 +8,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
@@ -37,7 +38,7 @@ func newVideos(commands, queries *pgxpool.Pool) videos {
 
 // rewrite implements projection. It also writes the words of a search, and the id of its transaction,
 // so that watches see the change. It reads the owner again for that: a later version is as right.
-func (v videos) rewrite(ctx context.Context, tx store.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
+func (v videos) rewrite(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uuid.UUID]seen, error) {
 	entries, err := store.LockEntries(ctx, tx, ids)
 	if err != nil {
 		return nil, err
@@ -66,5 +67,5 @@ const futureRows = 1000
 // such entries. After a crash, the next call moves the rest.
 func (v videos) moveFuture(ctx context.Context) (more bool, err error) {
 	n, err := sqlcgen.New(v.view.pool).MoveFutureProjections(ctx, futureRows)
-	return n == futureRows, store.Wrap(err, "move changes of the future")
+	return n == futureRows, pg.Wrap(err, "move changes of the future")
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 // created is the first event of a video.
@@ -76,7 +77,7 @@ type sides struct {
 
 func newSides(t *testing.T) *sides {
 	t.Helper()
-	s := &sides{T: t, commands: storetest.Pool(t, 4), queries: storetest.Pool(t, 4)}
+	s := &sides{T: t, commands: pgtest.Pool(t, 4), queries: pgtest.Pool(t, 4)}
 	s.videos, s.catalog = store.NewVideos(s.commands, nil), store.NewCatalog(s.queries)
 	s.compared = newVideos(s.commands, s.queries)
 	return s
@@ -153,7 +154,7 @@ func (s *sides) compareBy(v projection, wait time.Duration) compared {
 // repair repairs entries, or all if there are none.
 func (s *sides) repair(ids ...uuid.UUID) repaired {
 	s.Helper()
-	result, err := repair(s.Context(), s.compared, ids, admin.Operation{Reason: "test", Actor: admin.Actor{Name: "ann@desk", Via: "command"}})
+	result, err := repair(s.Context(), s.compared, ids, operate.Operation{Reason: "test", Actor: pg.Actor{Name: "ann@desk", Via: "command"}})
 	if err != nil {
 		s.Errorf("repair() = %v", err)
 	}
@@ -371,7 +372,7 @@ func TestRepairCarriesTombstones(t *testing.T) {
 // relay publishes and applies events until ctx has ended and the outbox is empty, with a pause
 // between, in which they are neither in the outbox nor in the catalog.
 func (s *sides) relay(ctx context.Context) error {
-	events := store.NewOutbox(s.commands)
+	events := pg.NewOutbox(s.commands)
 	for {
 		claim, err := events.ClaimEvents(s.Context(), outbox.AnyLane, 50, 1<<20, time.Minute)
 		if err != nil {
@@ -491,8 +492,8 @@ func TestRolesOfAComparison(t *testing.T) {
 	s := newSides(t)
 	hurt := s.publish("Ran", 2)
 	s.exec(s.queries, "UPDATE video_catalog_read.video_projection SET version = 1")
-	entry := admin.Entry{Action: actionRepair, Filter: []byte("{}"), Reason: "test"}
-	rewrite := func(p projection, e admin.Entry) (int, error) {
+	entry := pg.Entry{Action: actionRepair, Filter: []byte("{}"), Reason: "test"}
+	rewrite := func(p projection, e pg.Entry) (int, error) {
 		done, _, err := (&run{projection: p, whole: p.source(true), entry: e}).rewrite(t.Context(), []uuid.UUID{hurt.ID})
 		return done, err
 	}
@@ -513,7 +514,7 @@ func TestRolesOfAComparison(t *testing.T) {
 	if saved, err := progress.save(t.Context(), next, got, time.Hour); len(got.differences) != 1 || !saved || err != nil {
 		t.Errorf("compare() as the service = %+v, saved %t, %v, want the difference", got, saved, err)
 	}
-	if _, err := rewrite(act, admin.Entry{}); err == nil || len(s.compare(aShortWait).differences) != 1 {
+	if _, err := rewrite(act, pg.Entry{}); err == nil || len(s.compare(aShortWait).differences) != 1 {
 		t.Errorf("repair() that the audit refuses = %v, want nothing repaired", err)
 	}
 	if n, err := rewrite(act, entry); n != 1 || err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/options/replay/internal/sqlcgen"
 )
 
@@ -27,12 +27,12 @@ type aggregates struct {
 	list func(q *sqlcgen.Queries, ctx context.Context, after uuid.UUID, maxRows int32) ([]uuid.UUID, error)
 	// lock locks aggregates until the end of the transaction, in the order of their ids, and
 	// returns a snapshot of each in that order.
-	lock func(ctx context.Context, tx store.Tx, ids []uuid.UUID) ([]envelope.Message, error)
+	lock func(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) ([]envelope.Message, error)
 }
 
 // snapshotID returns the id of the snapshot of a version of an aggregate. It is always the same, so that a snapshot
 // that comes again is a duplicate. It is a UUIDv8 (https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-8): see
-// domain.IsSnapshot.
+// envelope.IsSnapshot.
 func snapshotID(aggregateType string, aggregate uuid.UUID, version int64) (id uuid.UUID) {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", aggregateType, aggregate, version))
 	copy(id[6:], sum[:])
@@ -44,9 +44,9 @@ func snapshotID(aggregateType string, aggregate uuid.UUID, version int64) (id uu
 // snapshotsOf returns the aggregates of a type. lock is a method Lock of internal/store, and encode
 // returns a snapshot.
 func snapshotsOf[A any](name string, list func(*sqlcgen.Queries, context.Context, uuid.UUID, int32) ([]uuid.UUID, error),
-	lock func(ctx context.Context, tx store.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error), encode func(A) (envelope.Message, error),
+	lock func(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error), encode func(A) (envelope.Message, error),
 ) aggregates {
-	return aggregates{name: name, list: list, lock: func(ctx context.Context, tx store.Tx, ids []uuid.UUID) ([]envelope.Message, error) {
+	return aggregates{name: name, list: list, lock: func(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) ([]envelope.Message, error) {
 		locked, err := lock(ctx, tx, ids, false)
 		if err != nil {
 			return nil, err

@@ -16,11 +16,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/options/replay/internal/sqlcgen"
 )
 
@@ -62,7 +62,7 @@ func runBackfill(ctx context.Context, s *app.Service, args []string, stdout io.W
 	if failure != nil && result.Done == 0 {
 		return failure
 	}
-	p := admin.NewPrinter(stdout, o.JSON)
+	p := operate.NewPrinter(stdout, o.JSON)
 	if result.Done == 0 {
 		result.ActionID = uuid.Nil
 		p.Line("%d aggregates match; nothing was changed", result.Matched)
@@ -98,8 +98,8 @@ type selection struct {
 }
 
 // parseBackfill reads the flags, and the aggregate type.
-func parseBackfill(args []string) (o admin.Operation, of aggregates, after uuid.UUID, err error) {
-	o, err = admin.ParseOperation(args, func(flags *flag.FlagSet) { flags.TextVar(&after, "after", uuid.Nil, "") })
+func parseBackfill(args []string) (o operate.Operation, of aggregates, after uuid.UUID, err error) {
+	o, err = operate.ParseOperation(args, func(flags *flag.FlagSet) { flags.TextVar(&after, "after", uuid.Nil, "") })
 	if err != nil {
 		return o, of, after, fmt.Errorf("backfill: %w", err)
 	}
@@ -119,7 +119,7 @@ type backfill struct {
 	aggregates
 
 	pool     *pgxpool.Pool
-	entry    admin.Entry
+	entry    pg.Entry
 	most     int64 // see mostPending
 	progress func(ctx context.Context, done int64)
 }
@@ -191,24 +191,24 @@ func (b backfill) waitForRoom(ctx context.Context, atMost, done int64) error {
 // pending counts the events in lanes, up to maxCounted. It does not count deferred ones,
 // because they delay no other aggregate.
 func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err error) {
-	err = store.InTx(ctx, b.pool, "replay.CountPending", func(ctx context.Context, tx store.Tx) (err error) {
+	err = pg.InTx(ctx, b.pool, "replay.CountPending", func(ctx context.Context, tx *pg.Tx) (err error) {
 		q := sqlcgen.New(tx)
-		store.UseOutboxSettings(ctx, tx)
+		pg.UseOutboxSettings(ctx, tx)
 		n, err = q.CountPending(ctx, int32(maxCounted)) //nolint:gosec // a constant
 		return err
 	})
-	return n, store.Wrap(err, "count pending events")
+	return n, pg.Wrap(err, "count pending events")
 }
 
 // count counts the aggregates of the next page behind after.
 func (b backfill) count(ctx context.Context, after uuid.UUID) (p page, err error) {
-	err = store.InTx(ctx, b.pool, "replay.CountAggregates", func(ctx context.Context, tx store.Tx) error {
-		store.UseOutboxSettings(ctx, tx)
+	err = pg.InTx(ctx, b.pool, "replay.CountAggregates", func(ctx context.Context, tx *pg.Tx) error {
+		pg.UseOutboxSettings(ctx, tx)
 		ids, err := b.next(ctx, sqlcgen.New(tx), after, uuid.Max, countRows)
 		p = pageOf(ids, after, countRows)
 		return err
 	})
-	return p, store.Wrap(err, "count aggregates behind %s", after)
+	return p, pg.Wrap(err, "count aggregates behind %s", after)
 }
 
 // next returns the next ids, none above until.
@@ -234,8 +234,8 @@ func pageOf(ids []uuid.UUID, after uuid.UUID, maxRows int32) page {
 func (b backfill) append(ctx context.Context, after, until uuid.UUID, maxRows int32) (p page, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTimeout)
 	defer cancel()
-	err = store.InTx(ctx, b.pool, "replay.AppendSnapshots", func(ctx context.Context, tx store.Tx) error {
-		store.UseOutboxSettings(ctx, tx)
+	err = pg.InTx(ctx, b.pool, "replay.AppendSnapshots", func(ctx context.Context, tx *pg.Tx) error {
+		pg.UseOutboxSettings(ctx, tx)
 		q := sqlcgen.New(tx)
 		ids, err := b.next(ctx, q, after, until, maxRows)
 		if p = pageOf(ids, after, maxRows); err != nil || len(ids) == 0 {
@@ -255,9 +255,9 @@ func (b backfill) append(ctx context.Context, after, until uuid.UUID, maxRows in
 		if len(messages) == 0 { // all were removed meanwhile
 			return nil
 		}
-		return b.write(ctx, q, messages, ids[0], p.last)
+		return b.write(ctx, tx, messages, ids[0], p.last)
 	})
-	return p, store.Wrap(err, "backfill %s behind %s", b.name, after)
+	return p, pg.Wrap(err, "backfill %s behind %s", b.name, after)
 }
 
 // fitting returns how many of the messages fit into a page: see pageBytes.
@@ -273,7 +273,7 @@ func fitting(messages []envelope.Message) int {
 
 // write appends snapshots and the entry. The audit has only the first and the last id: the
 // aggregates do not change, and there may be many.
-func (b backfill) write(ctx context.Context, q *sqlcgen.Queries, messages []envelope.Message, first, last uuid.UUID) error {
+func (b backfill) write(ctx context.Context, tx *pg.Tx, messages []envelope.Message, first, last uuid.UUID) error {
 	before, err := json.Marshal([]map[string]uuid.UUID{{"first": first, "last": last}})
 	if err != nil {
 		return err
@@ -290,6 +290,6 @@ func (b backfill) write(ctx context.Context, q *sqlcgen.Queries, messages []enve
 		params.Payloads = append(params.Payloads, m.Payload)
 		params.Times = append(params.Times, m.OccurredAt)
 	}
-	store.Queue(q.AppendSnapshots(ctx, params))
+	tx.Queue(sqlcgen.New(tx).AppendSnapshots(ctx, params))
 	return nil
 }

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // A page of a backfill ends with the snapshot that reaches the bytes of a transaction.
 func TestPagesAreBounded(t *testing.T) {

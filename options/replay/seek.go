@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/options/replay/internal/sqlcgen"
 )
 
@@ -52,7 +52,7 @@ func seek(ctx context.Context, s *app.Service, args []string, stdout io.Writer) 
 	if result.Matched, err = inbox.count(ctx); err != nil {
 		return err
 	}
-	p := admin.NewPrinter(stdout, o.JSON)
+	p := operate.NewPrinter(stdout, o.JSON)
 	if o.DryRun {
 		p.Line("the inbox has %d events; nothing was changed", result.Matched)
 		p.Row(result)
@@ -90,8 +90,8 @@ type seekResult struct {
 }
 
 // parseSeek reads the flags, and checks SUBSCRIPTION and TIME.
-func parseSeek(args []string) (o admin.Operation, since time.Time, err error) {
-	if o, err = admin.ParseOperation(args, nil); err != nil {
+func parseSeek(args []string) (o operate.Operation, since time.Time, err error) {
+	if o, err = operate.ParseOperation(args, nil); err != nil {
 		return o, since, fmt.Errorf("seek: %w", err)
 	}
 	if len(o.Args) != 2 {
@@ -136,7 +136,7 @@ func (i inbox) count(ctx context.Context) (n int64, err error) {
 	for after, more := uuid.Nil, true; more; {
 		page, err := sqlcgen.New(i.pool).CountInbox(ctx, after, i.consumer, inboxRows)
 		if err != nil {
-			return n, store.Wrap(err, "count the inbox of %s", i.consumer)
+			return n, pg.Wrap(err, "count the inbox of %s", i.consumer)
 		}
 		n += page.Read
 		after, more = page.LastID, page.Read == inboxRows
@@ -146,17 +146,17 @@ func (i inbox) count(ctx context.Context) (n int64, err error) {
 
 // forget makes every event new to the consumer: it appends the entry to the audit, and then empties
 // the inbox, in short transactions. It returns how many events were deleted.
-func (i inbox) forget(ctx context.Context, e admin.Entry, items int64) (n int64, err error) {
+func (i inbox) forget(ctx context.Context, e pg.Entry, items int64) (n int64, err error) {
 	q := sqlcgen.New(i.pool)
 	if err := q.InsertSeekAudit(ctx, sqlcgen.InsertSeekAuditParams{
 		ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: items,
 	}); err != nil {
-		return 0, store.Wrap(err, "append audit")
+		return 0, pg.Wrap(err, "append audit")
 	}
 	for after, more := uuid.Nil, true; more; {
 		page, err := q.ClearInbox(ctx, after, i.consumer, inboxRows)
 		if err != nil {
-			return n, store.Wrap(err, "clear the inbox of %s", i.consumer)
+			return n, pg.Wrap(err, "clear the inbox of %s", i.consumer)
 		}
 		n += page.Read
 		after, more = page.LastID, page.Read == inboxRows

@@ -32,7 +32,7 @@ func TestVideoSnapshot(t *testing.T) {
 		}
 		sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", event.AggregateVideo, want.ID, want.Version))
 		begin := fmt.Sprintf("00000000-0000-8%03x-", binary.BigEndian.Uint16(sum[:2])&0xfff)
-		if !strings.HasPrefix(m.ID.String(), begin) || m.ID.Variant() != uuid.RFC4122 || [7]byte(m.ID[9:]) != [7]byte(sum[3:]) || !domain.IsSnapshot(m.ID) {
+		if !strings.HasPrefix(m.ID.String(), begin) || m.ID.Variant() != uuid.RFC4122 || [7]byte(m.ID[9:]) != [7]byte(sum[3:]) || !envelope.IsSnapshot(m.ID) {
 			t.Errorf("the id of version %d is %s, want %s and the rest of %x", want.Version, m.ID, begin, sum[:10])
 		}
 		parsed, err := envelope.Parse(m.Attributes(), m.Payload)

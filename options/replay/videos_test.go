@@ -20,7 +20,6 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
@@ -28,8 +27,9 @@ import (
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
 )
 
 const project = "test-project"
@@ -50,7 +50,7 @@ func newService(t *testing.T) *service {
 	t.Helper()
 	broker, _ := localtopics.Start(t, project, localbroker.Resources{})
 	id := names.VideoTopic.Subscription("catalog")
-	pool := storetest.Pool(t, 8)
+	pool := pgtest.Pool(t, 8)
 	return &service{T: t, pool: pool, broker: broker, videos: store.NewVideos(pool, nil), catalog: store.NewCatalog(pool), subscription: id}
 }
 
@@ -274,9 +274,9 @@ func (s *service) checkNewcomer(ids []uuid.UUID) {
 	}
 }
 
-func (s *service) entry() admin.Entry {
+func (s *service) entry() pg.Entry {
 	s.Helper()
-	e, err := admin.NewEntry(actionBackfill, selection{Type: event.AggregateVideo}, admin.Actor{Name: "ann@desk", Via: "command"}, "test")
+	e, err := pg.NewEntry(actionBackfill, selection{Type: event.AggregateVideo}, pg.Actor{Name: "ann@desk", Via: "command"}, "test")
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestBackfillWaitsForTheCommand(t *testing.T) {
 		t.Errorf("pending = %q, want %q", got, want)
 	}
 	s.exec("DELETE FROM video_catalog.outbox_pending WHERE repeat = ''")
-	if got, err := store.NewOutbox(s.pool).Measure(t.Context(), 100); err != nil || got.Pending != 2 || !got.Oldest.IsZero() {
+	if got, err := pg.NewOutbox(s.pool).Measure(t.Context(), 100); err != nil || got.Pending != 2 || !got.Oldest.IsZero() {
 		t.Errorf("Measure() = %+v, %v, want 2 snapshots without an age", got, err)
 	}
 	if got := s.count("SELECT items FROM video_catalog.audit WHERE action = 'outbox.backfill' AND reason = 'test' AND filter = '{\"type\": \"video\"}'"); got != 2 {
@@ -383,7 +383,7 @@ func TestReplayMistakesAreRefused(t *testing.T) {
 	if _, err := b.run(t.Context(), uuid.Nil, false); err == nil {
 		t.Error("backfill without an entry = nil, want an error")
 	}
-	if _, err := (inbox{s.pool, "catalog"}).forget(t.Context(), admin.Entry{}, 0); err == nil {
+	if _, err := (inbox{s.pool, "catalog"}).forget(t.Context(), pg.Entry{}, 0); err == nil {
 		t.Error("forget without an entry = nil, want an error")
 	}
 	if got := s.count(audited) + s.count(pendingEvents); got != 0 {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // A mistake in a URL is reported at once if it can be found without a connection.
@@ -55,12 +55,12 @@ func user(t *testing.T, target string, settings ...string) string {
 // A role whose commits a crash of the server would lose is refused, with the remedy.
 func TestCheckRefusesCommitsThatACrashLoses(t *testing.T) {
 	t.Parallel()
-	direct := storetest.Direct(t, storetest.URL(t))
+	direct := pgtest.Direct(t, pgtest.URL(t))
 	for setting, want := range map[string]string{
 		"on": "", "local": "", // on this server only
 		"off": "SET synchronous_commit = on",
 	} {
-		err := db.Check(t.Context(), storetest.Options(), open(t, user(t, direct, "ALTER ROLE %s SET synchronous_commit = "+setting)))
+		err := db.Check(t.Context(), pgtest.Options(), open(t, user(t, direct, "ALTER ROLE %s SET synchronous_commit = "+setting)))
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("Check() with synchronous_commit = %s = %v, want %q", setting, err, want)
 		}
@@ -71,7 +71,7 @@ func TestCheckRefusesCommitsThatACrashLoses(t *testing.T) {
 // given. It is refused before the first migration.
 func TestAnotherEncodingIsRefused(t *testing.T) {
 	t.Parallel()
-	admin := open(t, storetest.Direct(t, storetest.URL(t)))
+	admin := open(t, pgtest.Direct(t, pgtest.URL(t)))
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		name := fmt.Sprintf("other_%d", databases.Add(1))
 		execute(t, admin, "CREATE DATABASE "+name+" ENCODING '"+encoding+"' LOCALE 'C' TEMPLATE template0")
@@ -91,7 +91,7 @@ func TestAnotherEncodingIsRefused(t *testing.T) {
 // new sessions after that.
 func TestPing(t *testing.T) {
 	t.Parallel()
-	direct := storetest.Direct(t, storetest.URL(t))
+	direct := pgtest.Direct(t, pgtest.URL(t))
 	target := user(t, direct, "ALTER ROLE %s SET default_transaction_read_only = on")
 	pool := open(t, target)
 	if err := db.Ping(t.Context(), pool, false); err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/engine/rig"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var (
 	discard   = slog.New(slog.DiscardHandler)
@@ -35,7 +35,7 @@ func open(t testing.TB, target string) *pgxpool.Pool {
 // Each role of the service has the rights that Check needs.
 func TestCheckNeedsNoMoreThanARole(t *testing.T) {
 	t.Parallel()
-	target := storetest.Direct(t, storetest.URL(t)) // SET ROLE below needs a session of its own
+	target := pgtest.Direct(t, pgtest.URL(t)) // SET ROLE below needs a session of its own
 	for _, role := range []string{"video_catalog_rw", "video_catalog_read_rw", "support_ro"} {
 		cfg, err := pgxpool.ParseConfig(target)
 		if err != nil {
@@ -50,7 +50,7 @@ func TestCheckNeedsNoMoreThanARole(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		if err := db.Check(t.Context(), storetest.Options(), pool); err != nil {
+		if err := db.Check(t.Context(), pgtest.Options(), pool); err != nil {
 			t.Errorf("Check() as %s = %v", role, err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/engine/rig"
 )
 
@@ -48,7 +48,7 @@ func TestPoolGivesUpASilentServer(t *testing.T) {
 // next one serves.
 func TestPoolReplacesASilentConnection(t *testing.T) {
 	t.Parallel()
-	network := rig.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, pgtest.URL(t))
 	pool := openThrough(t, network, 2, "")
 	execute(t, pool, "SELECT 1")
 	network.Forget()
@@ -73,7 +73,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	}
 	t.Run("broken", func(t *testing.T) {
 		t.Parallel()
-		network := rig.NewNetwork(t, storetest.URL(t))
+		network := rig.NewNetwork(t, pgtest.URL(t))
 		pool := openThrough(t, network, conns, "")
 		backends(t, pool, conns)
 		network.Cut()
@@ -88,7 +88,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
-		network := rig.NewNetwork(t, storetest.URL(t))
+		network := rig.NewNetwork(t, pgtest.URL(t))
 		pool := openThrough(t, network, conns, "")
 		backends(t, pool, conns)
 		network.Forget()
@@ -117,7 +117,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
 	t.Parallel()
 	const conns = 4
-	network := rig.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, pgtest.URL(t))
 	pool := openThrough(t, network, conns, "")
 	for range 4 {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -150,7 +150,7 @@ func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
 // Once new connections work, the place is free within seconds.
 func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 	t.Parallel()
-	network := rig.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, pgtest.URL(t))
 	pool := openThrough(t, network, 1, "")
 	execute(t, pool, "SELECT 1")
 	network.Mute()
@@ -172,7 +172,7 @@ func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 // A statement that its caller gives up costs its own connection, and no other.
 func TestPoolKeepsWhatIsNotLost(t *testing.T) {
 	t.Parallel()
-	pool := openThrough(t, rig.NewNetwork(t, storetest.URL(t)), 3, "")
+	pool := openThrough(t, rig.NewNetwork(t, pgtest.URL(t)), 3, "")
 	before := backends(t, pool, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -194,7 +194,7 @@ func TestPoolKeepsWhatIsNotLost(t *testing.T) {
 // A connection lives on when the time to connect is over.
 func TestPoolKeepsConnections(t *testing.T) {
 	t.Parallel()
-	network := rig.NewNetwork(t, storetest.URL(t))
+	network := rig.NewNetwork(t, pgtest.URL(t))
 	pool := openThrough(t, network, 1, "&connect_timeout=1")
 	for start := time.Now(); ; { // on a busy machine it takes longer
 		err := pool.Ping(t.Context())

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // BenchmarkTwoPhaseCommit measures what a transaction that writes a letter costs PostgreSQL: alone, with its event in the
@@ -22,7 +22,7 @@ import (
 func BenchmarkTwoPhaseCommit(b *testing.B) {
 	for _, writers := range []int{1, 8} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			pool := storetest.Pool(b, int32(writers)+1) // one to measure
+			pool := pgtest.Pool(b, int32(writers)+1) // one to measure
 			if _, err := pool.Exec(b.Context(), "CREATE TABLE letters (id text PRIMARY KEY, subject text NOT NULL)"); err != nil {
 				b.Fatal(err)
 			}
@@ -123,7 +123,7 @@ func (w *way) write(ctx context.Context, pool *pgxpool.Pool, writer int) error {
 	transaction.Queue(`INSERT INTO letters (id, subject) VALUES ($1, $2)
 		ON CONFLICT (id) DO UPDATE SET subject = excluded.subject`, e.AggregateID, string(e.Payload))
 	if w.event {
-		if err := storetest.TryAppend(ctx, &transaction, e); err != nil {
+		if err := pgtest.TryAppend(ctx, &transaction, e); err != nil {
 			return err
 		}
 	}
@@ -143,7 +143,7 @@ func (w *way) write(ctx context.Context, pool *pgxpool.Pool, writer int) error {
 // pipeline queues statements that are sent together.
 type pipeline struct {
 	pgx.Batch
-	storetest.DB // nil: only Exec is called, which pipeline replaces
+	pgtest.DB // nil: only Exec is called, which pipeline replaces
 }
 
 func (p *pipeline) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {

@@ -5,9 +5,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/engine/rig"
 )
 
@@ -16,11 +15,11 @@ var (
 	eventually      = rig.Eventually
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // listBlocked returns the blocked aggregates.
-func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]admin.Blocked, error) {
+func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]pg.Blocked, error) {
 	t.Helper()
-	blocked, _, err := store.NewOutbox(pool).ListBlocked(t.Context(), admin.Filter{}, 10)
+	blocked, _, err := pg.NewOutbox(pool).ListBlocked(t.Context(), pg.Filter{}, 10)
 	return blocked, err
 }

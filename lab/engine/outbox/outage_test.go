@@ -16,11 +16,10 @@ import (
 
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // table is an outbox in PostgreSQL, and its publisher, if it has one.
@@ -33,13 +32,13 @@ type table struct {
 
 func newTable(t testing.TB) *table {
 	t.Helper()
-	return &table{t: t, pool: storetest.Pool(t, 8), version: make(map[uuid.UUID]int64)}
+	return &table{t: t, pool: pgtest.Pool(t, 8), version: make(map[uuid.UUID]int64)}
 }
 
 // publish runs a publisher until stop is called.
 func (s *table) publish(cfg outbox.Config, around func(outbox.Store) outbox.Store, to outbox.Broker) (stop func()) {
 	s.t.Helper()
-	var events outbox.Store = store.NewOutbox(s.pool)
+	var events outbox.Store = pg.NewOutbox(s.pool)
 	if around != nil {
 		events = around(events)
 	}
@@ -53,7 +52,7 @@ func (s *table) change(id uuid.UUID) {
 	e := newEvent(id)
 	s.version[id]++
 	e.Version = s.version[id]
-	storetest.Append(s.t, s.pool, e)
+	pgtest.Append(s.t, s.pool, e)
 	if s.publisher != nil {
 		s.publisher.Wake(e.Aggregate())
 	}
@@ -134,7 +133,7 @@ func (p *pipe) stored(id uuid.UUID) (versions []string) {
 }
 
 // blocked returns the blocked aggregates.
-func (p *pipe) blocked() []admin.Blocked {
+func (p *pipe) blocked() []pg.Blocked {
 	p.t.Helper()
 	blocked, err := listBlocked(p.t, p.pool)
 	if err != nil {

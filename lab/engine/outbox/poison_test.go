@@ -10,10 +10,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/engine/rig"
 )
 
@@ -60,11 +59,11 @@ func findPoison(t *testing.T, maxAttempts int) {
 		if version == poisoned {
 			e.Payload = []byte(unknown)
 		}
-		storetest.Append(t, s.pool, e)
+		pgtest.Append(t, s.pool, e)
 	}
 	stop := s.publish(outbox.Config{Workers: 1, MaxAttempts: maxAttempts, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, PollInterval: 5 * time.Millisecond}, nil, broker)
 	defer stop()
-	var blocked []admin.Blocked
+	var blocked []pg.Blocked
 	eventually(t, "it is parked", func() bool {
 		var err error
 		if blocked, err = listBlocked(t, s.pool); err != nil {
@@ -78,7 +77,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 	if got := len(server.Published()); got != poisoned-1 {
 		t.Errorf("%d events are published, want the %d before it", got, poisoned-1)
 	}
-	if _, err := store.NewOutbox(s.pool).SkipBlocked(t.Context(), blocked, rig.Operator); err != nil {
+	if _, err := pg.NewOutbox(s.pool).SkipBlocked(t.Context(), blocked, rig.Operator); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()

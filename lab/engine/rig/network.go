@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // Network is a network between clients and a database. A test can break it. Its
@@ -37,7 +37,7 @@ type way struct {
 // test. It bypasses a pooler.
 func NewNetwork(t testing.TB, target string) *Network {
 	t.Helper()
-	return NewNetworkTo(t, storetest.Direct(t, target))
+	return NewNetworkTo(t, pgtest.Direct(t, target))
 }
 
 // NewNetworkTo is NewNetwork to exactly this address, which may be a pooler's.
@@ -77,7 +77,7 @@ func addressOf(t testing.TB, target string) (*pgx.ConnConfig, func(context.Conte
 // the present ones.
 func (n *Network) Move(t testing.TB, target string) {
 	t.Helper()
-	_, dial := addressOf(t, storetest.Direct(t, target))
+	_, dial := addressOf(t, pgtest.Direct(t, target))
 	n.mu.Lock()
 	n.dial = dial
 	n.mu.Unlock()

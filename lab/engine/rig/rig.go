@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -80,7 +80,7 @@ func KindOf(err error) problem.Kind {
 }
 
 // Operator is the audit entry of an operator in the tests.
-var Operator = admin.Entry{Actor: admin.Actor{Name: "ann@desk", Via: "command"}, Action: "test", Filter: []byte("{}"), Reason: "test"}
+var Operator = pg.Entry{Actor: pg.Actor{Name: "ann@desk", Via: "command"}, Action: "test", Filter: []byte("{}"), Reason: "test"}
 
 // CheckInvariants checks what must always hold in the tables of the outbox, also when the
 // test is ending.

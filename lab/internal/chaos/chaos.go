@@ -26,7 +26,7 @@
 //
 // # What it does not do
 //
-// It does not set the clock of PostgreSQL, which all leases use: lab/engine/store simulates a wrong one. In
+// It does not set the clock of PostgreSQL, which all leases use: lab/engine/pg simulates a wrong one. In
 // its own build of the service it sets only the clock of events.
 // Processes crash, but not machines, so PostgreSQL runs without fsync. No disk becomes full: a trigger raises
 // the error of a full disk.

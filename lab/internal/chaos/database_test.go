@@ -9,10 +9,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
@@ -95,7 +95,7 @@ func TestReadDatabase(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			pool := storetest.Pool(t, 2)
+			pool := pgtest.Pool(t, 2)
 			video := fill(t, pool)
 			conn, err := pool.Acquire(t.Context())
 			if err != nil {

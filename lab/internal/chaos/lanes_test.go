@@ -14,8 +14,8 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // A frozen publisher settles after another has taken its lane, and another claims a leased lane. With fence and lease,
@@ -35,7 +35,7 @@ func TestLanesAreWatched(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			dsn := storetest.URL(t)
+			dsn := pgtest.URL(t)
 			open := func(name string) *pgxpool.Pool {
 				u, err := url.Parse(dsn)
 				if err != nil {
@@ -61,18 +61,18 @@ func TestLanesAreWatched(t *testing.T) {
 			}
 			conn.Release()
 			appendEvent := func(version int64) {
-				storetest.Append(t, lab, envelope.Message{ID: uuid.Must(uuid.NewV7()), AggregateType: "video", AggregateID: "a", Type: "VideoUpdated", Version: version, OccurredAt: time.Now()})
+				pgtest.Append(t, lab, envelope.Message{ID: uuid.Must(uuid.NewV7()), AggregateType: "video", AggregateID: "a", Type: "VideoUpdated", Version: version, OccurredAt: time.Now()})
 			}
 			appendEvent(1)
-			claim := func(name string, lease time.Duration) (outbox.Settlement, *store.Outbox) {
-				publisher := store.NewOutbox(open(name))
+			claim := func(name string, lease time.Duration) (outbox.Settlement, *pg.Outbox) {
+				publisher := pg.NewOutbox(open(name))
 				claim, err := publisher.ClaimEvents(t.Context(), tt.lane, 10, 1<<20, lease)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return outbox.Settlement{Lane: claim.Lane, Token: claim.Token}, publisher
 			}
-			settle := func(s outbox.Settlement, publisher *store.Outbox) {
+			settle := func(s outbox.Settlement, publisher *pg.Outbox) {
 				if _, err := publisher.SettleClaim(t.Context(), s); err != nil {
 					t.Fatal(err)
 				}

@@ -1,0 +1,43 @@
+package pgtest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg/internal/sqlcgen"
+)
+
+// DB is a pool, a connection or a transaction.
+type DB = sqlcgen.DBTX
+
+// Append appends an event to the outbox like the service.
+func Append(t testing.TB, to DB, m envelope.Message) {
+	t.Helper()
+	if err := TryAppend(t.Context(), to, m); err != nil {
+		t.Fatalf("append version %d of %s: %v", m.Version, m.AggregateID, err)
+	}
+}
+
+// TryAppend is Append for a caller that expects an error, or does not run in the
+// goroutine of the test.
+func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
+	payload := m.Payload
+	if payload == nil {
+		payload = []byte{} // the column is NOT NULL
+	}
+	return sqlcgen.New(to).AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
+		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
+		Payload: payload, OccurredAt: m.OccurredAt, Traceparent: &m.Traceparent,
+	})
+}
+
+// Receive records an event in the inbox of a consumer like the service, and reports whether it
+// is new there. Apply a new event in the same transaction.
+func Receive(ctx context.Context, to DB, consumer string, event uuid.UUID) (isNew bool, err error) {
+	recorded, err := sqlcgen.New(to).InsertInbox(ctx, consumer, []uuid.UUID{event})
+	return len(recorded) == 1, err
+}

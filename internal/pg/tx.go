@@ -1,0 +1,260 @@
+package pg
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"example.com/videocatalog/internal/pg/internal/sqlcgen"
+	"example.com/videocatalog/internal/problem"
+)
+
+// InTx runs fn in one transaction. It commits unless fn fails.
+//
+// A statement without a result (:exec) is not sent immediately: see [Tx.Queue]. It waits for
+// the next statement with a result, or for the COMMIT. BEGIN waits for the first statement.
+// So "lock, update, append" takes two round trips instead of five, and holds the row lock
+// for one. Inside a transaction the number of affected rows is not available: lock the row
+// first, then its update cannot miss.
+//
+// In a recorded trace the transaction is a span, and its statements are under it.
+func InTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, tx *Tx) error) (err error) {
+	if parent := trace.SpanFromContext(ctx); parent.IsRecording() {
+		var span trace.Span
+		ctx, span = parent.TracerProvider().Tracer(scope).Start(ctx, name)
+		defer func() { endSpan(span, err) }()
+	}
+	conn, err := Acquire(ctx, pool)
+	if err != nil {
+		return err
+	}
+	// If a connection is released inside a transaction, the pool closes it, and the server
+	// rolls back. So no transaction stays open, whatever fails below.
+	defer conn.Release()
+	t := &Tx{conn: conn.Conn(), waiting: &pgx.Batch{}}
+	t.waiting.Queue("BEGIN")
+	if err = fn(ctx, t); err == nil {
+		err = t.misused
+	}
+	if err == nil {
+		t.waiting.Queue("COMMIT")
+		err = t.send(ctx).Close()
+	}
+	if err != nil {
+		t.rollback(ctx)
+	}
+	return err
+}
+
+// Tx is a transaction, on which the queries of sqlc run. Only [InTx] makes one. It is not safe for
+// concurrent use.
+type Tx struct {
+	conn    *pgx.Conn
+	waiting *pgx.Batch
+	queued  bool  // a statement waits that Queue has not seen
+	misused error // of Queue
+}
+
+// Queue marks a statement without a result (:exec) of this transaction. Such a statement waits,
+// so it has no error yet, and Queue returns none. Its error comes from the statement, or the
+// COMMIT, that sends it.
+//
+//	tx.Queue(q.DeleteTimer(ctx, id))
+//
+// If the statement is not of this transaction, for example because q is over a pool, InTx fails.
+func (t *Tx) Queue(err error) {
+	if err != nil || !t.queued {
+		t.misused = cmp.Or(t.misused, err, errors.New("a queued statement is not of the transaction"))
+	}
+	t.queued = false
+}
+
+// DB is a transaction or a pool, on which the queries of sqlc run.
+type DB = sqlcgen.DBTX
+
+// inTx is [InTx] with the queries of this package.
+func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error) error {
+	return InTx(ctx, pool, name, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx, sqlcgen.New(tx)) })
+}
+
+// scope is the name of this package's tracer.
+const scope = "example.com/videocatalog/internal/pg"
+
+func endSpan(span trace.Span, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+}
+
+// send sends the waiting statements. The results come in order. Close returns the first
+// error among the results that were not read.
+func (t *Tx) send(ctx context.Context) pgx.BatchResults {
+	batch := t.waiting
+	t.waiting = &pgx.Batch{}
+	return t.conn.SendBatch(ctx, batch)
+}
+
+// rollback ends the transaction, so that the pool can reuse the connection. If it fails or
+// takes long, the pool closes the connection, which also rolls back.
+func (t *Tx) rollback(ctx context.Context) {
+	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == 'I' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, _ = t.conn.Exec(ctx, "ROLLBACK") // on an error the pool closes the connection
+}
+
+// Exec implements DB. It never returns an error: see [Tx.Queue].
+func (t *Tx) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	t.waiting.Queue(sql, args...)
+	t.queued = true
+	return pgconn.CommandTag{}, nil
+}
+
+// Query implements DB. It sends the waiting statements and then this one. It reads the
+// results of the waiting statements.
+func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	before := t.waiting.Len()
+	t.waiting.Queue(sql, args...)
+	results := t.send(ctx)
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			_ = results.Close() // the same error
+			return nil, err
+		}
+	}
+	rows, err := results.Query()
+	if err != nil {
+		_ = results.Close() // the same error
+		return nil, err
+	}
+	return &txRows{Rows: rows, results: results}, nil
+}
+
+// QueryRow implements DB.
+func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := t.Query(ctx, sql, args...)
+	return row{rows, err}
+}
+
+type txRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+	err     error
+}
+
+func (r *txRows) Close() {
+	r.Rows.Close()
+	if err := r.results.Close(); err != nil && r.err == nil {
+		r.err = fmt.Errorf("close batch: %w", err)
+	}
+}
+
+func (r *txRows) Err() error {
+	if err := r.Rows.Err(); err != nil {
+		return err
+	}
+	return r.err
+}
+
+// Acquire takes a connection from a pool. It waits at most half of the time until the
+// deadline of ctx, and then returns problem.Unavailable. That is not a
+// context.DeadlineExceeded: no statement has started, and with many callers each would log
+// a line.
+//
+// Without this limit, too many callers would all wait until little time is left, and start
+// work that they cannot finish. pgx closes the connection of an abandoned statement, so the
+// pool would mostly open connections, and few calls would succeed. With the limit some calls
+// are refused, and the others succeed.
+func Acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+	half := ctx
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		half, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	conn, err := pool.Acquire(half)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		refusal := problem.Errorf(problem.Unavailable, "there is no connection to the database: call again later")
+		if half.Err() == nil { // connecting took too long
+			refusal.Err = errors.New(err.Error())
+		}
+		return nil, refusal
+	}
+	return conn, err
+}
+
+// Autocommit returns a pool as a DB: each statement is a transaction, on a connection of its own.
+func Autocommit(pool *pgxpool.Pool) DB { return autocommit{pool} }
+
+// autocommit makes a pool a DB.
+type autocommit struct{ pool *pgxpool.Pool }
+
+// Exec implements DB.
+func (a autocommit) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	conn, err := Acquire(ctx, a.pool)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	defer conn.Release()
+	return conn.Exec(ctx, sql, args...)
+}
+
+// Query implements DB.
+func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	conn, err := Acquire(ctx, a.pool)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		conn.Release()
+		return nil, err
+	}
+	return &singleRows{Rows: rows, conn: conn}, nil
+}
+
+// QueryRow implements DB.
+func (a autocommit) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := a.Query(ctx, sql, args...)
+	return row{rows, err}
+}
+
+// singleRows releases its connection at the first Close.
+type singleRows struct {
+	pgx.Rows
+	conn *pgxpool.Conn
+}
+
+func (r *singleRows) Close() {
+	r.Rows.Close()
+	if r.conn != nil {
+		r.conn.Release()
+		r.conn = nil
+	}
+}
+
+// row is the first row of a query, or the error of the query.
+type row struct {
+	rows pgx.Rows
+	err  error
+}
+
+// Scan implements pgx.Row. It also closes the rows.
+func (r row) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	_, err := pgx.CollectOneRow(r.rows, func(found pgx.CollectableRow) (struct{}, error) { return struct{}{}, found.Scan(dest...) })
+	return err
+}

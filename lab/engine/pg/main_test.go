@@ -1,0 +1,20 @@
+package pg_test
+
+import (
+	"testing"
+
+	"example.com/videocatalog/internal/pg/pgtest"
+	"example.com/videocatalog/lab/engine/rig"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var (
+	epoch    = rig.Epoch
+	newID    = rig.NewID
+	count    = rig.Count
+	execute  = rig.Execute
+	column   = rig.Column
+	kindOf   = rig.KindOf
+	operator = rig.Operator
+)

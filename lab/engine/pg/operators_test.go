@@ -1,0 +1,181 @@
+package pg_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
+	"example.com/videocatalog/internal/problem"
+)
+
+// everything acts, as an operator, on all items that wait for a person.
+func everything(ctx context.Context, s operate.Sides, action string) (operate.Result, error) {
+	e := operator
+	e.Action, e.ActionID = action, uuid.New()
+	return s.Act(ctx, action, pg.Filter{}, operate.MostItems, e)
+}
+
+// parkMany parks n aggregates, each with one event.
+func parkMany(t *testing.T, l *letters, n int) {
+	t.Helper()
+	if _, err := l.pool.Exec(t.Context(), `
+		WITH parked AS (
+			INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+			SELECT 'parcel', 'p' || n, (`+lanes("parcel", "p", n)+`)[n], 8, 'refused', now() FROM generate_series(1, $1::int) n
+			RETURNING lane, aggregate_type, aggregate_id
+		)
+		INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+		SELECT lane, 1, gen_random_uuid(), aggregate_type, aggregate_id, 'Sent', 1, 1, '', now(), '' FROM parked`, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Operators who act on the same items at once change each of them once, and together all.
+func TestTwoOperatorsShareTheWork(t *testing.T) {
+	t.Parallel()
+	const parked = 2500
+	for action, deferred := range map[string]int{operate.Retry: parked, operate.Skip: 0} {
+		t.Run(action, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 4)
+			parkMany(t, l, parked)
+			var done atomic.Int64
+			var operators sync.WaitGroup
+			for range 3 {
+				operators.Go(func() {
+					result, err := everything(t.Context(), operate.Sides{Outbox: l.Outbox}, action)
+					if err != nil || (result.Done == 0) != (result.ActionID == uuid.Nil) {
+						t.Errorf("%s = %+v, %v", action, result, err)
+					}
+					done.Add(result.Done)
+				})
+			}
+			operators.Wait()
+			if got := l.count("SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NULL AND attempts = 0"); got != parked {
+				t.Errorf("%d aggregates are due, want %d", got, parked)
+			}
+			if got := l.count("SELECT sum(items)::int FROM video_catalog.audit"); got != parked || done.Load() != parked {
+				t.Errorf("the audit has %d items, and the results have %d, want %d", got, done.Load(), parked)
+			}
+			if got := l.count("SELECT count(*) FROM video_catalog.outbox_deferred"); got != deferred {
+				t.Errorf("%d events are deferred, want %d", got, deferred)
+			}
+			if got := l.count("SELECT count(DISTINCT i ->> 'event_id') FROM video_catalog.audit, jsonb_array_elements(before) i"); got != parked-deferred {
+				t.Errorf("the audit names %d skipped events, want %d", got, parked-deferred)
+			}
+		})
+	}
+}
+
+// A retry keeps the messages that cannot be applied, and names them. If it fails before the others
+// are deleted, another retry applies them again.
+func TestRetryKeepsWhatCannotBeApplied(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, 2)
+	sides := operate.Sides{Inbox: pg.NewInbox(pool)}
+	const messages = 65
+	for i := range messages {
+		if err := sides.Inbox.Quarantine(t.Context(), "consumer", quarantined(time.Duration(i).String())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	applied := map[int64]int{}
+	sides.Replay = func(_ context.Context, m pg.Quarantined) error {
+		applied[m.ID]++
+		if m.ID%4 == 0 {
+			return errors.New("still unreadable")
+		}
+		return nil
+	}
+	execute(t, pool, "ALTER TABLE video_catalog_read.audit ADD CONSTRAINT broken CHECK (false)")
+	if result, err := everything(t.Context(), sides, operate.Retry); err == nil || result.Done != 0 || result.ActionID != uuid.Nil {
+		t.Errorf("a retry that cannot be recorded = %+v, %v, want nothing done", result, err)
+	}
+	execute(t, pool, "ALTER TABLE video_catalog_read.audit DROP CONSTRAINT broken")
+	result, err := everything(t.Context(), sides, operate.Retry)
+	if err != nil || result.Matched != messages || result.Done != messages-messages/4 || len(result.Failed) != messages/4 || applied[1] != 2 {
+		t.Errorf("retry = %+v, %v, want each applied or named", result, err)
+	}
+	if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); got != messages/4 {
+		t.Errorf("%d messages are in quarantine, want the %d that failed", got, messages/4)
+	}
+	if got := count(t, pool, "SELECT sum(items)::int FROM video_catalog_read.audit"); got != int(result.Done) {
+		t.Errorf("the audit has %d items, want %d", got, result.Done)
+	}
+}
+
+// Messages that differ only in numbers, ids and quoted words have one cause.
+func TestCauseIgnoresWhatDiffers(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, 2)
+	for _, test := range []struct {
+		a, b string
+		same bool
+	}{
+		{"message 12 has 99 bytes", "message 7 has 100000 bytes", true},
+		{`field "title" of 0190a5d2-ac96-7a01-8b02-0c0d0e0f1011`, `field "tags" of ABCDEF00-ac96-7a01-8b02-0c0d0e0f1011`, true},
+		{"quota exceeded", "permission denied", false},
+		{"", "x", false},
+	} {
+		for _, schema := range []string{"video_catalog", "video_catalog_read"} {
+			var same bool
+			if err := pool.QueryRow(t.Context(), "SELECT "+schema+".cause($1) = "+schema+".cause($2)", test.a, test.b).Scan(&same); err != nil || same != test.same {
+				t.Errorf("%s.cause() of %q and %q are the same: %t, %v, want %t", schema, test.a, test.b, same, err, test.same)
+			}
+		}
+	}
+}
+
+// A skip of one aggregate must name the event, so that a second skip does not give up the next event.
+func TestSkipOfOneNamesTheEvent(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 a2")
+	l.park("a1 a2", "a1")
+	for _, entry := range []pg.Entry{{}, operator} {
+		_, err := operate.Sides{Outbox: l.Outbox}.Act(t.Context(), operate.Skip, pg.Filter{Aggregate: l.letter("a").ID}, 10, entry)
+		if kindOf(err) != problem.Invalid {
+			t.Errorf("skip of an aggregate without an event = %v, want Invalid", err)
+		}
+	}
+	if got := l.count("SELECT count(*) FROM video_catalog.outbox_deferred"); got != 2 {
+		t.Errorf("%d events are deferred, want 2", got)
+	}
+}
+
+// A retry that is interrupted deletes and audits the messages that it has applied, and no others.
+func TestInterruptedRetryRecordsWhatIsApplied(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, 2)
+	inbox := pg.NewInbox(pool)
+	for i := range 5 {
+		if err := inbox.Quarantine(t.Context(), "consumer", quarantined(time.Duration(i).String())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	applied := 0
+	result, err := everything(ctx, operate.Sides{Inbox: inbox, Replay: func(context.Context, pg.Quarantined) error {
+		if applied++; applied == 2 {
+			cancel()
+		}
+		return nil
+	}}, operate.Retry)
+	if !errors.Is(err, context.Canceled) || applied != 2 || result.Done != 2 {
+		t.Errorf("retry = %+v, %v after %d messages, want 2 done and the interrupt", result, err, applied)
+	}
+	if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); got != 3 {
+		t.Errorf("%d messages are in quarantine, want 3", got)
+	}
+	if got := count(t, pool, "SELECT sum(items)::int FROM video_catalog_read.audit"); got != 2 {
+		t.Errorf("the audit has %d items, want 2", got)
+	}
+}

@@ -1,0 +1,304 @@
+package pg_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/pg"
+)
+
+// partitions returns the days that have a partition, relative to today (UTC).
+func (l *letters) partitions() (days []int) {
+	l.t.Helper()
+	rows, err := l.pool.Query(l.t.Context(), `
+		SELECT to_date(substr(c.relname, 9), 'YYYYMMDD') - (now() AT TIME ZONE 'UTC')::date
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass ORDER BY 1`)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for rows.Next() {
+		var day int
+		if err := rows.Scan(&day); err != nil {
+			l.t.Fatal(err)
+		}
+		days = append(days, day)
+	}
+	if err := rows.Err(); err != nil {
+		l.t.Fatal(err)
+	}
+	return days
+}
+
+// addPartition makes the partition of a day as maintenance would have made it,
+// appends an event there, and returns the event's id.
+func (l *letters) addPartition(day int, name string) (id uuid.UUID) {
+	l.t.Helper()
+	if _, err := l.pool.Exec(l.t.Context(), fmt.Sprintf(`
+		DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date + %d; BEGIN
+			EXECUTE format('CREATE TABLE video_catalog.outbox_p%%s PARTITION OF video_catalog.outbox FOR VALUES FROM (%%L) TO (%%L)',
+				to_char(day, 'YYYYMMDD'), video_catalog.uuid7_floor(day::timestamp AT TIME ZONE 'UTC'), video_catalog.uuid7_floor((day + 1)::timestamp AT TIME ZONE 'UTC'));
+		END $$`, day)); err != nil {
+		l.t.Fatal(err)
+	}
+	return l.appendOn(day, name)
+}
+
+// appendOn appends an event with an id of the last second of a day.
+func (l *letters) appendOn(day int, name string) (id uuid.UUID) {
+	l.t.Helper()
+	if err := l.pool.QueryRow(l.t.Context(), `
+		SELECT (substr(video_catalog.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int + 1)::timestamp AT TIME ZONE 'UTC' - interval '1 second')::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid`,
+		day).Scan(&id); err != nil {
+		l.t.Fatal(err)
+	}
+	l.appendAs(l.pool, id, name)
+	return id
+}
+
+func days(from, to int) (days []int) {
+	for day := from; day <= to; day++ {
+		days = append(days, day)
+	}
+	return days
+}
+
+// maintain runs a maintenance.
+func (l *letters) maintain(daysAhead int, keep time.Duration) {
+	l.t.Helper()
+	if err := l.Maintain(l.t.Context(), daysAhead, keep); err != nil {
+		l.t.Fatalf("Maintain() = %v", err)
+	}
+}
+
+const week = 7 * 24 * time.Hour
+
+// Maintenance makes the partitions of the days to come, so that an append into
+// the last of them works. A second run does nothing.
+func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	if diff := cmp.Diff(days(-1, 7), l.partitions()); diff != "" {
+		t.Errorf("partitions after the migration (-want +got):\n%s", diff)
+	}
+	l.maintain(9, week)
+	l.maintain(9, week)
+	for day := -1; day <= 9; day++ {
+		l.appendOn(day, fmt.Sprintf("a%d", day+2))
+	}
+	if claim := l.claim(100, hour); len(claim.Events) != 11 {
+		t.Errorf("claimed %d events, want 11", len(claim.Events))
+	}
+	if diff := cmp.Diff(days(-1, 9), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+	// The new ones are like the old ones: an id is unique.
+	if n := l.count(`SELECT count(DISTINCT pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`); n != 1 {
+		t.Errorf("the partitions have %d different primary keys, want 1", n)
+	}
+	if n := l.count(`SELECT count(*) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`); n != 11 {
+		t.Errorf("%d partitions have a primary key, want 11", n)
+	}
+}
+
+// Maintenance drops partitions that are older than it should keep. Their pending
+// events, deferred or not, are published all the same.
+func TestMaintenanceDropsOldPartitions(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.addPartition(-12, "a1")
+	l.addPartition(-11, "b1")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1"), "b1")) // b1 is deferred
+	l.addPartition(-10, "c1")
+	l.addPartition(-9, "d1")
+	l.settle(l.settlement(l.claimNames(1, "c1"), "")) // d1 waits
+	l.addPartition(-8, "A1")
+	l.addPartition(-7, "B1")
+	l.addPartition(-2, "C1")
+	l.settle(l.settlement(l.claimNames(10, "A1 B1 C1"), ""))
+
+	// -8 ended a week ago at midnight; -7 becomes a week old only at the next midnight.
+	l.maintain(7, week)
+	if diff := cmp.Diff(append([]int{-7, -2}, days(-1, 7)...), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+	l.due("b")
+	l.settle(l.settlement(l.claimNames(10, "b1/1 d1"), ""))
+	l.maintain(7, 3*24*time.Hour)
+	if diff := cmp.Diff(append([]int{-2}, days(-1, 7)...), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+}
+
+// Maintenance deletes the note of a skipped event after the partition of the event.
+func TestMaintenanceForgetsSkippedEvents(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	execute(t, l.pool, `
+		INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason, create_time)
+		SELECT gen_random_uuid(), 'letter', 'a', days, 'ada', 'wrong', now() - days * interval '1 day' FROM unnest('{7,9}'::int[]) days`)
+	l.maintain(7, week)
+	if old, all := l.count("SELECT count(*) FROM video_catalog.outbox_skipped WHERE seq = 9"), l.count("SELECT count(*) FROM video_catalog.outbox_skipped"); old != 0 || all != 1 {
+		t.Errorf("%d notes are left, %d of them too old, want 1 and 0", all, old)
+	}
+}
+
+// A partition that cannot be dropped stays, and so does one that maintenance has
+// not made; the others are made and dropped all the same.
+func TestMaintenanceLeavesWhatCannotBeDropped(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.addPartition(-12, "a1")
+	l.addPartition(-11, "b1")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1"), ""))
+	oldest := time.Now().UTC().AddDate(0, 0, -12).Format("20060102")
+	left := func() int {
+		return l.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'video_catalog.outbox'::regclass")
+	}
+	execute(t, l.pool, "CREATE VIEW public.audit AS SELECT * FROM video_catalog.outbox_p"+oldest)
+	execute(t, l.pool, "CREATE TABLE video_catalog.outbox_default PARTITION OF video_catalog.outbox DEFAULT")
+	if l.maintain(9, week); left() != 13 {
+		t.Errorf("%d partitions, want 13: the one with a view, eleven days, and the one that is not ours", left())
+	}
+	execute(t, l.pool, "DROP VIEW public.audit")
+	if l.maintain(9, week); left() != 12 {
+		t.Errorf("%d partitions, want 12: eleven days and the one that is not ours", left())
+	}
+}
+
+// A reader of an old day, or a long transaction of a writer, does not stop the
+// writers while maintenance waits for it: maintenance gives up soon, and does
+// its work another time.
+func TestMaintenanceGivesWay(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, sql string }{
+		{"reader of an old day", "SELECT count(*) FROM video_catalog.outbox_p%s"},
+		{"reader of the outbox", "SELECT count(*) FROM video_catalog.outbox -- %s"},
+		{"writer", "INSERT INTO video_catalog.outbox SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', 'x', 'LetterWritten', 1, 1, '', now() -- %s"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 8)
+			for i := range 3 {
+				l.addPartition(-20+i, fmt.Sprintf("a%d", i+1))
+			}
+			l.settle(l.settlement(l.claimNames(10, "a1 a2 a3"), ""))
+			holder, err := l.pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it has served its purpose
+			oldest := time.Now().UTC().AddDate(0, 0, -20).Format("20060102")
+			if _, err := holder.Exec(t.Context(), fmt.Sprintf(test.sql, oldest)); err != nil {
+				t.Fatal(err)
+			}
+
+			var slowest atomic.Int64
+			done := make(chan struct{})
+			var writing sync.WaitGroup
+			writing.Go(func() {
+				for version := 1; ; version++ {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					start := time.Now()
+					l.append(l.pool, fmt.Sprintf("b%d", version))
+					slowest.Store(max(slowest.Load(), int64(time.Since(start))))
+				}
+			})
+			start := time.Now()
+			l.maintain(8, week)
+			took := time.Since(start)
+			close(done)
+			writing.Wait()
+			if days := l.partitions(); slices.Max(days) != 8 {
+				t.Errorf("partitions: %v, want one in 8 days: that needs no lock that is held", days)
+			}
+			if left := l.count("SELECT count(*) FROM pg_class WHERE relname = 'outbox_p' || $1", oldest); left != 1 {
+				t.Error("the partition in use was dropped")
+			}
+			// The limit is three times lock_timeout, 200 ms, and much more for a busy machine. Without lock_timeout,
+			// maintenance would wait for the holder until the end of the test.
+			if took > 3*time.Second {
+				t.Errorf("maintenance took %s, want it to give up soon", took)
+			}
+			if slowest := time.Duration(slowest.Load()); slowest > 3*time.Second {
+				t.Errorf("the slowest append took %s, want little more than 200ms", slowest)
+			}
+			t.Logf("maintenance took %s, the slowest append %s", took.Round(time.Millisecond), time.Duration(slowest.Load()).Round(time.Millisecond))
+			if err := holder.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if l.maintain(8, week); slices.Min(l.partitions()) < -7 {
+				t.Errorf("partitions afterwards: %v, want none of the old ones", l.partitions())
+			}
+		})
+	}
+}
+
+// Every process may run maintenance, all at once, and while events are written
+// and claimed: nobody fails, and the work is done.
+func TestMaintenanceRunsEverywhere(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 12)
+	for i := range 7 {
+		l.addPartition(-30+i, fmt.Sprintf("a%d", i+1))
+	}
+	l.settle(l.settlement(l.claimNames(10, "a1 a2 a3 a4 a5 a6 a7"), ""))
+	if l.maintain(12, week); len(l.partitions()) != 2+len(days(-1, 12)) {
+		t.Errorf("partitions after one call: %v, want five of the seven old ones dropped", l.partitions())
+	}
+	stop := make(chan struct{})
+	var busy, processes sync.WaitGroup
+	for _, name := range []string{"b", "B"} {
+		busy.Go(func() {
+			for version := 1; ; version++ {
+				select {
+				case <-stop:
+					return
+				default:
+					l.append(l.pool, fmt.Sprintf("%s%d", name, version))
+				}
+			}
+		})
+		busy.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					claim := l.claim(100, hour)
+					if claim.Token != 0 {
+						l.settle(l.settlement(claim, ""))
+					}
+				}
+			}
+		})
+	}
+	for range 4 {
+		events := pg.NewOutbox(l.pool)
+		processes.Go(func() {
+			for range 10 {
+				if err := events.Maintain(t.Context(), 12, week); err != nil {
+					t.Errorf("Maintain() = %v", err)
+				}
+			}
+		})
+	}
+	processes.Wait()
+	close(stop)
+	busy.Wait()
+	if diff := cmp.Diff(days(-1, 12), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,216 @@
+package pg_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
+)
+
+// The reason of a refusal is any text of the broker. A text that PostgreSQL cannot store
+// as it is must not prevent the settlement of the claim.
+func TestRefusalOfAnyTextIsSettled(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 2)
+	l.append(l.pool, "a1 b1")
+	settlement := l.settlement(l.claimNames(10, "a1 b1"), "a1")
+	settlement.Refused[0].Error = "refused: \x00\xff"
+	l.settle(settlement)
+	l.due("a")
+	l.claimNames(10, "a1/1")
+	if n := l.count(`SELECT count(*) FROM video_catalog.outbox_blocked WHERE last_error = 'refused: \x00\xff'`); n != 1 {
+		t.Errorf("%d reasons are stored in characters, want 1", n)
+	}
+	if blocked, err := l.listBlocked(1); err != nil || len(blocked) != 1 || blocked[0].LastError != settlement.Refused[0].Error {
+		t.Errorf("ListBlocked() = %+v, %v, want the broker's words", blocked, err)
+	}
+}
+
+// A crash of the server, or a failover, may forget a claim, which is committed
+// asynchronously. Its token is not given again. Otherwise the settlement of the
+// forgotten claim could settle the next claim, which may have other rows.
+func TestForgottenClaimIsFenced(t *testing.T) {
+	t.Parallel()
+	for name, token := range map[string]int64{
+		"released": 0,
+		// The token if tokens were made of the time.
+		"given when the clock was an hour ahead": time.Now().Add(time.Hour).UnixMicro(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 4)
+			l.append(l.pool, "a1")
+			setToken := func() {
+				if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET token = $1, leased_until = '-infinity' WHERE lane = 3", token); err != nil {
+					t.Fatal(err)
+				}
+			}
+			setToken()
+			forgotten := l.claimNames(10, "a1")
+			setToken()
+			next := l.claimNames(10, "a1")
+			if held, err := l.SettleClaim(t.Context(), l.settlement(forgotten, "")); held || err != nil {
+				t.Errorf("SettleClaim() of the forgotten claim = %t, %v, want false, nil", held, err)
+			}
+			l.settle(l.settlement(next, ""))
+		})
+	}
+}
+
+// A claim may choose its lane by a snapshot older than the lane's last settlement.
+// It returns the events that this settlement left, or nothing. It returns no
+// deleted events, and marks no events as blocked whose aggregate is blocked no
+// longer: they would be deferred, and never found again.
+//
+// The moment is rare: a settlement after its lease has ended is executed before the
+// claim begins, and committed after the claim's snapshot and before the claim reads
+// the row of the lane. Here a trigger stops the commit, and a policy the claim.
+func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 b1 b2")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1 b2"), "b1"))
+	l.append(l.pool, "a2")
+	if err := l.RequeueEvent(t.Context(), l.letter("b")); err != nil {
+		t.Fatal(err)
+	}
+	late := l.claim(10, time.Millisecond)
+	if got := l.namesOf(late); got != "b1/0 b2/0 a2" {
+		t.Fatalf("claimed %q, want b1/0 b2/0 a2", got)
+	}
+	l.append(l.pool, "b3")
+	time.Sleep(20 * time.Millisecond)
+	if _, err := l.pool.Exec(t.Context(), `
+		CREATE FUNCTION video_catalog.stop() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM pg_advisory_lock_shared(42);
+			PERFORM pg_advisory_unlock_shared(42);
+			RETURN true;
+		END $$;
+		CREATE FUNCTION video_catalog.hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(43); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER hold AFTER UPDATE ON video_catalog.outbox_lanes DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION video_catalog.hold();
+		GRANT EXECUTE ON FUNCTION video_catalog.stop() TO video_catalog_rw;
+		ALTER TABLE video_catalog.outbox_pending ENABLE ROW LEVEL SECURITY;
+		CREATE POLICY stop ON video_catalog.outbox_pending USING (video_catalog.stop()) WITH CHECK (true)`); err != nil {
+		t.Fatal(err)
+	}
+
+	lock := func(key int) (unlock func()) {
+		tx, err := l.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock = sync.OnceFunc(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+		t.Cleanup(unlock)
+		if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", key); err != nil {
+			t.Fatal(err)
+		}
+		return unlock
+	}
+	letClaim, letSettle := lock(42), lock(43)
+	const waiting = `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+		WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()`
+	var settling sync.WaitGroup
+	settling.Go(func() { l.settle(l.settlement(late, "")) })
+	l.reaches(1, waiting) // the settlement is executed, and not committed
+	claimed := make(chan string, 1)
+	go func() {
+		names := ""
+		defer func() { claimed <- names }()
+		cfg, err := pgxpool.ParseConfig(pgtest.Direct(t, l.pool.Config().ConnString())) // SET ROLE needs a session
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, "SET ROLE video_catalog_rw") // policies are not for superusers
+			return err
+		}
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer pool.Close()
+		// The first claim may find that the row has moved, and take nothing.
+		for attempt := 1; attempt <= 2 && names == ""; attempt++ {
+			claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, hour)
+			if err != nil {
+				t.Error(err)
+			}
+			names = l.namesOf(claim)
+			t.Logf("attempt %d: %q", attempt, names)
+		}
+	}()
+	l.reaches(2, waiting) // the claim has got to the policy
+	letSettle()
+	settling.Wait()
+	letClaim()
+	if got, want := <-claimed, "b3"; got != want {
+		t.Errorf("claimed %q, want %q", got, want)
+	}
+}
+
+// A claim works in every mode in which pgx can talk to a pooler.
+func TestClaimInEveryExecMode(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	l.append(l.pool, "a1 a2 a3")
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		cfg := l.pool.Config()
+		cfg.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, 0)
+		pool.Close()
+		if diff := l.differ(claim); err != nil || l.namesOf(claim) != "a1 a2 a3" || diff != "" {
+			t.Errorf("%s: ClaimEvents() = %q, %v, want a1 a2 a3 (-appended +claimed):\n%s", mode, l.namesOf(claim), err, diff)
+		}
+	}
+}
+
+// After the clock was set back, a lease that ends far in the future does not count. A
+// lease a little longer than the requested one counts.
+func TestClaimAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	l.append(l.pool, "a1")
+	held := l.claim(10, 3*time.Minute)
+	if got := l.namesOf(l.claim(10, 2*time.Minute)); got != "" {
+		t.Errorf("claim for 2m beside a lease of 3m = %q, want nothing", got)
+	}
+	if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET leased_until = leased_until + interval '3 hours' WHERE lane = 3"); err != nil {
+		t.Fatal(err)
+	}
+	next := l.claimNames(10, "a1")
+	if held, err := l.SettleClaim(t.Context(), l.settlement(held, "")); held || err != nil {
+		t.Errorf("SettleClaim() of the lease of the other clock = %t, %v, want false, nil", held, err)
+	}
+	l.settle(l.settlement(next, ""))
+}
+
+// A lane that was released before the clock was set back does not wait for lanes that
+// were released since.
+func TestClaimGoesRoundAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	l.append(l.pool, "a1 A1")
+	if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET leased_until = now() + interval '3 hours'"); err != nil {
+		t.Fatal(err)
+	}
+	first := l.claim(10, hour)
+	l.settle(outbox.Settlement{Lane: first.Lane, Token: first.Token}) // nothing was published
+	if second := l.claim(10, hour); second.Lane == first.Lane {
+		t.Errorf("lane %d was claimed twice, while %q waits in another", first.Lane, "a1 A1")
+	}
+}

@@ -33,8 +33,8 @@ var exampleFiles = []string{
 // provedHere are the tests of machinery that services do not change. The tests of the outbox, the consumer
 // and the store run in a service, too.
 var provedHere = []string{
-	"internal/aip/*_test.go", "internal/app/live_test.go", "internal/app/maintain_test.go", "internal/app/part_test.go", "internal/auth/*_test.go", "internal/envelope/*_test.go",
-	"internal/operate/*_test.go", "internal/pg/stuck_test.go", "internal/port/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
+	"internal/aip/*_test.go", "internal/app/live_test.go", "internal/app/maintain_test.go", "internal/app/part_test.go", "internal/auth/*_test.go", "internal/consumer/effect_test.go", "internal/envelope/*_test.go",
+	"internal/operate/*_test.go", "internal/outbox/claim_test.go", "internal/pg/stuck_test.go", "internal/pg/tx_test.go", "internal/port/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
 	"options/repair/entities_test.go",
 }
 

@@ -83,7 +83,11 @@ func upgrade(ctx context.Context, from template, dir string, with, without []str
 	if err != nil {
 		return err
 	}
-	if err := s.merge(ctx, next, stdout); err != nil {
+	err = s.merge(ctx, next, stdout)
+	if err == nil || errors.Is(err, errInMerge) {
+		err = errors.Join(s.reportMoves(context.WithoutCancel(ctx), next, stdout), err)
+	}
+	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "\n%s has the template at %s. %s", s.Service, from.commit, nextSteps(dir, "go test ./..."))

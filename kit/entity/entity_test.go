@@ -203,6 +203,21 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 	}
 }
 
+// An entity has files in folders of the owner only: it touches no machinery.
+func TestFilesAreTheOwners(t *testing.T) {
+	t.Chdir(root)
+	e, err := described(t, "turnip", "--fields=title:string")
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned := regexp.MustCompile(`^(api/proto|cmd/server|db/queries|internal/(domain|event|names|server|store)|options/replay)/`)
+	for _, f := range e.files() {
+		if !owned.MatchString(f.path) {
+			t.Errorf("%s is in a folder of the machinery", f.path)
+		}
+	}
+}
+
 // A REST path that another service has is refused.
 func TestPathThatExistsIsRefused(t *testing.T) {
 	t.Chdir(root)

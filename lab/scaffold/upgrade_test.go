@@ -3,6 +3,8 @@ package scaffold
 import (
 	"bufio"
 	"cmp"
+	"errors"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -331,7 +333,8 @@ func shallow(s upgrading, template string) {
 	clone.Run(s.t, template, "git", "reset", "--quiet", "--hard", "HEAD~2") // the steps may come in any order
 }
 
-// oldest upgrades a service of the oldest version that can be upgraded, with an option, an entity and an edit.
+// oldest upgrades a service of the oldest version that can be upgraded, with an option, an entity, and edits of
+// the owner's files and of machinery that has moved since. It prints the new names that the owner's code needs.
 func oldest(t *testing.T, dir string) {
 	t.Helper()
 	recorded, err := os.ReadFile("../../cmd/new/oldest")
@@ -349,19 +352,66 @@ func oldest(t *testing.T, dir string) {
 	clone.Run(t, history, "git", "checkout", "--quiet", "-B", "main", version)
 	newService(t, history, service, append(order, "--module", "github.com/acme/orders", "--with", "console")...)
 	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32")
-	edit(t, filepath.Join(service, "internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
+	path := func(name string) string { return filepath.Join(service, filepath.FromSlash(name)) }
+	edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
+	edit(t, path("internal/store/parcels.go"), "// ListParcels returns", "// ListParcels, which we call often, returns")
+	edit(t, path("internal/store/tx.go"), "context.WithoutCancel(ctx), time.Second)", "context.WithoutCancel(ctx), 2*time.Second)")
+	edit(t, path("db/queries/quarantine.sql"), "by cause, the largest group first.", "by cause, the largest group first, as we like it.")
+	write(t, path("db/queries/reports.sql"), "-- name: ForgetRequests :exec\nDELETE FROM orders_db.requests WHERE aggregate_id = @aggregate_id;\n")
+	write(t, path("internal/store/reports.go"), forgetRequests)
+	clone.Run(t, service, "make", "generate-code")
+	clone.Run(t, service, "go", "vet", "./internal/store")
 	commit(t, service)
 	clone.Run(t, history, "git", "rm", "--quiet", "-r", ".")
 	clone.Tree(t, "../..", history)
 	commit(t, history)
 	s := upgrading{t: t, dir: service, program: filepath.Join(dir, "oldest-upgrade")}
 	clone.Run(t, service, "go", "build", "-o", s.program, "./cmd/upgrade")
-	s.succeeds("has the template at " + strings.TrimSpace(clone.Run(t, history, "git", "rev-parse", "HEAD")))
+	s.succeeds(`
+  internal/store/reports.go:11: Wrap is pg.Wrap
+  internal/store/reports.go:11: inTx is pg.InTx, whose function makes the queries: sqlcgen.New(tx)
+  internal/store/reports.go:12: Queue is tx.Queue
+
+orders has the template at ` + strings.TrimSpace(clone.Run(t, history, "git", "rev-parse", "HEAD")))
 	s.clean()
-	contains(t, filepath.Join(service, "internal/domain/parcel.go"), "// It costs nothing.")
+	for file, text := range map[string]string{
+		"internal/domain/parcel.go": "// It costs nothing.", "internal/store/parcels.go": "which we call often",
+		"internal/pg/tx.go": "2*time.Second", "internal/pg/queries/quarantine.sql": "as we like it", "internal/store/internal/sqlcgen/reports.sql.go": "ForgetRequests",
+	} {
+		contains(t, path(file), text)
+	}
+	for _, gone := range []string{"internal/store/tx.go", "internal/store/storetest", "internal/store/internal/sqlcgen/outbox.sql.go", "db/queries/quarantine.sql"} {
+		if _, err := os.Stat(path(gone)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is there, or cannot be read: %v", gone, err)
+		}
+	}
+	for _, change := range [][2]string{
+		{"return Wrap(inTx(", "return pg.Wrap(pg.InTx("}, {"q *sqlcgen.Queries", "tx *pg.Tx"}, {"Queue(q.", "tx.Queue(sqlcgen.New(tx)."},
+		{"\n\t\"github.com/acme/orders/internal/store", "\n\t\"github.com/acme/orders/internal/pg\"\n\t\"github.com/acme/orders/internal/store"},
+	} {
+		edit(t, path("internal/store/reports.go"), change[0], change[1])
+	}
 	clone.Run(t, service, "go", "vet", "./...")
-	clone.Run(t, service, "go", "test", "./db", "./internal/domain", "./internal/event", "./internal/store", "./cmd/server", "./options/console")
+	clone.Run(t, service, "go", "test", "./db", "./internal/archtest", "./internal/domain", "./internal/event", "./internal/pg", "./internal/store", "./cmd/server", "./options/console")
 }
+
+// forgetRequests is a store method of an owner, as the oldest version has it.
+const forgetRequests = `package store
+
+import (
+	"context"
+
+	"github.com/acme/orders/internal/store/internal/sqlcgen"
+)
+
+// ForgetRequests deletes the requests that made a parcel.
+func (s *Parcels) ForgetRequests(ctx context.Context, id string) error {
+	return Wrap(inTx(ctx, s.pool, "store.ForgetRequests", func(ctx context.Context, q *sqlcgen.Queries) error {
+		Queue(q.ForgetRequests(ctx, id))
+		return nil
+	}), "forget the requests of %s", id)
+}
+`
 
 // upgrading runs the command of a service.
 type upgrading struct {

@@ -3,6 +3,7 @@ package pgtest
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -40,4 +41,30 @@ func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
 func Receive(ctx context.Context, to DB, consumer string, event uuid.UUID) (isNew bool, err error) {
 	recorded, err := sqlcgen.New(to).InsertInbox(ctx, consumer, []uuid.UUID{event})
 	return len(recorded) == 1, err
+}
+
+// Settlement returns the settlement of a claim. It calls refuse, which stands for the broker,
+// with each event that is sent.
+func Settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
+	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Resumed: make(map[envelope.Aggregate]int64)}
+	stopped := make(map[envelope.Aggregate]bool)
+	for _, e := range claim.Events {
+		_, resumed := s.Resumed[e.Aggregate()]
+		isRefused := !e.Blocked && !stopped[e.Aggregate()] && refuse(e)
+		switch {
+		case e.Blocked, stopped[e.Aggregate()], isRefused:
+			if !e.Deferred {
+				s.Defer = append(s.Defer, e.Seq)
+			}
+			if isRefused && !resumed {
+				s.Refused = append(s.Refused, outbox.Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: time.Hour})
+			}
+			stopped[e.Aggregate()] = stopped[e.Aggregate()] || isRefused
+		case !e.Deferred:
+			s.Published = append(s.Published, e.Seq)
+		default:
+			s.Resumed[e.Aggregate()] = e.Seq
+		}
+	}
+	return s
 }

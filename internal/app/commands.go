@@ -11,7 +11,6 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/operate"
-	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
 )
 
@@ -38,7 +37,7 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 	}
 	published, start := 0, time.Now()
 	for again := time.Tick(200 * time.Millisecond); ; {
-		result, err := publisher.RunOnce(ctx, outbox.AnyLane, s.cfg.limits.Outbox.Batch)
+		result, err := publisher.RunOnce(ctx, s.cfg.limits.Outbox.Batch)
 		published += result.Published
 		if err = cmp.Or(err, result.Outage, ctx.Err()); err != nil {
 			return fmt.Errorf("after %d events: %w", published, err)

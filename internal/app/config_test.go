@@ -100,7 +100,7 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 	const budget = 10 * time.Second // https://cloud.google.com/run/docs/container-contract#instance-shutdown
 	c := config{program: empty}
 	c.limit()
-	loops := max(c.limits.Outbox.StopTimeout+c.limits.Outbox.SettleTimeout, c.limits.Consumer.StopTimeout)
+	loops := max(outbox.StopTimeout+outbox.SettleTimeout, c.limits.Consumer.StopTimeout)
 	if stop := c.limits.Port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
 		t.Errorf("a stop takes up to %s, want less than %s", stop, budget)
 	}

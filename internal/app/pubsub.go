@@ -62,7 +62,7 @@ func (s *Service) newPublisher(ctx context.Context, events *pg.Outbox) (*outbox.
 		if t.Foreign {
 			continue
 		}
-		topic := outbox.NewTopic(client.Publisher(t.Name), limits.RequestTimeout, inFlight)
+		topic := outbox.NewTopic(client.Publisher(t.Name), limits.RequestTimeout(), inFlight)
 		for _, aggregateType := range t.AggregateTypes {
 			topics[aggregateType] = topic
 		}

@@ -1,7 +1,9 @@
 package outbox
 
 import (
+	"cmp"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"example.com/videocatalog/internal/envelope"
@@ -10,9 +12,6 @@ import (
 // Lanes is the number of lanes. A lane is a shard of the pending events: it has the events
 // of a fixed share of all aggregates.
 const Lanes = 8
-
-// AnyLane stands for no lane in particular.
-const AnyLane int16 = -1
 
 // Lane returns the lane of an aggregate, from 0 to Lanes-1. It must never change while
 // events are pending: an aggregate in two lanes would have two publishers, which may
@@ -23,15 +22,44 @@ func Lane(a envelope.Aggregate) int16 {
 	return int16(h.Sum64() & (Lanes - 1))
 }
 
-// Claim is the result of one claim on the outbox: the lease of a lane, and the oldest
-// events in it. The zero Claim means that there is no work.
+// Limits are the limits of a claim.
+type Limits struct {
+	Lanes  int           // the most lanes that it takes
+	Events int           // the most pending events; it has at most half as many deferred events
+	Bytes  int64         // of the payloads of the pending events; again of those of the deferred events
+	Lease  time.Duration // how long it holds its lanes
+}
+
+// Share returns the limits of each lane of a claim of some lanes. So no lane waits behind another.
+func (l Limits) Share(lanes int) Limits {
+	return Limits{Lanes: 1, Events: max(1, l.Events/lanes), Bytes: max(1, l.Bytes/int64(lanes)), Lease: l.Lease}
+}
+
+// Deferred returns the most deferred events.
+func (l Limits) Deferred() int { return (l.Events + 1) / 2 }
+
+// Claim is the result of one claim on the outbox: leased lanes, and the oldest events in
+// them. The zero Claim means that there is no work.
 type Claim struct {
-	Lane int16
-	// Token is the fence: the settlement takes effect only while the lane still has this
-	// token. It is never 0 in a claim that holds a lease.
-	Token int64
+	Lease
 	// Events are in the order of Seq, in which they must be published.
 	Events []Claimed
+	// Full means that a limit has left out events: there is more work now.
+	Full bool
+}
+
+// Lease is the right to settle a claim. A publisher returns it in the settlement.
+type Lease struct {
+	// Token is the fence: a settlement takes effect only in lanes that still have this token. It is 0
+	// only in the zero Claim.
+	Token int64
+	Spans []Span // one for each lane
+}
+
+// Span is a lane, and the first and last Seq of its pending events in a claim: both are 0 without one.
+type Span struct {
+	Lane       int16
+	Head, Tail int64
 }
 
 // Claimed is one event of a claim.
@@ -51,11 +79,43 @@ type Claimed struct {
 	Blocked bool
 }
 
+// Add adds a lane to a claim, with the events that were read of it within its share.
+//
+// It lets pending events follow the deferred events of their aggregate, if the claim has all
+// of these. Otherwise an aggregate with new events all the time would stay blocked. A lane that
+// has used its share of deferred events may lack some. If the aggregate was refused before, the
+// claim has only its first deferred event.
+func (c *Claim) Add(lane int16, deferred, pending []Claimed, share Limits) {
+	whole := make(map[envelope.Aggregate]bool) // the claim has all deferred events of the aggregate
+	for i, e := range deferred {
+		deferred[i].Deferred = true
+		whole[e.Aggregate()] = e.Attempts == 0
+	}
+	lacks := reaches(deferred, share.Deferred(), share.Bytes)
+	span := Span{Lane: lane}
+	for i, e := range pending {
+		pending[i].Blocked = e.Blocked && (lacks || !whole[e.Aggregate()])
+		span.Head, span.Tail = pending[0].Seq, e.Seq
+	}
+	c.Full = c.Full || lacks || reaches(pending, share.Events, share.Bytes)
+	c.Spans = append(c.Spans, span)
+	c.Events = slices.Concat(c.Events, deferred, pending)
+	slices.SortFunc(c.Events, func(a, b Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+}
+
+// reaches reports whether a limit may have left out some events.
+func reaches(events []Claimed, most int, mostBytes int64) bool {
+	var bytes int64
+	for _, e := range events {
+		bytes += int64(len(e.Payload))
+	}
+	return len(events) >= most || bytes >= mostBytes
+}
+
 // Settlement is the result of a claim. An event in none of its lists stays where it is,
 // because it is unknown whether the broker has it.
 type Settlement struct {
-	Lane  int16
-	Token int64
+	Lease
 	// Published are pending events that the broker acknowledged: delete them.
 	Published []int64
 	// Defer are pending events to move to the deferred ones: refused events, the events of
@@ -63,11 +123,13 @@ type Settlement struct {
 	Defer []int64
 	// Refused are aggregates whose first event was refused. Record them after Defer.
 	Refused []Refusal
-	// Resumed are blocked aggregates that go on, with their last acknowledged Seq. It is 0 if
-	// the first deferred events are unknown and have no attempts. The deferred events up to it
-	// are deleted. The next one becomes due, behind the aggregates that are due, with no
-	// attempts. Without one, the block ends.
+	// Resumed are blocked aggregates that go on, with their last acknowledged Seq. The deferred
+	// events up to it are deleted. The next one becomes due, behind the aggregates that are due,
+	// with no attempts. Without one, the block ends.
 	Resumed map[envelope.Aggregate]int64
+	// Requeued are blocked aggregates whose first deferred events are unknown and have no
+	// attempts. They become due again, behind the aggregates that are due.
+	Requeued []envelope.Aggregate
 }
 
 // Refusal is a refused event, the first of its aggregate. It does not count if a person has
@@ -80,26 +142,4 @@ type Refusal struct {
 	Error    string
 	// RetryIn is the pause before the next attempt. If it is 0, the event is parked.
 	RetryIn time.Duration
-}
-
-// Unblock lets pending events follow the deferred events of their aggregate, if the claim has
-// all deferred events of the aggregate. Otherwise an aggregate with new events all the time
-// would stay blocked. A claim with maxDeferred deferred events, or maxBytes of them, may lack some.
-// If the aggregate was refused before, the claim has only its first deferred event.
-func Unblock(events []Claimed, maxDeferred int, maxBytes int64) {
-	whole := make(map[envelope.Aggregate]bool)
-	rows, bytes := 0, int64(0)
-	for _, e := range events {
-		if e.Deferred {
-			whole[e.Aggregate()] = e.Attempts == 0
-			rows++
-			bytes += int64(len(e.Payload))
-		}
-	}
-	if rows >= maxDeferred || bytes >= maxBytes {
-		return
-	}
-	for i := range events {
-		events[i].Blocked = events[i].Blocked && !whole[events[i].Aggregate()]
-	}
 }

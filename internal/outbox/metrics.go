@@ -9,21 +9,23 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// instrument makes the instruments.
-func (p *Publisher) instrument(meter metric.Meter) error {
+// instrument makes the instruments, and observes the broker.
+func (p *Publisher) instrument(broker Broker, meter metric.Meter) error {
 	var errs [3]error
+	var delay metric.Float64Histogram
 	p.events, errs[0] = meter.Int64Counter("outbox.events", metric.WithUnit("{event}"),
 		metric.WithDescription("Events of passes, by outcome: published, unsettled, refused (by the broker), unknown. Unsettled events were published, but the settlement failed, its result is unknown, or the lease was lost. They are published again, unless the settlement took effect. Events that are only deferred are not counted."))
+	p.breaker, errs[1] = meter.Int64Gauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
+		metric.WithDescription("1 while this process considers the broker unavailable and sends only probes, else 0."))
 	// Bounds in seconds, because the default bounds are meant for milliseconds.
-	p.delay, errs[1] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"),
+	delay, errs[2] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600),
 		metric.WithDescription("Time from when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read. Negative values, which wrong clocks cause, count as 0. Not of events that are published again."))
-	p.breaker, errs[2] = meter.Int64Gauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
-		metric.WithDescription("1 while this process considers the broker unavailable and sends only probes, else 0."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}
 	p.breaker.Record(context.Background(), 0)
+	p.broker = observed{broker, p.cfg.Tracing, delay}
 	return nil
 }
 

@@ -1,10 +1,10 @@
 // Package outbox sends: it moves events from the outbox to Pub/Sub.
 //
 // A [Publisher] makes passes. A lane is a shard of the pending events: they belong to a
-// fixed share of all aggregates. A pass claims a lane under a lease. It publishes the oldest
-// events of the lane, with the aggregate as the ordering key. Then it settles: it deletes the
-// events that the broker acknowledged and releases the lane. [Topic] sends to the broker. The package does not access any table
-// itself: it calls two methods of the store. It never reads a payload.
+// fixed share of all aggregates. A pass claims lanes under a lease. It publishes their oldest
+// events, with the aggregate as the ordering key. Then it settles: it deletes the events that
+// the broker acknowledged and releases the lanes. [Topic] sends to the broker. The package does not
+// access any table itself: it calls two methods of the store. It never reads a payload.
 //
 // # What it promises
 //
@@ -33,7 +33,6 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -45,15 +44,12 @@ import (
 // Store is the part of the outbox that a publisher uses. Its methods are called
 // concurrently.
 type Store interface {
-	// ClaimEvents takes the lease of a lane with work and returns its oldest events in
-	// order. Of all lanes ([AnyLane]) it takes the free one that was served longest ago. It
-	// returns at most maxEvents pending events, and stops at the event with which their
-	// payloads reach maxBytes. It also returns deferred events that are due, at most half
-	// as many, and as many bytes again. If there is no work, it returns the zero Claim. A
-	// claim that fails may still have taken a lane, whose events then wait for the lease.
-	ClaimEvents(ctx context.Context, lane int16, maxEvents int, maxBytes int64, leaseFor time.Duration) (Claim, error)
-	// SettleClaim records the result of a claim and releases the lane. If the lease was
-	// lost, it changes nothing and held is false.
+	// ClaimEvents takes the lease of free lanes with work, those that were served longest ago, and returns
+	// their oldest events in order, within limits. If there is no work, it returns the zero Claim. A
+	// claim that fails may still have taken lanes, whose events then wait for the lease.
+	ClaimEvents(ctx context.Context, limits Limits) (Claim, error)
+	// SettleClaim records the result of a claim and releases its lanes. In a lane whose lease was
+	// lost it changes nothing; held is false if there is such a lane.
 	SettleClaim(ctx context.Context, settlement Settlement) (held bool, err error)
 }
 
@@ -90,11 +86,11 @@ func (e *RefusedError) Wait(context.Context) error { return e }
 
 // Config configures a publisher. A field with the zero value gets its default.
 type Config struct {
-	// Workers is how many lanes this process publishes at a time; default 4. More workers
+	// Workers is how many passes this process makes at a time; default 4. More workers
 	// help with a slow broker, but compete with the writers for the database.
 	Workers int
 	// Batch is how many pending events a pass takes at most; default 2000. It takes half as
-	// many deferred events that are due.
+	// many deferred events that are due. A backlog begins with an eighth of it: see the pace.
 	Batch int
 	// BatchBytes limits the payloads of the pending events of a pass; default 8 MiB. The event
 	// that reaches the limit is the last. The same limit applies again to deferred events that
@@ -107,9 +103,6 @@ type Config struct {
 	// PublishTimeout is how long a pass waits for the broker; default 6 s. Events without
 	// a response by then are published again.
 	PublishTimeout time.Duration
-	// RequestTimeout is how long a Topic tries one publish request; default a third of
-	// PublishTimeout, at most half of it.
-	RequestTimeout time.Duration
 	// PollInterval is the longest pause between two polls of all lanes; default 1 s. In the
 	// process that writes an event, Wake starts a pass of its lane immediately.
 	// PollInterval limits the delay of all other work: events of other processes, retries,
@@ -118,20 +111,6 @@ type Config struct {
 	// MaxAttempts is how often a refused message is tried before it is parked; default 10.
 	// A message is parked only after it was refused alone.
 	MaxAttempts int
-	// RetryMin is the longest first pause after a refusal; default 1 s. It doubles with
-	// every attempt up to RetryMax, default 10 min. Each pause is random, at least half of
-	// its limit.
-	RetryMin, RetryMax time.Duration
-	// ProbeInterval is the longest pause after a pass that failed, or found the broker
-	// unavailable; default 1 s.
-	ProbeInterval time.Duration
-	// StopTimeout is how long Run may publish after its context has ended; default 1.5 s.
-	// Passes start only in the first half. Settling may take SettleTimeout longer.
-	StopTimeout time.Duration
-	// SettleTimeout limits the first attempt to settle, and the attempt at shutdown;
-	// default 1 s. Each later attempt may take one SettleTimeout longer than the one
-	// before.
-	SettleTimeout time.Duration
 	// Tracing makes the spans of events whose trace is sampled. If it is nil, there are no
 	// spans.
 	Tracing trace.TracerProvider
@@ -144,30 +123,35 @@ func (c Config) WithDefaults() Config {
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
 	c.Lease = cmp.Or(c.Lease, 15*time.Second)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, 6*time.Second)
-	c.RequestTimeout = cmp.Or(c.RequestTimeout, c.PublishTimeout/3)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
-	c.RetryMin = cmp.Or(c.RetryMin, time.Second)
-	c.RetryMax = cmp.Or(c.RetryMax, 10*time.Minute)
-	c.ProbeInterval = cmp.Or(c.ProbeInterval, time.Second)
-	c.StopTimeout = cmp.Or(c.StopTimeout, 1500*time.Millisecond)
-	c.SettleTimeout = cmp.Or(c.SettleTimeout, time.Second)
 	return c
 }
 
-// Validate returns an error that names every mistake in a Config, after the defaults are
-// filled in.
+// Validate returns an error that names a mistake in a Config, after the defaults are filled in.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
-	var errs []error
 	if c.PublishTimeout >= c.Lease/2 {
-		errs = append(errs, fmt.Errorf("PublishTimeout (%s) must be less than half of Lease (%s)", c.PublishTimeout, c.Lease))
+		return fmt.Errorf("PublishTimeout (%s) must be less than half of Lease (%s)", c.PublishTimeout, c.Lease)
 	}
-	if c.RequestTimeout > c.PublishTimeout/2 {
-		errs = append(errs, fmt.Errorf("RequestTimeout (%s) must be at most half of PublishTimeout (%s)", c.RequestTimeout, c.PublishTimeout))
-	}
-	if c.RetryMin > c.RetryMax {
-		errs = append(errs, fmt.Errorf("RetryMin (%s) must not exceed RetryMax (%s)", c.RetryMin, c.RetryMax))
-	}
-	return errors.Join(errs...)
+	return nil
 }
+
+// RequestTimeout returns how long a Topic tries one publish request.
+func (c Config) RequestTimeout() time.Duration { return c.WithDefaults().PublishTimeout / 3 }
+
+const (
+	// StopTimeout is how long Run may publish after its context has ended. Claims start only in the
+	// first half. Settling may take SettleTimeout longer.
+	StopTimeout = 1500 * time.Millisecond
+	// SettleTimeout limits the first attempt to settle, and the attempt at shutdown. Each later
+	// attempt may take one SettleTimeout longer than the one before.
+	SettleTimeout = time.Second
+)
+
+// The longest pause after a refusal doubles with every attempt, from retryMin up to retryMax. Each pause is random, at
+// least half of its limit.
+const (
+	retryMin = time.Second
+	retryMax = 10 * time.Minute
+)

@@ -25,7 +25,7 @@ type oneClaim struct {
 	settled []outbox.Settlement
 }
 
-func (s *oneClaim) ClaimEvents(context.Context, int16, int, int64, time.Duration) (outbox.Claim, error) {
+func (s *oneClaim) ClaimEvents(context.Context, outbox.Limits) (outbox.Claim, error) {
 	claim := s.claim
 	s.claim = outbox.Claim{}
 	return claim, nil
@@ -35,6 +35,9 @@ func (s *oneClaim) SettleClaim(_ context.Context, settlement outbox.Settlement) 
 	s.settled = append(s.settled, settlement)
 	return true, nil
 }
+
+// lease is the lease of a claim.
+var lease = outbox.Lease{Token: 7, Spans: []outbox.Span{{Lane: 3, Head: 1, Tail: 5}}}
 
 // broker is a function as a broker.
 type broker func(m envelope.Message) outbox.Receipt
@@ -187,7 +190,7 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "several retried, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), responses: map[string]error{"a4": errUnavailable}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Published: []int64{3}, Resumed: resumed("a", 0)},
+			want:   outbox.Settlement{Published: []int64{3}, Requeued: []envelope.Aggregate{letter("a")}},
 			result: outbox.Result{Published: 1, Unknown: 3},
 		},
 		{
@@ -224,14 +227,14 @@ func TestPassSettles(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			store := &oneClaim{claim: outbox.Claim{Lane: 3, Token: 7, Events: test.events}}
+			store := &oneClaim{claim: outbox.Claim{Lease: lease, Events: test.events}}
 			var sent []string
 			publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 				sent = append(sent, nameOf(m))
 				return responded(test.responses[nameOf(m)])
 			}), outbox.Config{})
 
-			result, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10)
+			result, err := publisher.RunOnce(t.Context(), 10)
 			if err != nil {
 				t.Errorf("RunOnce() = %v, want nil", err)
 			}
@@ -242,7 +245,7 @@ func TestPassSettles(t *testing.T) {
 			if got := strings.Join(sent, " "); got != test.wantSent {
 				t.Errorf("sent %q, want %q", got, test.wantSent)
 			}
-			test.want.Lane, test.want.Token = 3, 7
+			test.want.Lease = lease
 			if diff := cmp.Diff([]outbox.Settlement{test.want}, store.settled, cmpopts.IgnoreFields(outbox.Refusal{}, "RetryIn"), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("settlements (-want +got):\n%s", diff)
 			}
@@ -257,13 +260,13 @@ func TestRefusalIsLoggedOncePerState(t *testing.T) {
 		events := claimed("a1")
 		events[0].Deferred, events[0].Attempts = attempts > 0, attempts
 		var log strings.Builder
-		publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 7, Events: events}}, broker(func(envelope.Message) outbox.Receipt {
+		publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Lease: lease, Events: events}}, broker(func(envelope.Message) outbox.Receipt {
 			return responded(errRefused)
 		}), outbox.Config{MaxAttempts: 4}, slog.New(slog.NewTextHandler(&log, nil)), noop.Meter{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
+		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 			t.Fatal(err)
 		}
 		if got := log.String(); (want == "") != (got == "") || !regexp.MustCompile(want).MatchString(got) {

@@ -5,27 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// Publisher publishes the events of the outbox. One goroutine dispatches passes to workers.
+// Publisher publishes the events of the outbox. Its workers loop: wait for work, claim, publish, settle.
 type Publisher struct {
 	store   Store
 	broker  Broker
 	cfg     Config
 	log     *slog.Logger
-	tracer  trace.Tracer // nil if there is no tracing
 	events  metric.Int64Counter
-	delay   metric.Float64Histogram
 	breaker metric.Int64Gauge
 	loops   []*heartbeat.Loop // one per worker; it rests while the worker has no pass
-	wakeUps chan laneSet      // holds at most one set: the woken lanes that the dispatcher has not taken yet
+	turns   chan struct{}     // holds the turn to wait for work and claim it, while no worker has it
+	changed chan struct{}     // wakes the worker that waits for work, when the pace has changed
+
+	mu   sync.Mutex
+	pace *pace // guarded by mu
 }
 
 // New makes a publisher.
@@ -34,99 +36,112 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	p := &Publisher{store: store, broker: broker, cfg: cfg, log: log, wakeUps: make(chan laneSet, 1)}
-	if cfg.Tracing != nil {
-		p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
+	p := &Publisher{
+		store: store, cfg: cfg, log: log, pace: newPace(cfg, time.Now()),
+		turns: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
+	p.turns <- struct{}{}
 	for i := range cfg.Workers {
 		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("outbox: worker %d", i), cfg.Lease)) // a pass ends with its lease
 	}
-	if err := p.instrument(meter); err != nil {
+	if err := p.instrument(broker, meter); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// Wake starts a pass of the lane of an aggregate after the commit of its event. It never
-// blocks and is safe for concurrent use, also while Run is not running.
-func (p *Publisher) Wake(aggregate envelope.Aggregate) {
-	lanes := setOf(Lane(aggregate))
-	for {
-		select {
-		case p.wakeUps <- lanes:
-			return
-		case others := <-p.wakeUps:
-			lanes |= others
-		}
+// Wake makes a claim due at once. Call it after the commit of an event. It never blocks and is safe
+// for concurrent use, also while Run is not running.
+func (p *Publisher) Wake(envelope.Aggregate) { p.update((*pace).wake) }
+
+// update changes the pace, and lets the worker that waits look at it again.
+func (p *Publisher) update(change func(*pace)) {
+	p.mu.Lock()
+	change(p.pace)
+	p.mu.Unlock()
+	select {
+	case p.changed <- struct{}{}:
+	default: // it has not seen the last change yet
 	}
 }
 
 // Run publishes until ctx ends, settles, and returns nil. After ctx has ended it continues
 // until the outbox is empty, a pass fails, or the broker is unavailable: see
-// Config.StopTimeout. So the last commits do not wait for another process. Call Run once.
+// StopTimeout. So the last commits do not wait for another process. Call Run once.
 func (p *Publisher) Run(ctx context.Context) error {
-	grace, cancel := after(ctx, p.cfg.StopTimeout)
+	grace, cancel := after(ctx, StopTimeout)
 	defer cancel()
-	jobs, ends := make(chan job), make(chan ended)
-	defer close(jobs)
+	defer context.AfterFunc(ctx, func() { p.update(func(pace *pace) { pace.stop(time.Now()) }) })()
+	var workers sync.WaitGroup
 	for _, loop := range p.loops {
-		go p.work(grace, loop, jobs, ends)
+		workers.Go(func() { p.work(ctx, grace, loop) })
 	}
-	p.dispatch(ctx, jobs, ends)
+	workers.Wait()
 	return nil
 }
 
-// dispatch starts passes until ctx has ended, the plan has stopped and every pass has
-// ended. A crash loses the plan and no event: every event is pending in the database until
-// its settlement, and polls of any process find it there.
-func (p *Publisher) dispatch(ctx context.Context, jobs chan<- job, ends <-chan ended) {
-	plan, stop := newPlan(p.cfg, time.Now()), ctx.Done()
+// work makes passes until the publisher has stopped. One worker at a time waits for work and claims it. Then the next one
+// waits, while this one publishes. With a backlog it need not wait for the claim. See pass for a crash in it.
+func (p *Publisher) work(ctx, grace context.Context, loop *heartbeat.Loop) {
 	for {
-		j, wait := plan.next(time.Now())
-		if wait == 0 {
-			jobs <- j // does not block: a worker is idle
-			continue
-		}
-		if plan.stopped() {
+		<-p.turns
+		t, ok := p.await()
+		if !ok {
+			p.turns <- struct{}{}
 			return
 		}
+		loop.Beat()
+		next := sync.OnceFunc(func() { p.turns <- struct{}{} })
+		if t.rush {
+			next()
+		}
+		result, err := p.pass(grace, t.Limits, func(c Claim) {
+			p.update(func(pace *pace) { pace.claimed(c.Full) })
+			next()
+		})
+		p.end(ctx, t, result, err)
+		next()
+		loop.Rest()
+	}
+}
+
+// await waits until a claim is due, and begins its pass. ok is false if the publisher has stopped. After a crash here, or
+// before Wake, the events are pending in the database, where the polls of any process find them.
+func (p *Publisher) await() (t turn, ok bool) {
+	for {
+		p.mu.Lock()
+		now := time.Now()
+		wait, stopped := p.pace.wait(now), p.pace.stopped(now)
+		if wait == 0 {
+			t = p.pace.begin(now)
+		}
+		p.mu.Unlock()
+		if wait == 0 || stopped {
+			return t, !stopped
+		}
 		select {
-		case lanes := <-p.wakeUps:
-			// After a crash here, or before Wake, the next poll finds the event.
-			plan.woken |= lanes
-		case e := <-ends:
-			// The pass is settled, or its lane is leased until another process may take it.
-			wasOpen := plan.open
-			plan.end(time.Now(), e)
-			p.report(ctx, e, wasOpen, plan.open)
-		case <-stop:
-			plan.stop(time.Now())
-			stop = nil
+		case <-p.changed: // an event was committed, a pass has ended, or Run stops
 		case <-time.After(wait):
 		}
 	}
 }
 
-// work makes passes until there are no more jobs. See RunOnce for a crash in a pass.
-func (p *Publisher) work(ctx context.Context, loop *heartbeat.Loop, jobs <-chan job, ends chan<- ended) {
-	for j := range jobs {
-		loop.Beat()
-		result, err := p.RunOnce(ctx, j.lane, j.batch)
-		loop.Rest()
-		ends <- ended{j, result, err}
-	}
-}
-
-// report logs a failed pass, and a change of the breaker.
-func (p *Publisher) report(ctx context.Context, e ended, wasOpen, open bool) {
-	if e.failure != nil && !errors.Is(e.failure, context.Canceled) { // StopTimeout ended during a claim
-		p.log.ErrorContext(ctx, "outbox: pass failed", "err", e.failure)
+// end records the end of a pass. It logs a failure, and a change of the breaker.
+func (p *Publisher) end(ctx context.Context, t turn, result Result, failure error) {
+	var wasOpen, open bool
+	p.update(func(pace *pace) {
+		wasOpen = pace.open
+		pace.end(time.Now(), t, result, failure)
+		open = pace.open
+	})
+	if failure != nil && !errors.Is(failure, context.Canceled) { // StopTimeout ended during a claim
+		p.log.ErrorContext(ctx, "outbox: pass failed", "err", failure)
 	}
 	if wasOpen == open || ctx.Err() != nil { // at shutdown we do not wait for all responses
 		return
 	}
 	if open {
-		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", e.Outage)
+		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", result.Outage)
 		p.breaker.Record(ctx, 1)
 	} else {
 		p.log.InfoContext(ctx, "outbox: broker available again")

@@ -212,27 +212,27 @@ type crashing struct {
 	calls *atomic.Int64
 }
 
-func (c crashing) ClaimEvents(ctx context.Context, lane int16, batch int, bytes int64, lease time.Duration) (outbox.Claim, error) {
-	claim, err := c.Store.ClaimEvents(ctx, lane, batch, bytes, lease)
-	if claim.Token != 0 && c.crashes(claim.Lane, claim.Token) { // before it publishes
+func (c crashing) ClaimEvents(ctx context.Context, limits outbox.Limits) (outbox.Claim, error) {
+	claim, err := c.Store.ClaimEvents(ctx, limits)
+	if claim.Token != 0 && c.crashes(claim.Token) { // before it publishes
 		return outbox.Claim{}, errors.New("crashed")
 	}
 	return claim, err
 }
 
 func (c crashing) SettleClaim(ctx context.Context, s outbox.Settlement) (bool, error) {
-	if c.crashes(s.Lane, s.Token) { // after it has published
+	if c.crashes(s.Token) { // after it has published
 		return true, nil
 	}
 	return c.Store.SettleClaim(ctx, s)
 }
 
-func (c crashing) crashes(lane int16, token int64) bool {
+func (c crashing) crashes(token int64) bool {
 	if c.calls.Add(1)%10 != 0 {
 		return false
 	}
-	const sql = "UPDATE video_catalog.outbox_lanes SET leased_until = now() WHERE lane = $1 AND token = $2"
-	if _, err := c.storm.pool.Exec(context.Background(), sql, lane, token); err != nil {
+	const sql = "UPDATE video_catalog.outbox_lanes SET leased_until = now() WHERE token = $1"
+	if _, err := c.storm.pool.Exec(context.Background(), sql, token); err != nil {
 		c.storm.t.Errorf("end a lease: %v", err)
 	}
 	return true
@@ -255,7 +255,7 @@ func TestStormLosesNothing(t *testing.T) {
 			}
 			var stops []func()
 			for range 3 {
-				stops = append(stops, s.publish(outbox.Config{Batch: 10, PollInterval: poll, RetryMin: time.Millisecond}, around, broker(s.take)))
+				stops = append(stops, s.publish(outbox.Config{Batch: 10, PollInterval: poll}, around, broker(s.take)))
 			}
 			s.write(20, 50)
 			s.settled()

@@ -1,37 +1,67 @@
 package outbox
 
-import "example.com/videocatalog/internal/envelope"
+import (
+	"cmp"
+	"errors"
 
-// tally records the results of the events of a claim, in order. The first event of an aggregate
+	"example.com/videocatalog/internal/envelope"
+)
+
+// tally adds up the results of the events of a claim, in order. The first event of an aggregate
 // that is not acknowledged decides about the events behind it: behind a refused event they are
 // deferred, and behind an unknown event they are unknown.
 type tally struct {
 	result     Result
 	settlement Settlement
-	stopped    map[envelope.Aggregate]bool // aggregates with an event that is not acknowledged; true: it was refused
+	refused    map[envelope.Aggregate]bool // aggregates with an event that is not acknowledged; false: it is unknown
 }
 
-// deferred records that an event must wait behind the head of its blocked aggregate.
-func (t *tally) deferred(e Claimed) {
+func newTally(lease Lease) *tally {
+	return &tally{
+		result:     Result{Claimed: true},
+		settlement: Settlement{Lease: lease, Resumed: make(map[envelope.Aggregate]int64)},
+		refused:    make(map[envelope.Aggregate]bool),
+	}
+}
+
+// errNotHanded is the error of an event that was not handed to the broker.
+var errNotHanded = errors.New("not handed to the broker")
+
+// add adds the response to an event. It returns a refusal that counts as an attempt, or nil.
+//
+// A blocked aggregate counts the attempts of its first event only. If the first was acknowledged, the
+// refusal of a later event does not count: the later event is soon tried as the first.
+func (t *tally) add(e Claimed, err error) *RefusedError {
+	refused, stopped := t.refused[e.Aggregate()]
+	refusal, isRefusal := errors.AsType[*RefusedError](err)
+	switch {
+	case e.Blocked || refused:
+		t.setAside(e)
+	case stopped:
+		t.result.Unknown++
+	case err == nil:
+		t.publish(e)
+	case isRefusal:
+		t.result.Refused++
+		t.refused[e.Aggregate()] = true
+		t.setAside(e)
+		if _, resumed := t.settlement.Resumed[e.Aggregate()]; !resumed {
+			return refusal
+		}
+	default:
+		t.leave(e, err)
+	}
+	return nil
+}
+
+// setAside defers an event, unless it is deferred already.
+func (t *tally) setAside(e Claimed) {
 	if !e.Deferred {
 		t.settlement.Defer = append(t.settlement.Defer, e.Seq)
 	}
 }
 
-// behind reports whether an earlier event has stopped the aggregate of this one. If so, it
-// records this event.
-func (t *tally) behind(e Claimed) bool {
-	refused, stopped := t.stopped[e.Aggregate()]
-	switch {
-	case refused:
-		t.deferred(e)
-	case stopped:
-		t.result.Unknown++
-	}
-	return stopped
-}
-
-func (t *tally) published(e Claimed) {
+func (t *tally) publish(e Claimed) {
 	t.result.Published++
 	if e.Deferred {
 		t.settlement.Resumed[e.Aggregate()] = e.Seq
@@ -40,23 +70,17 @@ func (t *tally) published(e Claimed) {
 	}
 }
 
-// refused records a refusal, and reports whether it counts as an attempt. A blocked
-// aggregate counts the attempts of its first event only. If the first was acknowledged, the
-// refusal of a later event is not counted: the later event is soon tried as the first.
-func (t *tally) refused(e Claimed) (counts bool) {
-	t.result.Refused++
-	t.stopped[e.Aggregate()] = true
-	t.deferred(e)
-	_, resumed := t.settlement.Resumed[e.Aggregate()]
-	return !resumed
-}
-
-func (t *tally) unknown(e Claimed) {
+// leave leaves an event whose result is unknown where it is.
+func (t *tally) leave(e Claimed, err error) {
 	t.result.Unknown++
-	t.stopped[e.Aggregate()] = false
-	if e.Deferred && e.Attempts == 0 {
+	t.refused[e.Aggregate()] = false
+	if err != errNotHanded { //nolint:errorlint // it is never wrapped
+		t.result.Outage = cmp.Or(t.result.Outage, err) // the first
+	}
+	_, resumed := t.settlement.Resumed[e.Aggregate()]
+	if e.Deferred && e.Attempts == 0 && !resumed {
 		// The events of this aggregate may have filled the claim. In the next claim, other
 		// aggregates go first.
-		t.settlement.Resumed[e.Aggregate()] += 0 // an acknowledged Seq stays
+		t.settlement.Requeued = append(t.settlement.Requeued, e.Aggregate())
 	}
 }

@@ -2,44 +2,65 @@ package outbox
 
 import (
 	"context"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
 )
 
-// startSpan starts the span of an event whose trace is sampled, and writes the span into the
-// traceparent. The span lasts from handing the event to the broker until the response, and
-// belongs to the trace of its event. It is nil for other events, which are nearly all.
-func (p *Publisher) startSpan(ctx context.Context, e *Claimed) trace.Span {
-	if p.tracer == nil {
-		return nil
-	}
-	ctx, sampled := envelope.ContinueTrace(ctx, e.Traceparent)
-	if !sampled {
-		return nil
-	}
-	ctx, span := p.tracer.Start(ctx, "outbox.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes( //nolint:spancheck // endSpan ends it
-		attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
-		attribute.String("messaging.gcp_pubsub.message.ordering_key", e.AggregateID),
-		attribute.String("event.id", e.ID.String()), attribute.String("event.type", e.Type), attribute.Int64("event.version", e.Version),
-		attribute.Int("outbox.attempts", e.Attempts),
-	))
-	e.Traceparent = envelope.Traceparent(ctx)
-	return span //nolint:spancheck // endSpan ends it
+// scope is the name of this package's tracer.
+const scope = "example.com/videocatalog/internal/outbox"
+
+// observed is a Broker that measures the delay of each message, and makes a span for each message whose trace
+// is sampled. The span belongs to the trace of its event, and lasts until the response.
+type observed struct {
+	Broker
+
+	tracing trace.TracerProvider // nil: there is none
+	delay   metric.Float64Histogram
 }
 
-// endSpan ends the span of an event, unless it is nil. It returns ctx with that span, so that
-// the metrics of the event refer to it.
-func endSpan(ctx context.Context, span trace.Span, err error) context.Context {
-	if span == nil {
-		return ctx
+// Publish implements Broker. It writes the span into the traceparent of the message.
+func (o observed) Publish(m envelope.Message) Receipt {
+	ctx, sampled := context.Background(), false
+	if o.tracing != nil {
+		ctx, sampled = envelope.ContinueTrace(ctx, m.Traceparent)
 	}
+	if sampled {
+		ctx, _ = o.tracing.Tracer(scope).Start(ctx, "outbox.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes( //nolint:spancheck // Wait ends it
+			attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
+			attribute.String("messaging.gcp_pubsub.message.ordering_key", m.AggregateID),
+			attribute.String("event.id", m.ID.String()), attribute.String("event.type", m.Type), attribute.Int64("event.version", m.Version),
+		))
+		m.Traceparent = envelope.Traceparent(ctx)
+	}
+	return &observedReceipt{o.Broker.Publish(m), ctx, o.delay, m.OccurredAt, m.Repeat != ""}
+}
+
+// observedReceipt ends the observation of a message.
+type observedReceipt struct {
+	Receipt
+
+	traced     context.Context //nolint:containedctx // of the message, with its span: the exemplar of the delay
+	delay      metric.Float64Histogram
+	occurredAt time.Time
+	again      bool
+}
+
+// Wait implements Receipt.
+func (r *observedReceipt) Wait(ctx context.Context) error {
+	err := r.Receipt.Wait(ctx)
+	if err == nil && !r.again {
+		r.delay.Record(r.traced, max(0, time.Since(r.occurredAt).Seconds())) // the clock of the command may be ahead
+	}
+	span := trace.SpanFromContext(r.traced) // does nothing if there is none
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 	}
 	span.End()
-	return trace.ContextWithSpan(ctx, span)
+	return err
 }

@@ -76,10 +76,16 @@ func (l *letters) append(to pgtest.DB, names string) (id uuid.UUID) {
 
 const hour = time.Hour
 
-// claim claims at most batch pending events.
+// claim claims at most batch pending events of one lane.
 func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
-	claim, err := l.ClaimEvents(l.t.Context(), outbox.AnyLane, batch, 1<<20, lease)
+	return l.claimLanes(1, batch, lease)
+}
+
+// claimLanes claims at most batch pending events of some lanes.
+func (l *letters) claimLanes(lanes, batch int, lease time.Duration) outbox.Claim {
+	l.t.Helper()
+	claim, err := l.ClaimEvents(l.t.Context(), outbox.Limits{Lanes: lanes, Events: batch, Bytes: 1 << 20, Lease: lease})
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package pg
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/envelope"
@@ -42,56 +40,59 @@ func AppendEvent(ctx context.Context, tx *Tx, m envelope.Message) {
 	}))
 }
 
-// ClaimEvents implements outbox.Store. The lease ends leaseFor from now, by the clock of the
-// database.
+// ClaimEvents implements outbox.Store. The lease ends by the clock of the database.
 //
 // The token is random. A claim is committed asynchronously, so a crash or a failover may
 // lose it, and the next claim must have another token.
-func (o *Outbox) ClaimEvents(ctx context.Context, lane int16, maxEvents int, maxBytes int64, leaseFor time.Duration) (outbox.Claim, error) {
-	claim := outbox.Claim{Token: 1 + rand.Int64N(math.MaxInt64)}
-	first, last := lane, lane
-	if lane == outbox.AnyLane {
-		first, last = 0, outbox.Lanes-1
-	}
-	maxDeferred := (maxEvents + 1) / 2
-	err := inTx(ctx, o.pool, "pg.ClaimEvents", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
+func (o *Outbox) ClaimEvents(ctx context.Context, limits outbox.Limits) (claim outbox.Claim, err error) {
+	token := 1 + rand.Int64N(math.MaxInt64)
+	err = inTx(ctx, o.pool, "pg.ClaimEvents", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
 		tx.Queue(q.UseOutboxSettings(ctx, true))
-		lease, err := q.LeaseLane(ctx, sqlcgen.LeaseLaneParams{Token: claim.Token, LeaseFor: leaseFor, FirstLane: first, LastLane: last})
-		if err != nil {
+		leased, err := q.LeaseLanes(ctx, token, limits.Lease, Limit(limits.Lanes))
+		if err != nil || len(leased) == 0 {
 			return err
 		}
-		claim.Lane = lease.Lane
-		if lease.Due {
-			tx.Queue(q.EndBlocks(ctx, lease.Lane))
-			rows, err := q.ReadDeferred(ctx, lease.Lane, Limit(maxDeferred), maxBytes)
-			if err != nil {
-				return err
-			}
-			claim.Events = MapSlice(rows, claimedOf)
-			for i := range claim.Events {
-				claim.Events[i].Deferred = true
+		share := limits.Share(len(leased))
+		var due []int16
+		var pending []sqlcgen.ReadPendingParams
+		var overdue []sqlcgen.ReadDeferredParams
+		for _, l := range leased {
+			pending = append(pending, sqlcgen.ReadPendingParams{Lane: l.Lane, FloorSeq: l.FloorSeq, MaxEvents: Limit(share.Events), MaxBytes: share.Bytes})
+			if l.Due {
+				due = append(due, l.Lane)
+				overdue = append(overdue, sqlcgen.ReadDeferredParams{
+					Lane: l.Lane, MaxAggregates: Limit(max(1, maxDue/len(leased))), MaxEvents: Limit(share.Deferred()), MaxBytes: share.Bytes,
+				})
 			}
 		}
-		rows, err := q.ReadPending(ctx, sqlcgen.ReadPendingParams{
-			Lane: lease.Lane, FloorSeq: lease.FloorSeq, MaxEvents: Limit(maxEvents), MaxBytes: maxBytes,
+		deferred := make(map[int16][]outbox.Claimed)
+		if len(due) > 0 {
+			tx.Queue(q.EndBlocks(ctx, due))
+			q.ReadDeferred(ctx, overdue).Query(func(i int, rows []sqlcgen.ReadDeferredRow, rowsErr error) {
+				for _, row := range rows { // they have the columns of pending events
+					deferred[due[i]] = append(deferred[due[i]], claimedOf(sqlcgen.ReadPendingRow(row)))
+				}
+				err = cmp.Or(err, rowsErr)
+			})
+		}
+		claim.Token = token
+		q.ReadPending(ctx, pending).Query(func(i int, rows []sqlcgen.ReadPendingRow, rowsErr error) {
+			lane := leased[i].Lane
+			claim.Add(lane, deferred[lane], MapSlice(rows, claimedOf), share)
+			err = cmp.Or(err, rowsErr)
 		})
-		for _, row := range rows {
-			claim.Events = append(claim.Events, claimedOf(sqlcgen.ReadDeferredRow(row)))
-		}
 		return err
 	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return outbox.Claim{}, nil // no lane is free and has work
-	}
 	if err != nil {
 		return outbox.Claim{}, Wrap(err, "claim events")
 	}
-	slices.SortFunc(claim.Events, func(a, b outbox.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
-	outbox.Unblock(claim.Events, maxDeferred, maxBytes)
 	return claim, nil
 }
 
-func claimedOf(row sqlcgen.ReadDeferredRow) outbox.Claimed {
+// maxDue is the most blocked aggregates that a claim tries again.
+const maxDue = 100
+
+func claimedOf(row sqlcgen.ReadPendingRow) outbox.Claimed {
 	return outbox.Claimed{Seq: row.Seq, Attempts: int(row.Attempts), Blocked: row.Blocked, Message: envelope.Message{
 		ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version,
 		SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: ValueOf[string](row.Traceparent), Repeat: row.Repeat,
@@ -101,38 +102,47 @@ func claimedOf(row sqlcgen.ReadDeferredRow) outbox.Claimed {
 
 // SettleClaim implements outbox.Store.
 func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held bool, err error) {
+	// In the order of lanes, so that two settlements cannot deadlock.
+	slices.SortFunc(s.Spans, func(a, b outbox.Span) int { return cmp.Compare(a.Lane, b.Lane) })
+	lanes := MapSlice(s.Spans, func(s outbox.Span) int16 { return s.Lane })
+	tails := MapSlice(s.Spans, func(s outbox.Span) int64 { return s.Tail })
 	err = inTx(ctx, o.pool, "pg.SettleClaim", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
 		tx.Queue(q.UseOutboxSettings(ctx, true))
-		gone, head, tail := slices.Concat(s.Published, s.Defer), int64(0), int64(0)
-		if len(gone) > 0 {
-			head, tail = slices.Min(gone), slices.Max(gone)
+		released, err := q.ReleaseLanes(ctx, s.Token, lanes, tails)
+		if err != nil {
+			return err
 		}
-		if held, err = q.ReleaseLane(ctx, tail, s.Lane, s.Token); err == nil {
-			settle(ctx, tx, s, head, tail)
-		}
-		return err
+		held = len(released) == len(lanes)
+		settle(ctx, tx, s, released)
+		return nil
 	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil // the lease was lost
-	}
 	if err != nil {
-		return false, Wrap(err, "settle lane %d", s.Lane)
+		return false, Wrap(err, "settle %d lanes", len(s.Spans))
 	}
 	return held, nil
 }
 
-// settle writes the results of the events of a claim, after its lane is locked. All events
-// are deferred before an aggregate is blocked or resumed. head and tail are the first and last
-// Seq that leave the lane.
-func settle(ctx context.Context, tx *Tx, s outbox.Settlement, head, tail int64) {
+// settle writes the results of the events of the held lanes of a claim, after these are locked. All events
+// are deferred before an aggregate is blocked or resumed.
+func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 	q := sqlcgen.New(tx)
-	if len(s.Published) > 0 {
-		tx.Queue(q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: head, TailSeq: tail, Seqs: s.Published}))
-	}
-	if len(s.Defer) > 0 {
-		tx.Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: s.Lane, HeadSeq: head, TailSeq: tail, Seqs: s.Defer}))
+	isHeld := func(a envelope.Aggregate) bool { return slices.Contains(held, outbox.Lane(a)) }
+	for _, span := range s.Spans {
+		if span.Tail == 0 || !slices.Contains(held, span.Lane) {
+			continue
+		}
+		gone := sqlcgen.DeletePublishedParams{Lane: span.Lane, Head: span.Head, Tail: span.Tail, Seqs: s.Published}
+		if len(s.Published) > 0 {
+			tx.Queue(q.DeletePublished(ctx, gone))
+		}
+		if gone.Seqs = s.Defer; len(s.Defer) > 0 {
+			tx.Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams(gone)))
+		}
 	}
 	for _, f := range s.Refused {
+		if !isHeld(f.Aggregate) {
+			continue
+		}
 		tx.Queue(q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
 			AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: Limit(f.Attempts), Park: f.RetryIn == 0, RetryIn: f.RetryIn,
 			// The text of the broker. If PostgreSQL could not store it, the whole
@@ -140,9 +150,16 @@ func settle(ctx context.Context, tx *Tx, s outbox.Settlement, head, tail int64) 
 			LastError: Escape(f.Error),
 		}))
 	}
+	resumed := make(map[envelope.Aggregate]int64)
+	maps.Copy(resumed, s.Resumed)
+	for _, a := range s.Requeued {
+		resumed[a] = 0 // none of its deferred events is published
+	}
 	byName := func(a, b envelope.Aggregate) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) }
-	for _, a := range slices.SortedFunc(maps.Keys(s.Resumed), byName) {
-		tx.Queue(q.ResumeAggregate(ctx, a.Type, a.ID, s.Resumed[a]))
+	for _, a := range slices.SortedFunc(maps.Keys(resumed), byName) {
+		if isHeld(a) {
+			tx.Queue(q.ResumeAggregate(ctx, a.Type, a.ID, resumed[a]))
+		}
 	}
 }
 

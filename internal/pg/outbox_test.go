@@ -44,10 +44,10 @@ func TestSettlementIsFenced(t *testing.T) {
 	before := l.dump()
 	for name, settlement := range map[string]outbox.Settlement{
 		"everything":    l.settlement(zombie, "b1 e1"),
-		"nothing":       {Lane: zombie.Lane, Token: zombie.Token},
-		"a later token": {Lane: zombie.Lane, Token: owner.Token + 1},
-		"no token":      {Lane: zombie.Lane},
-		"no lane":       {Lane: 99, Token: owner.Token},
+		"nothing":       {Lease: zombie.Lease},
+		"a later token": {Lease: outbox.Lease{Token: owner.Token + 1, Spans: owner.Spans}},
+		"no token":      {Lease: outbox.Lease{Spans: owner.Spans}},
+		"no lane":       {Lease: outbox.Lease{Token: owner.Token, Spans: []outbox.Span{{Lane: 99}}}},
 	} {
 		if held, err := l.SettleClaim(t.Context(), settlement); held || err != nil {
 			t.Errorf("%s: SettleClaim() = %t, %v, want false, nil", name, held, err)

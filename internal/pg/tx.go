@@ -121,18 +121,23 @@ func (t *Tx) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag
 	return pgconn.CommandTag{}, nil
 }
 
-// Query implements DB. It sends the waiting statements and then this one. It reads the
-// results of the waiting statements.
-func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+// SendBatch implements DB. It sends the waiting statements and then those of the batch, and reads the results of
+// the waiting ones.
+func (t *Tx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
 	before := t.waiting.Len()
-	t.waiting.Queue(sql, args...)
+	t.waiting.QueuedQueries = append(t.waiting.QueuedQueries, batch.QueuedQueries...)
 	results := t.send(ctx)
 	for range before {
-		if _, err := results.Exec(); err != nil {
-			_ = results.Close() // the same error
-			return nil, err
-		}
+		_, _ = results.Exec() // the next result has the same error
 	}
+	return results
+}
+
+// Query implements DB. It sends the waiting statements and then this one.
+func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	batch := &pgx.Batch{}
+	batch.Queue(sql, args...)
+	results := t.SendBatch(ctx, batch)
 	rows, err := results.Query()
 	if err != nil {
 		_ = results.Close() // the same error
@@ -222,6 +227,11 @@ func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		return nil, err
 	}
 	return &singleRows{Rows: rows, conn: conn}, nil
+}
+
+// SendBatch implements DB.
+func (a autocommit) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	return a.pool.SendBatch(ctx, batch)
 }
 
 // QueryRow implements DB.

@@ -182,7 +182,7 @@ func TestFailedPurgeErasesNothing(t *testing.T) {
 // claim claims the events of a lane that has work.
 func claim(t testing.TB, events *pg.Outbox) outbox.Claim {
 	t.Helper()
-	claim, err := events.ClaimEvents(t.Context(), outbox.AnyLane, 100, 1<<20, time.Minute)
+	claim, err := events.ClaimEvents(t.Context(), outbox.Limits{Lanes: 1, Events: 100, Bytes: 1 << 20, Lease: time.Minute})
 	if err != nil {
 		t.Fatalf("ClaimEvents() = %v", err)
 	}

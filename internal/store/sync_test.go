@@ -191,17 +191,17 @@ func everyMethod(t *testing.T, videos *store.Videos, events *pg.Outbox, catalog 
 			return nil
 		},
 		"Outbox.ClaimEvents": func(ctx context.Context) error {
-			_, err := events.ClaimEvents(ctx, outbox.AnyLane, 10, 1<<20, time.Minute)
+			_, err := events.ClaimEvents(ctx, outbox.Limits{Lanes: 1, Events: 10, Bytes: 1 << 20, Lease: time.Minute})
 			return err
 		},
 		"Outbox.SettleClaim": func(ctx context.Context) error {
-			claim, err := events.ClaimEvents(ctx, outbox.AnyLane, 10, 1<<20, time.Minute)
+			claim, err := events.ClaimEvents(ctx, outbox.Limits{Lanes: 1, Events: 10, Bytes: 1 << 20, Lease: time.Minute})
 			if err != nil || len(claim.Events) == 0 {
 				return err
 			}
 			first := claim.Events[0]
 			_, err = events.SettleClaim(ctx, outbox.Settlement{
-				Lane: claim.Lane, Token: claim.Token, Defer: []int64{first.Seq},
+				Lease: claim.Lease, Defer: []int64{first.Seq},
 				Refused: []outbox.Refusal{{Aggregate: first.Aggregate(), Seq: first.Seq, Attempts: 1, Error: "refused"}},
 			})
 			return err

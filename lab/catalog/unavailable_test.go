@@ -130,7 +130,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 			videos, catalog := store.NewVideos(pool, nil), store.NewCatalog(pool)
 			_, get := videos.GetVideo(t.Context(), newID(t))
 			_, create := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran"))
-			_, claim := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 1, 1, 1)
+			_, claim := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.Limits{Lanes: 1, Events: 1, Bytes: 1, Lease: 1})
 			for name, err := range map[string]error{"GetVideo": get, "CreateVideo": create, "ClaimEvents": claim} {
 				if kindOf(err) != test.want || !strings.Contains(fmt.Sprint(err), test.hint) {
 					t.Errorf("%s() = %v, want kind %v with %q", name, err, test.want, test.hint)

@@ -138,7 +138,7 @@ func brokerAwayAndNobodyThere(s *system) {
 // The broker refuses one video because of its content, until a person skips the event. The next version then follows a
 // gap. Later the broker refuses all messages.
 func poisonSkipped(s *system) {
-	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3", "LAB_OUTBOX_RETRY_MIN=100ms", "LAB_OUTBOX_RETRY_MAX=200ms")
+	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3")
 	s.quiet()
 	video := s.create()
 	id := strings.TrimPrefix(video.GetName(), "videos/")

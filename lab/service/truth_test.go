@@ -77,7 +77,7 @@ func newTruth(t *testing.T) *truth {
 		t.Fatal(err)
 	}
 	s := &truth{system: newSystem(t, tools{server: binary})}
-	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3", "LAB_OUTBOX_RETRY_MIN=20ms", "LAB_OUTBOX_RETRY_MAX=40ms")
+	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3")
 	address := freeAddr(t)
 	start(t, s.environ, binary, "console", "--addr", address)
 	s.console = "http://" + strings.Replace(address, "127.0.0.1", "localhost", 1)

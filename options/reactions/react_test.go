@@ -207,7 +207,7 @@ func TestReactionContinuesTheChain(t *testing.T) {
 	if v, err := videos.GetVideo(t.Context(), id); err != nil || v.Title != "Kagemusha" || v.Version != 1 {
 		t.Errorf("video = %+v, %v, want the first version", v, err)
 	}
-	claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, time.Minute)
+	claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.Limits{Lanes: 1, Events: 10, Bytes: 1 << 20, Lease: time.Minute})
 	if err != nil || len(claim.Events) != 1 {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}

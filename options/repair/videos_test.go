@@ -374,11 +374,11 @@ func TestRepairCarriesTombstones(t *testing.T) {
 func (s *sides) relay(ctx context.Context) error {
 	events := pg.NewOutbox(s.commands)
 	for {
-		claim, err := events.ClaimEvents(s.Context(), outbox.AnyLane, 50, 1<<20, time.Minute)
+		claim, err := events.ClaimEvents(s.Context(), outbox.Limits{Lanes: 1, Events: 50, Bytes: 1 << 20, Lease: time.Minute})
 		if err != nil {
 			return err
 		}
-		settlement := outbox.Settlement{Lane: claim.Lane, Token: claim.Token}
+		settlement := outbox.Settlement{Lease: claim.Lease}
 		var decoded []domain.VideoEvent
 		for _, claimed := range claim.Events {
 			e, err := event.DecodeVideo(claimed.Message)

@@ -46,7 +46,7 @@ func Receive(ctx context.Context, to DB, consumer string, event uuid.UUID) (isNe
 // Settlement returns the settlement of a claim. It calls refuse, which stands for the broker,
 // with each event that is sent.
 func Settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
-	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Resumed: make(map[envelope.Aggregate]int64)}
+	s := outbox.Settlement{Lease: claim.Lease, Resumed: make(map[envelope.Aggregate]int64)}
 	stopped := make(map[envelope.Aggregate]bool)
 	for _, e := range claim.Events {
 		_, resumed := s.Resumed[e.Aggregate()]

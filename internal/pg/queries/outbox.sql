@@ -16,112 +16,200 @@ SELECT @lane::smallint, id, aggregate_type, aggregate_id, event_type, version, s
 	traceparent, causation_id, correlation_id
 FROM event;
 
--- name: LeaseLane :one
--- Takes the lease of one free lane with work, the one served longest ago. Work is a pending event after settled_seq, an
--- aggregate that is due, or an event up to settled_seq that committed late. A lease that ends in more than twice its duration
--- is from before the clock was set back, so its lane is free, and comes first. See outbox_lanes in db/migrations/00002_outbox.sql.
-UPDATE video_catalog.outbox_lanes
-SET token = @token, leased_until = clock_timestamp() + @lease_for::interval
-WHERE lane = (
-	SELECT l.lane FROM video_catalog.outbox_lanes l
-	WHERE l.lane BETWEEN @first_lane AND @last_lane
-		AND l.leased_until NOT BETWEEN now() AND now() + 2 * @lease_for::interval
-		AND coalesce(
-			(SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.settled_seq ORDER BY p.seq LIMIT 1),
-			(SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1),
-			(SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.seq <= l.settled_seq ORDER BY p.seq LIMIT 1)
-		) = 1
-	ORDER BY l.leased_until > now() DESC, l.leased_until
-	LIMIT 1
-	FOR UPDATE SKIP LOCKED
+-- name: LeaseLanes :many
+-- Takes the lease of free lanes with work, those served longest ago. A lane is free if it is released, or its lease has ended.
+-- Work is a fresh event, an event up to settled_seq that committed late, or an aggregate that is due. A time more than twice the lease ahead is from before the clock of the
+-- database was set back: such a lane comes first. See outbox_lanes in db/migrations/00002_outbox.sql.
+WITH ready AS (
+	SELECT
+		l.lane,
+		due.found IS TRUE AS due
+	FROM video_catalog.outbox_lanes l
+	LEFT JOIN LATERAL (
+		SELECT true AS found
+		FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane AND p.seq > l.settled_seq
+		ORDER BY p.seq
+		LIMIT 1
+	) fresh ON true
+	LEFT JOIN LATERAL (
+		SELECT true AS found
+		FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane
+			AND p.seq > l.floor_seq
+			AND p.seq <= l.settled_seq
+			AND fresh.found IS NULL -- reads what was deleted, so it is the last resort
+		ORDER BY p.seq
+		LIMIT 1
+	) late ON true
+	LEFT JOIN LATERAL (
+		SELECT true AS found
+		FROM video_catalog.outbox_blocked b
+		WHERE b.lane = l.lane AND b.next_retry_at <= now()
+		ORDER BY b.next_retry_at
+		LIMIT 1
+	) due ON true
+	WHERE (l.token = 0 OR l.leased_until NOT BETWEEN now() AND now() + 2 * @lease_for::interval)
+		AND (fresh.found OR late.found OR due.found)
+	ORDER BY CASE WHEN l.leased_until <= now() THEN l.leased_until END NULLS FIRST
+	LIMIT @max_lanes
+	FOR UPDATE OF l SKIP LOCKED
 )
-RETURNING lane, floor_seq, ((
-	SELECT true FROM video_catalog.outbox_blocked b WHERE b.lane = outbox_lanes.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1
-) IS NOT NULL)::bool AS due;
+UPDATE video_catalog.outbox_lanes l
+SET
+	token = @token,
+	leased_until = clock_timestamp() + @lease_for::interval
+FROM ready
+WHERE l.lane = ready.lane
+RETURNING
+	l.lane,
+	l.floor_seq,
+	ready.due::bool AS due;
 
 -- name: EndBlocks :exec
 -- Ends the block of aggregates that are due and have nothing deferred. Such a row is left by a skip of the last deferred
--- event. The caller has the lease of the lane.
+-- event. The caller has the lease of the lanes.
 DELETE FROM video_catalog.outbox_blocked b
-WHERE b.lane = @lane AND b.next_retry_at <= now() AND (
-	SELECT true FROM video_catalog.outbox_deferred d
-	WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
-	ORDER BY d.seq LIMIT 1
-) IS NULL;
+WHERE b.lane = ANY (@lanes::smallint[])
+	AND b.next_retry_at <= now()
+	AND (
+		SELECT true
+		FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = b.aggregate_type
+			AND d.aggregate_id = b.aggregate_id
+			AND d.seq >= b.head_seq
+		ORDER BY d.seq
+		LIMIT 1
+	) IS NULL;
 
--- name: ReadDeferred :many
--- Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
--- first. If the first event of an aggregate was refused before, only that event is returned, because the broker refuses a whole
--- request that has one bad message. The last event is the one with which the payloads reach max_bytes.
-SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,
-	d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, false AS blocked
+-- name: ReadDeferred :batchmany
+-- Returns at most max_events deferred events of at most max_aggregates of a lane that are due. The aggregate that has been due
+-- longest comes first. If the first event of an aggregate was refused before, only that event is returned, because the broker refuses
+-- a whole request that has one bad message. The last event is the one with which the payloads reach max_bytes.
+SELECT
+	event.*,
+	chosen.attempts,
+	false AS blocked
 FROM (
-	SELECT d.*, sum(octet_length(d.payload)) OVER (
-		ORDER BY d.next_retry_at, d.aggregate_type, d.aggregate_id, d.seq ROWS UNBOUNDED PRECEDING
-	) - octet_length(d.payload) AS bytes_before
+	SELECT
+		sizes.*,
+		sum(sizes.bytes) OVER (
+			ORDER BY sizes.next_retry_at, sizes.aggregate_type, sizes.aggregate_id, sizes.seq ROWS UNBOUNDED PRECEDING
+		) - sizes.bytes AS bytes_before
 	FROM (
-		SELECT d.*, due.attempts, due.next_retry_at
+		SELECT
+			due.aggregate_type,
+			due.aggregate_id,
+			due.attempts,
+			due.next_retry_at,
+			oldest.seq,
+			octet_length(oldest.payload) AS bytes
 		FROM (
-			SELECT * FROM video_catalog.outbox_blocked b
+			SELECT *
+			FROM video_catalog.outbox_blocked b
 			WHERE b.lane = @lane AND b.next_retry_at <= now()
-			ORDER BY b.next_retry_at LIMIT least(100, @max_events::int)
+			ORDER BY b.next_retry_at
+			LIMIT @max_aggregates::int
 		) due
 		CROSS JOIN LATERAL (
-			SELECT * FROM video_catalog.outbox_deferred d
-			WHERE d.aggregate_type = due.aggregate_type AND d.aggregate_id = due.aggregate_id AND d.seq >= due.head_seq
-			ORDER BY d.seq LIMIT CASE due.attempts WHEN 0 THEN @max_events ELSE 1 END
-		) d
+			SELECT
+				o.seq,
+				o.payload
+			FROM video_catalog.outbox_deferred o
+			WHERE o.aggregate_type = due.aggregate_type
+				AND o.aggregate_id = due.aggregate_id
+				AND o.seq >= due.head_seq
+			ORDER BY o.seq
+			LIMIT CASE due.attempts WHEN 0 THEN @max_events::int ELSE 1 END
+		) oldest
 		LIMIT @max_events -- read no more rows than that
-	) d
-) d
-WHERE d.bytes_before < @max_bytes::bigint;
+	) sizes
+) chosen
+CROSS JOIN LATERAL (
+	SELECT *
+	FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = chosen.aggregate_type
+		AND d.aggregate_id = chosen.aggregate_id
+		AND d.seq = chosen.seq
+	LIMIT 1
+) event
+WHERE chosen.bytes_before < @max_bytes::bigint;
 
--- name: ReadPending :many
+-- name: ReadPending :batchmany
 -- Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
 -- which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
--- the aggregate is blocked. Run it after LeaseLane, as a statement of its own: its snapshot must be newer than that lock.
+-- the aggregate is blocked. Run it after LeaseLanes, as a statement of its own: its snapshot must be newer than that lock.
 WITH span AS MATERIALIZED (
-	SELECT min(p.seq) AS head, coalesce(min(p.seq) FILTER (WHERE p.bytes >= @max_bytes::bigint), max(p.seq)) AS tail
+	SELECT
+		min(sums.seq) AS head,
+		coalesce(min(sums.seq) FILTER (WHERE sums.bytes >= @max_bytes::bigint), max(sums.seq)) AS tail
 	FROM (
-		SELECT p.seq, sum(p.bytes) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) AS bytes
+		SELECT
+			sizes.seq,
+			sum(sizes.bytes) OVER (ORDER BY sizes.seq ROWS UNBOUNDED PRECEDING) AS bytes
 		FROM (
-			SELECT p.seq, octet_length(p.payload) AS bytes FROM video_catalog.outbox_pending p
-			WHERE p.lane = @lane AND p.seq > @floor_seq ORDER BY p.seq LIMIT @max_events::int
-		) p
-	) p
+			SELECT
+				oldest.seq,
+				octet_length(oldest.payload) AS bytes
+			FROM video_catalog.outbox_pending oldest
+			WHERE oldest.lane = @lane AND oldest.seq > @floor_seq
+			ORDER BY oldest.seq
+			LIMIT @max_events::int
+		) sizes
+	) sums
 )
-SELECT p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at,
-	p.traceparent, p.repeat, p.causation_id, p.correlation_id, 0 AS attempts, ((
-		SELECT true FROM video_catalog.outbox_blocked b WHERE b.lane = @lane ORDER BY b.next_retry_at LIMIT 1
-	) IS NOT NULL AND ( -- no lookup per row while nothing of the lane is blocked
-		SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
+SELECT
+	p.*,
+	0 AS attempts,
+	(( -- no lookup per event while nothing of the lane is blocked
+		SELECT true
+		FROM video_catalog.outbox_blocked any_blocked
+		WHERE any_blocked.lane = @lane
+		ORDER BY any_blocked.next_retry_at
+		LIMIT 1
+	) IS NOT NULL AND (
+		SELECT true
+		FROM video_catalog.outbox_blocked b
+		WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
 	) IS NOT NULL)::bool AS blocked
 FROM video_catalog.outbox_pending p
-WHERE p.lane = @lane AND p.seq >= (SELECT span.head FROM span) AND p.seq <= (SELECT span.tail FROM span)
+WHERE p.lane = @lane
+	AND p.seq >= (SELECT span.head FROM span)
+	AND p.seq <= (SELECT span.tail FROM span)
 ORDER BY p.seq;
 
--- name: ReleaseLane :one
--- Releases a lane, as the first step of a settlement. It returns a row only if nobody has claimed the lane since: the token is
--- the fence. The row of the lane stays locked, so no other process claims or settles it before the transaction ends.
-UPDATE video_catalog.outbox_lanes
-SET token = 0, leased_until = clock_timestamp(), settled_seq = greatest(settled_seq, @tail_seq::bigint)
-WHERE lane = @lane AND token = @token
-RETURNING true AS held;
+-- name: ReleaseLanes :many
+-- Releases lanes, as the first step of a settlement, and returns those that nobody has claimed since: the token is the fence.
+-- Their rows stay locked, so no other process claims or settles them before the transaction ends.
+UPDATE video_catalog.outbox_lanes l
+SET
+	token = 0,
+	leased_until = clock_timestamp(),
+	settled_seq = greatest(l.settled_seq, span.tail)
+FROM (SELECT unnest(@lanes::smallint[]) AS lane, unnest(@tails::bigint[]) AS tail) span
+WHERE l.lane = span.lane AND l.token = @token
+RETURNING l.lane;
 
 -- name: DeletePublished :exec
--- Reads the range of the lane, and compares with a hash of the array: IS TRUE keeps the planner from a join. It does not delete the whole
--- range, because events that were committed late and never sent may be in between.
+-- Reads a range of a lane, and compares with a hash of the array: IS TRUE keeps the planner from a join. It does not delete the
+-- whole range, because events that were committed late and never sent may be in between.
 DELETE FROM video_catalog.outbox_pending p
-WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
+WHERE p.lane = @lane
+	AND p.seq BETWEEN @head AND @tail
+	AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
 
 -- name: DeferEvents :exec
 -- Moves events of blocked aggregates to outbox_deferred, which has the same columns.
 WITH gone AS (
 	DELETE FROM video_catalog.outbox_pending p
-	WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE
+	WHERE p.lane = @lane
+		AND p.seq BETWEEN @head AND @tail
+		AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE
 	RETURNING p.*
 )
-INSERT INTO video_catalog.outbox_deferred SELECT gone.* FROM gone;
+INSERT INTO video_catalog.outbox_deferred
+SELECT gone.*
+FROM gone;
 
 -- name: BlockAggregate :exec
 -- Blocks an aggregate until retry_in from now, or with park until a person acts. Its deferred event at seq was refused. If that

@@ -23,12 +23,11 @@ type memory struct {
 	seq     int64
 	claims  []memoryClaim
 	settled []outbox.Settlement
-	laneOf  map[int16]int // the lane where a test has put the events of an outbox.Lane
+	token   int64 // of the last claim
 }
 
 type memoryLane struct {
 	pending []outbox.Claimed
-	mark    int64 // the last event that was settled
 	token   int64
 	until   time.Time
 }
@@ -36,13 +35,13 @@ type memoryLane struct {
 type memoryClaim struct {
 	at    time.Time
 	batch int
-	lane  int16
+	lanes int
 	found int // events
 	busy  int // lanes that were leased already
 }
 
 func newMemory(lanes int) *memory {
-	return &memory{lanes: make([]memoryLane, lanes), laneOf: make(map[int16]int)}
+	return &memory{lanes: make([]memoryLane, lanes)}
 }
 
 // add appends events to a lane.
@@ -52,7 +51,6 @@ func (s *memory) add(lane int, names string) {
 	for _, e := range claimed(names) {
 		s.seq++
 		e.Seq = s.seq
-		s.laneOf[outbox.Lane(e.Aggregate())] = lane
 		s.lanes[lane].pending = append(s.lanes[lane].pending, e)
 	}
 }
@@ -89,62 +87,68 @@ func (s *memory) claimsSince(start time.Time) []memoryClaim {
 	return slices.Clone(s.claims[i:])
 }
 
-func (s *memory) ClaimEvents(_ context.Context, lane int16, batch int, maxBytes int64, lease time.Duration) (outbox.Claim, error) {
+func (s *memory) ClaimEvents(_ context.Context, limits outbox.Limits) (outbox.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	made := memoryClaim{at: now, batch: batch, lane: lane}
-	only, known := s.laneOf[lane]
-	pick := -1
-	for i, candidate := range s.lanes {
-		switch {
-		case candidate.until.After(now):
-			made.busy++
-		case lane != outbox.AnyLane && (!known || i != only || !slices.ContainsFunc(candidate.pending, func(e outbox.Claimed) bool { return e.Seq > candidate.mark })):
-		case len(candidate.pending) > 0 && (pick < 0 || candidate.until.Before(s.lanes[pick].until)):
-			pick = i
+	made := memoryClaim{at: now, batch: limits.Events, lanes: limits.Lanes}
+	if s.fail != nil {
+		if err := s.fail(); err != nil {
+			return outbox.Claim{}, err
 		}
 	}
-	var claim outbox.Claim
-	var err error
-	if s.fail != nil {
-		err = s.fail()
+	var free []int16
+	for i, lane := range s.lanes {
+		if lane.until.After(now) {
+			made.busy++
+		} else if len(lane.pending) > 0 {
+			free = append(free, int16(i))
+		}
 	}
-	if err == nil && pick >= 0 {
-		lane := &s.lanes[pick]
-		lane.token++
-		lane.until = now.Add(lease)
-		claim = outbox.Claim{Lane: int16(pick), Token: lane.token}
-		for _, e := range lane.pending[:min(batch, len(lane.pending))] {
-			if maxBytes <= 0 {
-				break
+	slices.SortStableFunc(free, func(a, b int16) int { return s.lanes[a].until.Compare(s.lanes[b].until) })
+	free = free[:min(len(free), limits.Lanes)]
+	var claim outbox.Claim
+	if len(free) > 0 {
+		share := limits.Share(len(free))
+		s.token++
+		claim.Token = s.token
+		for _, i := range free {
+			lane := &s.lanes[i]
+			lane.token, lane.until = s.token, now.Add(limits.Lease)
+			var events []outbox.Claimed
+			left := share.Bytes
+			for _, e := range lane.pending[:min(share.Events, len(lane.pending))] {
+				if left <= 0 {
+					break
+				}
+				events = append(events, e)
+				left -= int64(len(e.Payload))
 			}
-			claim.Events = append(claim.Events, e)
-			maxBytes -= int64(len(e.Payload))
+			claim.Add(i, nil, events, share)
 		}
 	}
 	made.found = len(claim.Events)
 	s.claims = append(s.claims, made)
-	return claim, err
+	return claim, nil
 }
 
-func (s *memory) SettleClaim(_ context.Context, settlement outbox.Settlement) (bool, error) {
+func (s *memory) SettleClaim(_ context.Context, settlement outbox.Settlement) (held bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	lane := &s.lanes[settlement.Lane]
-	if lane.token != settlement.Token {
-		return false, nil
+	held = true
+	for _, span := range settlement.Spans {
+		lane := &s.lanes[span.Lane]
+		if lane.token != settlement.Token {
+			held = false
+			continue
+		}
+		lane.token, lane.until = 0, time.Now()
+		lane.pending = slices.DeleteFunc(lane.pending, func(e outbox.Claimed) bool {
+			return slices.Contains(settlement.Published, e.Seq) || settlement.Resumed[e.Aggregate()] == e.Seq
+		})
 	}
-	lane.token++
-	lane.until = time.Now()
-	for _, seq := range settlement.Published {
-		lane.mark = max(lane.mark, seq)
-	}
-	lane.pending = slices.DeleteFunc(lane.pending, func(e outbox.Claimed) bool {
-		return slices.Contains(settlement.Published, e.Seq) || settlement.Resumed[e.Aggregate()] == e.Seq
-	})
 	s.settled = append(s.settled, settlement)
-	return true, nil
+	return held, nil
 }
 
 // recorder is a broker that records what it is sent; answer may be nil, then

@@ -1,6 +1,8 @@
 package outbox_test
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,7 +17,15 @@ var (
 	eventually      = rig.Eventually
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(brokerVariable) != "" {
+		if err := serveBroker(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		return
+	}
+	pgtest.Main(m)
+}
 
 // listBlocked returns the blocked aggregates.
 func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]pg.Blocked, error) {

@@ -90,9 +90,9 @@ type counted struct {
 	claims *atomic.Int64
 }
 
-func (s counted) ClaimEvents(ctx context.Context, lane int16, batch int, bytes int64, lease time.Duration) (outbox.Claim, error) {
+func (s counted) ClaimEvents(ctx context.Context, limits outbox.Limits) (outbox.Claim, error) {
 	s.claims.Add(1)
-	return s.Store.ClaimEvents(ctx, lane, batch, bytes, lease)
+	return s.Store.ClaimEvents(ctx, limits)
 }
 
 // requestTimeout is how long the client tries a request.
@@ -143,7 +143,7 @@ func (p *pipe) blocked() []pg.Blocked {
 }
 
 // A topic that does not exist, or may not be published to, is an outage. No
-// aggregate is blocked, and the topic is tried about once per ProbeInterval.
+// aggregate is blocked, and the topic is tried about once a second.
 func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 	t.Parallel()
 	t.Run("NotFound", func(t *testing.T) {
@@ -170,13 +170,13 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 	})
 	t.Run("PermissionDenied", func(t *testing.T) {
 		t.Parallel()
-		p, stop := newPipe(t, 5, outbox.Config{Workers: 4, MaxAttempts: 1, ProbeInterval: 500 * time.Millisecond})
+		p, stop := newPipe(t, 5, outbox.Config{Workers: 4, MaxAttempts: 1})
 		remove := p.server.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.PermissionDenied})
 		p.changeAll()
 		p.changeAll()
 		claims := p.claims.Load()
 		time.Sleep(3 * time.Second)
-		// A pause is at least half of ProbeInterval, except the first ones.
+		// A pause is at least half a second, except the first ones.
 		if n := p.claims.Load() - claims; n > 20 {
 			t.Errorf("%d claims in 3s, want at most 20", n)
 		}
@@ -193,4 +193,14 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 		}
 		checkInvariants(t, p.pool)
 	})
+}
+
+// left returns how many events are pending or deferred.
+func (s *table) left() (n int) {
+	s.t.Helper()
+	const sql = "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)"
+	if err := s.pool.QueryRow(s.t.Context(), sql).Scan(&n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
 }

@@ -25,7 +25,7 @@ type oneClaim struct {
 	settled []outbox.Settlement
 }
 
-func (s *oneClaim) ClaimEvents(context.Context, int16, int, int64, time.Duration) (outbox.Claim, error) {
+func (s *oneClaim) ClaimEvents(context.Context, outbox.Limits) (outbox.Claim, error) {
 	claim := s.claim
 	s.claim = outbox.Claim{}
 	return claim, nil
@@ -43,20 +43,20 @@ func (s *oneClaim) SettleClaim(ctx context.Context, settlement outbox.Settlement
 func TestPassWithoutClaim(t *testing.T) {
 	t.Parallel()
 	store := &oneClaim{}
-	result, err := mustNew(t, store, nil, outbox.Config{}).RunOnce(t.Context(), outbox.AnyLane, 10)
+	result, err := mustNew(t, store, nil, outbox.Config{}).RunOnce(t.Context(), 10)
 	if result.Claimed || err != nil || len(store.settled) > 0 {
 		t.Errorf("RunOnce() = %+v, %v and %d settlements, want nothing", result, err, len(store.settled))
 	}
 }
 
 // The pause after a refusal is random, in the upper half of its range. The
-// range doubles with each attempt, up to RetryMax. After MaxAttempts the event
+// range doubles with each attempt, up to ten minutes. After MaxAttempts the event
 // is parked.
 func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
 	t.Parallel()
-	const maxAttempts, draws = 8, 200
-	cfg := outbox.Config{MaxAttempts: maxAttempts, RetryMin: time.Second, RetryMax: 20 * time.Second}
-	for attempts, seconds := range []int{1, 2, 4, 8, 16, 20, 20} {
+	const maxAttempts, draws = 13, 200
+	cfg := outbox.Config{MaxAttempts: maxAttempts}
+	for attempts, seconds := range []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600} {
 		longest := time.Duration(seconds) * time.Second
 		seen := make(map[time.Duration]bool)
 		for range draws {
@@ -91,9 +91,9 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Refusal {
 	t.Helper()
 	events := claimed("a1")
 	events[0].Deferred, events[0].Attempts = attempts > 0, attempts
-	store := &oneClaim{claim: outbox.Claim{Token: 1, Events: events}}
+	store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: events}}
 	publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(errRefused) }), cfg)
-	if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
+	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
 	return store.settled[0].Refused[0]
@@ -104,14 +104,14 @@ func TestLostLeaseIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	for _, held := range []bool{true, false} {
 		reader := metric.NewManualReader()
-		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 b1")}}
+		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 a2 b1")}}
 		store.settle = func(context.Context, int) (bool, error) { return held, nil }
 		acknowledge := broker(func(envelope.Message) outbox.Receipt { return answer(nil) })
 		publisher, err := outbox.New(store, acknowledge, outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
+		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 			t.Errorf("RunOnce() = %v, want nil", err)
 		}
 		if len(store.settled) != 1 {
@@ -159,7 +159,7 @@ func counters(t *testing.T, reader metric.Reader) map[string]int64 {
 // before the lease ends.
 func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 	t.Parallel()
-	cfg := outbox.Config{Lease: 30 * time.Second, PublishTimeout: 10 * time.Second, SettleTimeout: 2 * time.Second}
+	cfg := outbox.Config{Lease: 30 * time.Second, PublishTimeout: 10 * time.Second}
 	tests := []struct {
 		name     string
 		away     time.Duration
@@ -171,14 +171,14 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 		{name: "silent for 10 s", away: 10 * time.Second, hangs: true, from: 10 * time.Second, to: 13 * time.Second},
 		{name: "away for ever", away: time.Hour, wantErr: true, from: 28 * time.Second, to: 30 * time.Second},
 		// The last attempt begins before the lease ends.
-		{name: "silent for ever", away: time.Hour, hangs: true, wantErr: true, from: 27 * time.Second, to: 32 * time.Second},
+		{name: "silent for ever", away: time.Hour, hangs: true, wantErr: true, from: 28 * time.Second, to: 38 * time.Second},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1")}}
+				store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1")}}
 				store.settle = func(ctx context.Context, _ int) (bool, error) {
 					if time.Since(start) >= test.away {
 						return true, nil
@@ -189,7 +189,7 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 					return false, errors.New("no database")
 				}
 				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), cfg)
-				_, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10)
+				_, err := publisher.RunOnce(t.Context(), 10)
 				if (err != nil) != test.wantErr {
 					t.Errorf("RunOnce() = %v, want an error: %t", err, test.wantErr)
 				}
@@ -213,7 +213,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 		t.Run(takes.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1")}}
+				store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1")}}
 				store.settle = func(ctx context.Context, _ int) (bool, error) {
 					select {
 					case <-time.After(takes):
@@ -223,7 +223,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 					}
 				}
 				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), outbox.Config{})
-				if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
+				if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 					t.Errorf("RunOnce() = %v after %d attempts, want nil", err, len(store.settled))
 				}
 			})
@@ -257,7 +257,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 				if test.slow {
 					events = "a1 b1"
 				}
-				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed(events)}}
+				store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed(events)}}
 				store.settle = func(ctx context.Context, _ int) (bool, error) {
 					if ctx.Err() != nil {
 						t.Errorf("the settlement's context = %v, want a live one", ctx.Err())
@@ -272,8 +272,8 @@ func TestSettlementAtShutdown(t *testing.T) {
 						return answerAfter(time.Hour, nil)
 					}
 					return answerAfter(time.Second, nil)
-				}), outbox.Config{SettleTimeout: 2 * time.Second})
-				_, err := publisher.RunOnce(ctx, outbox.AnyLane, 10)
+				}), outbox.Config{})
+				_, err := publisher.RunOnce(ctx, 10)
 				if (err != nil) != test.away {
 					t.Errorf("RunOnce() = %v, want an error: %t", err, test.away)
 				}
@@ -293,7 +293,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
+		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 b1 a2 b2 c1")}}
 		var sent []string
 		publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 			sent = append(sent, nameOf(m))
@@ -302,7 +302,7 @@ func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 			}
 			return answer(nil)
 		}), outbox.Config{})
-		result, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10)
+		result, err := publisher.RunOnce(t.Context(), 10)
 		if err != nil {
 			t.Errorf("RunOnce() = %v, want nil", err)
 		}
@@ -319,7 +319,7 @@ func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 // over, and what was acknowledged by then is settled.
 func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
+	store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 b1 a2 b2 c1")}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var sent []string
@@ -330,14 +330,14 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 		}
 		return answer(nil)
 	}), outbox.Config{})
-	result, err := publisher.RunOnce(ctx, outbox.AnyLane, 10)
+	result, err := publisher.RunOnce(ctx, 10)
 	if err != nil || result.Published != 3 || result.Unknown != 2 {
 		t.Errorf("RunOnce() = %+v, %v, want 3 published and 2 unknown", result, err)
 	}
 	if diff := cmp.Diff([]string{"a1", "b1", "a2"}, sent); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
 	}
-	want := []outbox.Settlement{{Token: 7, Published: []int64{1, 2, 3}}}
+	want := []outbox.Settlement{{Lease: outbox.Lease{Token: 7}, Published: []int64{1, 2, 3}}}
 	if diff := cmp.Diff(want, store.settled, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("settlements (-want +got):\n%s", diff)
 	}
@@ -352,7 +352,7 @@ func TestClaimHasADeadline(t *testing.T) {
 		publisher := mustNew(t, silentStore{}, nil, outbox.Config{Lease: 30 * time.Second, PublishTimeout: 12 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if _, err := publisher.RunOnce(ctx, outbox.AnyLane, 10); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := publisher.RunOnce(ctx, 10); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("RunOnce() = %v, want the deadline's error", err)
 		}
 		if took := time.Since(start); took != 12*time.Second {
@@ -363,7 +363,7 @@ func TestClaimHasADeadline(t *testing.T) {
 
 type silentStore struct{ outbox.Store }
 
-func (silentStore) ClaimEvents(ctx context.Context, _ int16, _ int, _ int64, _ time.Duration) (outbox.Claim, error) {
+func (silentStore) ClaimEvents(ctx context.Context, _ outbox.Limits) (outbox.Claim, error) {
 	<-ctx.Done()
 	return outbox.Claim{}, ctx.Err()
 }
@@ -374,9 +374,9 @@ func TestPassPublishesTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
+		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
 		publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answerAfter(10*time.Millisecond, nil) }), outbox.Config{})
-		if _, err := publisher.RunOnce(t.Context(), outbox.AnyLane, 10); err != nil {
+		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took != 10*time.Millisecond {

@@ -141,16 +141,16 @@ func (l *letters) differ(claim outbox.Claim) string {
 
 const hour = time.Hour
 
-// claim claims at most batch pending events.
+// claim claims at most batch pending events of one lane.
 func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
-	return l.claimOf(outbox.AnyLane, batch, lease)
+	return l.claimOf(1, batch, lease)
 }
 
-// claimOf makes a claim of a lane.
-func (l *letters) claimOf(lane int16, batch int, lease time.Duration) outbox.Claim {
+// claimOf claims at most batch pending events of at most some lanes.
+func (l *letters) claimOf(lanes, batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
-	claim, err := l.ClaimEvents(l.t.Context(), lane, batch, 1<<20, lease)
+	claim, err := l.ClaimEvents(l.t.Context(), outbox.Limits{Lanes: lanes, Events: batch, Bytes: 1 << 20, Lease: lease})
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
 )
@@ -57,17 +58,30 @@ func TestProgressForgetsTheError(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a2/0"), ""))
 }
 
-// A claim tries at most a hundred blocked aggregates.
+// A claim tries at most a hundred blocked aggregates, of one lane or of all.
 func TestClaimTriesAHundredAggregates(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
-	parkMany(t, l, 150)
-	execute(t, l.pool, "UPDATE video_catalog.outbox_blocked SET parked_at = NULL, attempts = 0, next_retry_at = now(), lane = 3")
-	for _, want := range []int{100, 50} {
+	parkMany(t, l, 1200)
+	execute(t, l.pool, "UPDATE video_catalog.outbox_blocked SET parked_at = NULL, attempts = 0, next_retry_at = now()")
+	tried := make(map[int16]int) // aggregates, by lane
+	claim := l.claimOf(outbox.Lanes, 1000, hour)
+	for _, e := range claim.Events {
+		tried[outbox.Lane(e.Aggregate())]++
+	}
+	if n := len(claim.Events); n < 90 || n > 100 || len(tried) != outbox.Lanes {
+		t.Errorf("%v aggregates of all lanes are tried, want about a hundred, as many of each lane", tried)
+	}
+	l.settle(l.settlement(claim, ""))
+	for _, table := range []string{"outbox_blocked", "outbox_deferred"} {
+		execute(t, l.pool, "DELETE FROM video_catalog."+table+" WHERE lane <> 3")
+	}
+	for left := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); left > 0; {
 		claim := l.claim(1000, hour)
-		if len(claim.Events) != want {
-			t.Errorf("%d aggregates are tried, want %d", len(claim.Events), want)
+		if want := min(left, 100); len(claim.Events) != want {
+			t.Fatalf("%d aggregates of one lane are tried, want %d of %d", len(claim.Events), want, left)
 		}
+		left -= len(claim.Events)
 		l.settle(l.settlement(claim, ""))
 	}
 }

@@ -46,7 +46,7 @@ const (
 )
 
 // Writers, publishers and operators act in any order, and publishers crash, or lose
-// leases and results. The outbox always does what the model does. In the end no event
+// leases, of all their lanes or of some, and results. The outbox always does what the model does. In the end no event
 // is left, and every event has been published at least once. The first publications
 // of an aggregate's events are in order. No event is published twice without one of
 // these reasons.
@@ -82,6 +82,7 @@ func TestOutboxBehavesLikeItsModel(t *testing.T) {
 			"skip what is in flight":        m.skipInFlight,
 			"crash after the claim":         m.crashAfterClaim,
 			"floor between claim and end":   m.floorInPass,
+			"one lane of a pass is lost":    m.loseLane,
 			"steady writes behind a poison": m.writeBehindPoison,
 
 			"": m.compare,
@@ -224,12 +225,12 @@ func (m *outboxMachine) rollbackAll() {
 
 // claimSome lets a publisher that has nothing in hand claim.
 func (m *outboxMachine) claimSome(t *rapid.T) {
-	m.claimBatch(t, m.pickIdle(t), drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t))
+	m.claimBatch(t, m.pickIdle(t), drawLanes(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t))
 }
 
-// drawLane draws the lane of a claim; mostly any.
-func drawLane(t *rapid.T) int16 {
-	return rapid.SampledFrom([]int16{outbox.AnyLane, outbox.AnyLane, laneOf("a"), laneOf("A")}).Draw(t, "lane")
+// drawLanes draws how many lanes a claim may have.
+func drawLanes(t *rapid.T) int {
+	return rapid.SampledFrom([]int{1, outbox.Lanes}).Draw(t, "lanes")
 }
 
 // drawBytes draws how many bytes a claim may have: mostly more than there are.
@@ -241,7 +242,7 @@ func drawBytes(t *rapid.T) int {
 // person who requeues or skips an event that is being refused.
 func (m *outboxMachine) wholePass(t *rapid.T) {
 	publisher := m.pickIdle(t)
-	if m.claimBatch(t, publisher, drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
+	if m.claimBatch(t, publisher, drawLanes(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
 		p := m.passes[publisher]
 		m.publish(t, p, len(p.claim.Events))
 		for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
@@ -271,25 +272,35 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 
 // claimBatch claims, compares the claim with the model's, and reports whether
 // there was a claim.
-func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, lane int16, batch, bytes int) bool {
-	claimable := m.model.claimable(lane)
-	claim, err := m.ClaimEvents(t.Context(), lane, batch, int64(bytes), hour)
+func (m *outboxMachine) claimBatch(t *rapid.T, publisher, lanes, batch, bytes int) bool {
+	claim, err := m.ClaimEvents(t.Context(), outbox.Limits{Lanes: lanes, Events: batch, Bytes: int64(bytes), Lease: hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if claim.Token == 0 {
-		if claimable != 0 {
-			t.Fatalf("claimed nothing, want events of lane %d", claimable)
+	var leased []int16
+	for _, span := range claim.Spans {
+		leased = append(leased, span.Lane)
+	}
+	slices.Sort(leased)
+	if want := m.model.claimable(lanes, leased); !slices.Equal(leased, want) {
+		t.Fatalf("claimed %q of lanes %d, want lanes %d", m.namesOf(claim), leased, want)
+	}
+	if claim.Token == 0 || len(leased) == 0 {
+		if claim.Token != 0 || len(leased)+len(claim.Events) > 0 || claim.Full {
+			t.Fatalf("claimed %+v, want a token with lanes, or nothing at all", claim)
 		}
 		return false
 	}
-	if claim.Lane != claimable {
-		t.Fatalf("claimed %q of lane %d, want lane %d (0: nothing)", m.namesOf(claim), claim.Lane, claimable)
-	}
 	m.last++
-	events := m.model.claim(claim.Lane, batch, bytes, m.last)
-	if got, want := m.namesOf(claim), strings.Join(events, " "); got != want {
-		t.Fatalf("claimed %q, want %q", got, want)
+	events, full := m.model.claim(leased, batch, bytes, m.last)
+	if got, want := m.namesOf(claim), strings.Join(events, " "); got != want || claim.Full != full {
+		t.Fatalf("claimed %q, full %t, want %q, %t", got, claim.Full, want, full)
+	}
+	if diff := m.differInLanes(claim); diff != "" {
+		t.Fatalf("lanes of the claim (-want +got):\n%s", diff)
+	}
+	if len(leased) > 1 {
+		m.tally["claims of several lanes"]++
 	}
 	if diff := m.differ(claim); diff != "" {
 		t.Fatalf("claimed events (-appended +claimed):\n%s", diff)
@@ -299,6 +310,29 @@ func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, lane int16, batch,
 		fates: make(map[string]fate), failed: make(map[string]modelFailure), stopped: make(map[string]fate),
 	}
 	return true
+}
+
+// differInLanes returns the difference between the lanes of a claim and those that its events have.
+func (m *outboxMachine) differInLanes(claim outbox.Claim) string {
+	want := make(map[int16]outbox.Span)
+	for _, span := range claim.Spans {
+		want[span.Lane] = outbox.Span{Lane: span.Lane}
+	}
+	for _, e := range claim.Events {
+		if e.Deferred {
+			continue
+		}
+		span := want[laneOf(m.names[e.AggregateID])]
+		if span.Tail = e.Seq; span.Head == 0 {
+			span.Head = e.Seq
+		}
+		want[span.Lane] = span
+	}
+	got := make(map[int16]outbox.Span)
+	for _, span := range claim.Spans {
+		got[span.Lane] = span
+	}
+	return cmp.Diff(want, got)
 }
 
 func (m *outboxMachine) busy() []int { return slices.Sorted(maps.Keys(m.passes)) }
@@ -369,14 +403,19 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 	// The store lets the aggregates of a settlement go on in the order of their ids.
 	slices.SortFunc(p.resumed, func(a, b string) int { return strings.Compare(m.ids[a], m.ids[b]) })
 	settlement := m.settlementOf(p)
-	want, uncounted := m.model.settle(p)
+	held, uncounted := m.model.settle(p)
+	want := len(held) == len(p.claim.Spans)
 	if got, err := m.SettleClaim(t.Context(), settlement); got != want || err != nil {
 		t.Fatalf("SettleClaim() of %q = %t, %v, want %t, nil", m.namesOf(p.claim), got, err, want)
 	}
-	m.forget(publisher, want)
+	m.forget(publisher, held)
 	m.tally["settlements"]++
 	m.tally["refusals of what was skipped or requeued"] += uncounted
-	if !want {
+	switch {
+	case want:
+	case len(held) > 0:
+		m.tally["fenced in some lanes"]++
+	default:
 		m.tally["fenced"]++
 	}
 	if rapid.IntRange(0, 4).Draw(t, "again if 0") == 0 {
@@ -388,7 +427,7 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 
 // settlementOf returns the settlement of a pass.
 func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
-	s := outbox.Settlement{Lane: p.claim.Lane, Token: p.claim.Token, Resumed: make(map[envelope.Aggregate]int64)}
+	s := outbox.Settlement{Lease: p.claim.Lease, Resumed: make(map[envelope.Aggregate]int64)}
 	published := make(map[string]int64) // the last deferred event of each aggregate that was acknowledged
 	for _, e := range p.claim.Events {
 		fate := p.fates[m.nameOf(e)]
@@ -414,15 +453,19 @@ func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 		s.Refused = append(s.Refused, refusal)
 	}
 	for _, aggregate := range p.resumed {
-		s.Resumed[m.letter(aggregate)] = published[aggregate]
+		if published[aggregate] == 0 {
+			s.Requeued = append(s.Requeued, m.letter(aggregate))
+		} else {
+			s.Resumed[m.letter(aggregate)] = published[aggregate]
+		}
 	}
 	return s
 }
 
-// forget ends a pass, and notes which of its events may come again.
-func (m *outboxMachine) forget(publisher int, settled bool) {
+// forget ends a pass, which was settled in some lanes, and notes which of its events may come again.
+func (m *outboxMachine) forget(publisher int, settled []int16) {
 	for name, fate := range m.passes[publisher].fates {
-		if fate == lost || fate == acknowledged && !settled {
+		if fate == lost || fate == acknowledged && !slices.Contains(settled, laneOf(name)) {
 			m.again[name]++
 		}
 	}
@@ -431,15 +474,15 @@ func (m *outboxMachine) forget(publisher int, settled bool) {
 
 // crash lets a publisher vanish with what it has in hand.
 func (m *outboxMachine) crash(t *rapid.T) {
-	m.forget(pick(t, "publisher", m.busy()), false)
+	m.forget(pick(t, "publisher", m.busy()), nil)
 	m.tally["crashes"]++
 }
 
 // crashAfterClaim lets a publisher vanish before it has sent anything.
 func (m *outboxMachine) crashAfterClaim(t *rapid.T) {
 	publisher := m.pickIdle(t)
-	if m.claimBatch(t, publisher, drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), 1<<20) {
-		m.forget(publisher, false)
+	if m.claimBatch(t, publisher, drawLanes(t), rapid.IntRange(1, 8).Draw(t, "batch"), 1<<20) {
+		m.forget(publisher, nil)
 		m.tally["crashes after a claim"]++
 	}
 }
@@ -463,7 +506,7 @@ func (m *outboxMachine) skipInFlight(t *rapid.T) {
 // may move: the first time may only set the mark.
 func (m *outboxMachine) floorInPass(t *rapid.T) {
 	publisher := m.pickIdle(t)
-	if !m.claimBatch(t, publisher, drawLane(t), rapid.IntRange(1, 8).Draw(t, "batch"), 1<<20) {
+	if !m.claimBatch(t, publisher, drawLanes(t), rapid.IntRange(1, 8).Draw(t, "batch"), 1<<20) {
 		t.Skip("there is no work")
 	}
 	p := m.passes[publisher]
@@ -472,6 +515,23 @@ func (m *outboxMachine) floorInPass(t *rapid.T) {
 	m.raiseFloors(t)
 	m.settleOf(t, publisher)
 	m.raiseFloors(t)
+}
+
+// loseLane lets a publisher settle a claim after another one has claimed one of its lanes.
+func (m *outboxMachine) loseLane(t *rapid.T) {
+	if len(m.passes) > modelPublishers-2 {
+		t.Skip("there is no other publisher")
+	}
+	publisher := m.pickIdle(t)
+	if !m.claimBatch(t, publisher, outbox.Lanes, rapid.IntRange(1, 8).Draw(t, "batch"), 1<<20) {
+		t.Skip("there is no work")
+	}
+	p := m.passes[publisher]
+	m.publish(t, p, rapid.IntRange(0, len(p.claim.Events)).Draw(t, "events before"))
+	m.endLeaseOf(t, rapid.SampledFrom(p.claim.Spans).Draw(t, "lost").Lane)
+	m.claimBatch(t, m.pickIdle(t), drawLanes(t), rapid.IntRange(1, 8).Draw(t, "other batch"), 1<<20)
+	m.publish(t, p, len(p.claim.Events)-p.sent)
+	m.settleOf(t, publisher)
 }
 
 func (m *outboxMachine) raiseFloors(t *rapid.T) {
@@ -638,7 +698,7 @@ func (m *outboxMachine) drain(t *rapid.T) {
 		}
 	}
 	for _, publisher := range m.busy() {
-		m.forget(publisher, false)
+		m.forget(publisher, nil)
 	}
 	for _, number := range slices.Sorted(maps.Keys(m.model.lanes)) {
 		if m.model.lanes[number].leased {
@@ -649,7 +709,7 @@ func (m *outboxMachine) drain(t *rapid.T) {
 		m.requeueOf(t, aggregate)
 	}
 	const publisher, batch = 0, 5
-	for limit := m.place + 50; m.claimBatch(t, publisher, outbox.AnyLane, batch, 1<<20); limit-- {
+	for limit := m.place + 50; m.claimBatch(t, publisher, drawLanes(t), batch, 1<<20); limit-- {
 		if limit == 0 {
 			t.Fatalf("the outbox is not empty after %d claims:\n%v", m.place+50, m.model.pending)
 		}

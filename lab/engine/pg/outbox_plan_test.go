@@ -91,7 +91,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			exec(test.before...)
 			l.append(l.pool, "a1 b1 a2 b2 c1")
 			l.passes(5, 10, 2)
-			l.passesOf(5, 10)
+			l.passesOfAll(5, 10)
 			exec(fillOutbox, fillAside, `
 				INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at, next_retry_at)
 				SELECT 'word', n::text, (`+lanes("word", "", 2000)+`)[n], n % 2, 'refused', CASE WHEN n > 50 THEN now() END, CASE WHEN n <= 50 THEN now() END
@@ -99,7 +99,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			exec(test.after...)
 			wholeBefore, blocksBefore := l.read()
 			claimed, aside := l.passes(passes, batch, 50)
-			ofOne := l.passesOf(passes, batch)
+			ofAll := l.passesOfAll(passes, batch)
 			for range 10 {
 				if _, err := l.Measure(t.Context(), 1000); err != nil {
 					t.Fatal(err)
@@ -110,10 +110,10 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			if diff := cmp.Diff(map[string]int{}, wholeAfter); diff != "" {
 				t.Errorf("tables read as a whole (-want +got):\n%s", diff)
 			}
-			if aside == 0 || claimed < passes*batch/2 || ofOne < passes*batch/2 {
-				t.Errorf("%d and %d events were claimed and %d deferred: the test does not test much", claimed, ofOne, aside)
+			if aside == 0 || claimed < passes*batch/2 || ofAll < passes*batch/2 {
+				t.Errorf("%d and %d events were claimed and %d deferred: the test does not test much", claimed, ofAll, aside)
 			}
-			claimed += ofOne
+			claimed += ofAll
 			t.Logf("%.1f blocks per event", float64(blocksAfter-blocksBefore)/float64(claimed))
 			if blocks := blocksAfter - blocksBefore; blocks > 10*claimed {
 				t.Errorf("%d blocks were read for %d events, want a few per event", blocks, claimed)
@@ -197,7 +197,7 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 	l.hold("BEGIN; SELECT FROM video_catalog.outbox_lanes WHERE lane = 3 FOR UPDATE")
 	_, before := l.read()
 	if claim := l.claim(batch, hour); claim.Token != 0 {
-		t.Errorf("lane %d was claimed, want none", claim.Lane)
+		t.Errorf("lanes %v were claimed, want none", claim.Spans)
 	}
 	if _, after := l.read(); after-before > 300 { // 45, and 66 through a pooler
 		t.Errorf("%d blocks were read by a look in vain, want a few", after-before)
@@ -242,12 +242,11 @@ var fillOutbox = `
 	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 	SELECT (` + lanes("number", "", 5000) + `)[aggregate_id::int], event.* FROM event ORDER BY version, id`
 
-// passesOf makes passes over the lanes one after the other, and
-// returns how many events were claimed.
-func (l *letters) passesOf(n, batch int) (claimed int) {
+// passesOfAll makes passes over all lanes at once, and returns how many events were claimed.
+func (l *letters) passesOfAll(n, batch int) (claimed int) {
 	l.t.Helper()
-	for i := range n {
-		claim := l.claimOf(int16(i%outbox.Lanes), batch, hour)
+	for range n {
+		claim := l.claimOf(outbox.Lanes, batch, hour)
 		if claim.Token != 0 {
 			l.settle(pgtest.Settlement(claim, func(outbox.Claimed) bool { return false }))
 		}
@@ -256,7 +255,7 @@ func (l *letters) passesOf(n, batch int) (claimed int) {
 	return claimed
 }
 
-// passes makes n passes of a publisher. In the first half of them, its broker
+// passes makes n passes of a publisher over one lane each. In the first half of them, its broker
 // refuses one event in refuse. passes returns how many events were claimed and
 // how many of them deferred.
 func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {

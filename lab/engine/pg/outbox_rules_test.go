@@ -2,6 +2,7 @@ package pg_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -51,19 +52,21 @@ func (m *outboxModel) commit(events []modelEvent) {
 	slices.SortFunc(m.pending, func(a, b modelEvent) int { return a.place - b.place })
 }
 
-// claimable is the lane that a claim takes: of those that have work and no lease, the one
-// that has been free for longest; 0 if there is none. If only is a lane, claimable returns that lane or 0.
-func (m *outboxModel) claimable(only int16) (best int16) {
+// claimable are the lanes that a claim of at most limit takes: of those that have work and no lease, the ones
+// that have been free for longest. Of lanes that are free for equally long, those in taken come first.
+func (m *outboxModel) claimable(limit int, taken []int16) (free []int16) {
 	for number, lane := range m.lanes {
 		waits := slices.ContainsFunc(m.pending, func(e modelEvent) bool { return !e.aside && laneOf(e.aggregate) == number })
-		if lane.leased || only >= 0 && only != number || !waits && len(m.due(number)) == 0 {
-			continue
-		}
-		if best == 0 || lane.free < m.lanes[best].free {
-			best = number
+		if !lane.leased && (waits || len(m.due(number)) > 0) {
+			free = append(free, number)
 		}
 	}
-	return best
+	slices.SortFunc(free, func(a, b int16) int {
+		return cmp.Or(m.lanes[a].free-m.lanes[b].free, slices.Index(taken, b)-slices.Index(taken, a), int(a-b))
+	})
+	free = free[:min(limit, len(free))]
+	slices.Sort(free)
+	return free
 }
 
 // due are the blocked aggregates of a lane that may be tried, longest due first.
@@ -77,11 +80,27 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 	return aggregates
 }
 
-// claim leases a lane to a pass, and ends the blocks that are due and have no deferred event. It
-// returns the oldest events of the lane, and marks the events whose aggregate stays blocked. It also
-// returns deferred events of blocked aggregates that are due, at most half of batch. Each of the two
-// lists ends with the event that uses up bytes.
-func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []string) {
+// claim leases lanes to a pass, and returns their events in the order of their appends. Each lane has
+// an equal share of the events and bytes. Full means that a lane has used up its share.
+func (m *outboxModel) claim(numbers []int16, batch, bytes, pass int) (names []string, full bool) {
+	marks := make(map[string]string)
+	for _, number := range numbers {
+		full = m.claimOf(number, max(1, batch/len(numbers)), max(1, bytes/len(numbers)), pass, marks) || full
+	}
+	for _, e := range m.pending {
+		if mark, claimed := marks[e.String()]; claimed {
+			names = append(names, e.String()+mark)
+		}
+	}
+	return names, full
+}
+
+// claimOf leases a lane to a pass, and ends the blocks that are due and have no deferred event. It
+// chooses the oldest events of the lane, and marks the events whose aggregate stays blocked. It also
+// chooses deferred events of blocked aggregates that are due, at most half of batch, and marks them with their
+// attempts. Each of the two lists ends with the event that uses up bytes. claimOf reports whether one of them
+// has as much as it may have.
+func (m *outboxModel) claimOf(number int16, batch, bytes, pass int, marks map[string]string) (full bool) {
 	for _, aggregate := range m.due(number) {
 		if m.head(aggregate) < 0 {
 			delete(m.blocked, aggregate)
@@ -90,8 +109,7 @@ func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []stri
 	lane, due := m.lanes[number], m.due(number)
 	lane.owner, lane.leased = pass, true
 	rows, left := (batch+1)/2, bytes
-	retried := make(map[string]string) // attempts, by event
-	tried := make(map[string]bool)     // by aggregate
+	tried := make(map[string]bool) // by aggregate
 	for _, aggregate := range due[:min(rows, len(due))] {
 		for _, e := range m.pending {
 			if !e.aside || e.aggregate != aggregate || rows == 0 {
@@ -101,7 +119,7 @@ func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []stri
 			attempts := m.blocked[aggregate].attempts
 			if left > 0 {
 				left -= len(e.payload())
-				retried[e.String()] = fmt.Sprintf("/%d", attempts)
+				marks[e.String()] = fmt.Sprintf("/%d", attempts)
 				tried[aggregate] = attempts == 0
 			}
 			if attempts > 0 { // alone
@@ -109,23 +127,16 @@ func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events []stri
 			}
 		}
 	}
+	all := rows > 0 && left > 0
 	for _, e := range m.pending {
-		attempts, isRetry := retried[e.String()]
-		switch {
-		case isRetry:
-			events = append(events, e.String()+attempts)
-		case e.aside || laneOf(e.aggregate) != number || batch == 0 || bytes <= 0:
-		default:
-			mark := ""
-			if all := rows > 0 && left > 0; m.blocked[e.aggregate] != nil && !(all && tried[e.aggregate]) {
-				mark = "!"
-			}
-			events = append(events, e.String()+mark)
-			batch--
-			bytes -= len(e.payload())
+		if e.aside || laneOf(e.aggregate) != number || batch == 0 || bytes <= 0 {
+			continue
 		}
+		marks[e.String()] = when(m.blocked[e.aggregate] != nil && !(all && tried[e.aggregate]), "!")
+		batch--
+		bytes -= len(e.payload())
 	}
-	return events
+	return !all || batch == 0 || bytes <= 0
 }
 
 // head returns the index of the first deferred event of an aggregate, or -1.
@@ -133,22 +144,31 @@ func (m *outboxModel) head(aggregate string) int {
 	return slices.IndexFunc(m.pending, func(e modelEvent) bool { return e.aside && e.aggregate == aggregate })
 }
 
-// settle records what became of a pass, and returns false, without doing
-// anything, when another pass has been given the lane. Uncounted are the failures
-// of events that a person has skipped or retried meanwhile.
-func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
-	lane := m.lanes[p.claim.Lane]
-	if lane.owner != p.number {
-		return false, 0
+// settle records what became of a pass in the lanes that no other pass has been given, and returns these.
+// In the other lanes it changes nothing. Uncounted are the failures of events that a person has skipped or
+// retried meanwhile.
+func (m *outboxModel) settle(p *modelPass) (held []int16, uncounted int) {
+	now := m.tick()
+	for _, span := range p.claim.Spans {
+		if lane := m.lanes[span.Lane]; lane.owner == p.number {
+			lane.owner, lane.leased, lane.free = 0, false, now
+			held = append(held, span.Lane)
+		}
 	}
-	lane.owner, lane.leased, lane.free = 0, false, m.tick()
-	m.pending = slices.DeleteFunc(m.pending, func(e modelEvent) bool { return p.fates[e.String()] == acknowledged })
+	lost := func(aggregate string) bool { return !slices.Contains(held, laneOf(aggregate)) }
+	m.pending = slices.DeleteFunc(m.pending, func(e modelEvent) bool { return !lost(e.aggregate) && p.fates[e.String()] == acknowledged })
 	for i, e := range m.pending {
+		if lost(e.aggregate) {
+			continue
+		}
 		if fate := p.fates[e.String()]; fate == refused || fate == behindRefused || fate == wasBlocked {
 			m.pending[i].aside = true
 		}
 	}
 	for aggregate, failure := range p.failed {
+		if lost(aggregate) {
+			continue
+		}
 		if m.blocked[aggregate] == nil {
 			m.blocked[aggregate] = &modelBlock{}
 		}
@@ -161,13 +181,15 @@ func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
 		}
 	}
 	for _, aggregate := range p.resumed {
-		if m.head(aggregate) < 0 {
+		switch {
+		case lost(aggregate):
+		case m.head(aggregate) < 0:
 			delete(m.blocked, aggregate)
-		} else {
+		default:
 			*m.blocked[aggregate] = modelBlock{due: m.tick()}
 		}
 	}
-	return true, uncounted
+	return held, uncounted
 }
 
 // requeue makes a blocked aggregate due at once, with no attempts counted.

@@ -2,6 +2,7 @@ package pg_test
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -74,6 +75,16 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 // the row of the lane. Here a trigger stops the commit, and a policy the claim.
 func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 	t.Parallel()
+	for _, lanes := range []int{1, outbox.Lanes} {
+		t.Run(strconv.Itoa(lanes), func(t *testing.T) {
+			t.Parallel()
+			claimAfterLateSettlement(t, lanes)
+		})
+	}
+}
+
+func claimAfterLateSettlement(t *testing.T, lanes int) {
+	t.Helper()
 	l := newLetters(t, 4)
 	l.append(l.pool, "a1 b1 b2")
 	l.settle(l.settlement(l.claimNames(10, "a1 b1 b2"), "b1"))
@@ -140,7 +151,7 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 		defer pool.Close()
 		// The first claim may find that the row has moved, and take nothing.
 		for attempt := 1; attempt <= 2 && names == ""; attempt++ {
-			claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, hour)
+			claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.Limits{Lanes: lanes, Events: 10, Bytes: 1 << 20, Lease: hour})
 			if err != nil {
 				t.Error(err)
 			}
@@ -171,7 +182,7 @@ func TestClaimInEveryExecMode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.AnyLane, 10, 1<<20, 0)
+		claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.Limits{Lanes: 1, Events: 10, Bytes: 1 << 20, Lease: 0})
 		pool.Close()
 		if diff := l.differ(claim); err != nil || l.namesOf(claim) != "a1 a2 a3" || diff != "" {
 			t.Errorf("%s: ClaimEvents() = %q, %v, want a1 a2 a3 (-appended +claimed):\n%s", mode, l.namesOf(claim), err, diff)
@@ -180,7 +191,7 @@ func TestClaimInEveryExecMode(t *testing.T) {
 }
 
 // After the clock was set back, a lease that ends far in the future does not count. A
-// lease a little longer than the requested one counts.
+// lease a little longer than the requested one counts. A released lane is free at once.
 func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
@@ -197,20 +208,102 @@ func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 		t.Errorf("SettleClaim() of the lease of the other clock = %t, %v, want false, nil", held, err)
 	}
 	l.settle(l.settlement(next, ""))
+
+	l.append(l.pool, "a2")
+	l.setClockBack(25 * time.Second)
+	if got := l.namesOf(l.claim(10, 15*time.Second)); got != "a2" {
+		t.Errorf("claim of a lane that was released 25s ahead = %q, want a2", got)
+	}
+	l.append(l.pool, "A1")
+	if got := l.namesOf(l.claimOf(outbox.Lanes, 10, 15*time.Second)); got != "A1" {
+		t.Errorf("claim of all lanes beside a lease = %q, want A1", got)
+	}
+}
+
+// setClockBack makes all lanes as they are after the clock of the database was set back.
+func (l *letters) setClockBack(by time.Duration) {
+	l.t.Helper()
+	execute(l.t, l.pool, "UPDATE video_catalog.outbox_lanes SET leased_until = leased_until + $1::interval", by)
 }
 
 // A lane that was released before the clock was set back does not wait for lanes that
-// were released since.
+// were released since, and they do not wait for it.
 func TestClaimGoesRoundAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
-	l := newLetters(t, 1)
-	l.append(l.pool, "a1 A1")
-	if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET leased_until = now() + interval '3 hours'"); err != nil {
-		t.Fatal(err)
+	for _, by := range []time.Duration{10 * time.Second, 25 * time.Second, 3 * time.Hour} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 1)
+			l.append(l.pool, "a1 A1")
+			pass := func() int16 {
+				t.Helper()
+				claim := l.claim(10, 15*time.Second)
+				if len(claim.Spans) != 1 {
+					t.Fatalf("claimed %v, want one lane", claim.Spans)
+				}
+				l.settle(outbox.Settlement{Lease: claim.Lease}) // nothing was published
+				return claim.Spans[0].Lane
+			}
+			pass()
+			pass()
+			l.setClockBack(by)
+			last := pass()
+			for n := range 6 {
+				lane := pass()
+				if lane == last {
+					t.Errorf("pass %d: lane %d was claimed twice, while %q waits in another", n, lane, "a1 A1")
+				}
+				last = lane
+			}
+			l.setClockBack(by)
+			if claim := l.claimOf(outbox.Lanes, 10, 15*time.Second); len(claim.Spans) != 2 {
+				t.Errorf("claimed %v of all lanes, want both with work", claim.Spans)
+			}
+		})
 	}
-	first := l.claim(10, hour)
-	l.settle(outbox.Settlement{Lane: first.Lane, Token: first.Token}) // nothing was published
-	if second := l.claim(10, hour); second.Lane == first.Lane {
-		t.Errorf("lane %d was claimed twice, while %q waits in another", first.Lane, "a1 A1")
+}
+
+// No lane waits behind another of the same claim. A lane with one event gets it into each claim
+// beside a lane with more events than the limits allow, although these stay unknown.
+func TestNoLaneStarvesInAClaim(t *testing.T) {
+	t.Parallel()
+	const many = "a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 A1"
+	for _, test := range []struct {
+		name     string
+		events   int
+		bytes    int64
+		deferred bool // all events, and all aggregates are due
+		want     string
+	}{
+		{"events", 10, 1 << 20, false, "a1 a2 a3 a4 a5 A1"},
+		{"fewer events than lanes", 1, 1 << 20, false, "a1 A1"},
+		{"bytes", 100, 8, false, "a1 a2 A1"},
+		{"fewer bytes than lanes", 100, 1, false, "a1 A1"},
+		{"deferred events", 8, 1 << 20, true, "a1/0 a2/0 A1/0"},
+		{"bytes of deferred events", 100, 8, true, "a1/0 a2/0 A1/0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 1)
+			l.append(l.pool, many)
+			if test.deferred {
+				l.settle(l.settlement(l.claimOf(outbox.Lanes, 100, hour), "a1 A1"))
+				for _, name := range []string{"a", "A"} {
+					if err := l.RequeueEvent(t.Context(), l.letter(name)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for n := range 3 {
+				claim, err := l.ClaimEvents(t.Context(), outbox.Limits{Lanes: outbox.Lanes, Events: test.events, Bytes: test.bytes, Lease: hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := l.namesOf(claim); got != test.want || !claim.Full {
+					t.Errorf("claim %d = %q, full %t, want %q, full", n+1, got, claim.Full, test.want)
+				}
+				l.settle(outbox.Settlement{Lease: claim.Lease}) // nobody knows whether the broker has them
+			}
+		})
 	}
 }

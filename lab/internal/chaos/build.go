@@ -83,7 +83,7 @@ func goBuild(ctx context.Context, dir, to string, flags ...string) error {
 var seams = []seam{
 	{"internal/server/server.go", "now: time.Now, newID: newUUIDv7}", "now: func() time.Time { return failpoint.Jumped(time.Now()) }, " +
 		"newID: func() uuid.UUID { return failpoint.JumpedID(newUUIDv7()) }}"},
-	hit("internal/outbox/pass.go", "all := p.publish(", failpoint.OutboxClaimed),
+	hit("internal/outbox/pass.go", "receipts := p.publish(", failpoint.OutboxClaimed),
 	hit("internal/outbox/pass.go", "result, settlement := p.collect(", failpoint.OutboxHanded),
 	hit("internal/outbox/pass.go", "held, err := p.settle(", failpoint.OutboxPublished),
 	hit("internal/consumer/batch.go", "r.metrics.projected(r.work, deliveries, outcomes)", failpoint.ConsumerCommitted),

@@ -68,7 +68,7 @@ type Config struct {
 const (
 	lease          = 3 * time.Second
 	publishTimeout = 1400 * time.Millisecond
-	requestTimeout = 700 * time.Millisecond
+	requestTimeout = publishTimeout / 3 // as outbox.Config.RequestTimeout returns
 	workers        = 2
 	batch          = 100
 	pollInterval   = 200 * time.Millisecond

@@ -97,7 +97,7 @@ func Kinds() []string {
 }
 
 // inHand is the maximum number of events that a publisher may leave unsettled. Each worker may
-// have a batch of its lane, and half a batch of deferred events.
+// have a batch of its lanes, and half a batch of deferred events.
 const inHand = workers * (batch + batch/2)
 
 func apis(l *lab) []*process       { return l.apis }
@@ -119,7 +119,7 @@ func (l *lab) mayRepeat(p *process) int {
 }
 
 // unsettled returns how many events the victims can have published but not settled. These are at
-// most a batch of pending events and half a batch of deferred ones, per lane that they hold. It
+// most a batch of pending events and half a batch of deferred ones, for each claim that they hold. It
 // waits until PostgreSQL has executed the last statements of the victims, and must be called
 // before others can take their lanes. If the fault is not alone, or the count fails or comes too
 // late, it returns atMost.
@@ -147,7 +147,7 @@ func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, vi
 
 // leftBy returns how many events may be published twice after one process was killed or frozen.
 // A publisher that continues may publish its events once more, and so may the publisher that took
-// its lane.
+// its lanes.
 func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 	if p.role != rolePublisher {
 		return 0
@@ -215,7 +215,7 @@ func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 	return nil
 }
 
-// freezeAt freezes a publisher at a failpoint until others have its lane, and then continues it.
+// freezeAt freezes a publisher at a failpoint until others have its lanes, and then continues it.
 func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.publishers)

@@ -22,9 +22,9 @@ import (
 var settings = []string{
 	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "PUBSUB_PROJECT=" + project,
 	fmt.Sprintf("LAB_OUTBOX_LEASE=%s", lease), fmt.Sprintf("LAB_OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
-	fmt.Sprintf("LAB_OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("LAB_OUTBOX_POLL_INTERVAL=%s", pollInterval),
+	fmt.Sprintf("LAB_OUTBOX_POLL_INTERVAL=%s", pollInterval),
 	fmt.Sprintf("LAB_OUTBOX_WORKERS=%d", workers), fmt.Sprintf("LAB_OUTBOX_BATCH=%d", batch),
-	"LAB_OUTBOX_RETRY_MIN=100ms", "LAB_OUTBOX_RETRY_MAX=1s", "LAB_OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
+	"LAB_OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
 	"LAB_CONSUMER_TRANSACTION_TIMEOUT=1s",
 }
 

@@ -24,7 +24,7 @@ const (
 )
 
 // watchLanes adds a trigger that records who claimed each lane last, and counts the
-// settlements of each process. It records a trespass if a process settles a lane that another
+// lanes that each process settled. It records a trespass if a process settles a lane that another
 // has claimed since, or claims one with a running lease. It does not use the tokens, because
 // the fence that compares them may be what is broken.
 //
@@ -40,7 +40,7 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 	margin := min(lease/10, 100*time.Millisecond)
 	_, err := c.Exec(ctx, fmt.Sprintf(`
 		CREATE SCHEMA IF NOT EXISTS chaos;
-		CREATE TABLE chaos.holders (lane smallint PRIMARY KEY, who text NOT NULL, held bool NOT NULL) WITH (fillfactor = 10);
+		CREATE TABLE chaos.holders (lane smallint PRIMARY KEY, who text NOT NULL, held bool NOT NULL, claim xid8 NOT NULL) WITH (fillfactor = 10);
 		CREATE TABLE chaos.settlements (lane smallint, who text, n bigint NOT NULL, PRIMARY KEY (lane, who)) WITH (fillfactor = 10);
 		CREATE TABLE chaos.trespasses (at timestamptz NOT NULL, lane smallint NOT NULL, who text NOT NULL, holder text NOT NULL, what text NOT NULL);
 		CREATE FUNCTION chaos.watch_lane() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -50,12 +50,13 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 			held bool := false;
 		BEGIN
 			SELECT h.who, h.held INTO holder, held FROM chaos.holders h WHERE h.lane = OLD.lane;
-			IF current_query() LIKE '%%name: LeaseLane %%' THEN
+			IF current_query() LIKE '%%name: LeaseLanes %%' THEN
 				IF held AND OLD.leased_until > now() + interval '%[2]d ms' AND OLD.leased_until < now() + 2 * interval '%[1]d ms' THEN
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, holder, '%[3]s');
 				END IF;
-				INSERT INTO chaos.holders AS h VALUES (OLD.lane, me, true) ON CONFLICT (lane) DO UPDATE SET who = excluded.who, held = true;
-			ELSIF current_query() LIKE '%%name: ReleaseLane %%' THEN
+				INSERT INTO chaos.holders AS h VALUES (OLD.lane, me, true, pg_current_xact_id())
+					ON CONFLICT (lane) DO UPDATE SET who = excluded.who, held = true, claim = excluded.claim;
+			ELSIF current_query() LIKE '%%name: ReleaseLanes %%' THEN
 				IF held IS NOT TRUE OR holder <> me THEN
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, coalesce(holder, ''), '%[4]s');
 				END IF;
@@ -73,22 +74,23 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 }
 
 // heldBy returns how many events these processes may have claimed. These are the events
-// pending or deferred in the lanes that they hold: per lane at most a batch, and half a batch
-// of deferred ones.
+// pending or deferred in the lanes that they hold. A lane has an equal share of the batch of its
+// claim, and half as many deferred ones.
 func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int, err error) {
 	err = c.QueryRow(ctx, `
 		SELECT coalesce(sum(
-			least($2::bigint, (SELECT count(*) FROM video_catalog.outbox_pending p WHERE p.lane = h.lane)) +
-			least(($2::bigint + 1) / 2, (SELECT count(*) FROM video_catalog.outbox_deferred d WHERE d.lane = h.lane))
+			least(h.share, (SELECT count(*) FROM video_catalog.outbox_pending p WHERE p.lane = h.lane)) +
+			least((h.share + 1) / 2, (SELECT count(*) FROM video_catalog.outbox_deferred d WHERE d.lane = h.lane))
 		), 0)::int
-		FROM chaos.holders h WHERE h.held AND h.who = ANY($1)`, names, batch).Scan(&n)
+		FROM (SELECT *, greatest(1, $2::bigint / count(*) OVER (PARTITION BY claim)) AS share FROM chaos.holders) h
+		WHERE h.held AND h.who = ANY($1)`, names, batch).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count what is held: %w", err)
 	}
 	return n, nil
 }
 
-// readSettlements returns the number of settlements of each process.
+// readSettlements returns how many lanes each process has settled.
 func readSettlements(ctx context.Context, c *pgx.Conn) (map[string]int64, error) {
 	settled := make(map[string]int64)
 	rows, err := c.Query(ctx, `SELECT who, sum(n)::bigint FROM chaos.settlements GROUP BY who`)

@@ -18,70 +18,49 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-// A frozen publisher settles after another has taken its lane, and another claims a leased lane. With fence and lease,
-// none of this is a trespass. Without one of them, it is.
+// A frozen publisher settles after another has taken its lanes, or one of them, and another claims leased lanes.
+// With fence and lease, none of this is a trespass. Without one of them, it is, once for each lane.
 func TestLanesAreWatched(t *testing.T) {
-	every, one := outbox.AnyLane, outbox.Lane(envelope.Aggregate{Type: "video", ID: "a"})
 	for _, tt := range []struct {
 		name    string
-		lane    int16    // of the claims
+		lanes   int      // with events
+		ended   int      // leases of the frozen publisher
 		want    []string // process and kind of each trespass
 		settled map[string]int64
 	}{
-		{"as it is", every, nil, map[string]int64{"successor": 2}},
-		{"as it is, of one lane", one, nil, map[string]int64{"successor": 2}},
-		{"without fence", every, []string{"zombie settled", "successor settled"}, map[string]int64{"zombie": 1, "successor": 1}},
-		{"without lease", every, []string{"other taken", "successor taken"}, map[string]int64{"successor": 1}},
+		{"as it is", 2, 2, nil, map[string]int64{"successor": 4}},
+		{"as it is, of one lane", 1, 1, nil, map[string]int64{"successor": 2}},
+		{"as it is, one of two lanes lost", 2, 1, nil, map[string]int64{"zombie": 1, "successor": 3}},
+		{"without fence", 2, 2, []string{"zombie settled", "zombie settled", "successor settled", "successor settled"}, map[string]int64{"zombie": 2, "successor": 2}},
+		{"without lease", 2, 2, []string{"other taken", "other taken", "successor taken", "successor taken"}, map[string]int64{"successor": 2}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.URL(t)
-			open := func(name string) *pgxpool.Pool {
-				u, err := url.Parse(dsn)
+			lab := openAs(t, dsn, "lab")
+			watch(t, lab)
+			aggregates := inLanes("video", tt.lanes)
+			appendEvents(t, lab, 1, aggregates)
+			claim := func(name string) (outbox.Settlement, *pg.Outbox) {
+				publisher := pg.NewOutbox(openAs(t, dsn, name))
+				claim, err := publisher.ClaimEvents(t.Context(), outbox.Limits{Lanes: outbox.Lanes, Events: 10, Bytes: 1 << 20, Lease: time.Minute})
 				if err != nil {
 					t.Fatal(err)
 				}
-				query := u.Query()
-				query.Set("application_name", name)
-				u.RawQuery = query.Encode()
-				pool, err := db.Open(t.Context(), u.String(), 1, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(pool.Close)
-				return pool
-			}
-			lab := open("lab")
-			conn, err := lab.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := watchLanes(t.Context(), conn.Conn(), time.Minute); err != nil {
-				t.Fatal(err)
-			}
-			conn.Release()
-			appendEvent := func(version int64) {
-				pgtest.Append(t, lab, envelope.Message{ID: uuid.Must(uuid.NewV7()), AggregateType: "video", AggregateID: "a", Type: "VideoUpdated", Version: version, OccurredAt: time.Now()})
-			}
-			appendEvent(1)
-			claim := func(name string, lease time.Duration) (outbox.Settlement, *pg.Outbox) {
-				publisher := pg.NewOutbox(open(name))
-				claim, err := publisher.ClaimEvents(t.Context(), tt.lane, 10, 1<<20, lease)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return outbox.Settlement{Lane: claim.Lane, Token: claim.Token}, publisher
+				return outbox.Settlement{Lease: claim.Lease}, publisher
 			}
 			settle := func(s outbox.Settlement, publisher *pg.Outbox) {
 				if _, err := publisher.SettleClaim(t.Context(), s); err != nil {
 					t.Fatal(err)
 				}
 			}
-			lost, zombie := claim("zombie", time.Millisecond)
-			time.Sleep(20 * time.Millisecond)
-			held, successor := claim("successor", time.Minute)
-			if lost.Token == 0 || held.Token == 0 || held.Lane != lost.Lane {
-				t.Fatalf("claims are %+v and %+v, want the same lane", lost, held)
+			lost, zombie := claim("zombie")
+			for _, a := range aggregates[:tt.ended] {
+				execute(t, lab, fmt.Sprintf("UPDATE video_catalog.outbox_lanes SET leased_until = clock_timestamp() WHERE lane = %d", outbox.Lane(a)))
+			}
+			held, successor := claim("successor")
+			if len(lost.Spans) != tt.lanes || len(held.Spans) != tt.ended {
+				t.Fatalf("claims are %+v and %+v, want %d lanes and %d of them again", lost, held, tt.lanes, tt.ended)
 			}
 			if tt.name == "without fence" { // they settle as if tokens were not compared
 				lost.Token = held.Token
@@ -89,20 +68,22 @@ func TestLanesAreWatched(t *testing.T) {
 			settle(lost, zombie)
 			if tt.name == "without lease" {
 				for _, name := range []string{"other", "successor"} {
-					execute(t, open(name), fmt.Sprintf("-- name: LeaseLane :one\nUPDATE video_catalog.outbox_lanes SET token = %d WHERE lane = %d", held.Token, held.Lane))
+					execute(t, openAs(t, dsn, name), fmt.Sprintf("-- name: LeaseLanes :many\nUPDATE video_catalog.outbox_lanes SET token = %[1]d WHERE token = %[1]d", held.Token))
 				}
 			}
-			other, _ := claim("other", time.Minute)
-			if tt.name == "without fence" {
-				held.Token = other.Token
+			if tt.name != "as it is, one of two lanes lost" { // the other lane is free again, and has its event
+				other, _ := claim("other")
+				if tt.name == "without fence" {
+					held.Token = other.Token
+				}
 			}
 			settle(held, successor)
 			if tt.want == nil {
-				appendEvent(2)
-				settle(claim("successor", time.Minute))
+				appendEvents(t, lab, 2, aggregates)
+				settle(claim("successor"))
 			}
 
-			conn, err = lab.Acquire(t.Context())
+			conn, err := lab.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,5 +104,98 @@ func TestLanesAreWatched(t *testing.T) {
 				t.Errorf("readSettlements() = %v, %v, want %v", settled, err, tt.settled)
 			}
 		})
+	}
+}
+
+// A process that dies may have published its share of each lane, and nothing of a lane that it has settled.
+func TestHeldBy(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.URL(t)
+	lab := openAs(t, dsn, "lab")
+	watch(t, lab)
+	aggregates := inLanes("video", 2)
+	for version := range int64(20) {
+		appendEvents(t, lab, version+1, aggregates[:1])
+	}
+	appendEvents(t, lab, 1, aggregates[1:])
+	check := func(after string, want int) {
+		t.Helper()
+		conn, err := lab.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+		if n, err := heldBy(t.Context(), conn.Conn(), []string{"victim", "other"}, 10); n != want || err != nil {
+			t.Errorf("heldBy() after %s = %d, %v, want %d", after, n, err, want)
+		}
+	}
+	victim := pg.NewOutbox(openAs(t, dsn, "victim"))
+	claim := func(lanes int) outbox.Settlement {
+		t.Helper()
+		claim, err := victim.ClaimEvents(t.Context(), outbox.Limits{Lanes: lanes, Events: 10, Bytes: 1 << 20, Lease: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return outbox.Settlement{Lease: claim.Lease}
+	}
+	check("nothing", 0)
+	both := claim(outbox.Lanes)
+	check("a claim of two lanes", 5+1)
+	if held, err := victim.SettleClaim(t.Context(), both); !held || err != nil {
+		t.Fatal(held, err)
+	}
+	check("its settlement", 0)
+	claim(1)
+	claim(1)
+	check("two claims of a lane", 10+1)
+}
+
+// openAs opens a database as a process of the lab.
+func openAs(t *testing.T, dsn, name string) *pgxpool.Pool {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("application_name", name)
+	u.RawQuery = query.Encode()
+	pool, err := db.Open(t.Context(), u.String(), 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func watch(t *testing.T, lab *pgxpool.Pool) {
+	t.Helper()
+	conn, err := lab.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := watchLanes(t.Context(), conn.Conn(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inLanes returns n aggregates, each in a lane of its own.
+func inLanes(aggregateType string, n int) (aggregates []envelope.Aggregate) {
+	taken := make(map[int16]bool)
+	for id := 'a'; len(aggregates) < n; id++ {
+		a := envelope.Aggregate{Type: aggregateType, ID: string(id)}
+		if !taken[outbox.Lane(a)] {
+			taken[outbox.Lane(a)] = true
+			aggregates = append(aggregates, a)
+		}
+	}
+	return aggregates
+}
+
+func appendEvents(t *testing.T, to pgtest.DB, version int64, aggregates []envelope.Aggregate) {
+	t.Helper()
+	for _, a := range aggregates {
+		pgtest.Append(t, to, envelope.Message{ID: uuid.Must(uuid.NewV7()), AggregateType: a.Type, AggregateID: a.ID, Type: "VideoUpdated", Version: version, OccurredAt: time.Now()})
 	}
 }

@@ -107,25 +107,29 @@ func (q *Queries) BlockAggregate(ctx context.Context, arg BlockAggregateParams) 
 const deferEvents = `-- name: DeferEvents :exec
 WITH gone AS (
 	DELETE FROM video_catalog.outbox_pending p
-	WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3 AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
+	WHERE p.lane = $1
+		AND p.seq BETWEEN $2 AND $3
+		AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
 	RETURNING p.lane, p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at, p.traceparent, p.repeat, p.causation_id, p.correlation_id
 )
-INSERT INTO video_catalog.outbox_deferred SELECT gone.lane, gone.seq, gone.id, gone.aggregate_type, gone.aggregate_id, gone.event_type, gone.version, gone.schema_version, gone.payload, gone.occurred_at, gone.traceparent, gone.repeat, gone.causation_id, gone.correlation_id FROM gone
+INSERT INTO video_catalog.outbox_deferred
+SELECT gone.lane, gone.seq, gone.id, gone.aggregate_type, gone.aggregate_id, gone.event_type, gone.version, gone.schema_version, gone.payload, gone.occurred_at, gone.traceparent, gone.repeat, gone.causation_id, gone.correlation_id
+FROM gone
 `
 
 type DeferEventsParams struct {
-	Lane    int16
-	HeadSeq int64
-	TailSeq int64
-	Seqs    []int64
+	Lane int16
+	Head int64
+	Tail int64
+	Seqs []int64
 }
 
 // Moves events of blocked aggregates to outbox_deferred, which has the same columns.
 func (q *Queries) DeferEvents(ctx context.Context, arg DeferEventsParams) error {
 	_, err := q.db.Exec(ctx, deferEvents,
 		arg.Lane,
-		arg.HeadSeq,
-		arg.TailSeq,
+		arg.Head,
+		arg.Tail,
 		arg.Seqs,
 	)
 	return err
@@ -133,23 +137,25 @@ func (q *Queries) DeferEvents(ctx context.Context, arg DeferEventsParams) error 
 
 const deletePublished = `-- name: DeletePublished :exec
 DELETE FROM video_catalog.outbox_pending p
-WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3 AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
+WHERE p.lane = $1
+	AND p.seq BETWEEN $2 AND $3
+	AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
 `
 
 type DeletePublishedParams struct {
-	Lane    int16
-	HeadSeq int64
-	TailSeq int64
-	Seqs    []int64
+	Lane int16
+	Head int64
+	Tail int64
+	Seqs []int64
 }
 
-// Reads the range of the lane, and compares with a hash of the array: IS TRUE keeps the planner from a join. It does not delete the whole
-// range, because events that were committed late and never sent may be in between.
+// Reads a range of a lane, and compares with a hash of the array: IS TRUE keeps the planner from a join. It does not delete the
+// whole range, because events that were committed late and never sent may be in between.
 func (q *Queries) DeletePublished(ctx context.Context, arg DeletePublishedParams) error {
 	_, err := q.db.Exec(ctx, deletePublished,
 		arg.Lane,
-		arg.HeadSeq,
-		arg.TailSeq,
+		arg.Head,
+		arg.Tail,
 		arg.Seqs,
 	)
 	return err
@@ -157,67 +163,101 @@ func (q *Queries) DeletePublished(ctx context.Context, arg DeletePublishedParams
 
 const endBlocks = `-- name: EndBlocks :exec
 DELETE FROM video_catalog.outbox_blocked b
-WHERE b.lane = $1 AND b.next_retry_at <= now() AND (
-	SELECT true FROM video_catalog.outbox_deferred d
-	WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
-	ORDER BY d.seq LIMIT 1
-) IS NULL
+WHERE b.lane = ANY ($1::smallint[])
+	AND b.next_retry_at <= now()
+	AND (
+		SELECT true
+		FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = b.aggregate_type
+			AND d.aggregate_id = b.aggregate_id
+			AND d.seq >= b.head_seq
+		ORDER BY d.seq
+		LIMIT 1
+	) IS NULL
 `
 
 // Ends the block of aggregates that are due and have nothing deferred. Such a row is left by a skip of the last deferred
-// event. The caller has the lease of the lane.
-func (q *Queries) EndBlocks(ctx context.Context, lane int16) error {
-	_, err := q.db.Exec(ctx, endBlocks, lane)
+// event. The caller has the lease of the lanes.
+func (q *Queries) EndBlocks(ctx context.Context, lanes []int16) error {
+	_, err := q.db.Exec(ctx, endBlocks, lanes)
 	return err
 }
 
-const leaseLane = `-- name: LeaseLane :one
-UPDATE video_catalog.outbox_lanes
-SET token = $1, leased_until = clock_timestamp() + $2::interval
-WHERE lane = (
-	SELECT l.lane FROM video_catalog.outbox_lanes l
-	WHERE l.lane BETWEEN $3 AND $4
-		AND l.leased_until NOT BETWEEN now() AND now() + 2 * $2::interval
-		AND coalesce(
-			(SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.settled_seq ORDER BY p.seq LIMIT 1),
-			(SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1),
-			(SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.seq <= l.settled_seq ORDER BY p.seq LIMIT 1)
-		) = 1
-	ORDER BY l.leased_until > now() DESC, l.leased_until
-	LIMIT 1
-	FOR UPDATE SKIP LOCKED
+const leaseLanes = `-- name: LeaseLanes :many
+WITH ready AS (
+	SELECT
+		l.lane,
+		due.found IS TRUE AS due
+	FROM video_catalog.outbox_lanes l
+	LEFT JOIN LATERAL (
+		SELECT true AS found
+		FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane AND p.seq > l.settled_seq
+		ORDER BY p.seq
+		LIMIT 1
+	) fresh ON true
+	LEFT JOIN LATERAL (
+		SELECT true AS found
+		FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane
+			AND p.seq > l.floor_seq
+			AND p.seq <= l.settled_seq
+			AND fresh.found IS NULL -- reads what was deleted, so it is the last resort
+		ORDER BY p.seq
+		LIMIT 1
+	) late ON true
+	LEFT JOIN LATERAL (
+		SELECT true AS found
+		FROM video_catalog.outbox_blocked b
+		WHERE b.lane = l.lane AND b.next_retry_at <= now()
+		ORDER BY b.next_retry_at
+		LIMIT 1
+	) due ON true
+	WHERE (l.token = 0 OR l.leased_until NOT BETWEEN now() AND now() + 2 * $2::interval)
+		AND (fresh.found OR late.found OR due.found)
+	ORDER BY CASE WHEN l.leased_until <= now() THEN l.leased_until END NULLS FIRST
+	LIMIT $3
+	FOR UPDATE OF l SKIP LOCKED
 )
-RETURNING lane, floor_seq, ((
-	SELECT true FROM video_catalog.outbox_blocked b WHERE b.lane = outbox_lanes.lane AND b.next_retry_at <= now() ORDER BY b.next_retry_at LIMIT 1
-) IS NOT NULL)::bool AS due
+UPDATE video_catalog.outbox_lanes l
+SET
+	token = $1,
+	leased_until = clock_timestamp() + $2::interval
+FROM ready
+WHERE l.lane = ready.lane
+RETURNING
+	l.lane,
+	l.floor_seq,
+	ready.due::bool AS due
 `
 
-type LeaseLaneParams struct {
-	Token     int64
-	LeaseFor  time.Duration
-	FirstLane int16
-	LastLane  int16
-}
-
-type LeaseLaneRow struct {
+type LeaseLanesRow struct {
 	Lane     int16
 	FloorSeq int64
 	Due      bool
 }
 
-// Takes the lease of one free lane with work, the one served longest ago. Work is a pending event after settled_seq, an
-// aggregate that is due, or an event up to settled_seq that committed late. A lease that ends in more than twice its duration
-// is from before the clock was set back, so its lane is free, and comes first. See outbox_lanes in db/migrations/00002_outbox.sql.
-func (q *Queries) LeaseLane(ctx context.Context, arg LeaseLaneParams) (LeaseLaneRow, error) {
-	row := q.db.QueryRow(ctx, leaseLane,
-		arg.Token,
-		arg.LeaseFor,
-		arg.FirstLane,
-		arg.LastLane,
-	)
-	var i LeaseLaneRow
-	err := row.Scan(&i.Lane, &i.FloorSeq, &i.Due)
-	return i, err
+// Takes the lease of free lanes with work, those served longest ago. A lane is free if it is released, or its lease has ended.
+// Work is a fresh event, an event up to settled_seq that committed late, or an aggregate that is due. A time more than twice the lease ahead is from before the clock of the
+// database was set back: such a lane comes first. See outbox_lanes in db/migrations/00002_outbox.sql.
+func (q *Queries) LeaseLanes(ctx context.Context, token int64, leaseFor time.Duration, maxLanes int32) ([]LeaseLanesRow, error) {
+	rows, err := q.db.Query(ctx, leaseLanes, token, leaseFor, maxLanes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LeaseLanesRow
+	for rows.Next() {
+		var i LeaseLanesRow
+		if err := rows.Scan(&i.Lane, &i.FloorSeq, &i.Due); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const maintainOutbox = `-- name: MaintainOutbox :exec
@@ -257,193 +297,37 @@ func (q *Queries) RaiseFloors(ctx context.Context) error {
 	return err
 }
 
-const readDeferred = `-- name: ReadDeferred :many
-SELECT d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at,
-	d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, false AS blocked
-FROM (
-	SELECT d.lane, d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at, d.traceparent, d.repeat, d.causation_id, d.correlation_id, d.attempts, d.next_retry_at, sum(octet_length(d.payload)) OVER (
-		ORDER BY d.next_retry_at, d.aggregate_type, d.aggregate_id, d.seq ROWS UNBOUNDED PRECEDING
-	) - octet_length(d.payload) AS bytes_before
-	FROM (
-		SELECT d.lane, d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at, d.traceparent, d.repeat, d.causation_id, d.correlation_id, due.attempts, due.next_retry_at
-		FROM (
-			SELECT aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, cause FROM video_catalog.outbox_blocked b
-			WHERE b.lane = $1 AND b.next_retry_at <= now()
-			ORDER BY b.next_retry_at LIMIT least(100, $2::int)
-		) due
-		CROSS JOIN LATERAL (
-			SELECT lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, repeat, causation_id, correlation_id FROM video_catalog.outbox_deferred d
-			WHERE d.aggregate_type = due.aggregate_type AND d.aggregate_id = due.aggregate_id AND d.seq >= due.head_seq
-			ORDER BY d.seq LIMIT CASE due.attempts WHEN 0 THEN $2 ELSE 1 END
-		) d
-		LIMIT $2 -- read no more rows than that
-	) d
-) d
-WHERE d.bytes_before < $3::bigint
+const releaseLanes = `-- name: ReleaseLanes :many
+UPDATE video_catalog.outbox_lanes l
+SET
+	token = 0,
+	leased_until = clock_timestamp(),
+	settled_seq = greatest(l.settled_seq, span.tail)
+FROM (SELECT unnest($2::smallint[]) AS lane, unnest($3::bigint[]) AS tail) span
+WHERE l.lane = span.lane AND l.token = $1
+RETURNING l.lane
 `
 
-type ReadDeferredRow struct {
-	Seq           int64
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
-	EventType     string
-	Version       int64
-	SchemaVersion int32
-	Payload       []byte
-	OccurredAt    time.Time
-	Traceparent   *string
-	Repeat        string
-	CausationID   *uuid.UUID
-	CorrelationID *uuid.UUID
-	Attempts      int32
-	Blocked       bool
-}
-
-// Returns at most max_events deferred events of up to 100 due aggregates. The aggregate that has been due longest comes
-// first. If the first event of an aggregate was refused before, only that event is returned, because the broker refuses a whole
-// request that has one bad message. The last event is the one with which the payloads reach max_bytes.
-func (q *Queries) ReadDeferred(ctx context.Context, lane int16, maxEvents int32, maxBytes int64) ([]ReadDeferredRow, error) {
-	rows, err := q.db.Query(ctx, readDeferred, lane, maxEvents, maxBytes)
+// Releases lanes, as the first step of a settlement, and returns those that nobody has claimed since: the token is the fence.
+// Their rows stay locked, so no other process claims or settles them before the transaction ends.
+func (q *Queries) ReleaseLanes(ctx context.Context, token int64, lanes []int16, tails []int64) ([]int16, error) {
+	rows, err := q.db.Query(ctx, releaseLanes, token, lanes, tails)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ReadDeferredRow
+	var items []int16
 	for rows.Next() {
-		var i ReadDeferredRow
-		if err := rows.Scan(
-			&i.Seq,
-			&i.ID,
-			&i.AggregateType,
-			&i.AggregateID,
-			&i.EventType,
-			&i.Version,
-			&i.SchemaVersion,
-			&i.Payload,
-			&i.OccurredAt,
-			&i.Traceparent,
-			&i.Repeat,
-			&i.CausationID,
-			&i.CorrelationID,
-			&i.Attempts,
-			&i.Blocked,
-		); err != nil {
+		var lane int16
+		if err := rows.Scan(&lane); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, lane)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	return items, nil
-}
-
-const readPending = `-- name: ReadPending :many
-WITH span AS MATERIALIZED (
-	SELECT min(p.seq) AS head, coalesce(min(p.seq) FILTER (WHERE p.bytes >= $2::bigint), max(p.seq)) AS tail
-	FROM (
-		SELECT p.seq, sum(p.bytes) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) AS bytes
-		FROM (
-			SELECT p.seq, octet_length(p.payload) AS bytes FROM video_catalog.outbox_pending p
-			WHERE p.lane = $1 AND p.seq > $3 ORDER BY p.seq LIMIT $4::int
-		) p
-	) p
-)
-SELECT p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at,
-	p.traceparent, p.repeat, p.causation_id, p.correlation_id, 0 AS attempts, ((
-		SELECT true FROM video_catalog.outbox_blocked b WHERE b.lane = $1 ORDER BY b.next_retry_at LIMIT 1
-	) IS NOT NULL AND ( -- no lookup per row while nothing of the lane is blocked
-		SELECT true FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
-	) IS NOT NULL)::bool AS blocked
-FROM video_catalog.outbox_pending p
-WHERE p.lane = $1 AND p.seq >= (SELECT span.head FROM span) AND p.seq <= (SELECT span.tail FROM span)
-ORDER BY p.seq
-`
-
-type ReadPendingParams struct {
-	Lane      int16
-	MaxBytes  int64
-	FloorSeq  int64
-	MaxEvents int32
-}
-
-type ReadPendingRow struct {
-	Seq           int64
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
-	EventType     string
-	Version       int64
-	SchemaVersion int32
-	Payload       []byte
-	OccurredAt    time.Time
-	Traceparent   *string
-	Repeat        string
-	CausationID   *uuid.UUID
-	CorrelationID *uuid.UUID
-	Attempts      int32
-	Blocked       bool
-}
-
-// Returns the oldest pending events of a lane above the floor, at most max_events, in order. The last one is the event with
-// which the payloads reach max_bytes; span has the lengths only, because a window function copies its rows. blocked says that
-// the aggregate is blocked. Run it after LeaseLane, as a statement of its own: its snapshot must be newer than that lock.
-func (q *Queries) ReadPending(ctx context.Context, arg ReadPendingParams) ([]ReadPendingRow, error) {
-	rows, err := q.db.Query(ctx, readPending,
-		arg.Lane,
-		arg.MaxBytes,
-		arg.FloorSeq,
-		arg.MaxEvents,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ReadPendingRow
-	for rows.Next() {
-		var i ReadPendingRow
-		if err := rows.Scan(
-			&i.Seq,
-			&i.ID,
-			&i.AggregateType,
-			&i.AggregateID,
-			&i.EventType,
-			&i.Version,
-			&i.SchemaVersion,
-			&i.Payload,
-			&i.OccurredAt,
-			&i.Traceparent,
-			&i.Repeat,
-			&i.CausationID,
-			&i.CorrelationID,
-			&i.Attempts,
-			&i.Blocked,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const releaseLane = `-- name: ReleaseLane :one
-UPDATE video_catalog.outbox_lanes
-SET token = 0, leased_until = clock_timestamp(), settled_seq = greatest(settled_seq, $1::bigint)
-WHERE lane = $2 AND token = $3
-RETURNING true AS held
-`
-
-// Releases a lane, as the first step of a settlement. It returns a row only if nobody has claimed the lane since: the token is
-// the fence. The row of the lane stays locked, so no other process claims or settles it before the transaction ends.
-func (q *Queries) ReleaseLane(ctx context.Context, tailSeq int64, lane int16, token int64) (bool, error) {
-	row := q.db.QueryRow(ctx, releaseLane, tailSeq, lane, token)
-	var held bool
-	err := row.Scan(&held)
-	return held, err
 }
 
 const resumeAggregate = `-- name: ResumeAggregate :exec

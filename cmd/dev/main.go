@@ -8,8 +8,8 @@ package main
 
 import (
 	"example.com/servicekit/dev"
-	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/topics"
 )
 
 func main() { dev.Main(config()) }
@@ -18,7 +18,7 @@ func config() dev.Config {
 	return dev.Config{
 		Name:   names.Service,
 		Server: "./cmd/server",
-		Topics: localtopics.Topics,
+		Topics: topics.All,
 		Parts:  parts(),
 		Try:    []string{`curl -s http://HOST/v1/videos -d '{"title": "Ran"}'`, "curl -s http://HOST/v1/videos"},
 	}

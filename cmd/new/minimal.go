@@ -20,7 +20,7 @@ var exampleFiles = []string{
 	"docs/catalog.md", "docs/erasure.md", "docs/performance.md",
 	"internal/domain/catalog.go", "internal/domain/purge.go", "internal/domain/query.go", "internal/domain/video.go",
 	"internal/event/testdata", "internal/event/video.go",
-	"internal/names/video.go",
+	"internal/names/video.go", "internal/transport/draining.go",
 	"internal/search",
 	"internal/server/await.go", "internal/server/catalog.go", "internal/server/filter.go",
 	"internal/server/purge.go", "internal/server/videos.go", "internal/server/watch.go",
@@ -33,8 +33,8 @@ var exampleFiles = []string{
 // provedHere are the tests of machinery that services do not change. The tests of the outbox, the consumer
 // and the store run in a service, too.
 var provedHere = []string{
-	"internal/aip/*_test.go", "internal/app/live_test.go", "internal/app/maintain_test.go", "internal/app/part_test.go", "internal/auth/*_test.go", "internal/consumer/effect_test.go", "internal/envelope/*_test.go",
-	"internal/operate/*_test.go", "internal/outbox/claim_test.go", "internal/pg/stuck_test.go", "internal/pg/tx_test.go", "internal/port/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
+	"internal/aip/*_test.go", "internal/app/live_test.go", "internal/app/maintain_test.go", "internal/app/option_test.go", "internal/auth/*_test.go", "internal/consumer/effect_test.go", "internal/envelope/*_test.go",
+	"internal/operate/*_test.go", "internal/pg/stuck_test.go", "internal/pg/tx_test.go", "internal/transport/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
 	"options/repair/entities_test.go",
 }
 

@@ -24,7 +24,7 @@ func TestIsOfExample(t *testing.T) {
 		{"internal/outbox/pass.go", "a video", false},
 		{"internal/store/videosize.go", "", false},
 		{"internal/searching/x.go", "", false},
-		{"internal/port/http_test.go", "", true},
+		{"internal/transport/http_test.go", "", true},
 		{"internal/outbox/pass_test.go", "", false},
 	} {
 		if got := isOfExample(c.name, c.content); got != c.want {
@@ -106,14 +106,14 @@ func TestOptions(t *testing.T) {
 	if none, err := (template{root: filepath.Join(root, "options", "cors")}).optionNames(); len(none) > 0 || err != nil {
 		t.Errorf("optionNames() without the folder = %q, %v", none, err)
 	}
-	const list = "import (\n\t\"example.com/videocatalog/internal/app\"\n\t\"example.com/videocatalog/options/cors\"\n\t\"example.com/videocatalog/options/oidc\"\n)\n\n\t\tcors.Part(),\n\t\toidc.Part(),\n\t}\n"
+	const list = "import (\n\t\"example.com/videocatalog/internal/app\"\n\t\"example.com/videocatalog/options/cors\"\n\t\"example.com/videocatalog/options/oidc\"\n)\n\n\t\tcors.Option(),\n\t\toidc.Option(),\n\t}\n"
 	for _, tt := range []struct {
 		a          options
 		left, want string
 	}{
 		{options{Full: true}, "", list},
 		{options{With: []string{"oidc", "cors", "tides"}}, "", list},
-		{options{With: []string{"oidc"}}, "cors tides", strings.NewReplacer("\t\"example.com/videocatalog/options/cors\"\n", "", "\t\tcors.Part(),\n", "").Replace(list)},
+		{options{With: []string{"oidc"}}, "cors tides", strings.NewReplacer("\t\"example.com/videocatalog/options/cors\"\n", "", "\t\tcors.Option(),\n", "").Replace(list)},
 		{options{}, "cors oidc tides", "import (\n\t\"example.com/videocatalog/internal/app\"\n)\n\n\t}\n"},
 	} {
 		tt.a.offered = offered

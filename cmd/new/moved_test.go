@@ -19,6 +19,7 @@ func TestMovesIn(t *testing.T) {
 		{"internal/store/orders.go", "func (s *Orders) forget(ctx context.Context, tx Tx) error {", []string{"internal/store/orders.go:1: Tx is *pg.Tx"}},
 		{"internal/store/orders_test.go", "\tstoretest.Pool(t, 2)\n", []string{"internal/store/orders_test.go:1: storetest.Pool is pgtest.Pool"}},
 		{"options/mine/mine.go", "\treturn store.Wrap(err, \"x\")\n", []string{"options/mine/mine.go:1: store.Wrap is pg.Wrap"}},
+		{"cmd/server/orders.go", "\t\tParts: map[string]any{},\n", []string{"cmd/server/orders.go:1: Parts is Options"}},
 		{"options/mine/mine.go", "\treturn Wrap(pg.Wrap(err, \"store.Wrap\"), store.WrapAll)\n", nil},
 	} {
 		if diff := cmp.Diff(test.want, movesIn(test.name, test.text)); diff != "" {

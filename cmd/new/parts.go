@@ -41,7 +41,7 @@ var choices = []string{"pools", "terraform"}
 // path of its folder are left out: a row, or a point of a list. So options need no marks.
 const (
 	optionsDir  = "options"
-	optionsList = "cmd/server/parts.go"
+	optionsList = "cmd/server/options.go"
 )
 
 // A part or an option can have a program of cmd/dev: the files of its name there, and its line in devList.

@@ -21,7 +21,7 @@ import (
 func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	busy, other := s.start(t, limits+`={"Port": {"CallTimeout": 300000000000}}`), s.start(t, "ROLES=api")
+	busy, other := s.start(t, limits+`={"Transport": {"CallTimeout": 300000000000}}`), s.start(t, "ROLES=api")
 	create := func(title string) *videov1.Video {
 		t.Helper()
 		video, err := other.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})

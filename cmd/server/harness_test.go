@@ -29,7 +29,7 @@ const limits = "LIMITS_UNDER_TEST"
 func TestMain(m *testing.M) {
 	if text, ok := os.LookupEnv(limits); ok {
 		p := program()
-		if err := json.Unmarshal([]byte(text), &p.Config); err != nil {
+		if err := json.Unmarshal([]byte(text), &p.Limits); err != nil {
 			panic(err)
 		}
 		p.Main()

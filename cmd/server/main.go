@@ -12,7 +12,7 @@ func main() { program().Main() }
 
 func program() app.Program {
 	return app.Program{
-		Version: version, Registrations: registrations(), Parts: parts(),
-		Config: app.Config{}, // the place for a limit of this service that is not the default
+		Version: version, Registrations: registrations(), Options: options(),
+		Limits: app.Limits{}, // the place for a limit of this service that is not the default
 	}
 }

@@ -21,9 +21,9 @@ func TestSubscriptionsAreInNames(t *testing.T) {
 	for _, r := range registrations() {
 		subscribed = append(subscribed, r.Subscriptions...)
 	}
-	for _, part := range parts() {
-		if part.Subscriptions != nil {
-			subscribed = append(subscribed, part.Subscriptions(registrations())...)
+	for _, option := range options() {
+		if option.Subscriptions != nil {
+			subscribed = append(subscribed, option.Subscriptions(registrations())...)
 		}
 	}
 	for _, s := range subscribed {

@@ -23,15 +23,21 @@ SELECT id FROM video_catalog.erasures ORDER BY id LIMIT @max_rows;
 
 -- name: EraseOutbox :one
 -- Erases events: see video_catalog.outbox_erase. Returns the zero id at the end.
-SELECT coalesce(video_catalog.outbox_erase(@erasure_ids::bigint[], @after_id::uuid, @max_rows::int), '00000000-0000-0000-0000-000000000000')::uuid AS last_id;
+SELECT coalesce(
+	video_catalog.outbox_erase(@erasure_ids::bigint[], @after_id::uuid, @max_rows::int),
+	'00000000-0000-0000-0000-000000000000'
+)::uuid AS last_id;
 
 -- name: EraseRequests :one
--- Reads about max_rows requests that were made after after_time. Deletes the requests of the given erasures. Returns the
--- time of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished: with any
--- statistics it compares with a hash.
+-- Reads about max_rows requests that were made after after_time. Deletes the requests of the given erasures. Returns
+-- the time of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished:
+-- with any statistics it compares with a hash.
 WITH last AS MATERIALIZED (
 	SELECT max(batch.create_time) AS last_time
-	FROM (SELECT q.create_time FROM video_catalog.requests q WHERE q.create_time > @after_time ORDER BY q.create_time LIMIT @max_rows) batch
+	FROM (
+		SELECT q.create_time FROM video_catalog.requests q
+		WHERE q.create_time > @after_time ORDER BY q.create_time LIMIT @max_rows
+	) batch
 ), gone AS (
 	DELETE FROM video_catalog.requests r
 	WHERE r.create_time > @after_time AND r.create_time <= (SELECT l.last_time FROM last l)
@@ -49,6 +55,7 @@ DELETE FROM video_catalog.erasures WHERE id = ANY (@erasure_ids::bigint[]);
 SELECT video_catalog.tombstones_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;
 
 -- name: EraseQuarantine :exec
--- Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few rows.
+-- Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few
+-- rows.
 DELETE FROM video_catalog_read.quarantine
 WHERE ordering_key = ANY (@ordering_keys::text[]);

@@ -1,10 +1,37 @@
 -- name: LockProjections :many
--- Locks the rows of some videos until the end of the transaction, in the order of their ids, as ProjectVideo writes them.
--- It first creates a missing one, with version 0: a missing row cannot be locked.
+-- Locks the rows of some videos until the end of the transaction, in the order of their ids, as ProjectVideo writes
+-- them. It first creates a missing one, with version 0: a missing row cannot be locked.
 INSERT INTO video_catalog_read.video_projection (
-	video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	update_time,
+	search,
+	change_xid,
+	updated_at
 )
-SELECT wanted.id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
+SELECT
+	wanted.id,
+	'',
+	'',
+	0,
+	0,
+	'',
+	'{}',
+	false,
+	false,
+	0,
+	'epoch',
+	'',
+	pg_current_xact_id(),
+	clock_timestamp()
 FROM (SELECT DISTINCT unnest(@video_ids::uuid[]) AS id) wanted
 ORDER BY wanted.id
 ON CONFLICT (video_id) DO UPDATE SET video_id = excluded.video_id
@@ -44,8 +71,8 @@ FROM video_catalog_read.video_projection
 WHERE video_id = @video_id;
 
 -- name: ListProjectionsNewestFirst :many
--- Returns entries after (before_time, before_id), newest publish time first. The bound is always set, far in the future on
--- the first page, so that every cached plan uses the index.
+-- Returns entries after (before_time, before_id), newest publish time first. The bound is always set, far in the future
+-- on the first page, so that every cached plan uses the index.
 SELECT
 	video_id,
 	title,
@@ -95,9 +122,9 @@ LIMIT @max_rows;
 
 -- name: SearchProjections :many
 -- Returns entries that match a tsquery, after (before_rank, before_id), best first. Entries that also match whole_words
--- come before all others. The weights are in the order D, C, B, A: title, tags and description are a factor of 100 apart.
--- With PostgreSQL's weights a description that repeats a word six times would rank above a title. MATERIALIZED parses the
--- queries once and not once per row, with any cached plan.
+-- come before all others. The weights are in the order D, C, B, A: title, tags and description are a factor of 100
+-- apart. With PostgreSQL's weights a description that repeats a word six times would rank above a title. MATERIALIZED
+-- parses the queries once and not once per row, with any cached plan.
 WITH query AS MATERIALIZED (
 	SELECT CAST(@query::text AS tsquery) AS words, CAST(@whole_words::text AS tsquery) AS whole_words
 ), matching AS (
@@ -130,8 +157,8 @@ LIMIT @max_rows;
 
 -- name: ListProjectionChanges :many
 -- Returns rows changed after (after_xid, after_id), in the order of their transactions. It returns only changes whose
--- earlier transactions have all ended: a cursor that passed an open transaction would miss its changes. rebuilt is true if
--- a repair wrote the row, and not an event.
+-- earlier transactions have all ended: a cursor that passed an open transaction would miss its changes. rebuilt is true
+-- if a repair wrote the row, and not an event.
 SELECT
 	video_id,
 	title,
@@ -154,9 +181,11 @@ ORDER BY change_xid, video_id
 LIMIT @max_rows;
 
 -- name: GetChangesDatabase :one
--- Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the transaction
--- id yet.
-SELECT video_catalog_read.database_identity() AS identity, (@xid::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun;
+-- Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the
+-- transaction id yet.
+SELECT
+	video_catalog_read.database_identity() AS identity,
+	(@xid::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun;
 
 -- name: PruneProjectedTombstones :one
 -- Deletes the tombstones of videos that were purged long ago.

@@ -74,8 +74,8 @@ ORDER BY create_time DESC, id DESC
 LIMIT @max_rows;
 
 -- name: FindVideoVersions :many
--- Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an empty
--- table would scan the whole table until it is analyzed.
+-- Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an
+-- empty table would scan the whole table until it is analyzed.
 SELECT p.video_id, p.version, p.event_id
 FROM unnest(@ids::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (

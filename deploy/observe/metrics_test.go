@@ -20,8 +20,8 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/transport"
 )
 
 // scope is the name of the meters of the service.
@@ -66,7 +66,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	}
 	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
 	check(err)
-	_, err = consumer.New(consumer.Config{}, consumer.Subscription{Source: consumer.PubSub(new(pubsub.Subscriber)), Consumer: "test"}, nil, nil, meter)
+	_, err = consumer.New(consumer.Config{}, consumer.Input{Source: consumer.PubSub(new(pubsub.Subscriber)), Consumer: "test"}, nil, nil, meter)
 	check(err)
 	check(pg.NewOutbox(nil).Observe(meter))
 	check(pg.NewInbox(nil).Observe(meter, nil))
@@ -79,7 +79,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	check(err)
-	srv, err := port.New(port.Config{}, port.Deps{Metrics: provider, Listener: listener})
+	srv, err := transport.New(transport.Config{}, transport.Deps{Metrics: provider, Listener: listener})
 	check(err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

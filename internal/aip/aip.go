@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"example.com/videocatalog/internal/problem"
@@ -44,46 +43,31 @@ func ParseEtag(etag string) int64 {
 	return version
 }
 
+// IfSet converts a value. A zero value, of a field that is not set, becomes another zero value.
+func IfSet[A comparable, B any](value A, convert func(A) B) (converted B) {
+	var unset A
+	if value != unset {
+		converted = convert(value)
+	}
+	return converted
+}
+
+// Each converts the values of a list.
+func Each[A, B any](values []A, convert func(A) B) (converted []B) {
+	for _, value := range values {
+		converted = append(converted, convert(value))
+	}
+	return converted
+}
+
 // Timestamp returns a time as a message, or nil for the zero time.
-func Timestamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}
+func Timestamp(t time.Time) *timestamppb.Timestamp { return IfSet(t.UTC(), timestamppb.New) }
 
-// Duration returns a duration as a message, or nil for 0.
-func Duration(d time.Duration) *durationpb.Duration {
-	if d == 0 {
-		return nil
-	}
-	return durationpb.New(d)
-}
-
-// Time returns the time of a message in UTC, or the zero time for nil.
-func Time(t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.AsTime()
-}
-
-// ID returns the UUID of a field that the rules of api/proto have checked, and uuid.Nil for
-// an empty one. In an update it is also called for fields that do not change and were not
-// checked: for a text that is no UUID it returns uuid.Nil, too.
+// ID returns a UUID, or uuid.Nil for a text that is no UUID.
 func ID(text string) uuid.UUID {
 	id, err := uuid.Parse(text)
 	if err != nil {
 		return uuid.Nil
 	}
 	return id
-}
-
-// IDs is ID for each text of a list.
-func IDs(texts []string) []uuid.UUID {
-	var ids []uuid.UUID
-	for _, text := range texts {
-		ids = append(ids, ID(text))
-	}
-	return ids
 }

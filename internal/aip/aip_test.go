@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"example.com/videocatalog/internal/problem"
 )
@@ -48,15 +49,15 @@ func TestParseEtag(t *testing.T) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	ids := []uuid.UUID{uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), uuid.Nil}
-	if got := IDs([]string{ids[0].String(), ids[1].String()}); !slices.Equal(got, ids) {
-		t.Errorf("IDs() = %v, want %v", got, ids)
+	if got := Each([]string{ids[0].String(), ids[1].String()}, ID); !slices.Equal(got, ids) {
+		t.Errorf("Each() = %v, want %v", got, ids)
 	}
 	if got := ID("no id"); got != uuid.Nil {
 		t.Errorf("ID() = %s, want uuid.Nil", got)
 	}
 	for _, at := range []time.Time{{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} {
-		if got := Time(Timestamp(at)); !got.Equal(at) {
-			t.Errorf("Time() = %s, want %s", got, at)
+		if got := IfSet(Timestamp(at), (*timestamppb.Timestamp).AsTime); !got.Equal(at) {
+			t.Errorf("IfSet() = %s, want %s", got, at)
 		}
 	}
 }

@@ -178,8 +178,7 @@ func checkPath(message protoreflect.MessageDescriptor, path string) error {
 }
 
 // Merged returns a copy of the current resource with the fields of the mask taken
-// from update. It is for resources with messages, because an update can change a
-// part of a message. Fields must have accepted the mask.
+// from update. An update can change a part of a message. Fields must have accepted the mask.
 func Merged[M proto.Message](mask *fieldmaskpb.FieldMask, current, update M) M {
 	u := Update{update.ProtoReflect(), mask}
 	if u.isWhole() {

@@ -57,13 +57,10 @@ func NewPager[C any](request ListRequest) (Pager[C], error) {
 // PageOf converts the items to messages, and returns the token of the next page
 // if there are more items.
 func PageOf[C, T any, M proto.Message](p Pager[C], items []T, more bool, toProto func(T) M, cursor func(T) C) (page []M, next string, err error) {
-	for _, item := range items {
-		page = append(page, toProto(item))
-	}
 	if more {
 		next, err = p.tokens.Encode(cursor(items[len(items)-1]))
 	}
-	return page, next, err
+	return Each(items, toProto), next, err
 }
 
 // tokenFormat is part of the checksum of every token, so that a token in an older

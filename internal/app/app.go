@@ -3,7 +3,7 @@
 // whole.
 //
 // cmd/server has what differs between services: the aggregate types, and the list of the
-// options, each of which is a [Part].
+// options, each of which is an [Option].
 package app
 
 import (
@@ -22,24 +22,26 @@ import (
 	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/transport"
 )
 
 // Program is a service: its version, and what it adds to this package.
 type Program struct {
 	Version       string
 	Registrations []Registration // one for each aggregate type
-	// Parts are the options of the service. Run fills their Settings, so call it once for a
-	// Program with parts.
-	Parts  []Part
-	Config Config // replaces defaults of the packages
+	// Options are the options of the service. Run fills their Settings, so call it once for a
+	// Program with options.
+	Options []Option
+	Limits  Limits // replaces defaults of the packages
 }
 
-// Main runs the command given by os.Args, and ends the process with the command's exit code.
-// SIGTERM and SIGINT end the command.
+// Main runs the subcommand given by os.Args, and ends the process with its exit code. SIGTERM and
+// SIGINT end the subcommand.
 func (p Program) Main() {
 	// gRPC writes plain text to stderr, for example when a client of a watch disconnects. The
 	// log of the service has a line for each failed call.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	transport.SetBufferPool()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := p.Run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 	stop()
@@ -49,13 +51,12 @@ func (p Program) Main() {
 	os.Exit(ExitCode(err))
 }
 
-// Run runs a command until it or ctx ends. The default command is serve. environ has the
-// settings. The log goes to stderr. Several programs may run in one process at a time.
+// Run runs a subcommand until it or ctx ends. The default is serve. environ has the settings. The log goes to stderr. Several programs may run in one process at a time.
 func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		args = []string{"serve"}
 	}
-	run := p.commands()[args[0]]
+	run := p.subcommands()[args[0]]
 	switch {
 	case args[0] == "version":
 		_, err := fmt.Fprintln(stdout, p.Version)
@@ -72,25 +73,25 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 	if err != nil {
 		return UsageError(err)
 	}
-	s := newService(args[0], cfg, telemetry.NewLogger(stderr, cfg.LogLevel, cfg.PubSubProject))
-	defer s.close()
-	return run(ctx, s, args[1:], stdout)
+	process := newProcess(args[0], cfg, telemetry.NewLogger(stderr, cfg.LogLevel, cfg.PubSubProject))
+	defer process.close()
+	return run(ctx, process, args[1:], stdout)
 }
 
-// Validate returns all mistakes in the settings of a command.
-func (p Program) Validate(command string, environ []string) error {
-	_, err := p.readConfig(command, environ)
+// Validate returns all mistakes in the settings of a subcommand.
+func (p Program) Validate(subcommand string, environ []string) error {
+	_, err := p.readConfig(subcommand, environ)
 	return err
 }
 
-// commands returns the commands of every service and of the parts.
-func (p Program) commands() map[string]Command {
-	all := map[string]Command{
+// subcommands returns the subcommands of every service and of its options.
+func (p Program) subcommands() map[string]Subcommand {
+	all := map[string]Subcommand{
 		"serve": serve, "migrate": migrate, "drain": drain,
 		"status": operator, "stuck": operator, "retry": operator, "skip": operator,
 	}
-	for _, part := range p.Parts {
-		maps.Copy(all, part.Commands)
+	for _, option := range p.Options {
+		maps.Copy(all, option.Subcommands)
 	}
 	return all
 }
@@ -107,7 +108,7 @@ const (
 // ErrDiffers means that a comparison has found differences.
 var ErrDiffers = errors.New("a projection differs from its owner")
 
-// UsageError returns err as a mistake in the arguments of a command or in the configuration.
+// UsageError returns err as a mistake in the arguments of a subcommand or in the configuration.
 func UsageError(err error) error { return problem.Errorf(problem.Invalid, "%v", err) }
 
 // ExitCode returns the exit code for an error of [Program.Run]; 0 for none.

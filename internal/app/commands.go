@@ -14,8 +14,8 @@ import (
 	"example.com/videocatalog/internal/pg"
 )
 
-func migrate(ctx context.Context, s *Service, _ []string, stdout io.Writer) error {
-	n, err := db.Migrate(ctx, s.cfg.DatabaseURL, s.Log, s.cfg.program.migrations()...)
+func migrate(ctx context.Context, p *Process, _ []string, stdout io.Writer) error {
+	n, err := db.Migrate(ctx, p.cfg.DatabaseURL, p.Log, p.cfg.program.migrations()...)
 	if err != nil {
 		return err
 	}
@@ -26,18 +26,18 @@ func migrate(ctx context.Context, s *Service, _ []string, stdout io.Writer) erro
 // drain publishes the events that are pending at its start, except events of blocked aggregates.
 // If a publisher has died, drain waits until the leases of its lanes end. If a pass fails or finds
 // the broker unavailable, drain stops and returns the error.
-func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error {
-	if err := s.Open(ctx, true, false); err != nil {
+func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error {
+	if err := p.OpenCommandSide(ctx); err != nil {
 		return err
 	}
-	events := pg.NewOutbox(s.Commands)
-	publisher, err := s.newPublisher(ctx, events)
+	events := pg.NewOutbox(p.CommandPool)
+	publisher, err := p.newPublisher(ctx, events)
 	if err != nil {
 		return err
 	}
 	published, start := 0, time.Now()
 	for again := time.Tick(200 * time.Millisecond); ; {
-		result, err := publisher.RunOnce(ctx, s.cfg.limits.Outbox.Batch)
+		result, err := publisher.RunOnce(ctx, p.cfg.limits.Outbox.Batch)
 		published += result.Published
 		if err = cmp.Or(err, result.Outage, ctx.Err()); err != nil {
 			return fmt.Errorf("after %d events: %w", published, err)
@@ -68,22 +68,22 @@ func drain(ctx context.Context, s *Service, _ []string, stdout io.Writer) error 
 	}
 }
 
-// operator runs one of the commands of package operate, also while the database of one side is
+// operator runs one of the subcommands of package operate, also while the database of one side is
 // unavailable.
-func operator(ctx context.Context, s *Service, args []string, stdout io.Writer) error {
-	return operate.Run(ctx, s.Command, args, stdout, func(ctx context.Context) (operate.Sides, error) {
-		sides := operate.Sides{Replay: s.Replay}
-		for _, subscribed := range s.cfg.program.projected() {
+func operator(ctx context.Context, p *Process, args []string, stdout io.Writer) error {
+	return operate.Run(ctx, p.Subcommand, args, stdout, func(ctx context.Context) (operate.Sides, error) {
+		sides := operate.Sides{Replay: p.Replay}
+		for _, subscribed := range p.cfg.program.projected() {
 			sides.Consumers = append(sides.Consumers, subscribed.Consumer)
 		}
-		commandsErr, queriesErr := s.Open(ctx, true, false), s.Open(ctx, false, true)
-		if commandsErr == nil {
-			sides.Outbox = pg.NewOutbox(s.Commands)
+		commandErr, queryErr := p.OpenCommandSide(ctx), p.OpenQuerySide(ctx)
+		if commandErr == nil {
+			sides.Outbox = pg.NewOutbox(p.CommandPool)
 		}
-		if queriesErr == nil {
-			sides.Inbox = pg.NewInbox(s.Queries)
+		if queryErr == nil {
+			sides.Inbox = pg.NewInbox(p.QueryPool)
 		}
-		return sides, errors.Join(commandsErr, queriesErr)
+		return sides, errors.Join(commandErr, queryErr)
 	})
 }
 
@@ -116,12 +116,12 @@ Exit codes: 0 done, or nothing matched; 1 failed, the output says what is change
 Settings are environment variables: see docs/settings.md, and the README of each option.
 `
 
-// help returns the help of all commands.
+// help returns the help of all subcommands.
 func (p Program) help() string {
 	var text strings.Builder
 	text.WriteString(helpHead)
-	for _, part := range p.Parts {
-		text.WriteString(part.Help)
+	for _, option := range p.Options {
+		text.WriteString(option.Help)
 	}
 	return text.String() + helpTail
 }

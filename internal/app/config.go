@@ -19,7 +19,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // The roles that a process can have.
@@ -38,12 +38,12 @@ const (
 // startTimeout is how long the check of a database at the start may take.
 const startTimeout = 10 * time.Second
 
-// Config is what differs between services, and not between deployments. A zero field means
+// Limits are what differs between services, and not between deployments. A zero field means
 // its default.
-type Config struct {
-	Outbox   outbox.Config
-	Consumer consumer.Config
-	Port     port.Config
+type Limits struct {
+	Outbox    outbox.Config
+	Consumer  consumer.Config
+	Transport transport.Config
 }
 
 // config has the settings that differ between deployments, from environment variables. An
@@ -74,12 +74,12 @@ type config struct {
 	program    Program
 	emulator   string // PUBSUB_EMULATOR_HOST
 	onCloudRun bool
-	limits     Config // with the defaults
+	limits     Limits // with the defaults
 }
 
-// readConfig reads the environment for a command. Its error lists all mistakes by the names of the
+// readConfig reads the environment for a subcommand. Its error lists all mistakes by the names of the
 // variables, and shows no secret. Values of a wrong type are reported first, without the others.
-func (p Program) readConfig(command string, environ []string) (config, error) {
+func (p Program) readConfig(subcommand string, environ []string) (config, error) {
 	variables := env.ToMap(environ)
 	maps.DeleteFunc(variables, func(_, value string) bool { return value == "" })
 	cfg := config{program: p, Roles: p.roles(), emulator: variables["PUBSUB_EMULATOR_HOST"]}
@@ -88,15 +88,15 @@ func (p Program) readConfig(command string, environ []string) (config, error) {
 		cfg.onCloudRun, cfg.TrustedProxies = true, 1
 	}
 	errs := read(&cfg, variables)
-	for _, part := range p.Parts {
-		if part.Settings != nil {
-			errs = append(errs, read(part.Settings, variables)...)
+	for _, option := range p.Options {
+		if option.Settings != nil {
+			errs = append(errs, read(option.Settings, variables)...)
 		}
 	}
 	cfg.ReadDatabaseURL = cmp.Or(cfg.ReadDatabaseURL, cfg.DatabaseURL)
 	cfg.limit()
 	if len(errs) == 0 {
-		errs = cfg.check(command)
+		errs = cfg.check(subcommand)
 	}
 	if len(errs) > 0 {
 		return config{}, fmt.Errorf("mistakes in the configuration:\n%w", errors.Join(errs...))
@@ -121,27 +121,27 @@ func read(settings any, variables map[string]string) (errs []error) {
 
 // limit sets the limits of the packages, with their defaults.
 func (c *config) limit() {
-	c.limits = c.program.Config
+	c.limits = c.program.Limits
 	if c.isOpen() {
-		c.limits.Port.Hosts = c.hosts()
+		c.limits.Transport.Hosts = c.hosts()
 	}
-	c.limits.Outbox, c.limits.Consumer, c.limits.Port = c.limits.Outbox.WithDefaults(), c.limits.Consumer.WithDefaults(), c.limits.Port.WithDefaults()
+	c.limits.Outbox, c.limits.Consumer, c.limits.Transport = c.limits.Outbox.WithDefaults(), c.limits.Consumer.WithDefaults(), c.limits.Transport.WithDefaults()
 	c.limits.Consumer.Workers = max(c.limits.Consumer.Workers, len(c.program.projected())) // at least one for each subscription
 }
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
-// hasPartRole reports whether the process has a role of a part.
-func (c config) hasPartRole() bool {
-	return slices.ContainsFunc(c.program.Parts, func(p Part) bool { return c.has(p.Role) })
+// hasOptionRole reports whether the process has a role of an option.
+func (c config) hasOptionRole() bool {
+	return slices.ContainsFunc(c.program.Options, func(o Option) bool { return c.has(o.Role) })
 }
 
 // roles returns the values that ROLES may have.
 func (p Program) roles() []string {
 	all := []string{roleAPI, rolePublisher, roleProjector}
-	for _, part := range p.Parts {
-		if part.Role != "" {
-			all = append(all, part.Role)
+	for _, option := range p.Options {
+		if option.Role != "" {
+			all = append(all, option.Role)
 		}
 	}
 	return all
@@ -173,15 +173,15 @@ func (c config) ownConnections() int32 {
 	if c.has(roleProjector) {
 		workers += c.limits.Consumer.Workers
 	}
-	for _, part := range c.program.Parts {
-		if part.Subscriptions != nil && c.has(part.Role) {
-			workers += commandWorkers(part.Subscriptions(c.program.Registrations))
+	for _, option := range c.program.Options {
+		if option.Subscriptions != nil && c.has(option.Role) {
+			workers += commandWorkers(option.Subscriptions(c.program.Registrations))
 		}
 	}
 	return int32(min(workers, math.MaxInt16)) + 3
 }
 
-// commandWorkers returns how many workers the consumers of a part have, each of which runs one
+// commandWorkers returns how many workers the consumers of an option have, each of which runs one
 // transaction on the command side at a time.
 func commandWorkers(subscribed []Subscription) int {
 	if len(subscribed) == 0 {
@@ -199,8 +199,8 @@ func (m *mistakes) unless(ok bool, format string, args ...any) {
 	}
 }
 
-// of adds an error of another package, which does not name the setting.
-func (m *mistakes) of(setting string, err error) {
+// add adds an error of another package, which does not name the setting.
+func (m *mistakes) add(setting string, err error) {
 	if err != nil {
 		*m = append(*m, fmt.Errorf("%s %w", setting, err))
 	}
@@ -208,38 +208,38 @@ func (m *mistakes) of(setting string, err error) {
 
 // check returns the mistakes in each value and between values. drain requires PUBSUB_PROJECT, and
 // serve requires the settings of its roles.
-func (c config) check(command string) []error {
+func (c config) check(subcommand string) []error {
 	var m mistakes
 	roles := c.program.roles()
 	for _, role := range c.Roles {
 		m.unless(slices.Contains(roles, role), "ROLES has %q: it may have %s", role, strings.Join(roles, ", "))
 	}
 	m.unless(c.DatabaseURL != "", "DATABASE_URL is required")
-	m.of("DATABASE_URL", db.CheckURL(c.DatabaseURL))
+	m.add("DATABASE_URL", db.CheckURL(c.DatabaseURL))
 	if c.ReadDatabaseURL != c.DatabaseURL {
-		m.of("READ_DATABASE_URL", db.CheckURL(c.ReadDatabaseURL))
+		m.add("READ_DATABASE_URL", db.CheckURL(c.ReadDatabaseURL))
 	}
 	m.unless(c.emulator == "" || !c.onCloudRun, "PUBSUB_EMULATOR_HOST must not be set on Cloud Run: events would go there, without TLS and without credentials")
-	m.unless(c.PubSubProject != "" || command != "drain", "PUBSUB_PROJECT is required by drain")
+	m.unless(c.PubSubProject != "" || subcommand != "drain", "PUBSUB_PROJECT is required by drain")
 	m.unless(c.OutboxRetention >= 24*time.Hour, "OUTBOX_RETENTION must be at least 24h")
 	m.unless(c.InboxRetention >= 24*time.Hour, "CONSUMER_INBOX_RETENTION must be at least 24h")
-	if command == "serve" {
+	if subcommand == "serve" {
 		m.checkServe(c)
 	}
-	for _, part := range c.program.Parts {
-		if part.Check != nil {
-			m = append(m, part.Check(command, c.Auth)...)
+	for _, option := range c.program.Options {
+		if option.Check != nil {
+			m = append(m, option.Check(subcommand, c.Auth)...)
 		}
 	}
 	consumers := make(map[string]bool) // two with one name would take the events of each other for duplicates
-	for _, from := range c.program.subscriptions() {
-		m.unless(!consumers[from.Consumer], "two subscriptions have the consumer name %q", from.Consumer)
-		consumers[from.Consumer] = true
+	for _, subscription := range c.program.subscriptions() {
+		m.unless(!consumers[subscription.Consumer], "two subscriptions have the consumer name %q", subscription.Consumer)
+		consumers[subscription.Consumer] = true
 	}
 	for _, r := range c.program.Registrations {
-		for name := range r.Parts {
-			exists := slices.ContainsFunc(c.program.Parts, func(p Part) bool { return p.Name == name })
-			m.unless(exists, "the aggregate type %s needs the option %s: add it to cmd/server/parts.go", r.AggregateType, name)
+		for name := range r.Options {
+			exists := slices.ContainsFunc(c.program.Options, func(o Option) bool { return o.Name == name })
+			m.unless(exists, "the aggregate type %s needs the option %s: add it to cmd/server/options.go", r.AggregateType, name)
 		}
 	}
 	return m
@@ -258,13 +258,13 @@ func (m *mistakes) checkServe(c config) {
 // checkAuth checks AUTH. Only the role api requires it: the other roles serve no calls.
 func (m *mistakes) checkAuth(c config) {
 	values := []string{authOff, authIAM}
-	for _, part := range c.program.Parts {
-		if part.NewChecker != nil {
-			values = append(values, part.Name)
+	for _, option := range c.program.Options {
+		if option.NewChecker != nil {
+			values = append(values, option.Name)
 		}
 	}
 	all := strings.Join(values, ", ")
 	m.unless(c.Auth != "" || !c.has(roleAPI), "AUTH is required by the role api, and must be one of %s: see docs/security.md", all)
-	m.unless(c.Auth == "" || slices.Contains(values, c.Auth), "AUTH must be one of %s: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go", all)
+	m.unless(c.Auth == "" || slices.Contains(values, c.Auth), "AUTH must be one of %s: another value is the name of an option, such as oidc, and needs its line in cmd/server/options.go", all)
 	m.unless(!c.isOpen() || !c.onCloudRun, "AUTH must not be off on Cloud Run, but one of %s: see docs/security.md", strings.Join(values[1:], ", "))
 }

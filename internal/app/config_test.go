@@ -15,7 +15,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // empty is a service without aggregate types.
@@ -30,7 +30,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		want    []string
 	}{
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
-		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be one of off, iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/parts.go"}},
+		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be one of off, iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/options.go"}},
 		{"wrong types, which are reported first", []string{"PORT=70000", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
 			"PORT cannot be read as uint16", "OUTBOX_RETENTION cannot be read as time.Duration", "LOG_LEVEL cannot be read as slog.Level",
 		}},
@@ -101,7 +101,7 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 	c := config{program: empty}
 	c.limit()
 	loops := max(outbox.StopTimeout+outbox.SettleTimeout, c.limits.Consumer.StopTimeout)
-	if stop := c.limits.Port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
+	if stop := c.limits.Transport.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
 		t.Errorf("a stop takes up to %s, want less than %s", stop, budget)
 	}
 	if err := c.limits.Outbox.Validate(); err != nil {
@@ -179,8 +179,8 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	s := newService("stuck", config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1}, nil)
-	if err := s.Open(ctx, true, false); err == nil || strings.Contains(err.Error(), "secret") {
+	s := newProcess("stuck", config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1}, nil)
+	if err := s.OpenCommandSide(ctx); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("Open() = %v, want an error without the password", err)
 	}
 }
@@ -195,7 +195,7 @@ func TestDefaultsAreThoseOfThePackages(t *testing.T) {
 	for _, test := range []struct{ want, got any }{
 		{outbox.Config{}.WithDefaults(), cfg.limits.Outbox},
 		{consumer.Config{}.WithDefaults(), cfg.limits.Consumer},
-		{port.Config{}.WithDefaults(), cfg.limits.Port},
+		{transport.Config{}.WithDefaults(), cfg.limits.Transport},
 	} {
 		if diff := cmp.Diff(test.want, test.got); diff != "" {
 			t.Errorf("%T (-want +got):\n%s", test.want, diff)

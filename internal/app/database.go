@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // side is one database of the service. Its pools connect when they are used, so that a side that
@@ -17,76 +17,87 @@ type side struct {
 	own   *pgxpool.Pool // for the loops, the probes and everything else
 }
 
-// sides returns which sides the roles of this process use.
-func (c config) sides() (commands, queries bool) {
-	both := c.has(roleAPI) || c.hasPartRole()
-	return both || c.has(rolePublisher), both || c.has(roleProjector)
+// usesCommandSide reports whether a role of this process uses the command side.
+func (c config) usesCommandSide() bool {
+	return c.has(roleAPI) || c.has(rolePublisher) || c.hasOptionRole()
 }
 
-// Open makes the pools, and checks the schemas of the sides that a process or a command uses. The
-// pools are closed when the command ends.
-func (s *Service) Open(ctx context.Context, commands, queries bool) (err error) {
-	if s.pools == nil {
-		s.pools = make(map[string]*pgxpool.Pool)
-		s.closers = append(s.closers, func() { closeInTime(s.closePools) })
-		s.commands, err = s.openSide(ctx, port.SideCommands, s.cfg.DatabaseURL)
-		s.queries = s.commands
-		if err == nil && s.cfg.ReadDatabaseURL != s.cfg.DatabaseURL {
-			s.queries, err = s.openSide(ctx, port.SideQueries, s.cfg.ReadDatabaseURL)
-		}
-	}
-	if err == nil && commands {
-		s.Commands = s.commands.own
-		err = s.check(ctx, "DATABASE_URL", s.Commands)
-	}
-	if err == nil && queries {
-		s.Queries = s.queries.own
-		err = s.check(ctx, "READ_DATABASE_URL", s.Queries)
-	}
-	return err
+// usesQuerySide reports whether a role of this process uses the query side.
+func (c config) usesQuerySide() bool {
+	return c.has(roleAPI) || c.has(roleProjector) || c.hasOptionRole()
 }
 
-func (s *Service) check(ctx context.Context, setting string, pool *pgxpool.Pool) error {
+// OpenCommandSide sets CommandPool, and checks the schema of its database. The pool is closed when
+// the subcommand ends.
+func (p *Process) OpenCommandSide(ctx context.Context) error {
+	return p.open(ctx, "DATABASE_URL", &p.commandSide, &p.CommandPool)
+}
+
+// OpenQuerySide does the same for QueryPool.
+func (p *Process) OpenQuerySide(ctx context.Context) error {
+	return p.open(ctx, "READ_DATABASE_URL", &p.querySide, &p.QueryPool)
+}
+
+func (p *Process) open(ctx context.Context, setting string, opened *side, pool **pgxpool.Pool) error {
+	if err := p.openPools(ctx); err != nil {
+		return err
+	}
+	*pool = opened.own
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := db.Check(ctx, s.cfg.program.migrations(), pool); err != nil {
+	if err := db.Check(ctx, p.cfg.program.migrations(), *pool); err != nil {
 		return fmt.Errorf("%s: %w", setting, err)
 	}
 	return nil
 }
 
-func (s *Service) openSide(ctx context.Context, name, url string) (d side, err error) {
-	own := max(1, int32(s.cfg.DatabaseMaxConns)) // where no calls are served
-	if s.Command == "serve" && s.cfg.has(roleAPI) {
-		own = s.cfg.ownConnections()
-		if d.calls, err = db.Open(ctx, url, int32(s.cfg.DatabaseMaxConns)-own, s.tel.QueryTracer()); err != nil {
+// openPools makes the pools of both sides, once.
+func (p *Process) openPools(ctx context.Context) (err error) {
+	if p.pools != nil {
+		return nil
+	}
+	p.pools = make(map[string]*pgxpool.Pool)
+	// If the database is unreachable, closing may take seconds, until the lost connections have
+	// ended: see db.Open.
+	p.closers = append(p.closers, func() {
+		closeInTime(func() {
+			for _, pool := range p.pools {
+				pool.Close()
+			}
+		})
+	})
+	p.commandSide, err = p.openSide(ctx, transport.SideCommands, p.cfg.DatabaseURL)
+	p.querySide = p.commandSide
+	if err == nil && p.cfg.ReadDatabaseURL != p.cfg.DatabaseURL {
+		p.querySide, err = p.openSide(ctx, transport.SideQueries, p.cfg.ReadDatabaseURL)
+	}
+	return err
+}
+
+func (p *Process) openSide(ctx context.Context, name, url string) (d side, err error) {
+	own := max(1, int32(p.cfg.DatabaseMaxConns)) // where no calls are served
+	if p.Subcommand == "serve" && p.cfg.has(roleAPI) {
+		own = p.cfg.ownConnections()
+		if d.calls, err = db.Open(ctx, url, int32(p.cfg.DatabaseMaxConns)-own, p.tel.QueryTracer()); err != nil {
 			return d, err
 		}
-		s.pools[name+".calls"] = d.calls
+		p.pools[name+".calls"] = d.calls
 	}
-	if d.own, err = db.Open(ctx, url, own, s.tel.QueryTracer()); err == nil {
-		s.pools[name] = d.own
+	if d.own, err = db.Open(ctx, url, own, p.tel.QueryTracer()); err == nil {
+		p.pools[name] = d.own
 	}
 	return d, err
 }
 
 // readiness returns the readiness checks of the sides that are used, by name.
-func (s *Service) readiness() map[string]func(context.Context) error {
+func (p *Process) readiness() map[string]func(context.Context) error {
 	checks := make(map[string]func(context.Context) error)
-	if s.Commands != nil {
-		checks[port.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, s.Commands, true) }
+	if p.CommandPool != nil {
+		checks[transport.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, p.CommandPool, true) }
 	}
-	if s.Queries != nil {
-		writes := s.queries == s.commands || s.cfg.has(roleProjector) || s.cfg.hasPartRole()
-		checks[port.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, s.Queries, writes) }
+	if p.QueryPool != nil {
+		writes := p.querySide == p.commandSide || p.cfg.has(roleProjector) || p.cfg.hasOptionRole()
+		checks[transport.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, p.QueryPool, writes) }
 	}
 	return checks
-}
-
-// closePools closes the connections. If the database is unreachable, this may take seconds,
-// until the lost connections have ended: see db.Open.
-func (s *Service) closePools() {
-	for _, pool := range s.pools {
-		pool.Close()
-	}
 }

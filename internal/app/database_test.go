@@ -18,7 +18,7 @@ func TestStartNeedsPartitions(t *testing.T) {
 		RETURNS void LANGUAGE sql AS $$ SELECT 1 / 0 $$`); err != nil {
 		t.Fatal(err)
 	}
-	if err := new(Service).maintainPartitions(t.Context(), pg.NewOutbox(pool)); err == nil || !strings.Contains(err.Error(), "maintain outbox") {
+	if err := new(Process).maintainPartitions(t.Context(), pg.NewOutbox(pool)); err == nil || !strings.Contains(err.Error(), "maintain outbox") {
 		t.Errorf("maintainPartitions() = %v, want an error of the maintenance", err)
 	}
 }

@@ -56,7 +56,7 @@ Settings are environment variables. A variable that is empty or absent has its d
 | --- | --- | --- |
 `
 	settingsTail = `
-All else is a field of a Go ` + "`Config`, with its default beside it: `outbox.Config`, `consumer.Config`, `port.Config`" + `. To change one,
+All else is a field of a Go ` + "`Config`, with its default beside it: `outbox.Config`, `consumer.Config`, `transport.Config`" + `. To change one,
 set it in ` + "`Config` of `cmd/server/main.go`" + `.
 
 The libraries read ` + "`GOOGLE_APPLICATION_CREDENTIALS`. `PUBSUB_EMULATOR_HOST`" + ` has the address of an emulator, and is a mistake on Cloud Run. [Poolers](database.md#poolers)

@@ -16,7 +16,7 @@ func TestStuckMaintenanceIsNotLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		first, second := heartbeat.New("first", 2*time.Hour), heartbeat.New("second", 2*time.Hour)
-		g := Service{group: new(errgroup.Group), loops: t.Context()}
+		g := Process{group: new(errgroup.Group), loops: t.Context()}
 		if err := g.stuck(); err != nil {
 			t.Errorf("stuck() of no loops = %v, want nil", err)
 		}

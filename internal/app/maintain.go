@@ -32,59 +32,56 @@ const (
 // call it again immediately.
 type Step func(context.Context) (more bool, err error)
 
-// Prune is a function that deletes at most maxRows rows, which are older than olderThan.
-type Prune func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
-
-// Step returns the step that calls the function until it deletes fewer rows than it may.
-func (p Prune) Step(olderThan time.Duration) Step {
+// Prune returns the step that calls prune until it deletes fewer than maxRows rows. prune deletes
+// rows that are older than olderThan.
+func Prune(prune func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error), olderThan time.Duration) Step {
 	return func(ctx context.Context) (more bool, err error) {
-		n, err := p(ctx, olderThan, PruneRows)
+		n, err := prune(ctx, olderThan, PruneRows)
 		return n == PruneRows, err
 	}
 }
 
-// outboxSteps returns the maintenance of the command side.
-func (s *Service) outboxSteps(events *pg.Outbox) []Step {
+// allCommandSteps returns the maintenance of the command side.
+func (p *Process) allCommandSteps(events *pg.Outbox) []Step {
 	steps := []Step{
-		func(ctx context.Context) (more bool, err error) { return false, s.maintainPartitions(ctx, events) },
-		Prune(events.PruneRequests).Step(requestRetention),
-		Prune(events.PruneAudit).Step(auditRetention),
+		func(ctx context.Context) (more bool, err error) { return false, p.maintainPartitions(ctx, events) },
+		Prune(events.PruneRequests, requestRetention),
+		Prune(events.PruneAudit, auditRetention),
 	}
-	for _, r := range s.Registered {
-		if r.Maintain != nil {
-			steps = append(steps, r.Maintain(s.commands.own, s.Retention)...)
+	for _, r := range p.Registered {
+		if r.CommandSteps != nil {
+			steps = append(steps, r.CommandSteps(p.commandSide.own, p.Retention)...)
 		}
 	}
-	return append(steps, s.steps...)
+	return append(steps, p.commandSteps...)
 }
 
 // maintainPartitions creates and drops partitions of the outbox. It must succeed before the first
 // write, because the partition of today may be missing after a long stop.
-func (s *Service) maintainPartitions(ctx context.Context, events *pg.Outbox) error {
+func (p *Process) maintainPartitions(ctx context.Context, events *pg.Outbox) error {
 	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
-	return events.Maintain(ctx, partitionsAhead, s.cfg.OutboxRetention)
+	return events.Maintain(ctx, partitionsAhead, p.cfg.OutboxRetention)
 }
 
-// inboxSteps returns the maintenance of the query side.
-func (s *Service) inboxSteps(inbox *pg.Inbox) []Step {
+// allQuerySteps returns the maintenance of the query side.
+func (p *Process) allQuerySteps(inbox *pg.Inbox) []Step {
 	steps := []Step{
 		func(ctx context.Context) (more bool, err error) {
-			n, err := inbox.PruneQuarantine(ctx, s.Retention, pruneQuarantineRows)
+			n, err := inbox.PruneQuarantine(ctx, p.Retention, pruneQuarantineRows)
 			if n > 0 {
-				s.Log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", s.Retention)
+				p.Log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", p.Retention)
 			}
 			return n == pruneQuarantineRows, err
 		},
-		Prune(inbox.PruneAudit).Step(auditRetention),
+		Prune(inbox.PruneAudit, auditRetention),
 	}
-	for _, from := range s.cfg.program.projected() {
-		received := Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-			return inbox.PruneInbox(ctx, from.Consumer, olderThan, maxRows)
-		})
-		steps = append(steps, received.Step(s.Retention))
-		if from.Maintain != nil {
-			steps = append(steps, from.Maintain(s.Queries, s.Retention)...)
+	for _, subscription := range p.cfg.program.projected() {
+		steps = append(steps, Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+			return inbox.PruneInbox(ctx, subscription.Consumer, olderThan, maxRows)
+		}, p.Retention))
+		if subscription.QuerySteps != nil {
+			steps = append(steps, subscription.QuerySteps(p.QueryPool, p.Retention)...)
 		}
 	}
 	return steps
@@ -94,15 +91,15 @@ func (s *Service) inboxSteps(inbox *pg.Inbox) []Step {
 // failure, until the process ends. The pauses are random, so that processes seldom run the steps
 // at the same time, although that is allowed. The loop must beat once in twice the longer average
 // pause: a pause is at most one and a half of it.
-func (s *Service) maintain(name string, interval time.Duration, steps ...Step) {
+func (p *Process) maintain(name string, interval time.Duration, steps ...Step) {
 	loop := heartbeat.New(name, 2*max(interval, maintainRetry))
-	s.Go(name, func(ctx context.Context) error {
+	p.Go(name, func(ctx context.Context) error {
 		defer loop.Rest()
 		for {
 			pause := interval
 			if err := maintainOnce(ctx, loop, steps); err != nil && ctx.Err() == nil {
 				pause = maintainRetry
-				s.Log.ErrorContext(ctx, "maintenance failed", "err", err)
+				p.Log.ErrorContext(ctx, "maintenance failed", "err", err)
 			}
 			select {
 			case <-ctx.Done():

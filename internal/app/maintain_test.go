@@ -22,7 +22,7 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 		start := time.Now()
 		var calls []time.Duration
 		var log bytes.Buffer
-		s := Service{Log: slog.New(slog.NewTextHandler(&log, nil)), group: new(errgroup.Group), loops: ctx}
+		s := Process{Log: slog.New(slog.NewTextHandler(&log, nil)), group: new(errgroup.Group), loops: ctx}
 		s.maintain("test", maintainInterval, func(ctx context.Context) (bool, error) {
 			calls = append(calls, time.Since(start))
 			if len(calls) > 1 {

@@ -9,7 +9,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // Registration is what one aggregate type adds to a service: cmd/server has a file for each. It is
@@ -18,15 +18,15 @@ type Registration struct {
 	// AggregateType is its name in events.
 	AggregateType string
 	// Services makes the services of its API, in a process with the role api. Nil: it has none.
-	Services func(Backend) ([]port.Service, error)
+	Services func(Backend) ([]transport.Service, error)
 	// Subscriptions have handlers that write to the query side.
 	Subscriptions []Subscription
-	// Maintain returns the steps that the maintenance of the command side runs for it. retention is
-	// how long inboxes remember events. Nil: there are none.
-	Maintain func(commands *pgxpool.Pool, retention time.Duration) []Step
-	// Parts has a value for an option, by the name of the part. The option defines the type of the
-	// value. A part that the service does not have is an error.
-	Parts map[string]any
+	// CommandSteps returns the steps that the maintenance of the command side runs for it. retention
+	// is how long inboxes remember events. Nil: there are none.
+	CommandSteps func(commands *pgxpool.Pool, retention time.Duration) []Step
+	// Options has the values that options read, by the name of the option, which defines the type of its
+	// value. The name of an option that the service does not have is an error.
+	Options map[string]any
 }
 
 // Subscription is one subscription that this service consumes.
@@ -35,17 +35,17 @@ type Subscription struct {
 	Consumer string // its name in the inbox and the quarantine
 	// Handlers makes its handlers.
 	Handlers func(Backend) consumer.Handlers
-	// Maintain returns the steps that the maintenance of the query side runs for it. Nil: there are none.
-	Maintain func(queries *pgxpool.Pool, retention time.Duration) []Step
+	// QuerySteps returns the steps that the maintenance of the query side runs for it. Nil: there are none.
+	QuerySteps func(pool *pgxpool.Pool, retention time.Duration) []Step
 }
 
 // Backend has what services and handlers use. The pools are never nil. Handlers of a projection
-// may use Queries only, because their process may be unable to reach the other database.
+// may use QueryPool only, because their process may be unable to reach the other database.
 type Backend struct {
-	Commands, Queries *pgxpool.Pool
-	Log               *slog.Logger
-	Wake              func(envelope.Aggregate) // call it after a commit of the command side
-	Port              port.Config              // the limits of the port that serves the services
+	CommandPool, QueryPool *pgxpool.Pool
+	Log                    *slog.Logger
+	Wake                   func(envelope.Aggregate) // call it after a commit of the command side
+	Transport              transport.Config         // the limits of the port that serves the services
 }
 
 // projected returns the subscriptions of the query side.
@@ -56,23 +56,23 @@ func (p Program) projected() (all []Subscription) {
 	return all
 }
 
-// subscriptions returns the subscriptions of the query side, and of the parts, which write to the
+// subscriptions returns the subscriptions of the query side, and of the options, which write to the
 // command side.
 func (p Program) subscriptions() []Subscription {
 	all := p.projected()
-	for _, part := range p.Parts {
-		if part.Subscriptions != nil {
-			all = append(all, part.Subscriptions(p.Registrations)...)
+	for _, option := range p.Options {
+		if option.Subscriptions != nil {
+			all = append(all, option.Subscriptions(p.Registrations)...)
 		}
 	}
 	return all
 }
 
-// migrations returns the migrations of the parts.
+// migrations returns the migrations of the options.
 func (p Program) migrations() (all []fs.FS) {
-	for _, part := range p.Parts {
-		if part.Migrations != nil {
-			all = append(all, part.Migrations)
+	for _, option := range p.Options {
+		if option.Migrations != nil {
+			all = append(all, option.Migrations)
 		}
 	}
 	return all

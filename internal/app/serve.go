@@ -14,8 +14,8 @@ import (
 	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/pg"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/transport"
 )
 
 // closeTimeout is how long a finished process waits for requests to the broker, and then for
@@ -31,25 +31,29 @@ const flushTimeout = time.Second
 // writes are published. Then the loops finish the work in hand, and everything is closed in the
 // reverse order of its opening. A test keeps the sum of these times below the limit of Cloud Run.
 // A crash at any point loses nothing: unsettled work is still in PostgreSQL or at the broker.
-func serve(ctx context.Context, s *Service, _ []string, _ io.Writer) (err error) {
-	cfg := s.cfg
-	s.tel, err = telemetry.Start(ctx, telemetry.Config{Service: names.Service, Version: cfg.program.Version, Prometheus: cfg.TelemetryAddr != ""}, s.Log)
+func serve(ctx context.Context, p *Process, _ []string, _ io.Writer) (err error) {
+	cfg := p.cfg
+	p.tel, err = telemetry.Start(ctx, telemetry.Config{Service: names.Service, Version: cfg.program.Version, Prometheus: cfg.TelemetryAddr != ""}, p.Log)
 	if err != nil {
 		return err
 	}
-	s.Meter = s.tel.Meter("example.com/videocatalog")
-	commands, queries := cfg.sides()
-	err = s.Open(ctx, commands, queries)
-	s.closers = append(s.closers, func() { s.closeTelemetry(ctx) }) // closed before the pools, which the last export measures
+	p.Meter = p.tel.Meter("example.com/videocatalog")
+	if cfg.usesCommandSide() {
+		err = p.OpenCommandSide(ctx)
+	}
+	if cfg.usesQuerySide() && err == nil {
+		err = p.OpenQuerySide(ctx)
+	}
+	p.closers = append(p.closers, func() { p.closeTelemetry(ctx) }) // closed before the pools, which the last export measures
 	if err != nil {
 		return err
 	}
-	events, inbox := pg.NewOutbox(s.commands.own), pg.NewInbox(s.queries.own)
-	if err := s.observeStores(events, inbox); err != nil {
+	events, inbox := pg.NewOutbox(p.commandSide.own), pg.NewInbox(p.querySide.own)
+	if err := p.observeStores(events, inbox); err != nil {
 		return err
 	}
-	if commands {
-		if err := s.maintainPartitions(ctx, events); err != nil {
+	if p.CommandPool != nil {
+		if err := p.maintainPartitions(ctx, events); err != nil {
 			return err
 		}
 	}
@@ -60,34 +64,34 @@ func serve(ctx context.Context, s *Service, _ []string, _ io.Writer) (err error)
 		stopLoops()
 		_ = group.Wait() // waits if the start has failed
 	}()
-	s.group, s.loops = group, loops
+	p.group, p.loops = group, loops
 	if cfg.has(rolePublisher) {
-		publisher, err := s.newPublisher(ctx, events)
+		publisher, err := p.newPublisher(ctx, events)
 		if err != nil {
 			return err
 		}
-		s.wake = publisher.Wake
-		s.Go("publisher", publisher.Run, publisher.Stuck)
+		p.wake = publisher.Wake
+		p.Go("publisher", publisher.Run, publisher.Stuck)
 	}
 	if cfg.has(roleProjector) {
-		if err := s.consume(ctx, cfg.limits.Consumer, cfg.program.projected()); err != nil {
+		if err := p.consume(ctx, cfg.limits.Consumer, cfg.program.projected()); err != nil {
 			return err
 		}
-		s.maintain("maintenance of the inbox", maintainInterval, s.inboxSteps(inbox)...)
+		p.maintain("maintenance of the inbox", maintainInterval, p.allQuerySteps(inbox)...)
 	}
-	for _, part := range cfg.program.Parts {
-		if err := s.startPart(ctx, part); err != nil {
+	for _, option := range cfg.program.Options {
+		if err := p.startOption(ctx, option); err != nil {
 			return err
 		}
 	}
-	if commands {
-		s.maintain("maintenance of the outbox", maintainInterval, s.outboxSteps(events)...)
-		s.maintain("floors of the outbox", floorInterval, func(ctx context.Context) (more bool, err error) { return false, events.RaiseFloors(ctx) })
+	if p.CommandPool != nil {
+		p.maintain("maintenance of the outbox", maintainInterval, p.allCommandSteps(events)...)
+		p.maintain("floors of the outbox", floorInterval, func(ctx context.Context) (more bool, err error) { return false, events.RaiseFloors(ctx) })
 	}
-	if err := s.startPrivatePort(ctx); err != nil {
+	if err := p.startPrivatePort(ctx); err != nil {
 		return err
 	}
-	srv, err := s.newServer(ctx)
+	srv, err := p.newServer(ctx)
 	if err != nil {
 		return err
 	}
@@ -99,89 +103,89 @@ func serve(ctx context.Context, s *Service, _ []string, _ io.Writer) (err error)
 }
 
 // observeStores makes metrics of the pools and of the stores that this process's roles use.
-func (s *Service) observeStores(events *pg.Outbox, inbox *pg.Inbox) error {
-	if s.tel.Metrics == nil {
+func (p *Process) observeStores(events *pg.Outbox, inbox *pg.Inbox) error {
+	if p.tel.Metrics == nil {
 		return nil
 	}
 	var errs []error
-	if s.Commands != nil {
-		errs = append(errs, events.Observe(s.Meter))
+	if p.CommandPool != nil {
+		errs = append(errs, events.Observe(p.Meter))
 	}
-	if s.cfg.has(roleProjector) || s.cfg.hasPartRole() {
+	if p.cfg.has(roleProjector) || p.cfg.hasOptionRole() {
 		var consumers []string
-		for _, subscribed := range s.Replayed() {
+		for _, subscribed := range p.Replayed() {
 			consumers = append(consumers, subscribed.Consumer)
 		}
-		errs = append(errs, inbox.Observe(s.Meter, consumers))
+		errs = append(errs, inbox.Observe(p.Meter, consumers))
 	}
-	for name, pool := range s.pools { // last, so that it does not count the connections of the measurements above
-		errs = append(errs, s.tel.ObservePool(pool, name))
+	for name, pool := range p.pools { // last, so that it does not count the connections of the measurements above
+		errs = append(errs, p.tel.ObservePool(pool, name))
 	}
 	return errors.Join(errs...)
 }
 
 // startPrivatePort opens the private port, if one is configured. It still runs while the process
 // stops, so that the stop can be observed.
-func (s *Service) startPrivatePort(ctx context.Context) error {
-	if s.cfg.TelemetryAddr == "" {
+func (p *Process) startPrivatePort(ctx context.Context) error {
+	if p.cfg.TelemetryAddr == "" {
 		return nil
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.TelemetryAddr)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", p.cfg.TelemetryAddr)
 	if err != nil {
 		return fmt.Errorf("TELEMETRY_ADDR: %w", err)
 	}
-	s.Log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
-	s.Go("private port", func(ctx context.Context) error {
-		return telemetry.Serve(ctx, listener, port.RefusePages(s.Hosts, telemetry.Private(s.tel.Scrape)), s.Log)
+	p.Log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
+	p.Go("private port", func(ctx context.Context) error {
+		return telemetry.Serve(ctx, listener, transport.RefusePages(p.Hosts, telemetry.Private(p.tel.Scrape)), p.Log)
 	}, nil)
 	return nil
 }
 
-func (s *Service) startPart(ctx context.Context, part Part) error {
-	if part.Start != nil {
-		if err := part.Start(ctx, s); err != nil {
+func (p *Process) startOption(ctx context.Context, option Option) error {
+	if option.Start != nil {
+		if err := option.Start(ctx, p); err != nil {
 			return err
 		}
 	}
-	if part.Subscriptions == nil || !s.cfg.has(part.Role) {
+	if option.Subscriptions == nil || !p.cfg.has(option.Role) {
 		return nil
 	}
-	limits, subscribed := s.cfg.limits.Consumer, part.Subscriptions(s.Registered)
+	limits, subscribed := p.cfg.limits.Consumer, option.Subscriptions(p.Registered)
 	limits.Workers = commandWorkers(subscribed)
-	return s.consume(ctx, limits, subscribed)
+	return p.consume(ctx, limits, subscribed)
 }
 
 // newServer returns the server of the port. Without the role api it serves no method of the API.
-func (s *Service) newServer(ctx context.Context) (*port.Server, error) {
-	deps := port.Deps{
-		Sides: s.readiness(), Live: s.stuck, OpenAPI: api.OpenAPI,
-		Wrap: s.wrap, Tracing: s.tel.Tracing, Metrics: s.tel.Metrics, Log: s.Log,
+func (p *Process) newServer(ctx context.Context) (*transport.Server, error) {
+	deps := transport.Deps{
+		Sides: p.readiness(), Live: p.stuck, OpenAPI: api.OpenAPI,
+		Wrap: p.wrap, Tracing: p.tel.Tracing, Metrics: p.tel.Metrics, Log: p.Log,
 	}
-	if s.cfg.has(roleAPI) {
-		if err := s.addAPI(&deps); err != nil {
+	if p.cfg.has(roleAPI) {
+		if err := p.addAPI(&deps); err != nil {
 			return nil, err
 		}
 	}
 	var err error
-	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.listenAddr())
+	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", p.cfg.listenAddr())
 	if err != nil {
 		return nil, fmt.Errorf("PORT: %w", err)
 	}
-	srv, err := port.New(s.cfg.limits.Port, deps)
+	srv, err := transport.New(p.cfg.limits.Transport, deps)
 	if err != nil {
 		return nil, errors.Join(err, deps.Listener.Close())
 	}
-	s.Log.InfoContext(ctx, "server: started", "version", s.cfg.program.Version, "roles", s.Roles, "auth", s.cfg.Auth, "addr", deps.Listener.Addr().String())
+	p.Log.InfoContext(ctx, "server: started", "version", p.cfg.program.Version, "roles", p.Roles, "auth", p.cfg.Auth, "addr", deps.Listener.Addr().String())
 	return srv, nil
 }
 
 // addAPI adds the services of all aggregate types, and the gate that admits calls unless AUTH is
 // off.
-func (s *Service) addAPI(deps *port.Deps) error {
+func (p *Process) addAPI(deps *transport.Deps) error {
 	backend := Backend{
-		Commands: s.commands.calls, Queries: s.queries.calls, Log: s.Log, Wake: s.wake, Port: s.cfg.limits.Port,
+		CommandPool: p.commandSide.calls, QueryPool: p.querySide.calls, Log: p.Log, Wake: p.wake, Transport: p.cfg.limits.Transport,
 	}
-	for _, r := range s.Registered {
+	for _, r := range p.Registered {
 		if r.Services == nil {
 			continue
 		}
@@ -191,15 +195,15 @@ func (s *Service) addAPI(deps *port.Deps) error {
 		}
 		deps.Services = append(deps.Services, services...)
 	}
-	deps.Proxies = int(s.cfg.TrustedProxies)
-	if s.cfg.Auth == authOff {
+	deps.Proxies = int(p.cfg.TrustedProxies)
+	if p.cfg.Auth == authOff {
 		return nil
 	}
-	gate := &auth.Gate{CallerRate: int(s.cfg.CallerRate), Proxies: deps.Proxies, Log: s.Log}
-	for _, part := range s.cfg.program.Parts {
-		if part.NewChecker != nil && part.Name == s.cfg.Auth {
+	gate := &auth.Gate{CallerRate: int(p.cfg.CallerRate), Proxies: deps.Proxies, Log: p.Log}
+	for _, option := range p.cfg.program.Options {
+		if option.NewChecker != nil && option.Name == p.cfg.Auth {
 			var err error
-			if gate.Checker, err = part.NewChecker(s, port.Methods(deps.Services)); err != nil {
+			if gate.Checker, err = option.NewChecker(p, transport.Methods(deps.Services)); err != nil {
 				return UsageError(err)
 			}
 		}
@@ -210,11 +214,11 @@ func (s *Service) addAPI(deps *port.Deps) error {
 
 // closeTelemetry sends the remaining spans and metrics. If that fails, it logs a warning
 // only.
-func (s *Service) closeTelemetry(ctx context.Context) {
+func (p *Process) closeTelemetry(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	if err := s.tel.Close(ctx); err != nil {
-		s.Log.WarnContext(ctx, "telemetry: lost", "err", err)
+	if err := p.tel.Close(ctx); err != nil {
+		p.Log.WarnContext(ctx, "telemetry: lost", "err", err)
 	}
 }
 

@@ -3,8 +3,7 @@
 //
 // They check what the compiler cannot: which package may import which, what is
 // linked into the server, that the domain is pure, that an aggregate and its event
-// are written in one place, that the machinery has no word of the example, and
-// that every module has the same version of Go.
+// are written in one place, and that every module has the same version of Go.
 package archtest
 
 import (
@@ -43,8 +42,8 @@ var imports = map[string][]string{
 	"internal/store":       {"internal/consumer", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/pg", "internal/problem", "internal/search", "internal/store/internal/sqlcgen"},
 	"internal/search":      {},
 	"internal/aip":         {"internal/problem"},
-	"internal/port":        {"internal/aip", "internal/auth", "internal/names", "internal/problem"},
-	"internal/server":      {"internal/aip", "internal/auth", "internal/domain", "internal/port", "internal/problem", "api"},
+	"internal/transport":   {"internal/aip", "internal/auth", "internal/names", "internal/problem"},
+	"internal/server":      {"internal/aip", "internal/auth", "internal/domain", "internal/transport", "internal/problem", "api"},
 	"internal/outbox":      {"internal/envelope", "internal/telemetry/heartbeat"},
 	"internal/consumer":    {"internal/envelope", "internal/telemetry/heartbeat"},
 	"internal/telemetry":   {"internal/reconnect"},
@@ -52,13 +51,14 @@ var imports = map[string][]string{
 	"internal/operate":     {"internal/envelope", "internal/pg", "internal/problem"},
 	"internal/app":         {"."},
 	"cmd/server":           {"."}, // and the options, see TestOptionsStandAlone
-	"cmd/dev":              {"internal/localtopics", "internal/names"},
+	"cmd/dev":              {"internal/names", "internal/topics"},
 	"cmd/entity":           {},
 	"cmd/new":              {},
 	"cmd/upgrade":          {},
 	"deploy":               {"api", "deploy", "internal/names"},
 	"internal/pg/pgtest":   {"db", "internal/envelope", "internal/outbox", "internal/pg/internal/sqlcgen"},
-	"internal/localtopics": {"api", "internal/names"},
+	"internal/localtopics": {"internal/names", "internal/topics"},
+	"internal/topics":      {"api", "internal/names"},
 }
 
 // The paths of this module, and of the kit's module of tools.
@@ -86,7 +86,7 @@ func TestImportsFollowTheTable(t *testing.T) {
 var machinery = []string{
 	"cmd/new",
 	"cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/app", "internal/consumer", "internal/envelope", "internal/localtopics",
-	"internal/aip", "internal/names", "internal/operate", "internal/outbox", "internal/pg", "internal/port", "internal/problem", "internal/reconnect", "internal/telemetry",
+	"internal/aip", "internal/names", "internal/operate", "internal/outbox", "internal/pg", "internal/problem", "internal/reconnect", "internal/telemetry", "internal/topics", "internal/transport",
 	"internal/auth", // last: the scan for secrets takes the text after it for a key
 }
 

@@ -70,7 +70,7 @@ func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 	}
 	for _, d := range alone {
 		if d.reason != "" {
-			r.quarantined(d, loop)
+			r.sendToQuarantine(d, loop)
 		} else {
 			r.apply([]*delivery{d}, loop)
 		}
@@ -82,18 +82,18 @@ func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 func (r *run) apply(deliveries []*delivery, loop *heartbeat.Loop) {
 	var outcomes []envelope.Outcome
 	err := r.persist(loop, func(ctx context.Context) (err error) {
-		outcomes, err = r.project(ctx, deliveries)
+		outcomes, err = r.callHandler(ctx, deliveries)
 		return err
 	})
 	switch {
 	case err == nil:
 		// After a crash here, the broker delivers the whole batch again. The inbox finds the
 		// duplicates.
-		r.applied(deliveries, outcomes)
+		r.settle(deliveries, outcomes)
 	case errors.Is(err, errGivenBack):
 		giveBack(deliveries)
 	case len(deliveries) == 1:
-		r.refused(deliveries[0], err, loop)
+		r.retryOrQuarantine(deliveries[0], err, loop)
 	default:
 		r.log.WarnContext(r.work, "consumer: batch refused, going on one by one", "events", len(deliveries), "err", err)
 		for i := range deliveries {
@@ -102,8 +102,8 @@ func (r *run) apply(deliveries []*delivery, loop *heartbeat.Loop) {
 	}
 }
 
-// project lets the handler apply deliveries.
-func (r *run) project(ctx context.Context, deliveries []*delivery) ([]envelope.Outcome, error) {
+// callHandler lets the handler apply deliveries.
+func (r *run) callHandler(ctx context.Context, deliveries []*delivery) ([]envelope.Outcome, error) {
 	events := make([]any, len(deliveries))
 	for i, d := range deliveries {
 		events[i] = d.event
@@ -115,29 +115,29 @@ func (r *run) project(ctx context.Context, deliveries []*delivery) ([]envelope.O
 	return outcomes, err
 }
 
-// applied records the outcomes of deliveries and settles them.
-func (r *run) applied(deliveries []*delivery, outcomes []envelope.Outcome) {
-	r.metrics.projected(r.work, deliveries, outcomes)
+// settle records the outcomes of deliveries that are applied, and gives the verdict.
+func (r *run) settle(deliveries []*delivery, outcomes []envelope.Outcome) {
+	r.metrics.countOutcomes(r.work, deliveries, outcomes)
 	for i, d := range deliveries {
 		switch outcomes[i] {
 		case envelope.AppliedAfterGap:
-			r.log.WarnContext(d.traced(r.work), "consumer: event applied, but one before it was not seen", d.with("version", d.envelope.Version)...)
+			r.log.WarnContext(d.traced(r.work), "consumer: event applied, but one before it was not seen", d.logAttrs("version", d.envelope.Version)...)
 		case envelope.Conflict:
 			r.log.WarnContext(d.traced(r.work), "consumer: two events claim one version, the one with the greater id stays: did the owner lose a transaction in a failover?",
-				d.with("version", d.envelope.Version)...)
+				d.logAttrs("version", d.envelope.Version)...)
 		default:
 		}
 		if d.attempts > 0 {
-			r.log.InfoContext(d.traced(r.work), "consumer: refused event applied", d.with("attempts", d.attempts+1)...)
+			r.log.InfoContext(d.traced(r.work), "consumer: refused event applied", d.logAttrs("attempts", d.attempts+1)...)
 		}
 		d.verdict <- settled
 	}
 }
 
-// refused gives the verdict on an event that the store has refused alone. A timeout may be
+// retryOrQuarantine gives the verdict on an event that the store has refused alone. A timeout may be
 // the fault of the database, so such an event is tried again without a limit. Until it
 // succeeds, it holds up the later events of its ordering key.
-func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
+func (r *run) retryOrQuarantine(d *delivery, err error, loop *heartbeat.Loop) {
 	d.alone = true
 	d.attempts++
 	if !errors.Is(err, context.DeadlineExceeded) {
@@ -145,41 +145,41 @@ func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 	}
 	if d.refusals >= r.cfg.MaxAttempts {
 		d.reason = fmt.Sprintf("refused %d times: %v", d.refusals, err)
-		r.quarantined(d, loop)
+		r.sendToQuarantine(d, loop)
 		return
 	}
-	if d.again("refused") {
-		r.log.WarnContext(r.work, "consumer: event refused, trying again", d.with("attempts", d.attempts, "retry_in_ms", d.pause.Milliseconds(), "err", err)...)
+	if d.postpone("refused") {
+		r.log.WarnContext(r.work, "consumer: event refused, trying again", d.logAttrs("attempts", d.attempts, "retry_in_ms", d.pause.Milliseconds(), "err", err)...)
 	}
 	d.verdict <- retried
 }
 
-// quarantined stores a message in the quarantine and gives the verdict on it. If that fails,
+// sendToQuarantine stores a message in the quarantine and gives the verdict on it. If that fails,
 // the message is tried again without a limit, because it must not get lost.
-func (r *run) quarantined(d *delivery, loop *heartbeat.Loop) {
+func (r *run) sendToQuarantine(d *delivery, loop *heartbeat.Loop) {
 	whole := envelope.Quarantined{MessageID: d.ID, OrderingKey: d.Key, Attributes: d.Attributes, Payload: d.Data, Reason: d.reason, PublishTime: d.PublishTime}
 	err := r.persist(loop, func(ctx context.Context) error { return r.quarantine.Quarantine(ctx, r.Consumer, whole) })
 	switch {
 	case errors.Is(err, errGivenBack):
 		d.verdict <- givenBack
 	case err != nil:
-		if d.again("not quarantined") {
+		if d.postpone("not quarantined") {
 			r.log.ErrorContext(r.work, "consumer: cannot quarantine message, trying again",
-				d.with("reason", d.reason, "attempts", d.attempts, "retry_in_ms", d.pause.Milliseconds(), "err", err)...)
+				d.logAttrs("reason", d.reason, "attempts", d.attempts, "retry_in_ms", d.pause.Milliseconds(), "err", err)...)
 		}
 		d.verdict <- retried
 	default:
-		r.metrics.ended(r.work, cmp.Or(d.Attributes[envelope.AttrAggregateType], otherType), outcomeQuarantined, 1)
-		r.log.ErrorContext(d.traced(r.work), "consumer: message quarantined", d.with("attempts", d.attempts, "reason", d.reason)...)
+		r.metrics.count(r.work, cmp.Or(d.Attributes[envelope.AttrAggregateType], otherType), outcomeQuarantined, 1)
+		r.log.ErrorContext(d.traced(r.work), "consumer: message quarantined", d.logAttrs("attempts", d.attempts, "reason", d.reason)...)
 		d.verdict <- settled
 	}
 }
 
-// errGivenBack means that the projector was stopped before the store returned a result.
+// errGivenBack means that the receiver was stopped before the store returned a result.
 var errGivenBack = errors.New("stopped")
 
 // persist calls the store until it returns a result. While the database is unavailable,
-// persist waits and tries again, until the projector is stopped. Any other error is the
+// persist waits and tries again, until the receiver is stopped. Any other error is the
 // result. A timeout, ours or the database's, is a result as well: an event may cause it.
 func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error) error {
 	for pauses := newPauses(longestPause); ; {
@@ -197,10 +197,10 @@ func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error
 		}
 		timeout := errors.Is(err, context.DeadlineExceeded)
 		if !timeout && !errors.Is(err, envelope.ErrUnavailable) {
-			r.metrics.failed(r.work, failedRefused)
+			r.metrics.countFailure(r.work, failedRefused)
 			return err
 		}
-		r.metrics.failed(r.work, failedUnavailable)
+		r.metrics.countFailure(r.work, failedUnavailable)
 		if timeout {
 			return err
 		}
@@ -216,7 +216,7 @@ func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error
 func (r *run) guard(call func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			r.metrics.failed(r.work, failedPanic)
+			r.metrics.countFailure(r.work, failedPanic)
 			r.log.ErrorContext(r.work, "consumer: panic", "panic", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", v)
 		}

@@ -1,10 +1,10 @@
 // Package consumer receives: it takes events from a subscription and lets the handler of
 // their aggregate type apply them.
 //
-// A [Projector] receives the messages of one [Source]. The [Handler] of its aggregate type
+// A [Receiver] receives the messages of one [Source]. The [Handler] of its aggregate type
 // decodes a message, which then waits for its batch. A free worker collects a batch, and the
 // handler applies it in one transaction. After the commit the source acknowledges the
-// messages. The projector reads the envelope of a message and never the payload. It does not
+// messages. The receiver reads the envelope of a message and never the payload. It does not
 // access any table itself.
 //
 // # What it promises
@@ -63,7 +63,7 @@ type Message struct {
 	PublishTime time.Time
 }
 
-// Quarantine stores the messages that a projector cannot apply.
+// Quarantine stores the messages that a receiver cannot apply.
 type Quarantine interface {
 	// Quarantine stores a message, whatever it contains, once per consumer and message id.
 	// If the stored bytes have reached the limit, it stores the message without its
@@ -72,7 +72,7 @@ type Quarantine interface {
 	Quarantine(ctx context.Context, consumer string, m envelope.Quarantined) error
 }
 
-// Config configures a projector. A field with the zero value gets its default.
+// Config configures a receiver. A field with the zero value gets its default.
 type Config struct {
 	// BatchSize is the largest number of messages in a transaction; default 100.
 	BatchSize int

@@ -10,7 +10,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// delivery is a message on its way through the projector. Its source's call of handle owns
+// delivery is a message on its way through the receiver. Its source's call of handle owns
 // it, except from the submission until the verdict: then a worker owns it.
 type delivery struct {
 	Message
@@ -49,12 +49,12 @@ func (r *run) handle(ctx context.Context, m Message) (ack bool) {
 		return true
 	}
 	d := r.open(m)
-	r.begin(d)
+	r.startSpan(d)
 	v := r.submit(d)
 	for v == retried && gax.Sleep(ctx, d.pause) == nil {
 		v = r.submit(d)
 	}
-	d.end(v == settled)
+	d.endSpan(v == settled)
 	return v == settled
 }
 
@@ -66,10 +66,10 @@ func (r *run) unhandledType(m Message) bool {
 	if _, ok := r.Handlers[aggregateType]; ok || aggregateType == "" {
 		return false
 	}
-	r.metrics.ended(r.work, otherType, outcomeUnhandled, 1)
+	r.metrics.count(r.work, otherType, outcomeUnhandled, 1)
 	r.unhandled.Do(func() {
 		r.log.WarnContext(r.work, "consumer: messages of an aggregate type without a handler are acknowledged",
-			m.with("aggregate_type", aggregateType, "subscription", r.Source.String())...)
+			m.logAttrs("aggregate_type", aggregateType, "subscription", r.Source.String())...)
 	})
 	return true
 }
@@ -98,17 +98,17 @@ func (r *run) submit(d *delivery) verdict {
 	}
 }
 
-// again chooses the pause before the next attempt. It reports whether the state is new: the log has
+// postpone chooses the pause before the next attempt. It reports whether the state is new: the log has
 // one line for each state, not for each attempt.
-func (d *delivery) again(state string) (changed bool) {
+func (d *delivery) postpone(state string) (changed bool) {
 	d.pause = d.pauses.Pause()
 	changed = d.state != state
 	d.state = state
 	return changed
 }
 
-// with returns the attributes of a log line about the message: the attributes that every such
+// logAttrs returns the attributes of a log line about the message: the attributes that every such
 // line has, followed by attrs.
-func (m Message) with(attrs ...any) []any {
+func (m Message) logAttrs(attrs ...any) []any {
 	return append([]any{"event_id", m.Attributes[envelope.AttrEventID], "message_id", m.ID, "ordering_key", m.Key}, attrs...)
 }

@@ -58,7 +58,7 @@ func messages(n int) (all fakeSource) {
 type memStore struct {
 	// before, if it is set, is called first. If it returns an error, nothing is changed.
 	before func(ctx context.Context, notes []note) error
-	log    slog.Handler // of the projector; by default, it discards
+	log    slog.Handler // of the receiver; by default, it discards
 
 	mu         sync.Mutex
 	inbox      map[uuid.UUID]bool
@@ -133,26 +133,26 @@ func (s fakeSource) Receive(ctx context.Context, handle func(context.Context, co
 
 func (s fakeSource) String() string { return "projects/p/subscriptions/fake" }
 
-// newProjector makes a projector of one source.
-func newProjector(t *testing.T, cfg consumer.Config, store *memStore, from consumer.Source) *consumer.Projector {
+// newReceiver makes a receiver of one source.
+func newReceiver(t *testing.T, cfg consumer.Config, store *memStore, from consumer.Source) *consumer.Receiver {
 	t.Helper()
 	if store.log == nil {
 		store.log = slog.DiscardHandler
 	}
-	subscription := consumer.Subscription{Source: from, Consumer: "test", Handlers: store.handlers()}
-	projector, err := consumer.New(cfg, subscription, store, slog.New(store.log), noop.Meter{})
+	subscription := consumer.Input{Source: from, Consumer: "test", Handlers: store.handlers()}
+	receiver, err := consumer.New(cfg, subscription, store, slog.New(store.log), noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return projector
+	return receiver
 }
 
-// project runs a projector on some messages for a time, inside a synctest bubble.
+// project runs a receiver on some messages for a time, inside a synctest bubble.
 func project(t *testing.T, cfg consumer.Config, store *memStore, source fakeSource, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	if err := newProjector(t, cfg, store, source).Run(ctx); err != nil {
+	if err := newReceiver(t, cfg, store, source).Run(ctx); err != nil {
 		t.Errorf("Run() = %v, want nil", err)
 	}
 }
@@ -170,13 +170,13 @@ func newBroker(t *testing.T) *broker {
 	return &broker{t, server, client}
 }
 
-// start runs a projector until stop is called, which waits for it.
+// start runs a receiver until stop is called, which waits for it.
 func (b *broker) start(cfg consumer.Config, store *memStore) (stop func()) {
 	b.t.Helper()
-	projector := newProjector(b.t, cfg, store, consumer.PubSub(b.client.Subscriber(localtopics.Subscription)))
+	receiver := newReceiver(b.t, cfg, store, consumer.PubSub(b.client.Subscriber(localtopics.Subscription)))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- projector.Run(ctx) }()
+	go func() { done <- receiver.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {

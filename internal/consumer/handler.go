@@ -33,7 +33,7 @@ func Handle[E any](decode func(envelope.Message) (E, error), apply func(ctx cont
 // Handlers maps each aggregate type of a subscription to its handler.
 type Handlers map[string]Handler
 
-// Replay decodes and applies a message of the quarantine, as a Projector would.
+// Replay decodes and applies a message of the quarantine, as a Receiver would.
 func (h Handlers) Replay(ctx context.Context, consumer string, attributes map[string]string, data []byte) error {
 	m, event, err := h.decode(attributes, data)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// metrics are the instruments of a projector.
+// metrics are the instruments of a receiver.
 type metrics struct {
 	events   metric.Int64Counter
 	failures metric.Int64Counter
@@ -54,8 +54,8 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	return &m, nil
 }
 
-// projected records the outcomes of deliveries of one aggregate type.
-func (m *metrics) projected(ctx context.Context, deliveries []*delivery, outcomes []envelope.Outcome) {
+// countOutcomes counts the outcomes of deliveries of one aggregate type.
+func (m *metrics) countOutcomes(ctx context.Context, deliveries []*delivery, outcomes []envelope.Outcome) {
 	aggregateType := deliveries[0].envelope.AggregateType
 	byType := metric.WithAttributeSet(attribute.NewSet(attribute.String("aggregate_type", aggregateType)))
 	counts := make(map[envelope.Outcome]int64)
@@ -67,15 +67,15 @@ func (m *metrics) projected(ctx context.Context, deliveries []*delivery, outcome
 		}
 	}
 	for outcome, n := range counts {
-		m.ended(ctx, aggregateType, outcome, n)
+		m.count(ctx, aggregateType, outcome, n)
 	}
 }
 
-// ended counts messages that are acknowledged.
-func (m *metrics) ended(ctx context.Context, aggregateType string, outcome envelope.Outcome, n int64) {
+// count counts messages that are acknowledged.
+func (m *metrics) count(ctx context.Context, aggregateType string, outcome envelope.Outcome, n int64) {
 	m.events.Add(ctx, n, metric.WithAttributes(attribute.String("aggregate_type", aggregateType), attribute.String("outcome", string(outcome))))
 }
 
-func (m *metrics) failed(ctx context.Context, what string) {
+func (m *metrics) countFailure(ctx context.Context, what string) {
 	m.failures.Add(ctx, 1, metric.WithAttributes(attribute.String("error.type", what)))
 }

@@ -10,15 +10,15 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// begin starts the span of a delivery, which lasts from its arrival until its end. A
+// startSpan starts the span of a delivery, which lasts from its arrival until its end. A
 // delivery whose trace is not sampled gets a span that does nothing.
-func (r *run) begin(d *delivery) {
+func (r *run) startSpan(d *delivery) {
 	ctx, sampled := envelope.ContinueTrace(r.work, d.Attributes[envelope.AttrTraceparent])
 	if !sampled {
 		d.span = trace.SpanFromContext(context.Background())
 		return
 	}
-	_, d.span = r.tracer.Start(ctx, "consumer.process", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes( //nolint:spancheck // end ends it
+	_, d.span = r.tracer.Start(ctx, "consumer.process", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes( //nolint:spancheck // endSpan ends it
 		attribute.String("messaging.operation.type", "process"),
 		attribute.String("messaging.destination.subscription.name", r.Source.String()),
 		attribute.String("messaging.message.id", d.ID),
@@ -28,8 +28,8 @@ func (r *run) begin(d *delivery) {
 	))
 }
 
-// end ends the span of a delivery.
-func (d *delivery) end(acknowledged bool) {
+// endSpan ends the span of a delivery.
+func (d *delivery) endSpan(acknowledged bool) {
 	if !acknowledged {
 		d.span.SetStatus(codes.Error, "given back to the broker")
 	}

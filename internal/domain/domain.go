@@ -27,14 +27,14 @@ type EventType string
 // Stamp is what a decision gets from outside, so that it stays pure: the id of the
 // next event, a UUIDv7, its time in UTC, and what led to it.
 type Stamp struct {
-	EventID uuid.UUID
-	Time    time.Time
-	Caller  string // of a command
-	Cause   Cause  // of a reaction or a timer
+	EventID   uuid.UUID
+	Time      time.Time
+	Caller    string    // of a command
+	Causation Causation // of a reaction or a timer
 }
 
-// Cause says which event led to another one: see envelope.Cause.
-type Cause struct{ CausationID, CorrelationID uuid.UUID }
+// Causation says which event led to another one: see envelope.Causation.
+type Causation struct{ CausationID, CorrelationID uuid.UUID }
 
 // AnyVersion as the expected version of a command matches every version.
 const AnyVersion int64 = 0
@@ -43,23 +43,6 @@ const AnyVersion int64 = 0
 // says nothing about what happened. It is published for consumers that lack events, and is not
 // recorded in the outbox. A consumer that has applied its version ignores it.
 const Snapshot EventType = "Snapshot"
-
-// IDText returns a UUID as text, and uuid.Nil as an empty one.
-func IDText(id uuid.UUID) string {
-	if id == uuid.Nil {
-		return ""
-	}
-	return id.String()
-}
-
-// IDTexts returns UUIDs as texts.
-func IDTexts(ids []uuid.UUID) []string {
-	var texts []string
-	for _, id := range ids {
-		texts = append(texts, id.String())
-	}
-	return texts
-}
 
 // blank reports whether a text has no visible character.
 func blank(text string) bool { return !strings.ContainsFunc(text, visible) }

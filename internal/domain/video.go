@@ -139,9 +139,9 @@ type VideoEvent struct {
 	Video         Video
 	ChangedFields []string // of VideoUpdated
 	OccurredAt    time.Time
-	// Caller and Cause come from the Stamp. Consumers see the Cause and not the Caller.
-	Caller string
-	Cause  Cause
+	// Caller and Causation come from the Stamp. Consumers see the Causation and not the Caller.
+	Caller    string
+	Causation Causation
 }
 
 // VideoDecision is a command with its arguments. It returns the event that the command
@@ -302,5 +302,5 @@ func (v Video) next(typ EventType, stamp Stamp) *VideoEvent {
 		v.PublishTime = time.Time{}
 	}
 	v.VideoDetails = v.owned()
-	return &VideoEvent{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now, Caller: stamp.Caller, Cause: stamp.Cause}
+	return &VideoEvent{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now, Caller: stamp.Caller, Causation: stamp.Causation}
 }

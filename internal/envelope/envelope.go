@@ -31,10 +31,10 @@ type Message struct {
 	SchemaVersion int32
 	Payload       []byte
 	OccurredAt    time.Time
-	Traceparent   string // W3C trace context; may be empty
-	Repeat        string // RepeatSnapshot, or empty for an event that was recorded
-	Cause         Cause  // zero for the event of a command
-	Caller        string // who called the command; it is no attribute: consumers do not learn it
+	Traceparent   string    // W3C trace context; may be empty
+	Repeat        string    // RepeatSnapshot, or empty for an event that was recorded
+	Causation     Causation // zero for the event of a command
+	Caller        string    // who called the command; it is no attribute: consumers do not learn it
 }
 
 // Aggregate identifies an aggregate.
@@ -57,7 +57,7 @@ const (
 	AttrOccurredAt    = "occurred_at" // RFC 3339 with nanoseconds, UTC
 	AttrTraceparent   = "traceparent"
 	AttrRepeat        = "repeat"         // of a message that an operator published
-	AttrCausationID   = "causation_id"   // of an event that has a cause
+	AttrCausationID   = "causation_id"   // of an event that another one led to
 	AttrCorrelationID = "correlation_id" // the same
 )
 
@@ -89,9 +89,9 @@ func (m Message) Attributes() map[string]string {
 	if m.Repeat != "" {
 		attributes[AttrRepeat] = m.Repeat
 	}
-	if m.Cause != (Cause{}) {
-		attributes[AttrCausationID] = m.Cause.CausationID.String()
-		attributes[AttrCorrelationID] = m.Cause.CorrelationID.String()
+	if m.Causation != (Causation{}) {
+		attributes[AttrCausationID] = m.Causation.CausationID.String()
+		attributes[AttrCorrelationID] = m.Causation.CorrelationID.String()
 	}
 	return attributes
 }
@@ -118,8 +118,8 @@ func Undecodable(format string, args ...any) error {
 	return &DecodeError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Cause says which event led to another one, through a reaction or a timer.
-type Cause struct {
+// Causation says which event led to another one, through a reaction or a timer.
+type Causation struct {
 	// CausationID is the id of the event that directly led to this one.
 	CausationID uuid.UUID
 	// CorrelationID is the id of the first event of the chain. All events of a chain have
@@ -127,18 +127,18 @@ type Cause struct {
 	CorrelationID uuid.UUID
 }
 
-// causeOf reads a cause from the attributes of a message. A malformed id counts as absent,
+// causationOf reads a causation from the attributes of a message. A malformed id counts as absent,
 // because no event must be lost for it.
-func causeOf(attributes map[string]string) Cause {
-	var cause Cause
+func causationOf(attributes map[string]string) Causation {
+	var causation Causation
 	var err error
-	if cause.CausationID, err = uuid.Parse(attributes[AttrCausationID]); err != nil {
-		return Cause{}
+	if causation.CausationID, err = uuid.Parse(attributes[AttrCausationID]); err != nil {
+		return Causation{}
 	}
-	if cause.CorrelationID, err = uuid.Parse(attributes[AttrCorrelationID]); err != nil {
-		return Cause{}
+	if causation.CorrelationID, err = uuid.Parse(attributes[AttrCorrelationID]); err != nil {
+		return Causation{}
 	}
-	return cause
+	return causation
 }
 
 // Parse reads the envelope of a Pub/Sub message from its attributes. data is the payload,
@@ -154,7 +154,7 @@ func Parse(attributes map[string]string, data []byte) (Message, error) {
 	}
 	m := Message{
 		AggregateType: attributes[AttrAggregateType], AggregateID: attributes[AttrAggregateID], Type: attributes[AttrEventType],
-		Payload: data, Traceparent: attributes[AttrTraceparent], Repeat: attributes[AttrRepeat], Cause: causeOf(attributes),
+		Payload: data, Traceparent: attributes[AttrTraceparent], Repeat: attributes[AttrRepeat], Causation: causationOf(attributes),
 	}
 	var err error
 	if m.ID, err = uuid.Parse(attributes[AttrEventID]); err != nil {

@@ -29,23 +29,6 @@ func (r *Reader) ID(field, text string) uuid.UUID {
 	return id
 }
 
-// OptionalID reads a UUID as domain.IDText writes it.
-func (r *Reader) OptionalID(field, text string) uuid.UUID {
-	if text == "" {
-		return uuid.Nil
-	}
-	return r.ID(field, text)
-}
-
-// IDs reads UUIDs.
-func (r *Reader) IDs(field string, texts []string) []uuid.UUID {
-	var ids []uuid.UUID
-	for _, text := range texts {
-		ids = append(ids, r.ID(field, text))
-	}
-	return ids
-}
-
 // Version reads the version of an aggregate, 1 to [MaxVersion].
 func (r *Reader) Version(version int64) int64 {
 	if version < 1 || version > MaxVersion {
@@ -54,13 +37,15 @@ func (r *Reader) Version(version int64) int64 {
 	return version
 }
 
-// Duration reads milliseconds that a time.Duration can express.
-func (r *Reader) Duration(field string, ms int64) time.Duration {
-	const longest = math.MaxInt64 / int64(time.Millisecond)
-	if ms < -longest || ms > longest {
-		r.fail(Undecodable("%s %d is out of range", field, ms))
+// MaxMillis is the longest duration that Go can express, in milliseconds.
+const MaxMillis = math.MaxInt64 / int64(time.Millisecond)
+
+// Within reads a number from first to last.
+func (r *Reader) Within(field string, number, first, last int64) int64 {
+	if number < first || number > last {
+		r.fail(Undecodable("%s %d is out of range", field, number))
 	}
-	return time.Duration(ms) * time.Millisecond
+	return number
 }
 
 // Time reads milliseconds since 1970-01-01 UTC; 0 is the zero time. It refuses what no API can
@@ -70,10 +55,7 @@ func (r *Reader) Time(field string, ms int64) time.Time {
 		first = -62_135_596_800_000 // 0001-01-01T00:00:00Z
 		last  = 253_402_300_799_999 // 9999-12-31T23:59:59.999Z
 	)
-	if ms < first || ms > last {
-		r.fail(Undecodable("%s %d is out of range", field, ms))
-	}
-	if ms == 0 {
+	if r.Within(field, ms, first, last) == 0 {
 		return time.Time{}
 	}
 	return time.UnixMilli(ms).UTC()

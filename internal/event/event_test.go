@@ -121,7 +121,7 @@ func size(m envelope.Message) int {
 func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	const limit = 9_999_000
 	e := published()
-	e.Cause = domain.Cause{CausationID: e.ID, CorrelationID: e.ID}
+	e.Causation = domain.Causation{CausationID: e.ID, CorrelationID: e.ID}
 	e.Video.Description = strings.Repeat("x", limit-1000)
 	m, err := event.EncodeVideo(e)
 	if err != nil {

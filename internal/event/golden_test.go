@@ -130,6 +130,7 @@ func (s sample) write(t *testing.T) {
 
 // The bytes of an event are a contract with every consumer, and with the rows
 // in every outbox: what was written once is read for ever, and read the same.
+// A new type or field needs a new sample, which UPDATE_SAMPLES=1 writes.
 func TestWireFormatNeverChanges(t *testing.T) {
 	for _, s := range samples() {
 		t.Run(s.file, func(t *testing.T) {

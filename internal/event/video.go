@@ -2,6 +2,7 @@ package event
 
 import (
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -66,7 +67,7 @@ func EncodeVideo(e *domain.VideoEvent) (envelope.Message, error) {
 	return withinLimits(envelope.Message{
 		ID: e.ID, AggregateType: AggregateVideo, AggregateID: v.ID.String(), Type: string(e.Type), Version: v.Version,
 		SchemaVersion: VideoSchemaVersion, Payload: payload, OccurredAt: e.OccurredAt,
-		Caller: e.Caller, Cause: envelope.Cause(e.Cause),
+		Caller: e.Caller, Causation: envelope.Causation(e.Causation),
 	})
 }
 
@@ -94,7 +95,7 @@ func DecodeVideo(m envelope.Message) (domain.VideoEvent, error) {
 				Title:        snapshot.GetTitle(),
 				Description:  snapshot.GetDescription(),
 				ReleaseYear:  snapshot.GetReleaseYear(),
-				Duration:     r.Duration("duration_ms", snapshot.GetDurationMs()),
+				Duration:     time.Duration(r.Within("duration_ms", snapshot.GetDurationMs(), -envelope.MaxMillis, envelope.MaxMillis)) * time.Millisecond,
 				LanguageCode: snapshot.GetLanguageCode(),
 				Tags:         snapshot.GetTags(),
 			},

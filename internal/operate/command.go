@@ -52,8 +52,7 @@ func ParseOperation(args []string, more func(*flag.FlagSet)) (o Operation, err e
 	}
 }
 
-// Entry returns what the audit has of an action: see [pg.NewEntry]. A dry run has no entry, and needs
-// no reason.
+// Entry returns the audit entry of an action: see [pg.NewEntry]. A dry run has none, and needs no reason.
 func (o Operation) Entry(action string, selected any) (pg.Entry, error) {
 	if o.DryRun {
 		return pg.Entry{}, nil

@@ -26,7 +26,7 @@ func Lane(a envelope.Aggregate) int16 {
 type Limits struct {
 	Lanes  int           // the most lanes that it takes
 	Events int           // the most pending events; it has at most half as many deferred events
-	Bytes  int64         // of the payloads of the pending events; again of those of the deferred events
+	Bytes  int64         // of the payloads of the pending events, and again of the deferred events
 	Lease  time.Duration // how long it holds its lanes
 }
 

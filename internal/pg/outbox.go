@@ -36,7 +36,7 @@ func AppendEvent(ctx context.Context, tx *Tx, m envelope.Message) {
 		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
 		EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: m.Payload, OccurredAt: m.OccurredAt, Traceparent: Optional(envelope.Traceparent(ctx)),
-		Caller: Optional(Escape(m.Caller)), CausationID: Optional(m.Cause.CausationID), CorrelationID: Optional(m.Cause.CorrelationID),
+		Caller: Optional(Escape(m.Caller)), CausationID: Optional(m.Causation.CausationID), CorrelationID: Optional(m.Causation.CorrelationID),
 	}))
 }
 
@@ -96,7 +96,7 @@ func claimedOf(row sqlcgen.ReadPendingRow) outbox.Claimed {
 	return outbox.Claimed{Seq: row.Seq, Attempts: int(row.Attempts), Blocked: row.Blocked, Message: envelope.Message{
 		ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version,
 		SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: ValueOf[string](row.Traceparent), Repeat: row.Repeat,
-		Cause: envelope.Cause{CausationID: ValueOf[uuid.UUID](row.CausationID), CorrelationID: ValueOf[uuid.UUID](row.CorrelationID)},
+		Causation: envelope.Causation{CausationID: ValueOf[uuid.UUID](row.CausationID), CorrelationID: ValueOf[uuid.UUID](row.CorrelationID)},
 	}}
 }
 

@@ -70,7 +70,7 @@ type Backlog struct {
 func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	var row sqlcgen.MeasureOutboxRow
 	err := inTx(ctx, o.pool, "pg.Measure", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) (err error) {
-		tx.Queue(q.UseOutboxSettings(ctx, false))
+		UseOutboxSettings(ctx, tx)
 		row, err = q.MeasureOutbox(ctx, Limit(maxCounted))
 		return err
 	})

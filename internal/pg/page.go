@@ -8,7 +8,7 @@ import (
 )
 
 // pageBytes is the size at which a page of a list ends, with the row that reaches it. It limits
-// the memory of a list call whose client reads slowly, so that port.Config.MaxCalls such calls
+// the memory of a list call whose client reads slowly, so that transport.Config.MaxCalls such calls
 // fit. A page may therefore have fewer items than the client requested (AIP-158).
 const pageBytes = 256 << 10
 

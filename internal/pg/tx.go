@@ -121,7 +121,7 @@ func (t *Tx) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag
 	return pgconn.CommandTag{}, nil
 }
 
-// SendBatch implements DB. It sends the waiting statements and then those of the batch, and reads the results of
+// SendBatch implements DB. It sends the waiting statements, then the statements of the batch, and reads the results of
 // the waiting ones.
 func (t *Tx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
 	before := t.waiting.Len()

@@ -1,5 +1,5 @@
 // Package problem has the errors that a caller of the API can act on. A handler,
-// the domain or a store returns an [*Error]; internal/port turns it into a gRPC
+// the domain or a store returns an [*Error]; internal/transport turns it into a gRPC
 // status or a REST response. Every other error is a defect or a failure below,
 // and its text is not for the caller.
 package problem
@@ -13,8 +13,6 @@ type Kind int
 const (
 	// Invalid: the request is not valid; a retry will not help (INVALID_ARGUMENT).
 	Invalid Kind = 3
-	// Late: what the caller waits for did not happen in time (DEADLINE_EXCEEDED).
-	Late Kind = 4
 	// NotFound: the object does not exist (NOT_FOUND).
 	NotFound Kind = 5
 	// Exists: the object already exists (ALREADY_EXISTS).

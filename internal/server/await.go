@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/transport"
 )
 
 // The reasons of errors of a call that waits for a version.
@@ -24,9 +25,12 @@ const (
 // calls already wait, of its caller or in total.
 var errTooManyWaits = problem.Errorf(problem.Exhausted, "too many calls wait for a min_version: call again without it, or later").Because(reasonTooManyWaits)
 
+// late: what the caller waits for did not happen in time.
+const late = problem.Kind(codes.DeadlineExceeded)
+
 // errNotSeen reports that the version did not arrive within the wait.
 func errNotSeen(want, seen int64) error {
-	return problem.Errorf(problem.Late, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want).Because(reasonVersionNotSeen)
+	return problem.Errorf(late, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want).Because(reasonVersionNotSeen)
 }
 
 // GetCatalogEntry reads an entry repeatedly while it waits for a version. A
@@ -179,7 +183,7 @@ func (s *catalogService) lookSafely(ctx context.Context, id uuid.UUID) (entry do
 
 // awaitVersion waits until an entry has at least the version, and returns it.
 // It returns errNotSeen if that takes longer than MaxWait or nine tenths of the
-// caller's time. It returns port.ErrDraining if the server stops, and
+// caller's time. It returns transport.ErrDraining if the server stops, and
 // errTooManyWaits if too many calls already wait.
 func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
 	leave, err := s.waits.enter(s.callerOf(ctx))
@@ -209,7 +213,7 @@ func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version
 			timeout = time.After(min(time.Until(deadline), s.cfg.DrainWait))
 		case <-timeout:
 			if stopping {
-				return domain.Entry{}, port.ErrDraining
+				return domain.Entry{}, transport.ErrDraining
 			}
 			return domain.Entry{}, errNotSeen(version, entry.Version)
 		case <-ctx.Done():

@@ -15,8 +15,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/transport"
 )
 
 // Calls that wait for the same entry share one reader. Each call waits for its own
@@ -95,7 +94,7 @@ func TestWaitsEndWhenTheEntryCannotBeRead(t *testing.T) {
 		store.mu.Lock()
 		store.before = nil
 		store.mu.Unlock()
-		if _, err := service.GetCatalogEntry(t.Context(), request); !isKind(err, problem.Late) {
+		if _, err := service.GetCatalogEntry(t.Context(), request); !isKind(err, late) {
 			t.Errorf("a call after it = %v, want it to wait", err)
 		}
 	})
@@ -108,7 +107,7 @@ func longWaits(d *deps) { d.catalogConfig = CatalogConfig{MaxWaiting: 8, MaxWait
 // does not have to wait does not count.
 func TestWaitsHavePlaces(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{CallTimeout: 2 * time.Hour}, longWaits)
+	r, c := serve(t, transport.Config{CallTimeout: 2 * time.Hour}, longWaits)
 	r.mu.Lock()
 	r.admit = func(ctx context.Context, _ string) (string, error) {
 		return fmt.Sprint(metadata.ValueFromIncomingContext(ctx, "authorization")), nil

@@ -11,12 +11,13 @@ import (
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/transport"
 )
 
 // catalogEntries is the prefix of resource names.
@@ -58,7 +59,7 @@ type CatalogConfig struct {
 	// RESOURCE_EXHAUSTED. Default: 250.
 	MaxWaiting int
 	// DrainWait is how long calls still wait for a version when the server
-	// begins to stop. It must be less than port.Config.DrainTimeout. Default:
+	// begins to stop. It must be less than transport.Config.DrainTimeout. Default:
 	// 2.25 s.
 	DrainWait time.Duration
 }
@@ -72,13 +73,13 @@ func (c CatalogConfig) withDefaults() CatalogConfig {
 }
 
 // Catalog returns CatalogService, the queries.
-func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes) port.Service {
+func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes) transport.Service {
 	return catalogOf(newCatalogService(cfg, store, changes))
 }
 
-func catalogOf(handler *catalogService) port.Service {
-	return port.Service{
-		Desc: &catalogv1.CatalogService_ServiceDesc, Side: port.SideQueries,
+func catalogOf(handler *catalogService) transport.Service {
+	return transport.Service{
+		Desc: &catalogv1.CatalogService_ServiceDesc, Side: transport.SideQueries,
 		Handler: handler, Wait: handler.waits.running.Wait,
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))
@@ -90,7 +91,7 @@ func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes) *
 	cfg = cfg.withDefaults()
 	return &catalogService{
 		cfg: cfg, store: store, changes: changes, waits: newWaits(cfg.MaxWaiting),
-		callerOf: port.Caller, draining: port.Draining,
+		callerOf: transport.Caller, draining: transport.Draining,
 	}
 }
 
@@ -186,7 +187,7 @@ func entryToProto(e domain.Entry) *catalogv1.CatalogEntry {
 		Title:        e.Title,
 		Description:  e.Description,
 		ReleaseYear:  e.ReleaseYear,
-		Duration:     aip.Duration(e.Duration),
+		Duration:     aip.IfSet(e.Duration, durationpb.New),
 		LanguageCode: e.LanguageCode,
 		Tags:         e.Tags,
 		Version:      e.Version,

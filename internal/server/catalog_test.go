@@ -15,7 +15,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 func entryName(v *videov1.Video) string {
@@ -26,7 +26,7 @@ func entryName(v *videov1.Video) string {
 // write, however far behind the projection is.
 func TestGetCatalogEntryWaitsForAVersion(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{})
+	r, c := serve(t, transport.Config{})
 	v := mustCreate(t, c, film())
 	r.store.pauseProjection()
 	published := mustPublish(t, c, v)
@@ -49,7 +49,7 @@ func TestGetCatalogEntryWaitsForAVersion(t *testing.T) {
 // The error of a call that waited in vain has the version of the entry.
 func TestGetCatalogEntryGivesUpWaiting(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{}, func(d *deps) { d.catalogConfig.MaxWait = 300 * time.Millisecond })
+	r, c := serve(t, transport.Config{}, func(d *deps) { d.catalogConfig.MaxWait = 300 * time.Millisecond })
 	v := mustCreate(t, c, film())
 	_, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
 	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "version 1") {
@@ -201,7 +201,7 @@ func TestGetCatalogEntryWaitsLessWhenDraining(t *testing.T) {
 		want      error
 		after     time.Duration
 	}{
-		"in vain":      {false, port.ErrDraining, 3 * time.Second},
+		"in vain":      {false, transport.ErrDraining, 3 * time.Second},
 		"with success": {true, nil, 1500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {

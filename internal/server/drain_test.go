@@ -8,7 +8,7 @@ import (
 	"time"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // hang makes calls of the store wait until the test releases them. Calls of
@@ -36,7 +36,7 @@ func hang(r *running) (entered <-chan struct{}, release func()) {
 // handler returns before Run does.
 func TestDrainEndsInTime(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{DrainTimeout: 300 * time.Millisecond})
+	r, c := serve(t, transport.Config{DrainTimeout: 300 * time.Millisecond})
 	entered, _ := hang(r)
 	var inside atomic.Int64
 	hanging := r.store.before

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 const ndjson = "application/x-ndjson"
@@ -46,7 +46,7 @@ func getStreamBy(t *testing.T, client *http.Client, url string, header ...string
 // A watch is lines of JSON, as OpenAPI describes them, and no proxy may buffer them.
 func TestWatchOverRESTHasItsType(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{})
+	r := start(t, transport.Config{})
 	mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), &videov1.Video{Title: "Ran"}))
 	content := loadOpenAPI(t, r).Paths.Value("/v1/catalogEntries:watch").Get.Responses.Status(http.StatusOK).Value.Content
 	for _, accept := range []string{"", "*/*", "application/json", "text/event-stream"} {
@@ -70,7 +70,7 @@ func TestWatchOverRESTHasItsType(t *testing.T) {
 // net/http of Go 1.26.6 ended each HTTP/2 connection at the timeout of a header.
 func TestStreamOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{ReadHeaderTimeout: time.Second, CallTimeout: 3 * time.Second})
+	r, c := serve(t, transport.Config{ReadHeaderTimeout: time.Second, CallTimeout: 3 * time.Second})
 	stream := watchFrom(t, c, "")
 	next(t, stream)
 	_, overHTTP1 := getStreamBy(t, httpClient(t, false), "http://"+r.addr+"/v1/catalogEntries:watch")

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // ask sends one HTTP request and returns the response and its JSON.
@@ -45,7 +45,7 @@ func ask(t *testing.T, r *running, method, path, body string, header ...string) 
 // JSON has the names and the shape that clients count on.
 func TestGatewayAnswersJSON(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{})
+	r := start(t, transport.Config{})
 	response, got := ask(t, r, "POST", "/v1/videos?requestId=6dbd2f2c-57f8-4e3b-9d3c-0a3f2f7c1a11", `{"title": "x", "duration": "1.5s"}`)
 	name, _ := got["name"].(string)
 	createTime := got["createTime"]
@@ -105,7 +105,7 @@ func TestGatewayDerivesTheMask(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, port.Config{})
+			r := start(t, transport.Config{})
 			path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
 			body := tt.body
 			if name == "as it was read" || name == "read and changed" {

@@ -17,12 +17,12 @@ import (
 	"example.com/videocatalog/api"
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // running is a server that really listens, over a store in memory.
 type running struct {
-	server  *port.Server
+	server  *transport.Server
 	catalog *catalogService
 	store   *fakeStore
 	addr    string
@@ -36,14 +36,14 @@ type running struct {
 
 // deps are what a test may change before its server is made.
 type deps struct {
-	port.Deps
+	transport.Deps
 	videos        VideoStore
 	entries       CatalogStore // nil: the server has no handlers
 	catalogConfig CatalogConfig
 }
 
 // start runs a server until the test ends.
-func start(t testing.TB, cfg port.Config, change ...func(*deps)) *running {
+func start(t testing.TB, cfg transport.Config, change ...func(*deps)) *running {
 	t.Helper()
 	r := &running{store: newFakeStore(), log: new(logBuffer), done: make(chan error, 1)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,16 +86,16 @@ func start(t testing.TB, cfg port.Config, change ...func(*deps)) *running {
 }
 
 // newServer makes the server of both services.
-func newServer(cfg port.Config, d deps, changes Changes) (*port.Server, *catalogService, error) {
+func newServer(cfg transport.Config, d deps, changes Changes) (*transport.Server, *catalogService, error) {
 	store := d.entries
 	catalog := newCatalogService(d.catalogConfig, store, changes)
-	d.Services = []port.Service{Videos(d.videos), catalogOf(catalog)}
+	d.Services = []transport.Service{Videos(d.videos), catalogOf(catalog)}
 	for i := range d.Services {
 		if store == nil {
 			d.Services[i].Handler = nil
 		}
 	}
-	server, err := port.New(cfg, d.Deps)
+	server, err := transport.New(cfg, d.Deps)
 	return server, catalog, err
 }
 
@@ -151,7 +151,7 @@ func httpClient(t testing.TB, http2 bool) *http.Client {
 
 // serve runs a server and a client of its gRPC API. The gateway calls the same server, so that a rule that
 // is proven here holds over REST, too: rest_test.go and openapi_test.go are about what REST adds.
-func serve(t *testing.T, cfg port.Config, change ...func(*deps)) (*running, client) {
+func serve(t *testing.T, cfg transport.Config, change ...func(*deps)) (*running, client) {
 	t.Helper()
 	r := start(t, cfg, change...)
 	return r, r.grpcClient(t)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // Admit is called once for each call, before anything else. A refused caller gets the
@@ -23,7 +23,7 @@ import (
 func TestServerAsksWhoMayCall(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 10)
-	r, c := serve(t, port.Config{}, func(d *deps) {
+	r, c := serve(t, transport.Config{}, func(d *deps) {
 		d.Admit = func(_ context.Context, method string) (string, error) {
 			asked <- method
 			return "", status.Error(codes.PermissionDenied, "the caller may not do this")
@@ -68,10 +68,10 @@ func TestHeadersBecomeMetadata(t *testing.T) {
 		caller string
 	}
 	seen := make(chan call, 1)
-	r := start(t, port.Config{}, func(d *deps) {
+	r := start(t, transport.Config{}, func(d *deps) {
 		d.Admit = func(ctx context.Context, _ string) (string, error) {
 			md, _ := metadata.FromIncomingContext(ctx)
-			seen <- call{md, port.Caller(ctx)}
+			seen <- call{md, transport.Caller(ctx)}
 			return "", nil
 		}
 	})
@@ -122,7 +122,7 @@ func TestHeadersBecomeMetadata(t *testing.T) {
 // A call ends after CallTimeout if its caller sets no deadline, or a later one.
 func TestServerGivesEveryCallADeadline(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{CallTimeout: 300 * time.Millisecond})
+	r, c := serve(t, transport.Config{CallTimeout: 300 * time.Millisecond})
 	hang(r)
 	for name, timeout := range map[string]time.Duration{"none": 0, "an hour": time.Hour} {
 		ctx, cancel := t.Context(), context.CancelFunc(func() {})
@@ -141,7 +141,7 @@ func TestServerGivesEveryCallADeadline(t *testing.T) {
 // An earlier deadline of the caller counts, over gRPC and REST, and is no warning in the log.
 func TestCallersSetEarlierDeadlines(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{CallTimeout: time.Hour})
+	r, c := serve(t, transport.Config{CallTimeout: time.Hour})
 	hang(r)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -161,7 +161,7 @@ func TestCallersSetEarlierDeadlines(t *testing.T) {
 // DeadlineExceeded at the deadline of its caller.
 func TestServerEndsStreamsInTime(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{StreamLifetime: time.Second})
+	r, c := serve(t, transport.Config{StreamLifetime: time.Second})
 	stream := watchFrom(t, c, "")
 	began := time.Now()
 	next(t, stream)
@@ -184,7 +184,7 @@ func TestServerEndsStreamsInTime(t *testing.T) {
 // A connection beyond the limit is served when another one ends.
 func TestServerBoundsConnections(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{MaxConnections: 1})
+	r := start(t, transport.Config{MaxConnections: 1})
 	first, err := net.Dial("tcp", r.addr)
 	if err != nil {
 		t.Fatal(err)

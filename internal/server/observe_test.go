@@ -23,7 +23,7 @@ import (
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // The log has a line for every call, with its code, latency, caller and ids, and
@@ -31,7 +31,7 @@ import (
 func TestRequestsAreLogged(t *testing.T) {
 	t.Parallel()
 	var out logBuffer
-	r := start(t, port.Config{}, func(d *deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
+	r := start(t, transport.Config{}, func(d *deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
 	const requestID = "0a000000-0000-4000-8000-000000000001"
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.7", "x-request-id", "abc", "authorization", "Bearer secret")
 	if _, err := healthpb.NewHealthClient(r.dial(t)).Check(t.Context(), nil); err != nil { // it has no line
@@ -88,7 +88,7 @@ func TestRequestsAreLogged(t *testing.T) {
 func TestRequestsAreLoggedWithTheirCaller(t *testing.T) {
 	t.Parallel()
 	var out logBuffer
-	r := start(t, port.Config{}, func(d *deps) {
+	r := start(t, transport.Config{}, func(d *deps) {
 		d.Log = slog.New(slog.NewJSONHandler(&out, nil))
 		d.Admit = func(ctx context.Context, method string) (string, error) {
 			who := strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), "")
@@ -127,7 +127,7 @@ func TestRequestsAreLoggedWithTheirCaller(t *testing.T) {
 func TestCallsAreObserved(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
-	r, c := serve(t, port.Config{}, func(d *deps) { d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) })
+	r, c := serve(t, transport.Config{}, func(d *deps) { d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) })
 	ask(t, r, "GET", "/v1/videos/none", "")
 	for range 2 {
 		if _, err := c.videos.ListVideos(t.Context(), nil); err != nil {
@@ -161,7 +161,7 @@ func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
 	t.Parallel()
 	var out logBuffer
 	reader := sdkmetric.NewManualReader()
-	r := start(t, port.Config{}, func(d *deps) {
+	r := start(t, transport.Config{}, func(d *deps) {
 		d.Log = slog.New(slog.NewJSONHandler(&out, nil))
 		d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 	})
@@ -223,7 +223,7 @@ func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
 func TestRefusedCallsAreObserved(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
-	r, c := serve(t, port.Config{MaxCalls: 2}, func(d *deps) { d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) })
+	r, c := serve(t, transport.Config{MaxCalls: 2}, func(d *deps) { d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) })
 	counts := func() map[string]int64 {
 		got := make(map[string]int64)
 		var data metricdata.ResourceMetrics
@@ -303,7 +303,7 @@ func histogram(t *testing.T, reader sdkmetric.Reader, name string) metricdata.Hi
 // If the process is stuck, /health/live fails, and /health/ready does not.
 func TestStuckIsNotLive(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{}, func(d *deps) { d.Live = func() error { return errors.New("outbox: worker 0 has not come by") } })
+	r := start(t, transport.Config{}, func(d *deps) { d.Live = func() error { return errors.New("outbox: worker 0 has not come by") } })
 	live, _ := ask(t, r, "GET", "/health/live", "")
 	ready, _ := ask(t, r, "GET", "/health/ready", "")
 	if live.StatusCode != http.StatusServiceUnavailable || ready.StatusCode != http.StatusOK {

@@ -11,7 +11,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // described is a request for an operation of the OpenAPI description.
@@ -31,7 +31,7 @@ var ofVideos = regexp.MustCompile(`^(VideoService_|CatalogService_|/v1/videos\b|
 // response has the form that it describes.
 func TestServerDoesWhatOpenAPISays(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{})
+	r := start(t, transport.Config{})
 	doc := loadOpenAPI(t, r)
 	_, video := ask(t, r, "POST", "/v1/videos", `{"title": "Ran", "releaseYear": 1985}`)
 	name, _ := video["name"].(string)

@@ -9,13 +9,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // The middleware of Wrap gets all requests first.
 func TestWrapGetsAllRequests(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{Hosts: []string{"localhost"}}, func(d *deps) {
+	r := start(t, transport.Config{Hosts: []string{"localhost"}}, func(d *deps) {
 		d.Wrap = func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("X-Wrapped", r.URL.Path)
@@ -33,7 +33,7 @@ func TestWrapGetsAllRequests(t *testing.T) {
 // A port without authentication refuses other hosts over every transport, before a call.
 func TestOtherHostsAreRefused(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{Hosts: []string{"localhost"}})
+	r, c := serve(t, transport.Config{Hosts: []string{"localhost"}})
 	if _, err := c.videos.ListVideos(t.Context(), nil); err != nil {
 		t.Errorf("by address: %v", err)
 	}

@@ -19,7 +19,7 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // lister reads one page of a list. It returns the names, and the token of the next page.
@@ -64,7 +64,7 @@ func namesOf[T interface{ GetName() string }](items []T) []string {
 // titles, times or ranks are equal.
 func TestPagesMeetEverythingOnce(t *testing.T) {
 	t.Parallel()
-	_, c := serve(t, port.Config{})
+	_, c := serve(t, transport.Config{})
 	var want []string
 	for i := range 13 {
 		v := mustCreate(t, c, &videov1.Video{Title: strings.Repeat("ha ", 1+i%3)})
@@ -101,7 +101,7 @@ func TestPagesMeetEverythingOnce(t *testing.T) {
 // is valid only in the list that it is from.
 func TestPageTokensBelongToTheirRequest(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{})
+	r := start(t, transport.Config{})
 	c := r.grpcClient(t)
 	for range 3 {
 		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "ha", LanguageCode: "en"}))

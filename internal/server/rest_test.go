@@ -19,8 +19,8 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/transport"
 )
 
 // errorOf returns the error of a response, and the fields of its violations.
@@ -71,7 +71,7 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 		{"PATCH", name + "?updateMask=%C0%AF", `{"title": "x"}`, "updateMask"},
 	}
 	var out logBuffer
-	r := start(t, port.Config{}, func(d *deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
+	r := start(t, transport.Config{}, func(d *deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
 	for _, tt := range tests {
 		response, answer := ask(t, r, tt.method, tt.path, tt.body)
 		failed, fields := errorOf(t, answer)
@@ -91,7 +91,7 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 // The rules of HTTP hold (RFC 9110), for methods, paths, headers and bodies.
 func TestGatewayFollowsHTTP(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{MaxReceive: 10_000})
+	r := start(t, transport.Config{MaxReceive: 10_000})
 	path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
 	for name, tt := range map[string]struct {
 		method, path, body string
@@ -162,7 +162,7 @@ func gzipped(t *testing.T, text string) string {
 // HEAD is GET without the body, over HTTP/1.1 and HTTP/2.
 func TestHeadIsGetWithoutBody(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{})
+	r := start(t, transport.Config{})
 	path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
 	for url, want := range map[string]int{
 		path: 200, "/v1/videos": 200, "/v1/videos?pageSize=-1": 400, "/v1/nothing": 404, path + ":publish": 400, "/v1/catalogEntries:watch": 405, "/openapi.json": 200, "/health/live": 200, "/health/ready": 200,
@@ -204,7 +204,7 @@ func TestEtagsAreConditions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, port.Config{})
+			r := start(t, transport.Config{})
 			v := mustCreate(t, r.grpcClient(t), film())
 			var header []string
 			if tt.match != "" {
@@ -225,7 +225,7 @@ func TestEtagsAreConditions(t *testing.T) {
 // with fields named as in the contract.
 func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{})
+	r := start(t, transport.Config{})
 	_, answer := ask(t, r, "POST", "/v1/videos", `{"title": "x", "releaseYear": 5}`)
 	failed, fields := errorOf(t, answer)
 	if diff := cmp.Diff([]string{"video.release_year"}, fields); diff != "" || !strings.Contains(failed["message"].(string), "video.release_year") {
@@ -271,7 +271,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 // An error that is worth a retry says when to call again, also in the header.
 func TestUnavailableSaysWhenToCallAgain(t *testing.T) {
 	t.Parallel()
-	r := start(t, port.Config{})
+	r := start(t, transport.Config{})
 	r.store.before = func(context.Context, string) error { return problem.Errorf(problem.Unavailable, "down") }
 	response, answer := ask(t, r, "GET", "/v1/videos", "")
 	if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") != "1" {

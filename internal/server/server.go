@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
@@ -44,9 +45,9 @@ func parseRequestID(text string) (uuid.UUID, error) {
 	if text == "" {
 		return uuid.Nil, nil
 	}
-	id, err := uuid.Parse(text)
-	if err != nil || id == uuid.Nil {
-		return uuid.Nil, problem.InvalidField("request_id", "must be a UUID other than zero")
+	id := aip.ID(text)
+	if id == uuid.Nil {
+		return id, problem.InvalidField("request_id", "must be a UUID other than zero")
 	}
 	return id, nil
 }

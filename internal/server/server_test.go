@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // The server reports over HTTP and gRPC whether it is live and ready. Only the
@@ -43,7 +43,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, port.Config{}, func(d *deps) { d.Sides = tt.sides })
+			r := start(t, transport.Config{}, func(d *deps) { d.Sides = tt.sides })
 			response, got := ask(t, r, "GET", "/health/ready", "")
 			if diff := cmp.Diff(tt.body, got); response.StatusCode != tt.status || diff != "" {
 				t.Errorf("ready: status %d, want %d (-want +got):\n%s", response.StatusCode, tt.status, diff)
@@ -64,7 +64,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 			}
 		})
 	}
-	r := start(t, port.Config{})
+	r := start(t, transport.Config{})
 	if _, err := healthpb.NewHealthClient(r.dial(t)).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "x"}); status.Code(err) != codes.NotFound {
 		t.Errorf("Check of an unknown service = %v, want NotFound", err)
 	}
@@ -73,7 +73,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 // A process without the API serves its health, too.
 func TestServerWorksWithoutStores(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{}, func(d *deps) { d.entries = nil })
+	r, c := serve(t, transport.Config{}, func(d *deps) { d.entries = nil })
 	if response, _ := ask(t, r, "GET", "/health/ready", ""); response.StatusCode != http.StatusOK {
 		t.Errorf("ready: status %d, want 200", response.StatusCode)
 	}
@@ -102,7 +102,7 @@ func TestRunFailsWithoutListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, _, err := newServer(port.Config{}, deps, store)
+	server, _, err := newServer(transport.Config{}, deps, store)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestRunLeavesNoGoroutine(t *testing.T) {
 func useAndStop(t *testing.T) {
 	t.Helper()
 	t.Run("use", func(t *testing.T) {
-		r, c := serve(t, port.Config{})
+		r, c := serve(t, transport.Config{})
 		mustCreate(t, c, film())
 		next(t, watchFrom(t, c, ""))
 		for _, http2 := range []bool{false, true} {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/transport"
 )
 
 // An internal error goes to the log, once, and not to the client. A panic is
@@ -35,7 +35,7 @@ func TestServerKeepsInternalErrorsToItself(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, c := serve(t, port.Config{})
+			r, c := serve(t, transport.Config{})
 			fail := true
 			r.store.before = func(context.Context, string) error {
 				if fail {

@@ -7,11 +7,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // videoCollection is the prefix of resource names.
@@ -26,9 +27,9 @@ type VideoStore interface {
 }
 
 // Videos returns VideoService, the commands of videos.
-func Videos(store VideoStore) port.Service {
-	return port.Service{
-		Desc: &videov1.VideoService_ServiceDesc, Side: port.SideCommands,
+func Videos(store VideoStore) transport.Service {
+	return transport.Service{
+		Desc: &videov1.VideoService_ServiceDesc, Side: transport.SideCommands,
 		Handler: &videoService{origin: realOrigin, store: store},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))
@@ -159,7 +160,7 @@ func videoToProto(v domain.Video) *videov1.Video {
 		Title:        v.Title,
 		Description:  v.Description,
 		ReleaseYear:  v.ReleaseYear,
-		Duration:     aip.Duration(v.Duration),
+		Duration:     aip.IfSet(v.Duration, durationpb.New),
 		LanguageCode: v.LanguageCode,
 		Tags:         v.Tags,
 		State:        videoStates[v.State],

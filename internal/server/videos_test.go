@@ -21,7 +21,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 func film() *videov1.Video {
@@ -83,7 +83,7 @@ func TestVideoServiceStampsEvents(t *testing.T) {
 // The RPCs of both services, except purges and watches, take a video through its life.
 func TestAPITakesAVideoThroughItsLife(t *testing.T) {
 	t.Parallel()
-	_, c := serve(t, port.Config{})
+	_, c := serve(t, transport.Config{})
 	ctx := t.Context()
 	v := mustCreate(t, c, film())
 	want := film()
@@ -172,7 +172,7 @@ func TestAPITakesAVideoThroughItsLife(t *testing.T) {
 // A purged video is a tombstone, which only a list with show_purged shows.
 func TestPurgeOverAPI(t *testing.T) {
 	t.Parallel()
-	_, c := serve(t, port.Config{})
+	_, c := serve(t, transport.Config{})
 	ctx := t.Context()
 	v := mustCreate(t, c, film())
 	deleted, err := c.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()})
@@ -228,7 +228,7 @@ func TestAPIRefusesMistakes(t *testing.T) {
 	publish := func(etag string) *videov1.PublishVideoRequest { return &videov1.PublishVideoRequest{Etag: etag} }
 	twoMistakes := title(long)
 	twoMistakes.Video.Tags = []string{"a", ""}
-	r, c := serve(t, port.Config{})
+	r, c := serve(t, transport.Config{})
 	for name, tt := range map[string]struct {
 		request proto.Message // without a name: about a video that exists
 		deleted bool          // whether that video is deleted
@@ -321,7 +321,7 @@ func call(t *testing.T, r *running, request proto.Message) error {
 // state. The same id for another video is refused.
 func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 	t.Parallel()
-	r, c := serve(t, port.Config{})
+	r, c := serve(t, transport.Config{})
 	request := &videov1.CreateVideoRequest{Video: film(), RequestId: uuid.NewString()}
 	first, err := c.videos.CreateVideo(t.Context(), request)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/transport"
 )
 
 type watchStream = grpc.ServerStreamingClient[catalogv1.WatchCatalogEntriesResponse]
@@ -60,7 +60,7 @@ func watchFrom(t *testing.T, c client, token string) watchStream {
 // message, the next watch continues there.
 func TestWatchTellsStateAndChanges(t *testing.T) {
 	t.Parallel()
-	_, c := serve(t, port.Config{})
+	_, c := serve(t, transport.Config{})
 	mustCreate(t, c, &videov1.Video{Title: "a draft"})
 	hide := func(v *videov1.Video) {
 		t.Helper()
@@ -108,7 +108,7 @@ func TestWatchTellsStateAndChanges(t *testing.T) {
 // A resume token must come from a watch.
 func TestWatchRefusesForeignTokens(t *testing.T) {
 	t.Parallel()
-	_, c := serve(t, port.Config{})
+	_, c := serve(t, transport.Config{})
 	for range 2 {
 		mustCreate(t, c, film())
 	}

@@ -40,18 +40,18 @@ var types = map[string]struct {
 	typeTime: {
 		proto: "google.protobuf.Timestamp", rules: "timestamp = {\n  gt: {seconds: -62135596800}\n  lte: {seconds: 253402300799}\n}",
 		event: "int64", sql: "timestamptz", domain: "time.Time", toRow: "pg.Optional(%s)", fromRow: "pg.TimeOf(%s)",
-		toEvent: "unixMilli(%s)", fromEvent: "r.Time(%[2]q, %[1]s)", toProto: "aip.Timestamp(%s)", fromProto: "aip.Time(%s)",
+		toEvent: "unixMilli(%s)", fromEvent: "r.Time(%[2]q, %[1]s)", toProto: "aip.Timestamp(%s)", fromProto: "aip.IfSet(%s, (*timestamppb.Timestamp).AsTime)",
 		sample: [3]string{"time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)", "time.Date(2027, 2, 3, 0, 0, 0, 0, time.UTC)", "time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)"},
 	},
 	typeDuration: {
 		proto: "google.protobuf.Duration", rules: "duration = {\n  gte: {}\n  lte: {seconds: 3600000}\n}", event: "int64", sql: "bigint", empty: "0",
 		domain: "time.Duration", toRow: "%s.Milliseconds()", fromRow: "time.Duration(%s) * time.Millisecond",
-		toEvent: "%s.Milliseconds()", fromEvent: "r.Duration(%[2]q, %[1]s)", toProto: "aip.Duration(%s)", fromProto: "%s.AsDuration()",
+		toEvent: "%s.Milliseconds()", fromEvent: "time.Duration(r.Within(%[2]q, %[1]s, -envelope.MaxMillis, envelope.MaxMillis)) * time.Millisecond", toProto: "aip.IfSet(%s, durationpb.New)", fromProto: "%s.AsDuration()",
 		sample: [3]string{"90*time.Minute", "1500*time.Millisecond", "time.Second"},
 	},
 	typeUUID: {
 		proto: "string", rules: "string.uuid = true", event: "string", sql: "uuid", domain: "uuid.UUID",
-		toRow: "pg.Optional(%s)", fromRow: "pg.ValueOf(%s)", toEvent: "domain.IDText(%s)", fromEvent: "r.OptionalID(%[2]q, %[1]s)", toProto: "domain.IDText(%s)", fromProto: "aip.ID(%s)",
+		toRow: "pg.Optional(%s)", fromRow: "pg.ValueOf(%s)", toProto: "aip.IfSet(%s, uuid.UUID.String)", fromProto: "aip.ID(%s)",
 		sample: [3]string{
 			`uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2001")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2002")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2003")`,
 		},
@@ -69,7 +69,7 @@ func (f field) ProtoType() string { return f.messageType(types[f.kind()].proto) 
 // EventType is the type in the event.
 func (f field) EventType() string { return f.messageType(types[f.kind()].event) }
 
-// messageType is the type in a message. of is the type of a single value, or of an item of a list.
+// messageType is the type in a message, of which [of] is the type of a single value or item.
 func (f field) messageType(of string) string {
 	switch {
 	case f.Type == typeMessages:
@@ -147,7 +147,7 @@ func (f field) ToProto(x string) string {
 	case f.kind() == typeMessage:
 		return f.MapName() + "ToProto(" + x + ")"
 	case f.Type == "uuids":
-		return "domain.IDTexts(" + x + ")"
+		return "aip.Each(" + x + ", uuid.UUID.String)"
 	}
 	return convert(types[f.Type].toProto, x)
 }
@@ -161,25 +161,23 @@ func (f field) FromProto(message string) string {
 	case f.isNested():
 		return f.MapName() + "Of(" + get + ")"
 	case f.Type == "uuids":
-		return "aip.IDs(" + get + ")"
+		return "aip.Each(" + get + ", aip.ID)"
 	}
 	return convert(types[f.Type].fromProto, get)
 }
 
-// ToEvent converts a value of the domain to one of the event.
+// ToEvent converts a value of the domain to one of the event. UUIDs have statements of their own.
 func (f field) ToEvent(x string) string {
 	switch {
 	case f.Type == typeEnum:
 		return f.MapName() + "[" + x + "]"
 	case f.kind() == typeMessage:
 		return f.MapName() + "ToEvent(" + x + ")"
-	case f.Type == "uuids":
-		return "domain.IDTexts(" + x + ")"
 	}
 	return convert(types[f.Type].toEvent, x)
 }
 
-// FromEvent reads a value of the domain from the snapshot of an event.
+// FromEvent reads a value of the domain from the snapshot of an event, unless it is a UUID.
 func (f field) FromEvent(snapshot string) string {
 	get := snapshot + ".Get" + f.EventGo() + "()"
 	switch {
@@ -189,8 +187,6 @@ func (f field) FromEvent(snapshot string) string {
 		return fmt.Sprintf("envelope.ValueOf(&r, %q, %s, %s)", f.Name, get, f.MapName())
 	case f.kind() == typeMessage:
 		return f.MapName() + "OfEvent(" + get + ")"
-	case f.Type == "uuids":
-		return fmt.Sprintf("r.IDs(%q, %s)", f.Name, get)
 	}
 	if from := types[f.Type].fromEvent; from != "" {
 		return fmt.Sprintf(from, get, f.EventName())
@@ -221,7 +217,7 @@ func (f field) Null() string {
 	return " NOT NULL"
 }
 
-// ColumnRule has all rules of the column at the owner.
+// ColumnRule returns the constraints of the column in the owner's table.
 func (f field) ColumnRule() string {
 	if f.Type != typeEnum {
 		return f.Null()
@@ -383,7 +379,7 @@ func (f field) listSample(n int, typ string, name func(field) string) string {
 	return literal("\t\t\t", typ, items)
 }
 
-// EventSample is Sample as a value of the event.
+// EventSample is Sample as a value of the event, unless it is a UUID.
 func (f field) EventSample(n int) string {
 	if f.Type == typeTime {
 		return f.Sample(n) + ".UnixMilli()"

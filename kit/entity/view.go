@@ -372,6 +372,7 @@ func (e entity) Events() []Event {
 
 // Imports are the packages that a file needs: of the standard library, of others, and ours.
 func (e entity) Imports(layer string) []string {
+	const known = "google.golang.org/protobuf/types/known/"
 	ours := e.names.Module + "/"
 	messages := e.GoPackage() + ` "` + ours + `api/proto/` + e.ProtoDir() + `"`
 	quoted := func(paths ...string) (out []string) {
@@ -393,7 +394,7 @@ func (e entity) Imports(layer string) []string {
 	case "domain":
 		return quoted(slices.Concat(list(e.Has(typeBytes) && !e.Replica(), "bytes"), list(!e.Replica(), "slices"), []string{"time", "", "github.com/google/uuid", ""}, list(!e.Replica(), ours+"internal/problem"))...)
 	case "event":
-		return quoted(slices.Concat(list(!e.Replica(), "fmt"), []string{"", "google.golang.org/protobuf/proto", "", messages, ours + "internal/domain", ours + "internal/envelope"})...)
+		return quoted(slices.Concat(list(!e.Replica(), "fmt"), list(e.Has(typeDuration), "time"), []string{""}, list(e.Has(typeUUID) && !e.Replica(), "github.com/google/uuid"), []string{"google.golang.org/protobuf/proto", "", messages, ours + "internal/domain", ours + "internal/envelope"})...)
 	case "store":
 		return quoted(slices.Concat([]string{"context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
 			"", "github.com/google/uuid", "github.com/jackc/pgx/v5/pgxpool",
@@ -402,7 +403,8 @@ func (e entity) Imports(layer string) []string {
 	default: // server
 		return quoted(slices.Concat([]string{"context"}, list(e.Filter() != "" && !e.Replica(), "text/scanner"), []string{
 			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",
-			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/port",
+		}, list(e.Has(typeDuration), known+"durationpb"), list(e.Has(typeTime) && !e.Replica(), known+"timestamppb"), []string{
+			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/transport",
 		})...)
 	}
 }

@@ -132,9 +132,8 @@ type (
 	}
 )
 
-// one serializes the calls of the parser. A second one at the same time would compile its own copy of the parser,
-// which takes seconds of CPU.
-var one sync.Mutex
+// parsing: only one call at a time; two at once would each compile the parser, which takes seconds.
+var parsing sync.Mutex
 
 // parse splits the up part of a migration into its statements.
 func parse(text string) ([]statement, error) {
@@ -143,9 +142,9 @@ func parse(text string) ([]statement, error) {
 		return nil, fmt.Errorf("there is no line %q", "-- +goose Up")
 	}
 	before, sql := parts[1], parts[2]
-	one.Lock()
+	parsing.Lock()
 	tree, err := parser.ParseToJSON(sql)
-	one.Unlock()
+	parsing.Unlock()
 	if err != nil {
 		return nil, fmt.Errorf("parse: %w", err)
 	}

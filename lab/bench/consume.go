@@ -68,9 +68,9 @@ func (w *way) close(ctx context.Context, m *machine) (err error) {
 	return err
 }
 
-func (w *way) newProjector(cfg consumer.Config, times *times) (*consumer.Projector, error) {
+func (w *way) newReceiver(cfg consumer.Config, times *times) (*consumer.Receiver, error) {
 	catalog := timedCatalog{store.NewCatalog(w.pool), times}
-	return consumer.New(cfg, consumer.Subscription{
+	return consumer.New(cfg, consumer.Input{
 		Source: consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog"))), Consumer: "catalog",
 		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project)},
 	}, pg.NewInbox(w.pool), discard, noop.Meter{})
@@ -102,7 +102,7 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	if err := w.publish(ctx, n); err != nil {
 		return err
 	}
-	projector, err := w.newProjector(consumer.Config{BatchSize: size}, times)
+	receiver, err := w.newReceiver(consumer.Config{BatchSize: size}, times)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	ended := make(chan error, 1)
 	go func() {
 		defer stop() // so that the wait below ends if the projector fails
-		ended <- projector.Run(running)
+		ended <- receiver.Run(running)
 	}()
 	err = times.wait(running, n)
 	after, readErr := m.read(ctx)

@@ -177,7 +177,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	if publisher, err = outbox.New(pg.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, noop.Meter{}); err != nil {
 		return err
 	}
-	projector, err := w.newProjector(consumer.Config{}, times)
+	receiver, err := w.newReceiver(consumer.Config{}, times)
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	var running sync.WaitGroup
 	loopErrs := make([]error, 2)
 	running.Go(func() { loopErrs[0] = publisher.Run(loops) })
-	running.Go(func() { loopErrs[1] = projector.Run(loops) })
+	running.Go(func() { loopErrs[1] = receiver.Run(loops) })
 
 	// The first second does not count, because sessions prepare their statements.
 	_, _, err = steady(ctx, videos, times, steadyRate)

@@ -38,8 +38,8 @@ func TestExampleHasTheShapeOfAnEntity(t *testing.T) {
 	reasons, used := readDifferences(t), make(map[string]bool)
 	dir := renderExample(t)
 	for _, file := range shape {
-		rendered := strings.NewReplacer("movie", "video", "Movie", "Video", "MOVIE", "VIDEO").
-			Replace(content(t, filepath.Join(dir, strings.ReplaceAll(file, "video", "movie"))))
+		rendered := strings.NewReplacer("voyage", "video", "Voyage", "Video", "VOYAGE", "VIDEO").
+			Replace(content(t, filepath.Join(dir, strings.ReplaceAll(file, "video", "voyage"))))
 		want, got := partsOf(t, file, rendered), partsOf(t, file, content(t, filepath.Join(root, file)))
 		names := slices.Concat(slices.Collect(maps.Keys(want)), slices.Collect(maps.Keys(got)))
 		slices.Sort(names)
@@ -82,13 +82,13 @@ func readDifferences(t *testing.T) (patterns []string) {
 	return patterns
 }
 
-// renderExample renders the description of the example in a copy of this repository, under a name
+// renderExample renders the description of the example in a copy of this repository, under a name with its first letter
 // that is free there, and returns the folder.
 func renderExample(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "clone")
 	clone.Tree(t, root, dir, "lab")
-	args := []string{"run", "./cmd/entity", "add", "movie"}
+	args := []string{"run", "./cmd/entity", "add", "voyage"}
 	for line := range strings.Lines(content(t, "testdata/video.txt")) {
 		flag, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		args = append(args, flag, value)

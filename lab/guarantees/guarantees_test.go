@@ -1,4 +1,4 @@
-// Package guarantees checks lab/guarantees.md: every row names a test that
+// Package guarantees checks lab/ledger.md: every row names a test that
 // exists, and every name of a fault, a test or a make target is valid.
 package guarantees
 
@@ -23,7 +23,7 @@ import (
 // root is the root directory of the repository.
 const root = "../.."
 
-// proofs are the names that a row of lab/guarantees.md may use.
+// proofs are the names that a row of lab/ledger.md may use.
 type proofs struct {
 	tests   map[string]bool // for example store.TestX: the directory without lab/ and internal/, and the function
 	targets map[string]bool // targets of the Makefile
@@ -32,16 +32,16 @@ type proofs struct {
 
 // Every row of the guarantees names a test, and all names in it are valid.
 func TestGuaranteesNameTheirTests(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "lab", "guarantees.md"))
+	page, err := os.ReadFile(filepath.Join(root, "lab", "ledger.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows, mistakes := checkGuarantees(string(page), findProofs(t))
 	for _, mistake := range mistakes {
-		t.Errorf("lab/guarantees.md: %s", mistake)
+		t.Errorf("lab/ledger.md: %s", mistake)
 	}
 	if rows["What is promised"] < 20 || rows["What is not promised"] < 5 {
-		t.Errorf("rows of lab/guarantees.md by section = %v, want at least 20 that are promised and 5 that are not", rows)
+		t.Errorf("rows of lab/ledger.md by section = %v, want at least 20 that are promised and 5 that are not", rows)
 	}
 }
 

@@ -97,6 +97,7 @@ func TestWith(t *testing.T) {
 	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--fields", "purchase_order_id:uuid!", "--transitions", "asked→captured:capture", "--timers", "asked:15m:capture")
 	clone.Run(t, service, "go", "run", "./cmd/entity", "react", "purchase_order", "payment", "--on", "captured:purchase_order_id:place")
 	clone.Run(t, service, "go", "vet", "./...")
+	checkDead(t, service)
 	clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/domain", "./cmd/server", "-run", "PurchaseOrder|Option|Import|Ring|Subscription")
 	checkParts(t, service, "console", "pools", "terraform")
 	for _, there := range all {
@@ -119,6 +120,7 @@ func TestLean(t *testing.T) {
 	checkRecord(t, service)
 	checkParts(t, service)
 	checkTruth(t, service)
+	checkDead(t, service)
 	for _, gone := range []string{"kit", "third_party/kit/pubsublocal/conformance", "docs/decisions", "lab"} {
 		if _, err := os.Stat(filepath.Join(service, gone)); err == nil {
 			t.Errorf("a service has %s", gone)

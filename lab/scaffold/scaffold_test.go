@@ -115,6 +115,16 @@ func checkNames(t *testing.T, dir string) {
 	}
 }
 
+// checkDead looks for functions that no program of a service calls.
+func checkDead(t *testing.T, dir string) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "deadcode")
+	clone.Run(t, ".", "go", "build", "-o", program, "golang.org/x/tools/cmd/deadcode")
+	if dead := clone.Run(t, dir, program, "./cmd/..."); dead != "" {
+		t.Errorf("no program calls:\n%s", dead)
+	}
+}
+
 // checkRecord reads template.json, which an upgrade will need. It has no path of this machine, and others
 // may read the folder.
 func checkRecord(t *testing.T, dir string) {

@@ -72,7 +72,7 @@ func TestUpgrade(t *testing.T) {
 		"api/proto/purchase_order/v1/purchase_order.pb.go": "in a later version",
 		"internal/store/parcels.go":                        "parcels",
 		"internal/domain/video.go":                         "year of the far future",
-		"internal/port/port.go":                            "a later version of github.com/acme/orders",
+		"internal/transport/transport.go":                  "a later version of github.com/acme/orders",
 	} {
 		contains(t, filepath.Join(s.dir, filepath.FromSlash(file)), text)
 	}
@@ -213,7 +213,7 @@ func editTemplate(t *testing.T, dir string) {
 	t.Helper()
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	edit(t, path("api/proto/video/v1/video.proto"), "    STATE_PUBLISHED = 2;\n", "    STATE_PUBLISHED = 2;\n    // The video is kept, and not shown.\n    STATE_ARCHIVED = 3;\n")
-	edit(t, path("internal/port/port.go"), "// A gRPC request goes from", "// This is a later version of example.com/videocatalog.\n//\n// A gRPC request goes from")
+	edit(t, path("internal/transport/transport.go"), "// A gRPC request goes from", "// This is a later version of example.com/videocatalog.\n//\n// A gRPC request goes from")
 	edit(t, path("kit/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
 	edit(t, path("kit/entity/templates/domain.go.tmpl"), "Alarm returns", "Alarm, in a later version, returns")
 	edit(t, path("kit/entity/templates/reaction.go.tmpl"), "Reaction is how", "Reaction, in a later version, is how")

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// The tests of this file have their figures in lab/limits.md. In each of them two
+// The tests of this file have their figures in lab/memory.md. In each of them two
 // well-behaved clients, one of gRPC and one of REST, call all the while. The attacks within a
 // test are parallel. The tests are not, because each measures how long these clients wait.
 
@@ -196,7 +196,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 	t.Run("not sending", func(t *testing.T) {
 		v := attack(t)
 		var conns sync.WaitGroup
-		for range 3 { // fewer than port.Config.MaxCalls in all: beyond it others would be refused
+		for range 3 { // fewer than transport.Config.MaxCalls in all: beyond it others would be refused
 			c := v.rawHTTP2(t)
 			for n := range 100 {
 				block := grpcHeader([]string{get, create, reflect}[n%3])

@@ -203,7 +203,7 @@ type victim struct {
 func attack(t *testing.T) *victim {
 	t.Helper()
 	v := &victim{process: startService(t, "ROLES=api", "DATABASE_URL="+pgtest.URL(t),
-		"LAB_PORT_CALL_TIMEOUT=4s", "LAB_PORT_STREAM_LIFETIME=2s", "LAB_PORT_READ_HEADER_TIMEOUT=3s")}
+		"LAB_TRANSPORT_CALL_TIMEOUT=4s", "LAB_TRANSPORT_STREAM_LIFETIME=2s", "LAB_TRANSPORT_READ_HEADER_TIMEOUT=3s")}
 	ctx, stop := context.WithCancel(t.Context())
 	v.stop = stop
 	t.Cleanup(stop)

@@ -16,21 +16,24 @@ import (
 )
 
 // reader makes a command that prints the content of a page. arguments are the names of its arguments.
-func reader(arguments []string, show func(context.Context, sides, []string, *operate.Printer) error) app.Command {
-	return func(ctx context.Context, service *app.Service, args []string, stdout io.Writer) error {
+func reader(arguments []string, show func(context.Context, sides, []string, *operate.Printer) error) app.Subcommand {
+	return func(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
 		o, err := operate.ParseOperation(args, nil)
 		if err == nil && len(o.Args) != len(arguments) {
 			err = fmt.Errorf("%d arguments, want %s", len(o.Args), strings.Join(arguments, " and "))
 		}
 		if err != nil {
-			return app.UsageError(fmt.Errorf("%s: %w: try `server %[1]s --help`", service.Command, err))
+			return app.UsageError(fmt.Errorf("%s: %w: try `server %[1]s --help`", process.Subcommand, err))
 		}
-		service.LimitConns(maxConns)
-		if err := service.Open(ctx, true, true); err != nil {
+		process.LimitConns(maxConns)
+		if err := process.OpenCommandSide(ctx); err != nil {
+			return err
+		}
+		if err := process.OpenQuerySide(ctx); err != nil {
 			return err
 		}
 		out := operate.NewPrinter(stdout, o.JSON)
-		if err := show(ctx, sidesOf(service), o.Args, out); err != nil {
+		if err := show(ctx, sidesOf(process), o.Args, out); err != nil {
 			return err
 		}
 		return out.End()

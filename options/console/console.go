@@ -22,12 +22,12 @@ import (
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/pg"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
-// Part returns the option.
-func Part() app.Part {
-	return app.Part{Name: "console", Help: help, Commands: map[string]app.Command{
+// Option returns the option.
+func Option() app.Option {
+	return app.Option{Name: "console", Help: help, Subcommands: map[string]app.Subcommand{
 		"console": run,
 		"find":    reader([]string{"TEXT"}, printFound),
 		"show":    reader([]string{"TYPE", "ID"}, printAggregate),
@@ -71,18 +71,18 @@ func readFlags(args []string) (addr, traces string, err error) {
 	return addr, traces, nil
 }
 
-// sidesOf returns the sides of a service after its Open.
-func sidesOf(service *app.Service) sides {
-	s := sides{commands: service.Commands, queries: service.Queries, retention: service.Retention}
-	s.Outbox, s.Inbox, s.Replay = pg.NewOutbox(s.commands), pg.NewInbox(s.queries), service.Replay
-	for _, subscribed := range service.Replayed() {
+// sidesOf returns the sides of a process that has opened both.
+func sidesOf(process *app.Process) sides {
+	s := sides{commands: process.CommandPool, queries: process.QueryPool, retention: process.Retention}
+	s.Outbox, s.Inbox, s.Replay = pg.NewOutbox(s.commands), pg.NewInbox(s.queries), process.Replay
+	for _, subscribed := range process.Replayed() {
 		s.Consumers = append(s.Consumers, subscribed.Consumer)
 	}
 	s.projections = make(map[string][]string)
-	for _, registered := range service.Registered {
+	for _, registered := range process.Registered {
 		s.types = append(s.types, registered.AggregateType)
 		for _, subscribed := range registered.Subscriptions {
-			for of := range subscribed.Handlers(service.Backend()) {
+			for of := range subscribed.Handlers(process.Backend()) {
 				s.projections[of] = append(s.projections[of], subscribed.Consumer)
 			}
 		}
@@ -91,7 +91,7 @@ func sidesOf(service *app.Service) sides {
 }
 
 // run serves the console until ctx ends.
-func run(ctx context.Context, service *app.Service, args []string, stdout io.Writer) error {
+func run(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
 	addr, traces, err := readFlags(args)
 	if err != nil {
 		return app.UsageError(err)
@@ -100,12 +100,15 @@ func run(ctx context.Context, service *app.Service, args []string, stdout io.Wri
 	if user == "" {
 		return app.UsageError(errors.New("console: the audit could not say who acts: set USER and HOME"))
 	}
-	service.LimitConns(maxConns)
-	if err := service.Open(ctx, true, true); err != nil {
+	process.LimitConns(maxConns)
+	if err := process.OpenCommandSide(ctx); err != nil {
+		return err
+	}
+	if err := process.OpenQuerySide(ctx); err != nil {
 		return err
 	}
 	s := &server{
-		service: names.Service, log: service.Log, user: user, traceURL: traces, sides: sidesOf(service),
+		service: names.Service, log: process.Log, user: user, traceURL: traces, sides: sidesOf(process),
 	}
 	if err := s.parse(); err != nil {
 		return err
@@ -116,8 +119,8 @@ func run(ctx context.Context, service *app.Service, args []string, stdout io.Wri
 	}
 	host, number, _ := net.SplitHostPort(listener.Addr().String())
 	if ip := net.ParseIP(host); ip != nil && !ip.IsLoopback() {
-		service.Log.WarnContext(ctx, "console: everybody who reaches this address can do what its database users may do", "addr", listener.Addr().String())
+		process.Log.WarnContext(ctx, "console: everybody who reaches this address can do what its database users may do", "addr", listener.Addr().String())
 	}
 	fmt.Fprintf(stdout, "console: http://localhost:%s/\n", number)
-	return s.serve(ctx, listener, port.RefusePages(service.Hosts, s.routes()))
+	return s.serve(ctx, listener, transport.RefusePages(process.Hosts, s.routes()))
 }

@@ -40,7 +40,7 @@ func program() app.Program {
 		}
 		apply := func(ctx context.Context, name string, events []envelope.Message) ([]envelope.Outcome, error) {
 			for _, m := range events {
-				if _, err := pgtest.Receive(ctx, b.Queries, name, m.ID); err != nil {
+				if _, err := pgtest.Receive(ctx, b.QueryPool, name, m.ID); err != nil {
 					return nil, err
 				}
 			}
@@ -48,7 +48,7 @@ func program() app.Program {
 		}
 		return consumer.Handlers{"thing": consumer.Handle(decode, apply)}
 	}
-	return app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{
+	return app.Program{Options: []app.Option{Option()}, Registrations: []app.Registration{{
 		AggregateType: "thing",
 		Subscriptions: []app.Subscription{{ID: "thing.events.shelf", Consumer: "shelf", Handlers: handlers}},
 	}}}

@@ -212,17 +212,17 @@ type event struct {
 	Time    time.Time `json:"event_time"`
 	TraceID string    `json:"trace_id,omitempty"`
 	Caller  string    `json:"caller,omitempty"` // of the command; empty: there is none, or it is unknown
-	// Cause is the event that led to this one, and First the first event of the chain. Nil:
+	// Direct is the event that led to this one, and First the first event of the chain. Nil:
 	// there is none.
-	Cause   *cause    `json:"cause,omitempty"`
-	First   *cause    `json:"first,omitempty"`
+	Direct  *origin   `json:"cause,omitempty"`
+	First   *origin   `json:"first,omitempty"`
 	State   state     `json:"state"`
 	Applied []applied `json:"applied"`
 	Message int64     `json:"message,omitempty"` // its number in quarantine; 0: it is not there
 }
 
-// cause is an event that led to another one.
-type cause struct {
+// origin is an event that led to another one.
+type origin struct {
 	envelope.Aggregate           // zero: the outbox does not have the event
 	EventID            uuid.UUID `json:"event_id"`
 	Event              string    `json:"event_type"`
@@ -288,7 +288,7 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 			return err
 		}
 		h.Cut = len(rows) == 0 || rows[len(rows)-1].Version > 1 // older events were dropped, or are beyond the limit
-		if h.Events, err = withCauses(ctx, q, rows); err != nil {
+		if h.Events, err = withOrigins(ctx, q, rows); err != nil {
 			return err
 		}
 		ids := make([]uuid.UUID, len(rows))
@@ -361,8 +361,8 @@ func stateOf(id uuid.UUID, blocked *pg.Blocked, pending, skips []uuid.UUID) stat
 	return published
 }
 
-// withCauses returns events with their causes. A cause that the outbox lacks has only its id.
-func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEventsRow) ([]event, error) {
+// withOrigins returns events with their origins. An origin that the outbox lacks has only its id.
+func withOrigins(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEventsRow) ([]event, error) {
 	var ids []uuid.UUID
 	for _, row := range rows {
 		for _, id := range []*uuid.UUID{row.CausationID, row.CorrelationID} {
@@ -375,11 +375,11 @@ func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEven
 	if err != nil {
 		return nil, err
 	}
-	of := func(id *uuid.UUID) *cause {
+	originOf := func(id *uuid.UUID) *origin {
 		if id == nil {
 			return nil
 		}
-		c := &cause{EventID: *id}
+		c := &origin{EventID: *id}
 		if i := slices.IndexFunc(found, func(e sqlcgen.FindEventsRow) bool { return e.ID == *id }); i >= 0 {
 			c.Aggregate, c.Event = envelope.Aggregate{Type: found[i].AggregateType, ID: found[i].AggregateID}, found[i].EventType
 		}
@@ -389,7 +389,7 @@ func withCauses(ctx context.Context, q *sqlcgen.Queries, rows []sqlcgen.ListEven
 	for i, row := range rows {
 		events[i] = event{
 			ID: row.ID, Type: row.EventType, Version: row.Version, Time: row.OccurredAt.UTC(), TraceID: traceIn(row.Traceparent),
-			Caller: pg.Unescape(row.Caller), Cause: of(row.CausationID), First: of(row.CorrelationID),
+			Caller: pg.Unescape(row.Caller), Direct: originOf(row.CausationID), First: originOf(row.CorrelationID),
 		}
 	}
 	return events, nil

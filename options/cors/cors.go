@@ -21,10 +21,10 @@ type settings struct {
 	Origins []string `env:"SERVER_CORS_ORIGINS" help:"origins, separated by commas, whose pages may call over REST from a browser, such as https://app.example.com; *: all; default: none"`
 }
 
-// Part returns the option.
-func Part() app.Part {
+// Option returns the option.
+func Option() app.Option {
 	s := new(settings)
-	return app.Part{Name: "cors", Settings: s, Check: s.check, Start: s.start}
+	return app.Option{Name: "cors", Settings: s, Check: s.check, Start: s.start}
 }
 
 // check returns the mistakes in the settings.
@@ -41,10 +41,10 @@ func (s *settings) check(command, _ string) []error {
 	return errs
 }
 
-func (s *settings) start(_ context.Context, service *app.Service) error {
-	service.Wrap(withEvents)
+func (s *settings) start(_ context.Context, process *app.Process) error {
+	process.Wrap(withEvents)
 	if len(s.Origins) > 0 {
-		service.Wrap(func(next http.Handler) http.Handler { return letIn(s.Origins, next) })
+		process.Wrap(func(next http.Handler) http.Handler { return letIn(s.Origins, next) })
 	}
 	return nil
 }

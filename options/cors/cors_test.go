@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // An origin is a scheme, a host and perhaps a port, and nothing else. A wrong origin is a mistake in
@@ -44,7 +44,7 @@ const (
 
 // served returns the checks of a port for pages of origins, before a handler that accepts every request.
 func served(origins, hosts []string) http.Handler {
-	return letIn(origins, port.RefusePages(hosts, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })))
+	return letIn(origins, transport.RefusePages(hosts, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })))
 }
 
 func send(t *testing.T, handler http.Handler, method string, header ...string) *httptest.ResponseRecorder {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // catalog has the messages 1 and 2, whose resume tokens are a and b.
@@ -48,9 +48,9 @@ func listen(t *testing.T) (url string, stop context.CancelFunc) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := port.New(port.Config{}, port.Deps{
+	server, err := transport.New(transport.Config{}, transport.Deps{
 		Listener: listener, Wrap: withEvents, Log: slog.New(slog.DiscardHandler),
-		Services: []port.Service{{Desc: &catalogv1.CatalogService_ServiceDesc, Handler: catalog{}, Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
+		Services: []transport.Service{{Desc: &catalogv1.CatalogService_ServiceDesc, Handler: catalog{}, Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))
 		}}},
 	})

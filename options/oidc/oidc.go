@@ -31,10 +31,10 @@ type settings struct {
 // name is the name of the option, and its value of AUTH.
 const name = "oidc"
 
-// Part returns the option.
-func Part() app.Part {
+// Option returns the option.
+func Option() app.Option {
 	s := new(settings)
-	return app.Part{Name: name, Settings: s, Check: s.check, NewChecker: s.newChecker}
+	return app.Option{Name: name, Settings: s, Check: s.check, NewChecker: s.newChecker}
 }
 
 // check returns the mistakes in the settings.
@@ -80,12 +80,12 @@ type checker struct {
 	*policy
 }
 
-func (s *settings) newChecker(service *app.Service, methods []string) (auth.Checker, error) {
-	verifier, verifierErr := newVerifier(verifierConfig{Issuer: s.Issuer, Audiences: s.Audiences, Log: service.Log})
+func (s *settings) newChecker(process *app.Process, methods []string) (auth.Checker, error) {
+	verifier, verifierErr := newVerifier(verifierConfig{Issuer: s.Issuer, Audiences: s.Audiences, Log: process.Log})
 	policy, policyErr := s.policy(methods)
 	if err := errors.Join(verifierErr, policyErr); err != nil {
 		return nil, err
 	}
-	service.Go("keys of the issuer", verifier.Run, nil)
+	process.Go("keys of the issuer", verifier.Run, nil)
 	return checker{verifier, policy}, nil
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // bare is a service without aggregate types.
-func bare(parts ...app.Part) app.Program {
-	return app.Program{Parts: parts}
+func bare(options ...app.Option) app.Program {
+	return app.Program{Options: options}
 }
 
 func writePolicy(t *testing.T, text string) string {
@@ -43,7 +43,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		"nobody says who does":  {nil, []string{"AUTH is required by the role api, and must be one of off, iam, oidc"}},
 		"another value of AUTH": {[]string{"AUTH=none"}, []string{"AUTH must be one of off, iam, oidc"}},
 	} {
-		err := bare(Part()).Validate("serve", slices.Concat(good, tt.environ))
+		err := bare(Option()).Validate("serve", slices.Concat(good, tt.environ))
 		if len(tt.want) == 0 {
 			if err != nil {
 				t.Errorf("%s: Validate() = %v, want nil", name, err)
@@ -63,7 +63,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 			t.Errorf("%s: Validate() tells %d mistakes, want %d:\n%v", name, got, len(tt.want), err)
 		}
 	}
-	if err := bare(Part()).Validate("migrate", []string{"DATABASE_URL=postgres://x", "K_SERVICE=x", "AUTH_POLICY_FILE=/nowhere"}); err != nil {
+	if err := bare(Option()).Validate("migrate", []string{"DATABASE_URL=postgres://x", "K_SERVICE=x", "AUTH_POLICY_FILE=/nowhere"}); err != nil {
 		t.Errorf("Validate(migrate) = %v, want nil: nobody calls a command", err)
 	}
 	if err := bare().Validate("serve", slices.Concat(good, complete)); err == nil || !strings.Contains(err.Error(), "AUTH must be one of off, iam: another value is the name of an option, such as oidc") {
@@ -77,7 +77,7 @@ func TestPolicyMistakesEndTheStart(t *testing.T) {
 	bad := writePolicy(t, "rules:\n- {methods: [library.v1.BookService/BurnBook]}\n")
 	for file, wants := range map[string][]string{bad: {"rules[0] names nobody", "rules[0].methods[0]"}, "/nowhere": {"open /nowhere"}} {
 		s := settings{Issuer: "https://accounts.google.com", Audiences: []string{"a"}, PolicyFile: file}
-		_, err := s.newChecker(new(app.Service), []string{"library.v1.BookService/ReadBook"})
+		_, err := s.newChecker(new(app.Process), []string{"library.v1.BookService/ReadBook"})
 		for _, want := range append(wants, "AUTH_POLICY_FILE: ") {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("newChecker(%s) = %v, want in it %q", file, err, want)

@@ -27,19 +27,19 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/pg/pgtest"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/transport"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // program is a service with videos, and with this option.
 func program() app.Program {
-	return app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{
+	return app.Program{Options: []app.Option{Option()}, Registrations: []app.Registration{{
 		AggregateType: "video",
-		Services: func(b app.Backend) ([]port.Service, error) {
-			return []port.Service{server.Videos(store.NewVideos(b.Commands, b.Wake))}, nil
+		Services: func(b app.Backend) ([]transport.Service, error) {
+			return []transport.Service{server.Videos(store.NewVideos(b.CommandPool, b.Wake))}, nil
 		},
 	}}}
 }
@@ -224,7 +224,7 @@ func TestDocumentedPoliciesAreGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := port.Methods([]port.Service{{Desc: &videov1.VideoService_ServiceDesc}, {Desc: &catalogv1.CatalogService_ServiceDesc}})
+	all := transport.Methods([]transport.Service{{Desc: &videov1.VideoService_ServiceDesc}, {Desc: &catalogv1.CatalogService_ServiceDesc}})
 	if health := healthpb.Health_Check_FullMethodName[1:]; !slices.Contains(all, health) {
 		t.Errorf("Methods() = %q, want %s of every port among them", all, health)
 	}

@@ -203,8 +203,8 @@ func (t alarms[A, D]) ring(aggregate A, row sqlcgen.ListDueTimersRow) (event *D,
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
-	cause := domain.Cause{CausationID: row.CausationID, CorrelationID: row.CorrelationID}
-	return stamped(cause, func(stamp domain.Stamp) (*D, error) { return t.alarm(aggregate, row.Name, stamp) })
+	causation := domain.Causation{CausationID: row.CausationID, CorrelationID: row.CorrelationID}
+	return stamped(causation, func(stamp domain.Stamp) (*D, error) { return t.alarm(aggregate, row.Name, stamp) })
 }
 
 // The pause of a timer doubles with each failure, from firstPostponement to lastPostponement.

@@ -86,11 +86,11 @@ func TestTimerContinuesTheChain(t *testing.T) {
 	pool := pgtest.Pool(t, 2)
 	commits := 0
 	videos := newClips(pool, func(envelope.Aggregate) { commits++ })
-	id, cause := someClips(t, videos, 1)[0], domain.Cause{CausationID: newID(t), CorrelationID: newID(t)}
+	id, causation := someClips(t, videos, 1)[0], domain.Causation{CausationID: newID(t), CorrelationID: newID(t)}
 	if err := videos.change(t.Context(), id, func(v domain.Video) (*fact, error) {
 		e, err := rename("set", after{"x": now})(v)
 		if e != nil {
-			e.Cause = cause
+			e.Causation = causation
 		}
 		return e, err
 	}); err != nil {
@@ -104,7 +104,7 @@ func TestTimerContinuesTheChain(t *testing.T) {
 		t.Errorf("Fire() = %+v, %v, want one fired, late", fired, err)
 	}
 	if n := count(t, pool, `SELECT count(*) FROM video_catalog.outbox fired JOIN video_catalog.outbox set ON set.id = fired.causation_id
-		WHERE fired.version = 3 AND set.version = 2 AND fired.correlation_id = $1 AND set.correlation_id = $1`, cause.CorrelationID); n != 1 {
+		WHERE fired.version = 3 AND set.version = 2 AND fired.correlation_id = $1 AND set.correlation_id = $1`, causation.CorrelationID); n != 1 {
 		t.Error("the event of the timer has not the cause and the chain with which it was set")
 	}
 	if commits != 3 {
@@ -122,7 +122,7 @@ func TestTimersAndClocks(t *testing.T) {
 	timers := NewTimers(videos, ring)
 	ids := someClips(t, videos, 2)
 	for i, wrong := range []time.Duration{-time.Hour, time.Hour} { // the clock of the process
-		at, err := stamp(domain.Cause{})
+		at, err := stamp(domain.Causation{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func (c clips) Decide(ctx context.Context, tx *pg.Tx, id uuid.UUID, before domai
 		return &made.VideoEvent, nil
 	})
 	if changed && err == nil {
-		err = timers.Set(ctx, tx, envelope.Message{ID: made.ID, AggregateType: event.AggregateVideo, AggregateID: id.String(), Cause: envelope.Cause(made.Cause)}, made.Timers)
+		err = timers.Set(ctx, tx, envelope.Message{ID: made.ID, AggregateType: event.AggregateVideo, AggregateID: id.String(), Causation: envelope.Causation(made.Causation)}, made.Timers)
 	}
 	return after, changed, err
 }
@@ -66,7 +66,7 @@ func (c clips) change(ctx context.Context, id uuid.UUID, decide func(domain.Vide
 	return err
 }
 
-// of returns a fact without timers.
+// A fact of a decision has no timers: see [of].
 func of(e *domain.VideoEvent, err error) (*fact, error) {
 	if e == nil || err != nil {
 		return nil, err
@@ -74,13 +74,13 @@ func of(e *domain.VideoEvent, err error) (*fact, error) {
 	return &fact{VideoEvent: *e}, nil
 }
 
-// after are the timers of a fact.
+// The timers of a fact, by name: see [after].
 type after = map[string]time.Duration
 
 // newClip stores a video, and returns its id.
 func newClip(t testing.TB, c clips) uuid.UUID {
 	t.Helper()
-	at, err := stamp(domain.Cause{})
+	at, err := stamp(domain.Causation{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func set(t testing.TB, c clips, id uuid.UUID, timers after) {
 // rename is a decision with timers.
 func rename(title string, timers after) func(domain.Video) (*fact, error) {
 	return func(v domain.Video) (*fact, error) {
-		at, err := stamp(domain.Cause{})
+		at, err := stamp(domain.Causation{})
 		if err != nil {
 			return nil, err
 		}

@@ -96,10 +96,10 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 // handle lets the aggregates that an event concerns decide, and returns the ids of the changed ones.
 func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{envelope.AttrTraceparent: e.Message.Traceparent}) // sampled or not
-	cause := domain.Cause(timers.CauseOfNext(e.Message))
+	causation := domain.Causation(timers.CausationOfNext(e.Message))
 	for _, id := range once(r.concerns(e.Event)) {
 		after, made, err := r.of.Decide(ctx, tx, id, states[id], func(before A) (*D, error) {
-			return stamped(cause, func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
+			return stamped(causation, func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
 		})
 		if err != nil {
 			return nil, err
@@ -113,8 +113,8 @@ func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, states map[uui
 
 // stamped returns the event of a decision; nil if there is none. A *problem.Error that is not Unavailable is a refusal by
 // the rules: a decision without an event.
-func stamped[D any](cause domain.Cause, decide func(domain.Stamp) (*D, error)) (*D, error) {
-	at, err := stamp(cause)
+func stamped[D any](causation domain.Causation, decide func(domain.Stamp) (*D, error)) (*D, error) {
+	at, err := stamp(causation)
 	if err != nil {
 		return nil, err
 	}

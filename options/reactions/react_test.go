@@ -197,7 +197,7 @@ func TestReactionContinuesTheChain(t *testing.T) {
 	react := addReview(videos).react
 	id, first := newID(t), newID(t)
 	r := reviewed(t, "Kagemusha", id)
-	r.Message.Cause = envelope.Cause{CausationID: newID(t), CorrelationID: first}
+	r.Message.Causation = envelope.Causation{CausationID: newID(t), CorrelationID: first}
 	snapshot := reviewed(t, "nothing", id)
 	snapshot.Message.Repeat = envelope.RepeatSnapshot
 	outcomes, err := react(t.Context(), "reviews", []received[review]{snapshot, r})
@@ -211,12 +211,12 @@ func TestReactionContinuesTheChain(t *testing.T) {
 	if err != nil || len(claim.Events) != 1 {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
-	if got, want := claim.Events[0].Cause, (envelope.Cause{CausationID: r.Message.ID, CorrelationID: first}); got != want {
-		t.Errorf("cause = %v, want %v", got, want)
+	if got, want := claim.Events[0].Causation, (envelope.Causation{CausationID: r.Message.ID, CorrelationID: first}); got != want {
+		t.Errorf("causation = %v, want %v", got, want)
 	}
 	read, err := envelope.Parse(claim.Events[0].Attributes(), nil)
-	if err != nil || read.Cause != claim.Events[0].Cause {
-		t.Errorf("cause in the next service = %v, %v, want %v", read.Cause, err, claim.Events[0].Cause)
+	if err != nil || read.Causation != claim.Events[0].Causation {
+		t.Errorf("causation in the next service = %v, %v, want %v", read.Causation, err, claim.Events[0].Causation)
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 	role = "reactor"
 )
 
-// Of is the declaration of an aggregate type for the option, in app.Registration.Parts[Name].
+// Of is the declaration of an aggregate type for the option, in app.Registration.Options[Name].
 type Of struct {
 	// Subscriptions are the subscriptions whose events it reacts to. Handler makes their handlers.
 	Subscriptions []app.Subscription
@@ -47,15 +47,15 @@ type Aggregates[A, D any] interface {
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Part returns the option.
-func Part() app.Part {
-	return app.Part{Name: Name, Role: role, Subscriptions: subscriptions, Start: start, Migrations: migrations}
+// Option returns the option.
+func Option() app.Option {
+	return app.Option{Name: Name, Role: role, Subscriptions: subscriptions, Start: start, Migrations: migrations}
 }
 
 // declared returns the declarations, each with its aggregate type. A type may have several registrations.
 func declared(registered []app.Registration) (all []Of, types []string) {
 	for _, r := range registered {
-		if of, ok := r.Parts[Name].(Of); ok {
+		if of, ok := r.Options[Name].(Of); ok {
 			all, types = append(all, of), append(types, r.AggregateType)
 		}
 	}
@@ -83,34 +83,33 @@ func timersOf(registered []app.Registration, made app.Backend) map[string]Timers
 }
 
 // start measures the timers that wait, in each process that uses the command side, and fires them in a process with the role.
-func start(_ context.Context, s *app.Service) error {
-	if s.Commands == nil {
+func start(_ context.Context, process *app.Process) error {
+	if process.CommandPool == nil {
 		return nil
 	}
-	s.Maintain(pruning(s)...)
-	all := timersOf(s.Registered, s.Backend())
-	if err := observe(s.Meter, all); err != nil {
+	process.AddCommandSteps(pruning(process)...)
+	all := timersOf(process.Registered, process.Backend())
+	if err := observe(process.Meter, all); err != nil {
 		return err
 	}
-	if !slices.Contains(s.Roles, role) || len(all) == 0 {
+	if !slices.Contains(process.Roles, role) || len(all) == 0 {
 		return nil
 	}
-	c, err := newClock(all, s.Log, s.Meter)
+	c, err := newClock(all, process.Log, process.Meter)
 	if err != nil {
 		return err
 	}
-	s.Go("timers", c.run, c.stuck)
+	process.Go("timers", c.run, c.stuck)
 	return nil
 }
 
 // pruning returns the steps of maintenance that delete old event ids from the inbox of the command side.
-func pruning(s *app.Service) []app.Step {
+func pruning(process *app.Process) []app.Step {
 	var steps []app.Step
-	for _, of := range subscriptions(s.Registered) {
-		received := app.Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-			return prune(ctx, s.Commands, of.Consumer, olderThan, maxRows)
-		})
-		steps = append(steps, received.Step(s.Retention))
+	for _, of := range subscriptions(process.Registered) {
+		steps = append(steps, app.Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+			return prune(ctx, process.CommandPool, of.Consumer, olderThan, maxRows)
+		}, process.Retention))
 	}
 	return steps
 }
@@ -123,10 +122,10 @@ func prune(ctx context.Context, pool *pgxpool.Pool, consumer string, olderThan t
 	return n, pg.Wrap(err, "prune the inbox of the command side")
 }
 
-// stamp returns the id and the time of a new event, with its cause.
-func stamp(cause domain.Cause) (domain.Stamp, error) {
+// stamp returns the id and the time of a new event, with its causation.
+func stamp(causation domain.Causation) (domain.Stamp, error) {
 	id, err := uuid.NewV7()
-	return domain.Stamp{EventID: id, Time: time.Now().UTC(), Cause: cause}, err
+	return domain.Stamp{EventID: id, Time: time.Now().UTC(), Causation: causation}, err
 }
 
 func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked

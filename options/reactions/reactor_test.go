@@ -50,15 +50,15 @@ func program(isBroken bool) app.Program {
 				return made, err
 			}
 			concerns := func(e domain.VideoEvent) []uuid.UUID { return []uuid.UUID{e.Video.ID} }
-			return consumer.Handlers{event.AggregateVideo: Handler(event.DecodeVideo, newClips(b.Commands, b.Wake), concerns, decide)}
+			return consumer.Handlers{event.AggregateVideo: Handler(event.DecodeVideo, newClips(b.CommandPool, b.Wake), concerns, decide)}
 		}}},
 		Timers: func(b app.Backend) Timers {
-			return NewTimers(newClips(b.Commands, b.Wake), func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
+			return NewTimers(newClips(b.CommandPool, b.Wake), func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
 				return of(domain.PublishVideo(domain.AnyVersion, stamp)(v))
 			})
 		},
 	}
-	return app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{AggregateType: event.AggregateVideo, Parts: map[string]any{Name: of}}}}
+	return app.Program{Options: []app.Option{Option()}, Registrations: []app.Registration{{AggregateType: event.AggregateVideo, Options: map[string]any{Name: of}}}}
 }
 
 // service is a running program, with its database and its Pub/Sub.

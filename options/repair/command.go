@@ -34,7 +34,7 @@ const (
 var usage = app.UsageError(errors.New("want projection compare [TYPE [ID...]], projection repair TYPE ID... or projection repair --all: try `server projection --help`"))
 
 // runProjection compares and repairs projections.
-func runProjection(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
+func runProjection(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
 	if len(args) == 0 {
 		return usage
 	}
@@ -43,10 +43,13 @@ func runProjection(ctx context.Context, s *app.Service, args []string, stdout io
 	if err != nil {
 		return app.UsageError(fmt.Errorf("projection %s: %w", args[0], err))
 	}
-	if err := s.Open(ctx, true, true); err != nil {
+	if err := process.OpenCommandSide(ctx); err != nil {
 		return err
 	}
-	projections := all(s.Commands, s.Queries)
+	if err := process.OpenQuerySide(ctx); err != nil {
+		return err
+	}
+	projections := all(process.CommandPool, process.QueryPool)
 	some, ids, err := selected(projections, o.Args)
 	switch {
 	case err != nil:
@@ -54,7 +57,7 @@ func runProjection(ctx context.Context, s *app.Service, args []string, stdout io
 	case args[0] == "compare" && !everything:
 		return compareEntries(ctx, some, ids, o, stdout)
 	case args[0] == "repair" && everything && len(o.Args) == 0:
-		return repairEverything(ctx, s, projections, o, stdout)
+		return repairEverything(ctx, process, projections, o, stdout)
 	case args[0] == "repair" && !everything && len(ids) > 0:
 		return repairAndReport(ctx, some, ids, o, stdout)
 	}
@@ -202,11 +205,11 @@ func repairAndReport(ctx context.Context, projections []projection, ids []uuid.U
 // repairEverything repairs all projections. Then it records the databases as known, as after a
 // failover, unless this service has a projection that cannot be compared with its owner. It
 // identifies the databases first: one that fails over during the repair stays unknown.
-func repairEverything(ctx context.Context, s *app.Service, projections []projection, o operate.Operation, stdout io.Writer) error {
+func repairEverything(ctx context.Context, process *app.Process, projections []projection, o operate.Operation, stdout io.Writer) error {
 	if o.DryRun { // a person who may only look cannot identify the databases
 		return repairAndReport(ctx, projections, nil, o, stdout)
 	}
-	both := databasesOf(s)
+	both := databasesOf(process)
 	for _, d := range both {
 		if err := d.find(ctx); err != nil {
 			return err
@@ -219,12 +222,12 @@ func repairEverything(ctx context.Context, s *app.Service, projections []project
 	for _, p := range projections { // events may have repaired what the last comparison has found
 		name := p.source(false).name
 		covered[name] = true
-		if err := sqlcgen.New(s.Queries).RestartComparison(ctx, name); err != nil {
+		if err := sqlcgen.New(process.QueryPool).RestartComparison(ctx, name); err != nil {
 			return err
 		}
 	}
 	out := operate.NewPrinter(stdout, o.JSON)
-	if slices.ContainsFunc(s.Registered, func(r app.Registration) bool { return len(r.Subscriptions) > 0 && !covered[r.AggregateType] }) {
+	if slices.ContainsFunc(process.Registered, func(r app.Registration) bool { return len(r.Subscriptions) > 0 && !covered[r.AggregateType] }) {
 		out.Line("a projection of this service cannot be compared with its owner: see options/repair/failover.md about `server databases accept`")
 		return out.End()
 	}

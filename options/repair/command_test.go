@@ -38,7 +38,7 @@ func (s *service) run(args ...string) (stdout string, err error) { return s.runA
 
 // runAs runs a command with a database URL.
 func (s *service) runAs(url string, args ...string) (stdout string, err error) {
-	program := app.Program{Registrations: s.registered, Parts: []app.Part{Part()}}
+	program := app.Program{Registrations: s.registered, Options: []app.Option{Option()}}
 	var out bytes.Buffer
 	err = program.Run(s.Context(), args, []string{"DATABASE_URL=" + url}, &out, s.Output())
 	return out.String(), err

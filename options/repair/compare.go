@@ -56,7 +56,7 @@ var background = config{rate: 2000, wait: time.Minute, interval: 5 * time.Minute
 
 // side has the rows of an aggregate type on one of the two sides.
 type side interface {
-	// bound returns the id of the row that is the maxRows-th behind after, in the order of the
+	// bound returns the id of the row that is the maxRows-th behind [after], in the order of the
 	// ids; uuid.Max if there are fewer rows.
 	bound(ctx context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error)
 	// digest returns one checksum of the rows behind after up to and including upTo, and none if
@@ -147,7 +147,7 @@ type compared struct {
 	differences   []difference
 }
 
-// compare compares the ids behind after, until it has read maxRows rows or all, or has maxDoubts doubts.
+// compare compares the ids behind [slice.after], until it has read maxRows rows or all, or has maxDoubts doubts.
 func (c comparison) compare(ctx context.Context, after uuid.UUID, maxRows int) (compared, error) {
 	result := compared{upTo: after}
 	var doubts []uuid.UUID

@@ -16,8 +16,8 @@ import (
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/pg"
-	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/transport"
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
@@ -42,13 +42,13 @@ type database struct {
 }
 
 // databasesOf returns the databases of the sides that a process uses.
-func databasesOf(s *app.Service) []*database {
+func databasesOf(process *app.Process) []*database {
 	var all []*database
-	if s.Commands != nil {
-		all = append(all, commandDatabase(s.Commands))
+	if process.CommandPool != nil {
+		all = append(all, commandDatabase(process.CommandPool))
 	}
-	if s.Queries != nil {
-		all = append(all, queryDatabase(s.Queries))
+	if process.QueryPool != nil {
+		all = append(all, queryDatabase(process.QueryPool))
 	}
 	return all
 }
@@ -56,7 +56,7 @@ func databasesOf(s *app.Service) []*database {
 func commandDatabase(pool *pgxpool.Pool) *database {
 	q := sqlcgen.New(pool)
 	return &database{
-		Side: port.SideCommands,
+		Side: transport.SideCommands,
 		look: func(ctx context.Context) (identity, error) {
 			row, err := q.GetCommandDatabase(ctx)
 			return identity(row), pg.Wrap(err, "identify database")
@@ -73,7 +73,7 @@ func commandDatabase(pool *pgxpool.Pool) *database {
 func queryDatabase(pool *pgxpool.Pool) *database {
 	q := sqlcgen.New(pool)
 	return &database{
-		Side: port.SideQueries,
+		Side: transport.SideQueries,
 		look: func(ctx context.Context) (identity, error) {
 			row, err := q.GetQueryDatabase(ctx)
 			return identity(row), pg.Wrap(err, "identify database of the query side")
@@ -120,7 +120,7 @@ func (d *database) print(out *operate.Printer) {
 
 // runDatabases records the present databases of both sides as known. It repairs nothing: a person
 // must have compared the data.
-func runDatabases(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
+func runDatabases(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
 	o, err := operate.ParseOperation(args, nil)
 	if err == nil && (len(o.Args) != 1 || o.Args[0] != "accept") {
 		err = errors.New("want databases accept: try `server databases --help`")
@@ -132,11 +132,14 @@ func runDatabases(ctx context.Context, s *app.Service, args []string, stdout io.
 	if err != nil {
 		return err
 	}
-	if err := s.Open(ctx, true, true); err != nil {
+	if err := process.OpenCommandSide(ctx); err != nil {
+		return err
+	}
+	if err := process.OpenQuerySide(ctx); err != nil {
 		return err
 	}
 	out := operate.NewPrinter(stdout, o.JSON)
-	for _, d := range databasesOf(s) {
+	for _, d := range databasesOf(process) {
 		err := d.find(ctx)
 		if err == nil && !o.DryRun {
 			err = d.accept(ctx, entry)
@@ -174,16 +177,16 @@ type watch struct {
 	log         *slog.Logger
 }
 
-func newWatch(s *app.Service) *watch {
-	w := &watch{log: s.Log}
-	for _, d := range databasesOf(s) {
+func newWatch(process *app.Process) *watch {
+	w := &watch{log: process.Log}
+	for _, d := range databasesOf(process) {
 		known := &watched{database: d}
 		known.state.Store(-1)
 		w.databases = append(w.databases, known)
 	}
-	if s.Queries != nil {
-		w.measure = sqlcgen.New(s.Queries).MeasureComparisons
-		for _, p := range all(s.Commands, s.Queries) {
+	if process.QueryPool != nil {
+		w.measure = sqlcgen.New(process.QueryPool).MeasureComparisons
+		for _, p := range all(process.CommandPool, process.QueryPool) {
 			w.moves = append(w.moves, p.moveFuture)
 		}
 	}

@@ -48,8 +48,8 @@ func (e entity) source(whole bool) source {
 }
 
 // differing returns the entries that differ, and the rows of their owner. In a transaction of the
-// projection, it locks the entries first. A tombstone of one side only is no difference, because each
-// side prunes its own; if whole is true, one that the projection lacks is.
+// projection, it locks the entries first. A tombstone on one side only is not a
+// difference: each side prunes its own. With whole, a tombstone that the projection lacks is one.
 func (e entity) differing(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, whole bool) (found map[uuid.UUID]seen, owned map[uuid.UUID]row, err error) {
 	entries, err := e.view.find(ctx, tx, ids)
 	if err != nil {

@@ -88,16 +88,16 @@ func (l *loop) compareSlice(ctx context.Context, s source) error {
 
 // progress keeps how far the comparison of each aggregate type has come, for all processes.
 type progress interface {
-	// claim claims the next slice for the time lease. ok is false if it is not due, or if
-	// another process compares it.
+	// claim leases the next slice to this process. ok is false if no slice is due, or another
+	// process has it.
 	claim(ctx context.Context, aggregateType string, lease time.Duration) (next slice, ok bool, err error)
 	// save saves the result of a slice. If the slice ends the pass, the next pass waits
-	// until the time between has passed since the begin of this pass. saved is false if the slice was claimed
+	// until [between] has passed since this pass began. saved is false if the slice was claimed
 	// again since, or the progress was reset.
 	save(ctx context.Context, s slice, result compared, between time.Duration) (saved bool, err error)
 }
 
-// slice is a claimed slice: the next ids behind after.
+// slice is a claimed slice: the next ids behind [slice.after].
 type slice struct {
 	name  string // the aggregate type
 	claim int64

@@ -16,11 +16,11 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Part returns the option.
-func Part() app.Part {
-	return app.Part{
+// Option returns the option.
+func Option() app.Option {
+	return app.Option{
 		Name: "repair", Start: start, Migrations: migrations,
-		Commands: map[string]app.Command{"projection": runProjection, "databases": runDatabases},
+		Subcommands: map[string]app.Subcommand{"projection": runProjection, "databases": runDatabases},
 		Help: `  server projection compare            compare entries with their owner, and show what differs (exit code 5); with TYPE, or TYPE ID..., only these
   server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ, also of an empty projection
   server databases accept              record the present databases as known, after a failover that you have looked at
@@ -29,23 +29,23 @@ func Part() app.Part {
 }
 
 // start watches the databases of the process, and compares projections if it uses both sides.
-func start(_ context.Context, s *app.Service) error {
-	w := newWatch(s)
-	if err := w.observe(s.Meter); err != nil {
+func start(_ context.Context, process *app.Process) error {
+	w := newWatch(process)
+	if err := w.observe(process.Meter); err != nil {
 		return err
 	}
-	s.Go("watch of the databases", w.run, nil)
-	if s.Commands == nil || s.Queries == nil {
+	process.Go("watch of the databases", w.run, nil)
+	if process.CommandPool == nil || process.QueryPool == nil {
 		return nil
 	}
 	var sources []source
-	for _, p := range all(s.Commands, s.Queries) {
+	for _, p := range all(process.CommandPool, process.QueryPool) {
 		sources = append(sources, p.source(false))
 	}
-	l, err := newLoop(background, sources, comparisonsIn(s.Queries), s.Log, s.Meter)
+	l, err := newLoop(background, sources, comparisonsIn(process.QueryPool), process.Log, process.Meter)
 	if err != nil {
 		return err
 	}
-	s.Go("comparison of the projections", l.run, l.beats.Check)
+	process.Go("comparison of the projections", l.run, l.beats.Check)
 	return nil
 }

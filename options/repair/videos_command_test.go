@@ -247,7 +247,7 @@ func TestServiceFindsDifferences(t *testing.T) {
 	if err := l.run(ctx); err != nil || strings.Count(log.String(), "entry differs from its owner") != 5 {
 		t.Errorf("run() = %v, with the log %s, want five entries", err, log.String())
 	}
-	w := newWatch(&app.Service{Commands: s.pool, Queries: s.pool, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := newWatch(&app.Process{CommandPool: s.pool, QueryPool: s.pool, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	w.check(t.Context())
 	if found := *w.differences.Load(); len(found) != 1 || found[0].AggregateType != "video" || found[0].Differences != 5 {
 		t.Errorf("measured differences = %+v, want five of videos", found)

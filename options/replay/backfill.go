@@ -45,7 +45,7 @@ const (
 )
 
 // runBackfill publishes the state of every aggregate of a type.
-func runBackfill(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
+func runBackfill(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
 	o, of, after, err := parseBackfill(args)
 	if err != nil {
 		return app.UsageError(err)
@@ -54,10 +54,10 @@ func runBackfill(ctx context.Context, s *app.Service, args []string, stdout io.W
 	if err != nil {
 		return err
 	}
-	if err := s.Open(ctx, true, false); err != nil {
+	if err := process.OpenCommandSide(ctx); err != nil {
 		return err
 	}
-	b := backfill{aggregates: of, pool: s.Commands, entry: entry, most: mostPending, progress: logProgress(s.Log)}
+	b := backfill{aggregates: of, pool: process.CommandPool, entry: entry, most: mostPending, progress: logProgress(process.Log)}
 	result, failure := b.run(ctx, after, o.DryRun)
 	if failure != nil && result.Done == 0 {
 		return failure
@@ -200,7 +200,7 @@ func (b backfill) pending(ctx context.Context, maxCounted int64) (n int64, err e
 	return n, pg.Wrap(err, "count pending events")
 }
 
-// count counts the aggregates of the next page behind after.
+// count counts the aggregates on the next page, which begins behind the id [after].
 func (b backfill) count(ctx context.Context, after uuid.UUID) (p page, err error) {
 	err = pg.InTx(ctx, b.pool, "replay.CountAggregates", func(ctx context.Context, tx *pg.Tx) error {
 		pg.UseOutboxSettings(ctx, tx)

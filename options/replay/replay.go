@@ -7,11 +7,11 @@ package replay
 
 import "example.com/videocatalog/internal/app"
 
-// Part returns the option.
-func Part() app.Part {
-	return app.Part{
-		Name:     "replay",
-		Commands: map[string]app.Command{"seek": seek, "backfill": runBackfill},
+// Option returns the option.
+func Option() app.Option {
+	return app.Option{
+		Name:        "replay",
+		Subcommands: map[string]app.Subcommand{"seek": seek, "backfill": runBackfill},
 		Help: `  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
   server backfill TYPE                 publish the state of every aggregate of a type, for a new consumer
          --after ID                    continue behind what an interrupted command has printed

@@ -31,15 +31,15 @@ const actionSeek = "inbox.seek"
 // duplicate. A crash before Pub/Sub seeks leaves an inbox with fewer ids. That is harmless,
 // because versions keep out duplicates: run the command again. An event that is applied between
 // the two steps is recorded again, and its next delivery is rightly skipped.
-func seek(ctx context.Context, s *app.Service, args []string, stdout io.Writer) error {
+func seek(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
 	o, since, err := parseSeek(args)
 	if err != nil {
 		return app.UsageError(err)
 	}
-	if err := s.Open(ctx, false, true); err != nil {
+	if err := process.OpenQuerySide(ctx); err != nil {
 		return err
 	}
-	subscription, err := subscriptionOf(s.Registered, o.Args[0])
+	subscription, err := subscriptionOf(process.Registered, o.Args[0])
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func seek(ctx context.Context, s *app.Service, args []string, stdout io.Writer) 
 	if err != nil {
 		return err
 	}
-	inbox := inbox{pool: s.Queries, consumer: subscription.Consumer}
+	inbox := inbox{pool: process.QueryPool, consumer: subscription.Consumer}
 	result := seekResult{ActionID: entry.ActionID}
 	if result.Matched, err = inbox.count(ctx); err != nil {
 		return err
@@ -58,7 +58,7 @@ func seek(ctx context.Context, s *app.Service, args []string, stdout io.Writer) 
 		p.Row(result)
 		return p.End()
 	}
-	client, err := s.PubSub(ctx) // an error here leaves the inbox as it is
+	client, err := process.PubSub(ctx) // an error here leaves the inbox as it is
 	if err != nil {
 		return err
 	}

@@ -56,10 +56,10 @@ func newService(t *testing.T) *service {
 
 // run runs a command, which ends with ctx at the latest, and returns its output.
 func (s *service) run(ctx context.Context, args ...string) (stdout string, err error) {
-	program := app.Program{Parts: []app.Part{Part()}, Registrations: []app.Registration{{AggregateType: event.AggregateVideo, Subscriptions: []app.Subscription{{
+	program := app.Program{Options: []app.Option{Option()}, Registrations: []app.Registration{{AggregateType: event.AggregateVideo, Subscriptions: []app.Subscription{{
 		ID: s.subscription, Consumer: "catalog",
 		Handlers: func(b app.Backend) consumer.Handlers {
-			return consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, store.NewCatalog(b.Queries).Project)}
+			return consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, store.NewCatalog(b.QueryPool).Project)}
 		},
 	}}}}}
 	var out bytes.Buffer

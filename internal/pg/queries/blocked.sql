@@ -3,7 +3,11 @@
 
 -- name: GroupBlocked :many
 -- Returns the blocked aggregates by cause, the largest group first.
-SELECT b.cause::text AS cause, max(b.last_error)::text AS sample, count(*) AS items, count(b.parked_at) AS waiting,
+SELECT
+	b.cause::text AS cause,
+	max(b.last_error)::text AS sample,
+	count(*) AS items,
+	count(b.parked_at) AS waiting,
 	coalesce(min(b.parked_at), 'epoch')::timestamptz AS since
 FROM video_catalog.outbox_blocked b
 GROUP BY b.cause
@@ -11,11 +15,22 @@ ORDER BY items DESC, b.cause
 LIMIT @max_rows;
 
 -- name: ListBlocked :many
--- Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty text
--- matches all. cause matches a cause, or a part of an error. With parked it returns only aggregates that wait for a person.
-SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.cause::text AS cause, b.parked_at,
-	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version,
-	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time, count(*) OVER () AS total
+-- Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty
+-- text matches all. cause matches a cause, or a part of an error. With parked it returns only aggregates that wait for
+-- a person.
+SELECT
+	b.aggregate_type,
+	b.aggregate_id,
+	b.attempts,
+	b.next_retry_at,
+	b.last_error,
+	b.cause::text AS cause,
+	b.parked_at,
+	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id,
+	coalesce(h.version, 0)::bigint AS version,
+	coalesce(h.event_type, '')::text AS event_type,
+	coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time,
+	count(*) OVER () AS total
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
 	SELECT d.id, d.version, d.event_type, d.occurred_at FROM video_catalog.outbox_deferred d
@@ -31,9 +46,9 @@ ORDER BY b.aggregate_type, b.aggregate_id
 LIMIT @max_rows;
 
 -- name: RetryBlocked :one
--- Makes blocked aggregates due immediately, and returns how many it has changed: not aggregates that another person has made due.
--- The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds
--- that the attempts have changed, and does not park the event again.
+-- Makes blocked aggregates due immediately, and returns how many it has changed: not aggregates that another person has
+-- made due. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be
+-- running: it finds that the attempts have changed, and does not park the event again.
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at
 	FROM (SELECT unnest(@types::text[]) AS aggregate_type, unnest(@ids::text[]) AS aggregate_id) named
@@ -46,21 +61,26 @@ WITH due AS (
 	SET parked_at = NULL, attempts = 0, next_retry_at = now()
 	FROM due
 	WHERE b.aggregate_type = due.aggregate_type AND b.aggregate_id = due.aggregate_id
-	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at
+	RETURNING due.*
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT @action_id, @actor, @via, @action, @filter, @reason, count(*), jsonb_agg(to_jsonb(r) ORDER BY r.aggregate_type, r.aggregate_id)
+	SELECT @action_id, @actor, @via, @action, @filter, @reason, count(*), jsonb_agg(r ORDER BY r)
 	FROM retried r HAVING count(*) > 0
 )
 SELECT count(*) FROM retried;
 
 -- name: SkipBlocked :one
--- Gives up the given heads of blocked aggregates, makes their next events due, and returns how many it has given up. If the
--- settlement of a failed attempt comes later, BlockAggregate does not find the event. An event that is published, or
--- skipped by another person, meanwhile is not skipped.
+-- Gives up the given heads of blocked aggregates, makes their next events due, and returns how many it has given up. If
+-- the settlement of a failed attempt comes later, BlockAggregate does not find the event. An event that is published,
+-- or skipped by another person, meanwhile is not skipped.
 WITH due AS (
-	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq
-	FROM (SELECT unnest(@types::text[]) AS aggregate_type, unnest(@ids::text[]) AS aggregate_id, unnest(@event_ids::uuid[]) AS event_id) named
+	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq, h.id AS event_id
+	FROM (
+		SELECT
+			unnest(@types::text[]) AS aggregate_type,
+			unnest(@ids::text[]) AS aggregate_id,
+			unnest(@event_ids::uuid[]) AS event_id
+	) named
 	JOIN video_catalog.outbox_blocked b ON b.aggregate_type = named.aggregate_type AND b.aggregate_id = named.aggregate_id
 	CROSS JOIN LATERAL (
 		SELECT d.seq, d.id FROM video_catalog.outbox_deferred d
@@ -76,16 +96,17 @@ WITH due AS (
 	RETURNING d.aggregate_type, d.aggregate_id, d.seq, d.id AS event_id, d.event_type, d.version
 ), noted AS (
 	INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason)
-	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, @actor, @reason FROM gone
+	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, @actor, @reason
+	FROM gone
 ), skipped AS (
 	UPDATE video_catalog.outbox_blocked b
 	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1
 	FROM due JOIN gone ON gone.aggregate_type = due.aggregate_type AND gone.aggregate_id = due.aggregate_id
 	WHERE b.aggregate_type = due.aggregate_type AND b.aggregate_id = due.aggregate_id
-	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, gone.event_id, gone.event_type, gone.version
+	RETURNING due.*, gone.event_type, gone.version
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT @action_id, @actor, @via, @action, @filter, @reason, count(*), jsonb_agg(to_jsonb(s) ORDER BY s.aggregate_type, s.aggregate_id)
+	SELECT @action_id, @actor, @via, @action, @filter, @reason, count(*), jsonb_agg(to_jsonb(s) - 'seq' ORDER BY s)
 	FROM skipped s HAVING count(*) > 0
 )
 SELECT count(*) FROM skipped;

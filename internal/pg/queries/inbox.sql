@@ -1,12 +1,7 @@
 -- name: InsertInbox :many
 -- Records events as projected, and returns those that were not recorded before.
-INSERT INTO video_catalog_read.inbox (
-	consumer,
-	event_id
-)
-SELECT
-	@consumer::text,
-	event_id
+INSERT INTO video_catalog_read.inbox (consumer, event_id)
+SELECT @consumer::text, event_id
 FROM unnest(@event_ids::uuid[]) AS new (event_id)
 ORDER BY event_id
 ON CONFLICT DO NOTHING
@@ -23,18 +18,18 @@ SELECT coalesce((
 ), 'epoch')::timestamptz AS applied_at;
 
 -- name: PruneInbox :execrows
--- Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
--- database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.
--- video_catalog.uuid7_floor computes the same value, but may be in another database.
+-- Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of
+-- the database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary
+-- key. video_catalog.uuid7_floor computes the same value, but may be in another database.
 DELETE FROM video_catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
-	SELECT
-		o.consumer,
-		o.event_id
+	SELECT o.consumer, o.event_id
 	FROM video_catalog_read.inbox o
 	WHERE o.consumer = @consumer::text
 		AND o.received_at < now() - @older_than::interval
-		AND o.event_id < (lpad(to_hex(floor(extract(epoch FROM now() - @older_than::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
+		AND o.event_id < (
+			lpad(to_hex(floor(extract(epoch FROM now() - @older_than::interval) * 1000)::bigint), 12, '0') || repeat('0', 20)
+		)::uuid
 	ORDER BY o.event_id
 	LIMIT @max_rows
 );

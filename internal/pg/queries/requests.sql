@@ -1,5 +1,6 @@
 -- name: InsertRequest :one
--- Returns no row if the request was already recorded. If a transaction that has not ended recorded it, this waits for the end.
+-- Returns no row if the request was already recorded. If a transaction that has not ended recorded it, this waits for
+-- the end.
 INSERT INTO video_catalog.requests (
 	aggregate_type,
 	request_id,
@@ -18,9 +19,7 @@ ON CONFLICT DO NOTHING
 RETURNING request_id;
 
 -- name: GetRequest :one
-SELECT
-	aggregate_id,
-	fingerprint
+SELECT aggregate_id, fingerprint
 FROM video_catalog.requests
 WHERE aggregate_type = @aggregate_type AND request_id = @request_id;
 
@@ -29,9 +28,7 @@ WHERE aggregate_type = @aggregate_type AND request_id = @request_id;
 -- whose clock is a day ahead must not delete requests that the API promises to remember.
 DELETE FROM video_catalog.requests
 WHERE (aggregate_type, request_id) IN (
-	SELECT
-		r.aggregate_type,
-		r.request_id
+	SELECT r.aggregate_type, r.request_id
 	FROM video_catalog.requests r
 	WHERE r.create_time < now() - @older_than::interval
 	ORDER BY r.create_time

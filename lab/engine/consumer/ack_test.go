@@ -26,7 +26,7 @@ import (
 // Messages come soon after an outage, however often the client tried in vain to
 // open a stream. Eight pauses of a second are over before waitForAcks gives up. Eight
 // of the client's own pauses, which grow to a minute, almost never are.
-func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
+func TestReceiverReceivesSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, localbroker.Resources{Schemaless: true})
 	var opened atomic.Int32
@@ -95,8 +95,8 @@ func TestRetrySoon(t *testing.T) {
 	}
 }
 
-// The projector waits for a subscription that does not exist, and for permission.
-func TestProjectorWaitsForSubscription(t *testing.T) {
+// The receiver waits for a subscription that does not exist, and for permission.
+func TestReceiverWaitsForSubscription(t *testing.T) {
 	t.Parallel()
 	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
 	allow := b.server.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})

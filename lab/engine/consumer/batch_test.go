@@ -17,23 +17,23 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// newFrom makes a projector of a source.
-func newFrom(cfg consumer.Config, from consumer.Source, handlers consumer.Handlers, store *memStore, log *slog.Logger, meter metric.Meter) (*consumer.Projector, error) {
-	return consumer.New(cfg, consumer.Subscription{Source: from, Consumer: "test", Handlers: handlers}, store, log, meter)
+// newFrom makes a receiver of a source.
+func newFrom(cfg consumer.Config, from consumer.Source, handlers consumer.Handlers, store *memStore, log *slog.Logger, meter metric.Meter) (*consumer.Receiver, error) {
+	return consumer.New(cfg, consumer.Input{Source: from, Consumer: "test", Handlers: handlers}, store, log, meter)
 }
 
-// project runs a projector on some messages for a time, inside a synctest
+// project runs a receiver on some messages for a time, inside a synctest
 // bubble: a goroutine that outlives it fails the test.
 func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer.Source, d time.Duration) readings {
 	t.Helper()
 	meter, read := newMeter(t)
-	projector, err := newFrom(cfg, source, store.handlers(), store, discard, meter)
+	receiver, err := newFrom(cfg, source, store.handlers(), store, discard, meter)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	if err := projector.Run(ctx); err != nil {
+	if err := receiver.Run(ctx); err != nil {
 		t.Errorf("Run() = %v, want nil once ctx is done", err)
 	}
 	return read
@@ -43,7 +43,7 @@ func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer
 func unavailable() error { return fmt.Errorf("project: %w", envelope.ErrUnavailable) }
 
 // A thousand messages at once are applied in few transactions, each of a batch.
-func TestProjectorBatches(t *testing.T) {
+func TestReceiverBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memStore{}
 		store.onProject = func(context.Context, []note) error {
@@ -61,7 +61,7 @@ func TestProjectorBatches(t *testing.T) {
 }
 
 // A lone message waits for others for two milliseconds and no longer.
-func TestProjectorDoesNotWaitForFullBatch(t *testing.T) {
+func TestReceiverDoesNotWaitForFullBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, start := &memStore{}, time.Now()
 		var waited time.Duration
@@ -78,7 +78,7 @@ func TestProjectorDoesNotWaitForFullBatch(t *testing.T) {
 
 // While all workers are busy the next batch fills: the second transaction
 // takes all that came during the first, however late.
-func TestProjectorFillsBatchWhileCommitting(t *testing.T) {
+func TestReceiverFillsBatchWhileCommitting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sizes []int
 		store := &memStore{}
@@ -98,7 +98,7 @@ func TestProjectorFillsBatchWhileCommitting(t *testing.T) {
 // A batch that times out again and again is split, whichever side times out first.
 // An event whose statement takes too long holds up its key, and little else, until
 // the database is faster. It is not quarantined.
-func TestProjectorTakesASlowBatchApart(t *testing.T) {
+func TestReceiverTakesASlowBatchApart(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"ours": time.Hour, "the database's": 8 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestProjectorTakesASlowBatchApart(t *testing.T) {
 }
 
 // A refused message is tried again alone, also if others have come meanwhile.
-func TestProjectorRetriesAlone(t *testing.T) {
+func TestReceiverRetriesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := slowSource{fakeSource: messages(200), pause: 800 * time.Microsecond}
 		poison := source.fakeSource[1]
@@ -164,7 +164,7 @@ func TestProjectorRetriesAlone(t *testing.T) {
 
 // A quarantine that refuses is tried again until it takes the message, and
 // holds up nothing else.
-func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
+func TestReceiverDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := messages(1)[0]
 		broken.Data = nil

@@ -61,7 +61,7 @@ func (b *broker) waitForAcks() {
 	})
 }
 
-// start runs a projector until stop is called, which waits for it.
+// start runs a receiver until stop is called, which waits for it.
 func (b *broker) start(cfg consumer.Config, store *memStore) (read readings, stop func()) {
 	b.t.Helper()
 	return b.startLogging(cfg, store, discard)
@@ -70,19 +70,19 @@ func (b *broker) start(cfg consumer.Config, store *memStore) (read readings, sto
 func (b *broker) startLogging(cfg consumer.Config, store *memStore, log *slog.Logger) (read readings, stop func()) {
 	b.t.Helper()
 	meter, read := newMeter(b.t)
-	projector, err := newFrom(cfg, consumer.PubSub(b.client.Subscriber(localtopics.Subscription)), store.handlers(), store, log, meter)
+	receiver, err := newFrom(cfg, consumer.PubSub(b.client.Subscriber(localtopics.Subscription)), store.handlers(), store, log, meter)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return b.run(projector, read)
+	return b.run(receiver, read)
 }
 
-// run runs a projector until stop is called, which waits for it.
-func (b *broker) run(projector *consumer.Projector, read readings) (_ readings, stop func()) {
+// run runs a receiver until stop is called, which waits for it.
+func (b *broker) run(receiver *consumer.Receiver, read readings) (_ readings, stop func()) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- projector.Run(ctx) }()
+	go func() { done <- receiver.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -235,7 +235,7 @@ func message(n note) consumer.Message {
 	return consumer.Message{ID: n.ID.String(), Key: n.AggregateID, Attributes: n.Attributes(), Data: n.Payload, PublishTime: n.OccurredAt}
 }
 
-// readings reads what a projector has counted.
+// readings reads what a receiver has counted.
 type readings struct {
 	t      *testing.T
 	reader *sdkmetric.ManualReader

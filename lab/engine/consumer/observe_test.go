@@ -130,37 +130,37 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				hang := make(chan struct{})
 				store := &memStore{onProject: func(context.Context, []note) error { return test.call(hang) }}
-				projector, err := newFrom(consumer.Config{}, messages(test.messages), store.handlers(), store, discard, noop.Meter{})
+				receiver, err := newFrom(consumer.Config{}, messages(test.messages), store.handlers(), store, discard, noop.Meter{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				checkStuck(t, projector, interval, test.stuck, "consumer test: worker", func() { close(hang) })
+				checkStuck(t, receiver, interval, test.stuck, "consumer test: worker", func() { close(hang) })
 			})
 		})
 	}
 }
 
-// checkStuck runs a projector, checks whether its loop is stuck after three
-// intervals and not before, releases the loop, and ends the projector.
-func checkStuck(t *testing.T, projector *consumer.Projector, interval time.Duration, want bool, loop string, release func()) {
+// checkStuck runs a receiver, checks whether its loop is stuck after three
+// intervals and not before, releases the loop, and ends the receiver.
+func checkStuck(t *testing.T, receiver *consumer.Receiver, interval time.Duration, want bool, loop string, release func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = projector.Run(ctx) }) // other tests check its error
+	running.Go(func() { _ = receiver.Run(ctx) }) // other tests check its error
 	time.Sleep(3 * interval)
-	if err := projector.Stuck(); err != nil {
+	if err := receiver.Stuck(); err != nil {
 		t.Errorf("Stuck() = %v within three intervals, want nil", err)
 	}
 	for range 100 {
 		time.Sleep(time.Second)
-		if err := projector.Stuck(); (err != nil) != want || err != nil && !strings.Contains(err.Error(), loop) {
+		if err := receiver.Stuck(); (err != nil) != want || err != nil && !strings.Contains(err.Error(), loop) {
 			t.Fatalf("Stuck() = %v, want an error: %t", err, want)
 		}
 	}
 	release()
 	stop()
 	running.Wait()
-	if err := projector.Stuck(); err != nil {
+	if err := receiver.Stuck(); err != nil {
 		t.Errorf("Stuck() = %v once it has ended, want nil", err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 // A message of an aggregate type without a handler is acknowledged and counted,
 // and nothing reads it, whatever it contains. The log has one a minute.
-func TestProjectorAcknowledgesUnhandledTypes(t *testing.T) {
+func TestReceiverAcknowledgesUnhandledTypes(t *testing.T) {
 	t.Parallel()
 	b, store, id := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}, uuid.NewString()
 	var logged lockedBuffer
@@ -50,13 +50,13 @@ func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 		again := message(noteEvent(uuid.NewString(), 1, written))
 		again.Attributes[envelope.AttrAggregateType] = "order"
 		var logged lockedBuffer
-		projector, err := newFrom(consumer.Config{}, lateSource{source, again}, nil, &memStore{}, slog.New(slog.NewTextHandler(&logged, nil)), noop.Meter{})
+		receiver, err := newFrom(consumer.Config{}, lateSource{source, again}, nil, &memStore{}, slog.New(slog.NewTextHandler(&logged, nil)), noop.Meter{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		if err := projector.Run(ctx); err != nil {
+		if err := receiver.Run(ctx); err != nil {
 			t.Errorf("Run() = %v, want nil once ctx is done", err)
 		}
 		if n := strings.Count(logged.String(), "\n"); n != 2 {

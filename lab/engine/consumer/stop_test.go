@@ -19,7 +19,7 @@ import (
 
 // A stop while the database is unavailable does not wait for it: everything is given
 // back at once.
-func TestProjectorStopsWhileDatabaseIsAway(t *testing.T) {
+func TestReceiverStopsWhileDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memStore{onProject: func(context.Context, []note) error { return unavailable() }}
 		source, start := &countingSource{fakeSource: messages(300)}, time.Now()
@@ -35,7 +35,7 @@ func TestProjectorStopsWhileDatabaseIsAway(t *testing.T) {
 
 // A message that is too late is given back wherever it is: with a worker, in a
 // batch that no worker is free for, or not collected yet.
-func TestProjectorGivesBackEverything(t *testing.T) {
+func TestReceiverGivesBackEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memStore{onProject: func(ctx context.Context, _ []note) error {
 			<-ctx.Done()
@@ -50,7 +50,7 @@ func TestProjectorGivesBackEverything(t *testing.T) {
 }
 
 // A client that does not stop is left behind, but no call of the store is.
-func TestProjectorLeavesClientThatHangs(t *testing.T) {
+func TestReceiverLeavesClientThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
 		store := &memStore{onProject: func(ctx context.Context, _ []note) error {
@@ -75,7 +75,7 @@ func TestProjectorLeavesClientThatHangs(t *testing.T) {
 
 // A message that cannot even be quarantined does not keep the client from
 // starting again after a permanent error of the broker.
-func TestProjectorReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
+func TestReceiverReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	t.Parallel()
 	resources := localbroker.Resources{Schemaless: true}
 	b, store, refused := newBroker(t, resources), &memStore{}, make(chan struct{}, 2)

@@ -86,7 +86,7 @@ var seams = []seam{
 	hit("internal/outbox/pass.go", "receipts := p.publish(", failpoint.OutboxClaimed),
 	hit("internal/outbox/pass.go", "result, settlement := p.collect(", failpoint.OutboxHanded),
 	hit("internal/outbox/pass.go", "held, err := p.settle(", failpoint.OutboxPublished),
-	hit("internal/consumer/batch.go", "r.metrics.projected(r.work, deliveries, outcomes)", failpoint.ConsumerCommitted),
+	hit("internal/consumer/batch.go", "r.metrics.countOutcomes(r.work, deliveries, outcomes)", failpoint.ConsumerCommitted),
 }
 
 // seam is a text that a file of the service has once, and its replacement.

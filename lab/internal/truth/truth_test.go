@@ -1,6 +1,9 @@
 package truth
 
 import (
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,5 +41,25 @@ func TestLies(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, newTree(files, help).lies()); diff != "" {
 		t.Errorf("lies (-want +got):\n%s", diff)
+	}
+}
+
+// The code on the first page stands in the source.
+func TestFirstPage(t *testing.T) {
+	t.Parallel()
+	const root = "../../../"
+	source, err := os.ReadFile(root + "internal/domain/video.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []string{"README.md", "README.zh-CN.md"} {
+		text, err := os.ReadFile(root + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(text)
+		if code == nil || !strings.Contains(string(source), string(code[1])) {
+			t.Errorf("%s has no code, or other code than internal/domain/video.go", page)
+		}
 	}
 }

@@ -12,26 +12,26 @@ import (
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/transport"
 )
 
 // Main is the function main of a service whose variables set fields of its Config. For example,
 // LAB_OUTBOX_PUBLISH_TIMEOUT sets outbox.Config.PublishTimeout. Main returns only if a variable is
 // wrong.
 func Main(p app.Program) error {
-	if err := read(&p.Config, env.ToMap(os.Environ())); err != nil {
+	if err := read(&p.Limits, env.ToMap(os.Environ())); err != nil {
 		return err
 	}
 	p.Main()
 	return nil
 }
 
-func read(c *app.Config, variables map[string]string) error {
+func read(c *app.Limits, variables map[string]string) error {
 	fields := struct {
-		Outbox   *outbox.Config   `envPrefix:"OUTBOX_"`
-		Consumer *consumer.Config `envPrefix:"CONSUMER_"`
-		Port     *port.Config     `envPrefix:"PORT_"`
-	}{&c.Outbox, &c.Consumer, &c.Port}
+		Outbox    *outbox.Config    `envPrefix:"OUTBOX_"`
+		Consumer  *consumer.Config  `envPrefix:"CONSUMER_"`
+		Transport *transport.Config `envPrefix:"TRANSPORT_"`
+	}{&c.Outbox, &c.Consumer, &c.Transport}
 	options := env.Options{Environment: variables, Prefix: "LAB_", UseFieldNameByDefault: true}
 	known, err := env.GetFieldParamsWithOptions(&fields, options)
 	if err != nil {

@@ -1,38 +1,54 @@
 -- name: SampleOutbox :one
--- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
--- and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these events, in
--- seconds; 0 if there is none. Events that are published again have no age.
-SELECT (coalesce(sum((SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
+-- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred
+-- events and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these
+-- events, in seconds; 0 if there is none. Events that are published again have no age.
+SELECT
+	(coalesce(sum((SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
 	) counted)), 0) + (SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted
-	) counted))::bigint AS pending,
+	) counted_deferred))::bigint AS pending,
 	greatest(extract(epoch FROM now() - min(head.occurred_at)), 0)::float8 AS lane_age,
-	greatest(extract(epoch FROM now() - (SELECT min(counted.occurred_at) FROM (
+	greatest(extract(epoch FROM now() - (SELECT min(dated.occurred_at) FROM (
 		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
 		ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted
-	) counted)), 0)::float8 AS deferred_age,
-	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT @max_counted) counted)::bigint AS blocked,
-	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT @max_counted) counted)::bigint AS parked,
+	) dated)), 0)::float8 AS deferred_age,
+	(SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_blocked LIMIT @max_counted
+	) counted_blocked)::bigint AS blocked,
+	(SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT @max_counted
+	) counted_parked)::bigint AS parked,
 	now()::timestamptz AS at
 FROM video_catalog.outbox_lanes l
 LEFT JOIN LATERAL (
-	SELECT p.occurred_at FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
+	SELECT p.occurred_at FROM video_catalog.outbox_pending p
+	WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
 ) head ON true;
 
 -- name: ListNewest :many
 -- Returns the newest events of the outbox, the newest first.
-SELECT id, aggregate_type, aggregate_id, event_type, version, occurred_at
+SELECT
+	id,
+	aggregate_type,
+	aggregate_id,
+	event_type,
+	version,
+	occurred_at
 FROM video_catalog.outbox
 ORDER BY id DESC
 LIMIT @max_rows;
 
 -- name: FindPublished :many
--- Returns the newest published event of some types, or nothing. It reads the newest max_read events before until_id, which must
--- be older than all events in the lanes. Events of blocked aggregates may be deferred, and do not count.
+-- Returns the newest published event of some types, or nothing. It reads the newest max_read events before until_id,
+-- which must be older than all events in the lanes. Events of blocked aggregates may be deferred, and do not count.
 SELECT o.id, o.aggregate_type, o.occurred_at
 FROM (
-	SELECT n.id, n.aggregate_type, n.aggregate_id, n.occurred_at FROM video_catalog.outbox n WHERE n.id < @until_id ORDER BY n.id DESC LIMIT @max_read
+	SELECT n.id, n.aggregate_type, n.aggregate_id, n.occurred_at FROM video_catalog.outbox n
+	WHERE n.id < @until_id
+	ORDER BY n.id DESC
+	LIMIT @max_read
 ) o
 WHERE o.aggregate_type = ANY (@types::text[])
 	AND (SELECT count(*) FROM video_catalog.outbox_blocked b
@@ -42,24 +58,34 @@ ORDER BY o.id DESC
 LIMIT 1;
 
 -- name: CountEvents :one
--- Counts the events whose ids are in a range, up to max_counted. The ids are UUIDv7, so a range of ids is a range of time.
-SELECT count(*)::bigint AS n FROM (
+-- Counts the events whose ids are in a range, up to max_counted. The ids are UUIDv7, so a range of ids is a range of
+-- time.
+SELECT count(*)::bigint AS n
+FROM (
 	SELECT 1 FROM video_catalog.outbox WHERE id >= @from_id AND id < @until_id LIMIT @max_counted
 ) counted;
 
 -- name: SampleInbox :one
--- Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch if
--- there is none. applied counts the events of the last five minutes. p50 and p99 are the median and the 99th percentile of their
--- lag, in seconds since the time in their ids.
+-- Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch
+-- if there is none. applied counts the events of the last five minutes. p50 and p99 are the median and the 99th
+-- percentile of their lag, in seconds since the time in their ids.
 WITH newest AS (
-	SELECT i.received_at, i.received_at > now() - interval '5 minutes' AS recent,
-		extract(epoch FROM i.received_at) - ('x' || translate(left(i.event_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0 AS lag
+	SELECT
+		i.received_at,
+		i.received_at > now() - interval '5 minutes' AS recent,
+		extract(epoch FROM i.received_at)
+			- ('x' || translate(left(i.event_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0 AS lag
 	FROM unnest(@consumers::text[]) AS c (consumer)
 	CROSS JOIN LATERAL (
-		SELECT o.event_id, o.received_at FROM video_catalog_read.inbox o WHERE o.consumer = c.consumer ORDER BY o.event_id DESC LIMIT @max_read
+		SELECT o.event_id, o.received_at FROM video_catalog_read.inbox o
+		WHERE o.consumer = c.consumer
+		ORDER BY o.event_id DESC
+		LIMIT @max_read
 	) i
 )
-SELECT coalesce(max(received_at), 'epoch')::timestamptz AS applied_at, (count(*) FILTER (WHERE recent))::bigint AS applied,
+SELECT
+	coalesce(max(received_at), 'epoch')::timestamptz AS applied_at,
+	(count(*) FILTER (WHERE recent))::bigint AS applied,
 	coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY lag) FILTER (WHERE recent), 0)::float8 AS p50,
 	coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY lag) FILTER (WHERE recent), 0)::float8 AS p99
 FROM newest;
@@ -69,9 +95,10 @@ FROM newest;
 SELECT count(*)::bigint AS n FROM (SELECT 1 FROM video_catalog_read.quarantine LIMIT @max_counted) counted;
 
 -- name: ListTypes :many
--- Returns the types of the aggregates with an id. The outbox has no index of aggregates, so the query reads only the newest
--- max_read events from from_id on.
-SELECT DISTINCT aggregate_type FROM (
+-- Returns the types of the aggregates with an id. The outbox has no index of aggregates, so the query reads only the
+-- newest max_read events from from_id on.
+SELECT DISTINCT aggregate_type
+FROM (
 	SELECT aggregate_type, aggregate_id FROM video_catalog.outbox WHERE id >= @from_id ORDER BY id DESC LIMIT @max_read
 ) newest
 WHERE aggregate_id = @aggregate_id
@@ -79,10 +106,27 @@ ORDER BY aggregate_type;
 
 -- name: ListEvents :many
 -- Returns up to max_rows events of one aggregate, the newest first. Like ListTypes, it reads at most max_read events.
-SELECT id, event_type, version, occurred_at, coalesce(traceparent, '')::text AS traceparent,
-	coalesce(caller, '')::text AS caller, causation_id, correlation_id
+SELECT
+	id,
+	event_type,
+	version,
+	occurred_at,
+	coalesce(traceparent, '')::text AS traceparent,
+	coalesce(caller, '')::text AS caller,
+	causation_id,
+	correlation_id
 FROM (
-	SELECT id, aggregate_type, aggregate_id, event_type, version, occurred_at, traceparent, caller, causation_id, correlation_id
+	SELECT
+		id,
+		aggregate_type,
+		aggregate_id,
+		event_type,
+		version,
+		occurred_at,
+		traceparent,
+		caller,
+		causation_id,
+		correlation_id
 	FROM video_catalog.outbox
 	WHERE id >= @from_id
 	ORDER BY id DESC LIMIT @max_read
@@ -93,18 +137,25 @@ LIMIT @max_rows;
 
 -- name: FindEvents :many
 -- Returns the given events, if the outbox still has them.
-SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY (@ids::uuid[]);
+SELECT
+	id,
+	aggregate_type,
+	aggregate_id,
+	event_type
+FROM video_catalog.outbox
+WHERE id = ANY (@ids::uuid[]);
 
 -- name: ListPending :many
--- Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of the deferred ones.
-SELECT p.id
+-- Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of the
+-- deferred ones.
+SELECT head.id
 FROM video_catalog.outbox_lanes l
 CROSS JOIN LATERAL (
 	SELECT p.id, p.aggregate_type, p.aggregate_id FROM video_catalog.outbox_pending p
 	WHERE p.lane = l.lane AND p.seq > l.floor_seq
 	ORDER BY p.seq LIMIT @max_read
-) p
-WHERE p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
+) head
+WHERE head.aggregate_type = @aggregate_type::text AND head.aggregate_id = @aggregate_id::text
 UNION ALL
 SELECT d.id
 FROM video_catalog.outbox_deferred d
@@ -126,26 +177,41 @@ ORDER BY i.received_at;
 
 -- name: GetCommandPrivileges :one
 -- Returns the user of this connection, and whether it may act on the command side.
-SELECT session_user::text AS name,
-	coalesce(has_table_privilege(to_regclass('video_catalog.outbox_blocked'), 'UPDATE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes;
+SELECT
+	session_user::text AS name,
+	coalesce(
+		has_table_privilege(to_regclass('video_catalog.outbox_blocked'), 'UPDATE')
+			AND current_setting('transaction_read_only') = 'off',
+		false
+	)::bool AS writes;
 
 -- name: GetQueryPrivileges :one
 -- Returns the same for the query side.
-SELECT session_user::text AS name,
-	coalesce(has_table_privilege(to_regclass('video_catalog_read.quarantine'), 'DELETE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes;
+SELECT
+	session_user::text AS name,
+	coalesce(
+		has_table_privilege(to_regclass('video_catalog_read.quarantine'), 'DELETE')
+			AND current_setting('transaction_read_only') = 'off',
+		false
+	)::bool AS writes;
 
 -- name: LastSeek :one
 -- Returns when an inbox was last emptied, to have events delivered again; the epoch if the audit has no seek.
-SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at FROM video_catalog_read.audit a WHERE a.action = 'inbox.seek';
+SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at
+FROM video_catalog_read.audit a
+WHERE a.action = 'inbox.seek';
 
 -- name: ListTitled :many
--- Returns the tables of aggregates with a text, the column with the title, and the condition of an erased row. The title is the
--- column title or display_name, or else the first text.
-SELECT DISTINCT ON (c.oid) format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name,
+-- Returns the tables of aggregates with a text, the column with the title, and the condition of an erased row. The
+-- title is the column title or display_name, or else the first text.
+SELECT DISTINCT ON (c.oid)
+	format('%I.%I', n.nspname, c.relname)::text AS table_name,
+	a.attname::text AS column_name,
 	CASE WHEN p.attname IS NULL THEN 'false' ELSE 'purge_time IS NOT NULL' END AS erased
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnotnull AND a.atttypid = 'text'::regtype AND a.attname <> 'state'
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+	AND a.attnotnull AND a.atttypid = 'text'::regtype AND a.attname <> 'state'
 JOIN pg_catalog.pg_attribute i ON i.attrelid = c.oid AND i.attname = 'id' AND i.atttypid = 'uuid'::regtype
 JOIN pg_catalog.pg_attribute v ON v.attrelid = c.oid AND v.attname = 'version' AND v.atttypid = 'bigint'::regtype
 LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = 'purge_time' AND NOT p.attisdropped
@@ -154,10 +220,38 @@ ORDER BY c.oid, (a.attname IN ('title', 'display_name')) DESC, a.attnum;
 
 -- name: ListCommandAudit :many
 -- Returns what operators did to the command side, the newest first.
-SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
-FROM video_catalog.audit a ORDER BY a.id DESC LIMIT @max_rows;
+SELECT
+	id,
+	action_id,
+	create_time,
+	actor,
+	via,
+	database_user,
+	action,
+	reason,
+	items,
+	filter,
+	before,
+	after
+FROM video_catalog.audit
+ORDER BY id DESC
+LIMIT @max_rows;
 
 -- name: ListQueryAudit :many
 -- The same for the query side.
-SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
-FROM video_catalog_read.audit a ORDER BY a.id DESC LIMIT @max_rows;
+SELECT
+	id,
+	action_id,
+	create_time,
+	actor,
+	via,
+	database_user,
+	action,
+	reason,
+	items,
+	filter,
+	before,
+	after
+FROM video_catalog_read.audit
+ORDER BY id DESC
+LIMIT @max_rows;

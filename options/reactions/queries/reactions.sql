@@ -9,8 +9,9 @@ ON CONFLICT DO NOTHING
 RETURNING event_id;
 
 -- name: PruneReactions :execrows
--- Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
--- database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.
+-- Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of
+-- the database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary
+-- key.
 DELETE FROM video_catalog.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM video_catalog.inbox o

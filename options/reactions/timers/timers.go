@@ -41,9 +41,9 @@ func Set(ctx context.Context, tx sqlcgen.DBTX, m envelope.Message, timers map[st
 	if len(names) == 0 {
 		return nil
 	}
-	cause := CauseOfNext(m)
+	causation := CausationOfNext(m)
 	if err := q.SetTimers(ctx, sqlcgen.SetTimersParams{
-		AggregateType: m.AggregateType, AggregateID: id, CausationID: cause.CausationID, CorrelationID: cause.CorrelationID,
+		AggregateType: m.AggregateType, AggregateID: id, CausationID: causation.CausationID, CorrelationID: causation.CorrelationID,
 		Names: names, Afters: afters,
 	}); err != nil {
 		return fmt.Errorf("set timers: %w", err)
@@ -51,11 +51,11 @@ func Set(ctx context.Context, tx sqlcgen.DBTX, m envelope.Message, timers map[st
 	return nil
 }
 
-// CauseOfNext returns the cause of an event that m leads to.
-func CauseOfNext(m envelope.Message) envelope.Cause {
-	cause := envelope.Cause{CausationID: m.ID, CorrelationID: m.Cause.CorrelationID}
-	if cause.CorrelationID == uuid.Nil {
-		cause.CorrelationID = m.ID
+// CausationOfNext returns the causation of an event that m leads to.
+func CausationOfNext(m envelope.Message) envelope.Causation {
+	causation := envelope.Causation{CausationID: m.ID, CorrelationID: m.Causation.CorrelationID}
+	if causation.CorrelationID == uuid.Nil {
+		causation.CorrelationID = m.ID
 	}
-	return cause
+	return causation
 }

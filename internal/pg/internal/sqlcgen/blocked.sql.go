@@ -14,7 +14,11 @@ import (
 
 const groupBlocked = `-- name: GroupBlocked :many
 
-SELECT b.cause::text AS cause, max(b.last_error)::text AS sample, count(*) AS items, count(b.parked_at) AS waiting,
+SELECT
+	b.cause::text AS cause,
+	max(b.last_error)::text AS sample,
+	count(*) AS items,
+	count(b.parked_at) AS waiting,
 	coalesce(min(b.parked_at), 'epoch')::timestamptz AS since
 FROM video_catalog.outbox_blocked b
 GROUP BY b.cause
@@ -60,9 +64,19 @@ func (q *Queries) GroupBlocked(ctx context.Context, maxRows int32) ([]GroupBlock
 }
 
 const listBlocked = `-- name: ListBlocked :many
-SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.cause::text AS cause, b.parked_at,
-	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version,
-	coalesce(h.event_type, '')::text AS event_type, coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time, count(*) OVER () AS total
+SELECT
+	b.aggregate_type,
+	b.aggregate_id,
+	b.attempts,
+	b.next_retry_at,
+	b.last_error,
+	b.cause::text AS cause,
+	b.parked_at,
+	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id,
+	coalesce(h.version, 0)::bigint AS version,
+	coalesce(h.event_type, '')::text AS event_type,
+	coalesce(h.occurred_at, 'epoch')::timestamptz AS event_time,
+	count(*) OVER () AS total
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
 	SELECT d.id, d.version, d.event_type, d.occurred_at FROM video_catalog.outbox_deferred d
@@ -102,8 +116,9 @@ type ListBlockedRow struct {
 	Total         int64
 }
 
-// Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty text
-// matches all. cause matches a cause, or a part of an error. With parked it returns only aggregates that wait for a person.
+// Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty
+// text matches all. cause matches a cause, or a part of an error. With parked it returns only aggregates that wait for
+// a person.
 func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]ListBlockedRow, error) {
 	rows, err := q.db.Query(ctx, listBlocked,
 		arg.ID,
@@ -157,10 +172,10 @@ WITH due AS (
 	SET parked_at = NULL, attempts = 0, next_retry_at = now()
 	FROM due
 	WHERE b.aggregate_type = due.aggregate_type AND b.aggregate_id = due.aggregate_id
-	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at
+	RETURNING due.aggregate_type, due.aggregate_id, due.attempts, due.last_error, due.parked_at
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT $3, $4, $5, $6, $7, $8, count(*), jsonb_agg(to_jsonb(r) ORDER BY r.aggregate_type, r.aggregate_id)
+	SELECT $3, $4, $5, $6, $7, $8, count(*), jsonb_agg(r ORDER BY r)
 	FROM retried r HAVING count(*) > 0
 )
 SELECT count(*) FROM retried
@@ -177,9 +192,9 @@ type RetryBlockedParams struct {
 	Reason   string
 }
 
-// Makes blocked aggregates due immediately, and returns how many it has changed: not aggregates that another person has made due.
-// The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be running: it finds
-// that the attempts have changed, and does not park the event again.
+// Makes blocked aggregates due immediately, and returns how many it has changed: not aggregates that another person has
+// made due. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be
+// running: it finds that the attempts have changed, and does not park the event again.
 func (q *Queries) RetryBlocked(ctx context.Context, arg RetryBlockedParams) (int64, error) {
 	row := q.db.QueryRow(ctx, retryBlocked,
 		arg.Types,
@@ -198,8 +213,13 @@ func (q *Queries) RetryBlocked(ctx context.Context, arg RetryBlockedParams) (int
 
 const skipBlocked = `-- name: SkipBlocked :one
 WITH due AS (
-	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq
-	FROM (SELECT unnest($1::text[]) AS aggregate_type, unnest($2::text[]) AS aggregate_id, unnest($3::uuid[]) AS event_id) named
+	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq, h.id AS event_id
+	FROM (
+		SELECT
+			unnest($1::text[]) AS aggregate_type,
+			unnest($2::text[]) AS aggregate_id,
+			unnest($3::uuid[]) AS event_id
+	) named
 	JOIN video_catalog.outbox_blocked b ON b.aggregate_type = named.aggregate_type AND b.aggregate_id = named.aggregate_id
 	CROSS JOIN LATERAL (
 		SELECT d.seq, d.id FROM video_catalog.outbox_deferred d
@@ -215,16 +235,17 @@ WITH due AS (
 	RETURNING d.aggregate_type, d.aggregate_id, d.seq, d.id AS event_id, d.event_type, d.version
 ), noted AS (
 	INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason)
-	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, $4, $5 FROM gone
+	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, $4, $5
+	FROM gone
 ), skipped AS (
 	UPDATE video_catalog.outbox_blocked b
 	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1
 	FROM due JOIN gone ON gone.aggregate_type = due.aggregate_type AND gone.aggregate_id = due.aggregate_id
 	WHERE b.aggregate_type = due.aggregate_type AND b.aggregate_id = due.aggregate_id
-	RETURNING b.aggregate_type, b.aggregate_id, due.attempts, due.last_error, due.parked_at, gone.event_id, gone.event_type, gone.version
+	RETURNING due.aggregate_type, due.aggregate_id, due.attempts, due.last_error, due.parked_at, due.seq, due.event_id, gone.event_type, gone.version
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT $6, $4, $7, $8, $9, $5, count(*), jsonb_agg(to_jsonb(s) ORDER BY s.aggregate_type, s.aggregate_id)
+	SELECT $6, $4, $7, $8, $9, $5, count(*), jsonb_agg(to_jsonb(s) - 'seq' ORDER BY s)
 	FROM skipped s HAVING count(*) > 0
 )
 SELECT count(*) FROM skipped
@@ -242,9 +263,9 @@ type SkipBlockedParams struct {
 	Filter   []byte
 }
 
-// Gives up the given heads of blocked aggregates, makes their next events due, and returns how many it has given up. If the
-// settlement of a failed attempt comes later, BlockAggregate does not find the event. An event that is published, or
-// skipped by another person, meanwhile is not skipped.
+// Gives up the given heads of blocked aggregates, makes their next events due, and returns how many it has given up. If
+// the settlement of a failed attempt comes later, BlockAggregate does not find the event. An event that is published,
+// or skipped by another person, meanwhile is not skipped.
 func (q *Queries) SkipBlocked(ctx context.Context, arg SkipBlockedParams) (int64, error) {
 	row := q.db.QueryRow(ctx, skipBlocked,
 		arg.Types,

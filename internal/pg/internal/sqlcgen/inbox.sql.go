@@ -13,13 +13,8 @@ import (
 )
 
 const insertInbox = `-- name: InsertInbox :many
-INSERT INTO video_catalog_read.inbox (
-	consumer,
-	event_id
-)
-SELECT
-	$1::text,
-	event_id
+INSERT INTO video_catalog_read.inbox (consumer, event_id)
+SELECT $1::text, event_id
 FROM unnest($2::uuid[]) AS new (event_id)
 ORDER BY event_id
 ON CONFLICT DO NOTHING
@@ -68,21 +63,21 @@ func (q *Queries) LastInbox(ctx context.Context, consumer string) (time.Time, er
 const pruneInbox = `-- name: PruneInbox :execrows
 DELETE FROM video_catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
-	SELECT
-		o.consumer,
-		o.event_id
+	SELECT o.consumer, o.event_id
 	FROM video_catalog_read.inbox o
 	WHERE o.consumer = $1::text
 		AND o.received_at < now() - $2::interval
-		AND o.event_id < (lpad(to_hex(floor(extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
+		AND o.event_id < (
+			lpad(to_hex(floor(extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20)
+		)::uuid
 	ORDER BY o.event_id
 	LIMIT $3
 )
 `
 
-// Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
-// database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.
-// video_catalog.uuid7_floor computes the same value, but may be in another database.
+// Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of
+// the database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary
+// key. video_catalog.uuid7_floor computes the same value, but may be in another database.
 func (q *Queries) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, pruneInbox, consumer, olderThan, maxRows)
 	if err != nil {

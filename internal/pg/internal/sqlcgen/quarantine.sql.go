@@ -19,7 +19,7 @@ WITH gone AS (
 	RETURNING q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.reason, q.publish_time, q.received_at
 ), audited AS (
 	INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT $2, $3, $4, $5, $6, $7, count(*), jsonb_agg(to_jsonb(g) ORDER BY g.id)
+	SELECT $2, $3, $4, $5, $6, $7, count(*), jsonb_agg(g ORDER BY g.id)
 	FROM gone g HAVING count(*) > 0
 )
 SELECT count(*) FROM gone
@@ -64,7 +64,11 @@ func (q *Queries) GetQuarantinedPayload(ctx context.Context, id int64) ([]byte, 
 }
 
 const groupQuarantine = `-- name: GroupQuarantine :many
-SELECT q.cause::text AS cause, max(q.reason)::text AS sample, count(*) AS items, min(q.received_at)::timestamptz AS since
+SELECT
+	q.cause::text AS cause,
+	max(q.reason)::text AS sample,
+	count(*) AS items,
+	min(q.received_at)::timestamptz AS since
 FROM video_catalog_read.quarantine q
 GROUP BY q.cause
 ORDER BY items DESC, q.cause
@@ -106,9 +110,20 @@ func (q *Queries) GroupQuarantine(ctx context.Context, maxRows int32) ([]GroupQu
 
 const insertQuarantine = `-- name: InsertQuarantine :exec
 INSERT INTO video_catalog_read.quarantine (
-	consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time
+	consumer,
+	message_id,
+	ordering_key,
+	attributes,
+	payload,
+	payload_size,
+	payload_sha256,
+	reason,
+	publish_time
 )
-SELECT $1, $2, $3,
+SELECT
+	$1,
+	$2,
+	$3,
 	CASE WHEN room.enough THEN $4::jsonb ELSE $5::jsonb END,
 	CASE WHEN room.enough THEN $6::bytea END,
 	CASE WHEN NOT room.enough THEN octet_length($6) END,
@@ -157,17 +172,28 @@ func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantinePara
 
 const listQuarantine = `-- name: ListQuarantine :many
 WITH matching AS (
-	SELECT q.id, count(*) OVER () AS total
-	FROM video_catalog_read.quarantine q
-	WHERE ($1::text = '' OR q.id::text = $1 OR q.attributes ->> 'event_id' = $1)
-		AND ($2::text = '' OR q.attributes ->> 'aggregate_type' = $2)
-		AND ($3::text = '' OR q.attributes ->> 'aggregate_id' = $3)
-		AND ($4::text = '' OR q.cause = $4 OR strpos(q.reason, $4) > 0)
-	ORDER BY q.id
+	SELECT a.id, count(*) OVER () AS total
+	FROM video_catalog_read.quarantine a
+	WHERE ($1::text = '' OR a.id::text = $1 OR a.attributes ->> 'event_id' = $1)
+		AND ($2::text = '' OR a.attributes ->> 'aggregate_type' = $2)
+		AND ($3::text = '' OR a.attributes ->> 'aggregate_id' = $3)
+		AND ($4::text = '' OR a.cause = $4 OR strpos(a.reason, $4) > 0)
+	ORDER BY a.id
 	LIMIT $5
 )
-SELECT q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.payload_size, q.payload_sha256, q.reason, q.cause::text AS cause,
-	q.publish_time, q.received_at, m.total
+SELECT
+	q.id,
+	q.consumer,
+	q.message_id,
+	q.ordering_key,
+	q.attributes,
+	q.payload_size,
+	q.payload_sha256,
+	q.reason,
+	q.cause::text AS cause,
+	q.publish_time,
+	q.received_at,
+	m.total
 FROM matching m
 JOIN video_catalog_read.quarantine q ON q.id = m.id
 ORDER BY q.id
@@ -196,8 +222,9 @@ type ListQuarantineRow struct {
 	Total         int64
 }
 
-// Returns messages in the order in which they were quarantined, and how many match. It leaves out payloads: they are large, and
-// support_ro may not read them. An empty text matches all. An id is the id of an event, or the number of a message.
+// Returns messages in the order in which they were quarantined, and how many match. It leaves out payloads: they are
+// large, and support_ro may not read them. An empty text matches all. An id is the id of an event, or the number of a
+// message.
 func (q *Queries) ListQuarantine(ctx context.Context, arg ListQuarantineParams) ([]ListQuarantineRow, error) {
 	rows, err := q.db.Query(ctx, listQuarantine,
 		arg.ID,
@@ -262,8 +289,8 @@ WHERE id IN (
 	AND received_at < now() - $2::interval
 `
 
-// Deletes messages of all consumers that were received longer ago than older_than, by the clock of the database. Ids grow
-// with that time, so it reads only the first max_rows.
+// Deletes messages of all consumers that were received longer ago than older_than, by the clock of the database. Ids
+// grow with that time, so it reads only the first max_rows.
 func (q *Queries) PruneQuarantine(ctx context.Context, maxRows int32, olderThan time.Duration) (int64, error) {
 	result, err := q.db.Exec(ctx, pruneQuarantine, maxRows, olderThan)
 	if err != nil {

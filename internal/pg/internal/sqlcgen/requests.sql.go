@@ -13,9 +13,7 @@ import (
 )
 
 const getRequest = `-- name: GetRequest :one
-SELECT
-	aggregate_id,
-	fingerprint
+SELECT aggregate_id, fingerprint
 FROM video_catalog.requests
 WHERE aggregate_type = $1 AND request_id = $2
 `
@@ -58,7 +56,8 @@ type InsertRequestParams struct {
 	Fingerprint   []byte
 }
 
-// Returns no row if the request was already recorded. If a transaction that has not ended recorded it, this waits for the end.
+// Returns no row if the request was already recorded. If a transaction that has not ended recorded it, this waits for
+// the end.
 func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) (uuid.UUID, error) {
 	row := q.db.QueryRow(ctx, insertRequest,
 		arg.AggregateType,
@@ -74,9 +73,7 @@ func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) (u
 const pruneRequests = `-- name: PruneRequests :execrows
 DELETE FROM video_catalog.requests
 WHERE (aggregate_type, request_id) IN (
-	SELECT
-		r.aggregate_type,
-		r.request_id
+	SELECT r.aggregate_type, r.request_id
 	FROM video_catalog.requests r
 	WHERE r.create_time < now() - $1::interval
 	ORDER BY r.create_time

@@ -22,7 +22,10 @@ func (q *Queries) DeleteErasures(ctx context.Context, erasureIds []int64) error 
 }
 
 const EraseOutbox = `-- name: EraseOutbox :one
-SELECT coalesce(video_catalog.outbox_erase($1::bigint[], $2::uuid, $3::int), '00000000-0000-0000-0000-000000000000')::uuid AS last_id
+SELECT coalesce(
+	video_catalog.outbox_erase($1::bigint[], $2::uuid, $3::int),
+	'00000000-0000-0000-0000-000000000000'
+)::uuid AS last_id
 `
 
 // Erases events: see video_catalog.outbox_erase. Returns the zero id at the end.
@@ -67,7 +70,8 @@ DELETE FROM video_catalog_read.quarantine
 WHERE ordering_key = ANY ($1::text[])
 `
 
-// Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few rows.
+// Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few
+// rows.
 func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string) error {
 	_, err := q.db.Exec(ctx, EraseQuarantine, orderingKeys)
 	return err
@@ -76,7 +80,10 @@ func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string) er
 const EraseRequests = `-- name: EraseRequests :one
 WITH last AS MATERIALIZED (
 	SELECT max(batch.create_time) AS last_time
-	FROM (SELECT q.create_time FROM video_catalog.requests q WHERE q.create_time > $1 ORDER BY q.create_time LIMIT $2) batch
+	FROM (
+		SELECT q.create_time FROM video_catalog.requests q
+		WHERE q.create_time > $1 ORDER BY q.create_time LIMIT $2
+	) batch
 ), gone AS (
 	DELETE FROM video_catalog.requests r
 	WHERE r.create_time > $1 AND r.create_time <= (SELECT l.last_time FROM last l)
@@ -87,9 +94,9 @@ WITH last AS MATERIALIZED (
 SELECT coalesce(l.last_time, 'epoch')::timestamptz AS last_time FROM last l
 `
 
-// Reads about max_rows requests that were made after after_time. Deletes the requests of the given erasures. Returns the
-// time of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished: with any
-// statistics it compares with a hash.
+// Reads about max_rows requests that were made after after_time. Deletes the requests of the given erasures. Returns
+// the time of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished:
+// with any statistics it compares with a hash.
 func (q *Queries) EraseRequests(ctx context.Context, afterTime time.Time, maxRows int32, erasureIds []int64) (time.Time, error) {
 	row := q.db.QueryRow(ctx, EraseRequests, afterTime, maxRows, erasureIds)
 	var last_time time.Time

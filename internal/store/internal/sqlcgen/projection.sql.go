@@ -13,7 +13,9 @@ import (
 )
 
 const GetChangesDatabase = `-- name: GetChangesDatabase :one
-SELECT video_catalog_read.database_identity() AS identity, ($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
+SELECT
+	video_catalog_read.database_identity() AS identity,
+	($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
 `
 
 type GetChangesDatabaseRow struct {
@@ -21,8 +23,8 @@ type GetChangesDatabaseRow struct {
 	Begun    bool
 }
 
-// Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the transaction
-// id yet.
+// Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the
+// transaction id yet.
 func (q *Queries) GetChangesDatabase(ctx context.Context, xid uint64) (GetChangesDatabaseRow, error) {
 	row := q.db.QueryRow(ctx, GetChangesDatabase, xid)
 	var i GetChangesDatabaseRow
@@ -124,8 +126,8 @@ type ListProjectionChangesRow struct {
 }
 
 // Returns rows changed after (after_xid, after_id), in the order of their transactions. It returns only changes whose
-// earlier transactions have all ended: a cursor that passed an open transaction would miss its changes. rebuilt is true if
-// a repair wrote the row, and not an event.
+// earlier transactions have all ended: a cursor that passed an open transaction would miss its changes. rebuilt is true
+// if a repair wrote the row, and not an event.
 func (q *Queries) ListProjectionChanges(ctx context.Context, afterXid uint64, afterID uuid.UUID, maxRows int32) ([]ListProjectionChangesRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionChanges, afterXid, afterID, maxRows)
 	if err != nil {
@@ -299,8 +301,8 @@ type ListProjectionsNewestFirstRow struct {
 	UpdateTime   time.Time
 }
 
-// Returns entries after (before_time, before_id), newest publish time first. The bound is always set, far in the future on
-// the first page, so that every cached plan uses the index.
+// Returns entries after (before_time, before_id), newest publish time first. The bound is always set, far in the future
+// on the first page, so that every cached plan uses the index.
 func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjectionsNewestFirstParams) ([]ListProjectionsNewestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsNewestFirst,
 		arg.BeforeTime,
@@ -343,9 +345,36 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 
 const LockProjections = `-- name: LockProjections :many
 INSERT INTO video_catalog_read.video_projection (
-	video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at
+	video_id,
+	title,
+	description,
+	release_year,
+	duration_ms,
+	language_code,
+	tags,
+	visible,
+	deleted,
+	version,
+	update_time,
+	search,
+	change_xid,
+	updated_at
 )
-SELECT wanted.id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
+SELECT
+	wanted.id,
+	'',
+	'',
+	0,
+	0,
+	'',
+	'{}',
+	false,
+	false,
+	0,
+	'epoch',
+	'',
+	pg_current_xact_id(),
+	clock_timestamp()
 FROM (SELECT DISTINCT unnest($1::uuid[]) AS id) wanted
 ORDER BY wanted.id
 ON CONFLICT (video_id) DO UPDATE SET video_id = excluded.video_id
@@ -379,8 +408,8 @@ type LockProjectionsRow struct {
 	UpdateTime   time.Time
 }
 
-// Locks the rows of some videos until the end of the transaction, in the order of their ids, as ProjectVideo writes them.
-// It first creates a missing one, with version 0: a missing row cannot be locked.
+// Locks the rows of some videos until the end of the transaction, in the order of their ids, as ProjectVideo writes
+// them. It first creates a missing one, with version 0: a missing row cannot be locked.
 func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]LockProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, LockProjections, videoIds)
 	if err != nil {
@@ -493,9 +522,9 @@ type SearchProjectionsRow struct {
 }
 
 // Returns entries that match a tsquery, after (before_rank, before_id), best first. Entries that also match whole_words
-// come before all others. The weights are in the order D, C, B, A: title, tags and description are a factor of 100 apart.
-// With PostgreSQL's weights a description that repeats a word six times would rank above a title. MATERIALIZED parses the
-// queries once and not once per row, with any cached plan.
+// come before all others. The weights are in the order D, C, B, A: title, tags and description are a factor of 100
+// apart. With PostgreSQL's weights a description that repeats a word six times would rank above a title. MATERIALIZED
+// parses the queries once and not once per row, with any cached plan.
 func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsParams) ([]SearchProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, SearchProjections,
 		arg.BeforeRank,

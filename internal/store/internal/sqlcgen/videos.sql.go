@@ -26,8 +26,8 @@ type FindVideoVersionsRow struct {
 	EventID *uuid.UUID
 }
 
-// Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an empty
-// table would scan the whole table until it is analyzed.
+// Returns the versions and the events of some rows, by one lookup per id: with = ANY, a session that began with an
+// empty table would scan the whole table until it is analyzed.
 func (q *Queries) FindVideoVersions(ctx context.Context, ids []uuid.UUID) ([]FindVideoVersionsRow, error) {
 	rows, err := q.db.Query(ctx, FindVideoVersions, ids)
 	if err != nil {

@@ -13,12 +13,14 @@ import (
 )
 
 const countEvents = `-- name: CountEvents :one
-SELECT count(*)::bigint AS n FROM (
+SELECT count(*)::bigint AS n
+FROM (
 	SELECT 1 FROM video_catalog.outbox WHERE id >= $1 AND id < $2 LIMIT $3
 ) counted
 `
 
-// Counts the events whose ids are in a range, up to max_counted. The ids are UUIDv7, so a range of ids is a range of time.
+// Counts the events whose ids are in a range, up to max_counted. The ids are UUIDv7, so a range of ids is a range of
+// time.
 func (q *Queries) CountEvents(ctx context.Context, fromID uuid.UUID, untilID uuid.UUID, maxCounted int32) (int64, error) {
 	row := q.db.QueryRow(ctx, countEvents, fromID, untilID, maxCounted)
 	var n int64
@@ -39,7 +41,13 @@ func (q *Queries) CountQuarantine(ctx context.Context, maxCounted int32) (int64,
 }
 
 const findEvents = `-- name: FindEvents :many
-SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY ($1::uuid[])
+SELECT
+	id,
+	aggregate_type,
+	aggregate_id,
+	event_type
+FROM video_catalog.outbox
+WHERE id = ANY ($1::uuid[])
 `
 
 type FindEventsRow struct {
@@ -78,7 +86,10 @@ func (q *Queries) FindEvents(ctx context.Context, ids []uuid.UUID) ([]FindEvents
 const findPublished = `-- name: FindPublished :many
 SELECT o.id, o.aggregate_type, o.occurred_at
 FROM (
-	SELECT n.id, n.aggregate_type, n.aggregate_id, n.occurred_at FROM video_catalog.outbox n WHERE n.id < $1 ORDER BY n.id DESC LIMIT $2
+	SELECT n.id, n.aggregate_type, n.aggregate_id, n.occurred_at FROM video_catalog.outbox n
+	WHERE n.id < $1
+	ORDER BY n.id DESC
+	LIMIT $2
 ) o
 WHERE o.aggregate_type = ANY ($3::text[])
 	AND (SELECT count(*) FROM video_catalog.outbox_blocked b
@@ -94,8 +105,8 @@ type FindPublishedRow struct {
 	OccurredAt    time.Time
 }
 
-// Returns the newest published event of some types, or nothing. It reads the newest max_read events before until_id, which must
-// be older than all events in the lanes. Events of blocked aggregates may be deferred, and do not count.
+// Returns the newest published event of some types, or nothing. It reads the newest max_read events before until_id,
+// which must be older than all events in the lanes. Events of blocked aggregates may be deferred, and do not count.
 func (q *Queries) FindPublished(ctx context.Context, untilID uuid.UUID, maxRead int32, types []string) ([]FindPublishedRow, error) {
 	rows, err := q.db.Query(ctx, findPublished, untilID, maxRead, types)
 	if err != nil {
@@ -117,8 +128,13 @@ func (q *Queries) FindPublished(ctx context.Context, untilID uuid.UUID, maxRead 
 }
 
 const getCommandPrivileges = `-- name: GetCommandPrivileges :one
-SELECT session_user::text AS name,
-	coalesce(has_table_privilege(to_regclass('video_catalog.outbox_blocked'), 'UPDATE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes
+SELECT
+	session_user::text AS name,
+	coalesce(
+		has_table_privilege(to_regclass('video_catalog.outbox_blocked'), 'UPDATE')
+			AND current_setting('transaction_read_only') = 'off',
+		false
+	)::bool AS writes
 `
 
 type GetCommandPrivilegesRow struct {
@@ -135,8 +151,13 @@ func (q *Queries) GetCommandPrivileges(ctx context.Context) (GetCommandPrivilege
 }
 
 const getQueryPrivileges = `-- name: GetQueryPrivileges :one
-SELECT session_user::text AS name,
-	coalesce(has_table_privilege(to_regclass('video_catalog_read.quarantine'), 'DELETE') AND current_setting('transaction_read_only') = 'off', false)::bool AS writes
+SELECT
+	session_user::text AS name,
+	coalesce(
+		has_table_privilege(to_regclass('video_catalog_read.quarantine'), 'DELETE')
+			AND current_setting('transaction_read_only') = 'off',
+		false
+	)::bool AS writes
 `
 
 type GetQueryPrivilegesRow struct {
@@ -165,7 +186,9 @@ func (q *Queries) HasTable(ctx context.Context, name string) (bool, error) {
 }
 
 const lastSeek = `-- name: LastSeek :one
-SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at FROM video_catalog_read.audit a WHERE a.action = 'inbox.seek'
+SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at
+FROM video_catalog_read.audit a
+WHERE a.action = 'inbox.seek'
 `
 
 // Returns when an inbox was last emptied, to have events delivered again; the epoch if the audit has no seek.
@@ -204,8 +227,22 @@ func (q *Queries) ListApplied(ctx context.Context, consumers []string, eventIds 
 }
 
 const listCommandAudit = `-- name: ListCommandAudit :many
-SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
-FROM video_catalog.audit a ORDER BY a.id DESC LIMIT $1
+SELECT
+	id,
+	action_id,
+	create_time,
+	actor,
+	via,
+	database_user,
+	action,
+	reason,
+	items,
+	filter,
+	before,
+	after
+FROM video_catalog.audit
+ORDER BY id DESC
+LIMIT $1
 `
 
 type ListCommandAuditRow struct {
@@ -258,10 +295,27 @@ func (q *Queries) ListCommandAudit(ctx context.Context, maxRows int32) ([]ListCo
 }
 
 const listEvents = `-- name: ListEvents :many
-SELECT id, event_type, version, occurred_at, coalesce(traceparent, '')::text AS traceparent,
-	coalesce(caller, '')::text AS caller, causation_id, correlation_id
+SELECT
+	id,
+	event_type,
+	version,
+	occurred_at,
+	coalesce(traceparent, '')::text AS traceparent,
+	coalesce(caller, '')::text AS caller,
+	causation_id,
+	correlation_id
 FROM (
-	SELECT id, aggregate_type, aggregate_id, event_type, version, occurred_at, traceparent, caller, causation_id, correlation_id
+	SELECT
+		id,
+		aggregate_type,
+		aggregate_id,
+		event_type,
+		version,
+		occurred_at,
+		traceparent,
+		caller,
+		causation_id,
+		correlation_id
 	FROM video_catalog.outbox
 	WHERE id >= $1
 	ORDER BY id DESC LIMIT $2
@@ -327,7 +381,13 @@ func (q *Queries) ListEvents(ctx context.Context, arg ListEventsParams) ([]ListE
 }
 
 const listNewest = `-- name: ListNewest :many
-SELECT id, aggregate_type, aggregate_id, event_type, version, occurred_at
+SELECT
+	id,
+	aggregate_type,
+	aggregate_id,
+	event_type,
+	version,
+	occurred_at
 FROM video_catalog.outbox
 ORDER BY id DESC
 LIMIT $1
@@ -371,21 +431,22 @@ func (q *Queries) ListNewest(ctx context.Context, maxRows int32) ([]ListNewestRo
 }
 
 const listPending = `-- name: ListPending :many
-SELECT p.id
+SELECT head.id
 FROM video_catalog.outbox_lanes l
 CROSS JOIN LATERAL (
 	SELECT p.id, p.aggregate_type, p.aggregate_id FROM video_catalog.outbox_pending p
 	WHERE p.lane = l.lane AND p.seq > l.floor_seq
 	ORDER BY p.seq LIMIT $1
-) p
-WHERE p.aggregate_type = $2 AND p.aggregate_id = $3
+) head
+WHERE head.aggregate_type = $2::text AND head.aggregate_id = $3::text
 UNION ALL
 SELECT d.id
 FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = $2 AND d.aggregate_id = $3
 `
 
-// Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of the deferred ones.
+// Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and of the
+// deferred ones.
 func (q *Queries) ListPending(ctx context.Context, maxRead int32, aggregateType string, aggregateID string) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, listPending, maxRead, aggregateType, aggregateID)
 	if err != nil {
@@ -407,8 +468,22 @@ func (q *Queries) ListPending(ctx context.Context, maxRead int32, aggregateType 
 }
 
 const listQueryAudit = `-- name: ListQueryAudit :many
-SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
-FROM video_catalog_read.audit a ORDER BY a.id DESC LIMIT $1
+SELECT
+	id,
+	action_id,
+	create_time,
+	actor,
+	via,
+	database_user,
+	action,
+	reason,
+	items,
+	filter,
+	before,
+	after
+FROM video_catalog_read.audit
+ORDER BY id DESC
+LIMIT $1
 `
 
 type ListQueryAuditRow struct {
@@ -486,11 +561,14 @@ func (q *Queries) ListSkipped(ctx context.Context, eventIds []uuid.UUID) ([]uuid
 }
 
 const listTitled = `-- name: ListTitled :many
-SELECT DISTINCT ON (c.oid) format('%I.%I', n.nspname, c.relname)::text AS table_name, a.attname::text AS column_name,
+SELECT DISTINCT ON (c.oid)
+	format('%I.%I', n.nspname, c.relname)::text AS table_name,
+	a.attname::text AS column_name,
 	CASE WHEN p.attname IS NULL THEN 'false' ELSE 'purge_time IS NOT NULL' END AS erased
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnotnull AND a.atttypid = 'text'::regtype AND a.attname <> 'state'
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+	AND a.attnotnull AND a.atttypid = 'text'::regtype AND a.attname <> 'state'
 JOIN pg_catalog.pg_attribute i ON i.attrelid = c.oid AND i.attname = 'id' AND i.atttypid = 'uuid'::regtype
 JOIN pg_catalog.pg_attribute v ON v.attrelid = c.oid AND v.attname = 'version' AND v.atttypid = 'bigint'::regtype
 LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = 'purge_time' AND NOT p.attisdropped
@@ -504,8 +582,8 @@ type ListTitledRow struct {
 	Erased     string
 }
 
-// Returns the tables of aggregates with a text, the column with the title, and the condition of an erased row. The title is the
-// column title or display_name, or else the first text.
+// Returns the tables of aggregates with a text, the column with the title, and the condition of an erased row. The
+// title is the column title or display_name, or else the first text.
 func (q *Queries) ListTitled(ctx context.Context) ([]ListTitledRow, error) {
 	rows, err := q.db.Query(ctx, listTitled)
 	if err != nil {
@@ -527,15 +605,16 @@ func (q *Queries) ListTitled(ctx context.Context) ([]ListTitledRow, error) {
 }
 
 const listTypes = `-- name: ListTypes :many
-SELECT DISTINCT aggregate_type FROM (
+SELECT DISTINCT aggregate_type
+FROM (
 	SELECT aggregate_type, aggregate_id FROM video_catalog.outbox WHERE id >= $1 ORDER BY id DESC LIMIT $2
 ) newest
 WHERE aggregate_id = $3
 ORDER BY aggregate_type
 `
 
-// Returns the types of the aggregates with an id. The outbox has no index of aggregates, so the query reads only the newest
-// max_read events from from_id on.
+// Returns the types of the aggregates with an id. The outbox has no index of aggregates, so the query reads only the
+// newest max_read events from from_id on.
 func (q *Queries) ListTypes(ctx context.Context, fromID uuid.UUID, maxRead int32, aggregateID string) ([]string, error) {
 	rows, err := q.db.Query(ctx, listTypes, fromID, maxRead, aggregateID)
 	if err != nil {
@@ -558,14 +637,22 @@ func (q *Queries) ListTypes(ctx context.Context, fromID uuid.UUID, maxRead int32
 
 const sampleInbox = `-- name: SampleInbox :one
 WITH newest AS (
-	SELECT i.received_at, i.received_at > now() - interval '5 minutes' AS recent,
-		extract(epoch FROM i.received_at) - ('x' || translate(left(i.event_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0 AS lag
+	SELECT
+		i.received_at,
+		i.received_at > now() - interval '5 minutes' AS recent,
+		extract(epoch FROM i.received_at)
+			- ('x' || translate(left(i.event_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0 AS lag
 	FROM unnest($1::text[]) AS c (consumer)
 	CROSS JOIN LATERAL (
-		SELECT o.event_id, o.received_at FROM video_catalog_read.inbox o WHERE o.consumer = c.consumer ORDER BY o.event_id DESC LIMIT $2
+		SELECT o.event_id, o.received_at FROM video_catalog_read.inbox o
+		WHERE o.consumer = c.consumer
+		ORDER BY o.event_id DESC
+		LIMIT $2
 	) i
 )
-SELECT coalesce(max(received_at), 'epoch')::timestamptz AS applied_at, (count(*) FILTER (WHERE recent))::bigint AS applied,
+SELECT
+	coalesce(max(received_at), 'epoch')::timestamptz AS applied_at,
+	(count(*) FILTER (WHERE recent))::bigint AS applied,
 	coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY lag) FILTER (WHERE recent), 0)::float8 AS p50,
 	coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY lag) FILTER (WHERE recent), 0)::float8 AS p99
 FROM newest
@@ -578,9 +665,9 @@ type SampleInboxRow struct {
 	P99       float64
 }
 
-// Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch if
-// there is none. applied counts the events of the last five minutes. p50 and p99 are the median and the 99th percentile of their
-// lag, in seconds since the time in their ids.
+// Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch
+// if there is none. applied counts the events of the last five minutes. p50 and p99 are the median and the 99th
+// percentile of their lag, in seconds since the time in their ids.
 func (q *Queries) SampleInbox(ctx context.Context, consumers []string, maxRead int32) (SampleInboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleInbox, consumers, maxRead)
 	var i SampleInboxRow
@@ -594,22 +681,29 @@ func (q *Queries) SampleInbox(ctx context.Context, consumers []string, maxRead i
 }
 
 const sampleOutbox = `-- name: SampleOutbox :one
-SELECT (coalesce(sum((SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
+SELECT
+	(coalesce(sum((SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
 	) counted)), 0) + (SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
-	) counted))::bigint AS pending,
+	) counted_deferred))::bigint AS pending,
 	greatest(extract(epoch FROM now() - min(head.occurred_at)), 0)::float8 AS lane_age,
-	greatest(extract(epoch FROM now() - (SELECT min(counted.occurred_at) FROM (
+	greatest(extract(epoch FROM now() - (SELECT min(dated.occurred_at) FROM (
 		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
 		ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
-	) counted)), 0)::float8 AS deferred_age,
-	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked LIMIT $1) counted)::bigint AS blocked,
-	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT $1) counted)::bigint AS parked,
+	) dated)), 0)::float8 AS deferred_age,
+	(SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_blocked LIMIT $1
+	) counted_blocked)::bigint AS blocked,
+	(SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT $1
+	) counted_parked)::bigint AS parked,
 	now()::timestamptz AS at
 FROM video_catalog.outbox_lanes l
 LEFT JOIN LATERAL (
-	SELECT p.occurred_at FROM video_catalog.outbox_pending p WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
+	SELECT p.occurred_at FROM video_catalog.outbox_pending p
+	WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
 ) head ON true
 `
 
@@ -622,9 +716,9 @@ type SampleOutboxRow struct {
 	At          time.Time
 }
 
-// Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred events
-// and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these events, in
-// seconds; 0 if there is none. Events that are published again have no age.
+// Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred
+// events and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these
+// events, in seconds; 0 if there is none. Events that are published again have no age.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
 	var i SampleOutboxRow

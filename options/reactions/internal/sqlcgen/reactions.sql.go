@@ -55,8 +55,9 @@ WHERE (i.consumer, i.event_id) IN (
 )
 `
 
-// Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
-// database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.
+// Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of
+// the database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary
+// key.
 func (q *Queries) PruneReactions(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, pruneReactions, consumer, olderThan, maxRows)
 	if err != nil {

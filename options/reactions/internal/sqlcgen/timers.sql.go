@@ -24,7 +24,8 @@ func (q *Queries) CancelTimers(ctx context.Context, aggregateType string, aggreg
 }
 
 const deleteTimer = `-- name: DeleteTimer :exec
-DELETE FROM video_catalog.timers WHERE aggregate_type = $1 AND aggregate_id = $2 AND name = $3
+DELETE FROM video_catalog.timers
+WHERE aggregate_type = $1 AND aggregate_id = $2 AND name = $3
 `
 
 // Deletes a timer that fires. The caller has locked the aggregate.
@@ -35,7 +36,9 @@ func (q *Queries) DeleteTimer(ctx context.Context, aggregateType string, aggrega
 
 const listDueAggregates = `-- name: ListDueAggregates :many
 SELECT aggregate_id, due_at FROM video_catalog.timers
-WHERE aggregate_type = $1 AND due_at <= now() AND (due_at, aggregate_id) > ($2::timestamptz, $3::uuid)
+WHERE aggregate_type = $1
+	AND due_at <= now()
+	AND (due_at, aggregate_id) > ($2::timestamptz, $3::uuid)
 ORDER BY due_at, aggregate_id
 LIMIT $4
 `
@@ -79,7 +82,12 @@ func (q *Queries) ListDueAggregates(ctx context.Context, arg ListDueAggregatesPa
 }
 
 const listDueTimers = `-- name: ListDueTimers :many
-SELECT DISTINCT ON (aggregate_id) aggregate_id, name, attempts, causation_id, correlation_id,
+SELECT DISTINCT ON (aggregate_id)
+	aggregate_id,
+	name,
+	attempts,
+	causation_id,
+	correlation_id,
 	extract(epoch FROM clock_timestamp() - due_at)::float8 AS late_seconds
 FROM video_catalog.timers
 WHERE aggregate_type = $1 AND aggregate_id = ANY ($2::uuid[]) AND due_at <= now()
@@ -124,11 +132,14 @@ func (q *Queries) ListDueTimers(ctx context.Context, aggregateType string, aggre
 }
 
 const measureTimers = `-- name: MeasureTimers :one
-SELECT coalesce((
+SELECT
+	coalesce((
 		SELECT extract(epoch FROM now() - t.due_at) FROM video_catalog.timers t
 		WHERE t.aggregate_type = $1 AND t.due_at <= now() ORDER BY t.due_at LIMIT 1
 	), 0)::float8 AS late_seconds,
-	(SELECT count(*) FROM (SELECT 1 FROM video_catalog.timers t WHERE t.aggregate_type = $1 LIMIT $2) counted)::bigint AS waiting
+	(SELECT count(*) FROM (
+		SELECT 1 FROM video_catalog.timers t WHERE t.aggregate_type = $1 LIMIT $2
+	) counted)::bigint AS waiting
 `
 
 type MeasureTimersRow struct {
@@ -174,11 +185,29 @@ func (q *Queries) PostponeTimer(ctx context.Context, arg PostponeTimerParams) (i
 }
 
 const setTimers = `-- name: SetTimers :exec
-INSERT INTO video_catalog.timers (aggregate_type, aggregate_id, name, due_at, causation_id, correlation_id)
-SELECT $1, $2, new.name, clock_timestamp() + new.after, $3, $4
+INSERT INTO video_catalog.timers (
+	aggregate_type,
+	aggregate_id,
+	name,
+	due_at,
+	causation_id,
+	correlation_id
+)
+SELECT
+	$1,
+	$2,
+	new.name,
+	clock_timestamp() + new.after,
+	$3,
+	$4
 FROM (SELECT unnest($5::text[]) AS name, unnest($6::interval[]) AS after) new
 ON CONFLICT (aggregate_type, aggregate_id, name) DO UPDATE
-SET due_at = excluded.due_at, attempts = 0, last_error = NULL, causation_id = excluded.causation_id, correlation_id = excluded.correlation_id
+SET
+	due_at = excluded.due_at,
+	attempts = 0,
+	last_error = NULL,
+	causation_id = excluded.causation_id,
+	correlation_id = excluded.correlation_id
 `
 
 type SetTimersParams struct {

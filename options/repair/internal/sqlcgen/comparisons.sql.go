@@ -14,10 +14,24 @@ import (
 
 const claimComparison = `-- name: ClaimComparison :many
 
-INSERT INTO video_catalog_read.comparisons AS c (aggregate_type, claim, next_time, begin_time, after_id)
-VALUES ($1, 1, now() + $2::interval, now(), '00000000-0000-0000-0000-000000000000')
+INSERT INTO video_catalog_read.comparisons AS c (
+	aggregate_type,
+	claim,
+	next_time,
+	begin_time,
+	after_id
+)
+VALUES (
+	$1,
+	1,
+	now() + $2::interval,
+	now(),
+	'00000000-0000-0000-0000-000000000000'
+)
 ON CONFLICT (aggregate_type) DO UPDATE
-SET claim = c.claim + 1, next_time = excluded.next_time,
+SET
+	claim = c.claim + 1,
+	next_time = excluded.next_time,
 	begin_time = CASE WHEN c.after_id = excluded.after_id THEN now() ELSE c.begin_time END
 WHERE c.next_time <= now()
 RETURNING claim, after_id
@@ -51,8 +65,28 @@ func (q *Queries) ClaimComparison(ctx context.Context, aggregateType string, pau
 }
 
 const insertQueryAudit = `-- name: InsertQueryAudit :exec
-INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO video_catalog_read.audit (
+	action_id,
+	actor,
+	via,
+	action,
+	filter,
+	reason,
+	items,
+	before,
+	after
+)
+VALUES (
+	$1,
+	$2,
+	$3,
+	$4,
+	$5,
+	$6,
+	$7,
+	$8,
+	$9
+)
 `
 
 type InsertQueryAuditParams struct {
@@ -93,7 +127,8 @@ FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = $1 AND d.aggregate_id = ANY($2::text[])
 `
 
-// Returns which of the given aggregates have an event that is not known to be in Pub/Sub. It reads all pending events once.
+// Returns which of the given aggregates have an event that is not known to be in Pub/Sub. It reads all pending events
+// once.
 func (q *Queries) ListPendingAggregates(ctx context.Context, aggregateType string, aggregateIds []string) ([]string, error) {
 	rows, err := q.db.Query(ctx, listPendingAggregates, aggregateType, aggregateIds)
 	if err != nil {
@@ -148,7 +183,12 @@ func (q *Queries) MeasureComparisons(ctx context.Context) ([]MeasureComparisonsR
 
 const restartComparison = `-- name: RestartComparison :exec
 UPDATE video_catalog_read.comparisons
-SET claim = claim + 1, next_time = now(), after_id = '00000000-0000-0000-0000-000000000000', compared = 0, differences = 0
+SET
+	claim = claim + 1,
+	next_time = now(),
+	after_id = '00000000-0000-0000-0000-000000000000',
+	compared = 0,
+	differences = 0
 WHERE aggregate_type = $1
 `
 
@@ -160,7 +200,8 @@ func (q *Queries) RestartComparison(ctx context.Context, aggregateType string) e
 
 const saveComparison = `-- name: SaveComparison :execrows
 UPDATE video_catalog_read.comparisons c
-SET after_id = CASE WHEN $1::bool THEN '00000000-0000-0000-0000-000000000000' ELSE $2::uuid END,
+SET
+	after_id = CASE WHEN $1::bool THEN '00000000-0000-0000-0000-000000000000' ELSE $2::uuid END,
 	compared = CASE WHEN $1 THEN 0 ELSE c.compared + $3::bigint END,
 	differences = CASE WHEN $1 THEN 0 ELSE c.differences + $4::bigint END,
 	last_time = CASE WHEN $1 THEN clock_timestamp() ELSE c.last_time END,
@@ -180,8 +221,8 @@ type SaveComparisonParams struct {
 	Claim         int64
 }
 
-// Saves the result of a slice, unless there is a later claim. If ended is true, it ends the pass; the next pass waits until
-// the time between has passed since the begin of this pass.
+// Saves the result of a slice, unless there is a later claim. If ended is true, it ends the pass; the next pass waits
+// until the time between has passed since the begin of this pass.
 func (q *Queries) SaveComparison(ctx context.Context, arg SaveComparisonParams) (int64, error) {
 	result, err := q.db.Exec(ctx, saveComparison,
 		arg.Ended,

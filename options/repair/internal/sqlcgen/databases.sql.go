@@ -12,7 +12,8 @@ import (
 )
 
 const getCommandDatabase = `-- name: GetCommandDatabase :one
-SELECT video_catalog.database_identity() AS live, identity AS known FROM video_catalog.known_database
+SELECT video_catalog.database_identity() AS live, identity AS known
+FROM video_catalog.known_database
 `
 
 type GetCommandDatabaseRow struct {
@@ -20,7 +21,8 @@ type GetCommandDatabaseRow struct {
 	Known string
 }
 
-// Returns the identity of the database of the command side, and the identity in which its data was last known to be right.
+// Returns the identity of the database of the command side, and the identity in which its data was last known to be
+// right.
 func (q *Queries) GetCommandDatabase(ctx context.Context) (GetCommandDatabaseRow, error) {
 	row := q.db.QueryRow(ctx, getCommandDatabase)
 	var i GetCommandDatabaseRow
@@ -29,7 +31,8 @@ func (q *Queries) GetCommandDatabase(ctx context.Context) (GetCommandDatabaseRow
 }
 
 const getQueryDatabase = `-- name: GetQueryDatabase :one
-SELECT video_catalog_read.database_identity() AS live, identity AS known FROM video_catalog_read.known_database
+SELECT video_catalog_read.database_identity() AS live, identity AS known
+FROM video_catalog_read.known_database
 `
 
 type GetQueryDatabaseRow struct {
@@ -54,9 +57,17 @@ WITH was AS (
 	RETURNING was.identity AS before, k.identity AS after
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before, after)
-	SELECT $2, $3, $4, $5, $6, $7, 1,
-		jsonb_build_array(jsonb_build_object('identity', k.before)), jsonb_build_array(jsonb_build_object('identity', k.after))
-	FROM known k
+	SELECT
+		$2,
+		$3,
+		$4,
+		$5,
+		$6,
+		$7,
+		1,
+		jsonb_build_array(jsonb_build_object('identity', known.before)),
+		jsonb_build_array(jsonb_build_object('identity', known.after))
+	FROM known
 )
 SELECT count(*)::bigint FROM known
 `
@@ -97,9 +108,17 @@ WITH was AS (
 	RETURNING was.identity AS before, k.identity AS after
 ), audited AS (
 	INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
-	SELECT $2, $3, $4, $5, $6, $7, 1,
-		jsonb_build_array(jsonb_build_object('identity', k.before)), jsonb_build_array(jsonb_build_object('identity', k.after))
-	FROM known k
+	SELECT
+		$2,
+		$3,
+		$4,
+		$5,
+		$6,
+		$7,
+		1,
+		jsonb_build_array(jsonb_build_object('identity', known.before)),
+		jsonb_build_array(jsonb_build_object('identity', known.after))
+	FROM known
 )
 SELECT count(*)::bigint FROM known
 `

@@ -14,21 +14,60 @@ import (
 
 const appendSnapshots = `-- name: AppendSnapshots :exec
 WITH new AS (
-	SELECT unnest($8::smallint[]) AS lane,
+	SELECT
+		unnest($8::smallint[]) AS lane,
 		unnest($9::uuid[]) AS id,
 		unnest($10::text[]) AS aggregate_id,
 		unnest($11::bigint[]) AS version,
 		unnest($12::bytea[]) AS payload,
 		unnest($13::timestamptz[]) AS occurred_at
 ), appended AS (
-	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
-	SELECT n.lane, n.id, $14, n.aggregate_id, $15, n.version,
-		$16, n.payload, n.occurred_at, 'snapshot'
+	INSERT INTO video_catalog.outbox_pending (
+		lane,
+		id,
+		aggregate_type,
+		aggregate_id,
+		event_type,
+		version,
+		schema_version,
+		payload,
+		occurred_at,
+		repeat
+	)
+	SELECT
+		n.lane,
+		n.id,
+		$14,
+		n.aggregate_id,
+		$15,
+		n.version,
+		$16,
+		n.payload,
+		n.occurred_at,
+		'snapshot'
 	FROM new n
 	RETURNING id
 )
-INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-SELECT $1, $2, $3, $4, $5, $6, count(*), $7 FROM appended
+INSERT INTO video_catalog.audit (
+	action_id,
+	actor,
+	via,
+	action,
+	filter,
+	reason,
+	items,
+	before
+)
+SELECT
+	$1,
+	$2,
+	$3,
+	$4,
+	$5,
+	$6,
+	count(*),
+	$7
+FROM appended
 `
 
 type AppendSnapshotsParams struct {
@@ -83,7 +122,7 @@ FROM (
 		SELECT 1 FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane AND p.seq > l.floor_seq
 		ORDER BY p.seq LIMIT $1
-	) p
+	) pending
 	LIMIT $1
 ) counted
 `

@@ -17,10 +17,12 @@ WITH page AS (
 	WHERE i.consumer = $2 AND i.event_id > $1
 	ORDER BY i.event_id LIMIT $3
 ), gone AS (
-	DELETE FROM video_catalog_read.inbox i USING page p WHERE i.consumer = $2 AND i.event_id = p.event_id
+	DELETE FROM video_catalog_read.inbox d USING page WHERE d.consumer = $2 AND d.event_id = page.event_id
 )
-SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id
-FROM page p
+SELECT
+	count(*)::bigint AS read,
+	coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id
+FROM page
 `
 
 type ClearInboxRow struct {
@@ -28,7 +30,8 @@ type ClearInboxRow struct {
 	LastID uuid.UUID
 }
 
-// Deletes the ids that CountInbox would read, and returns the same. after_id keeps it off the dead rows of the page before.
+// Deletes the ids that CountInbox would read, and returns the same. after_id keeps it off the dead rows of the page
+// before.
 func (q *Queries) ClearInbox(ctx context.Context, afterID uuid.UUID, consumer string, maxRows int32) (ClearInboxRow, error) {
 	row := q.db.QueryRow(ctx, clearInbox, afterID, consumer, maxRows)
 	var i ClearInboxRow
@@ -43,8 +46,10 @@ WITH page AS (
 	WHERE i.consumer = $2 AND i.event_id > $1
 	ORDER BY i.event_id LIMIT $3
 )
-SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id
-FROM page p
+SELECT
+	count(*)::bigint AS read,
+	coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id
+FROM page
 `
 
 type CountInboxRow struct {
@@ -62,8 +67,28 @@ func (q *Queries) CountInbox(ctx context.Context, afterID uuid.UUID, consumer st
 }
 
 const insertSeekAudit = `-- name: InsertSeekAudit :exec
-INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
-VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', '[]')
+INSERT INTO video_catalog_read.audit (
+	action_id,
+	actor,
+	via,
+	action,
+	filter,
+	reason,
+	items,
+	before,
+	after
+)
+VALUES (
+	$1,
+	$2,
+	$3,
+	$4,
+	$5,
+	$6,
+	$7,
+	'[]',
+	'[]'
+)
 `
 
 type InsertSeekAuditParams struct {

@@ -15,11 +15,11 @@ func productsOnOrders() app.Registration {
 	subscription := app.Subscription{
 		ID: names.OrderTopic.Subscription("inventory-product-order"), Consumer: "inventory-product-order",
 		Handlers: func(b app.Backend) consumer.Handlers {
-			products := store.NewProducts(b.Commands, b.Wake)
+			products := store.NewProducts(b.CommandPool, b.Wake)
 			return consumer.Handlers{
 				event.AggregateOrder: reactions.Handler(event.DecodeOrder, products, domain.ProductOrderConcerns, domain.ProductOrderReaction),
 			}
 		},
 	}
-	return app.Registration{AggregateType: event.AggregateProduct, Parts: map[string]any{reactions.Name: reactions.Of{Subscriptions: []app.Subscription{subscription}}}}
+	return app.Registration{AggregateType: event.AggregateProduct, Options: map[string]any{reactions.Name: reactions.Of{Subscriptions: []app.Subscription{subscription}}}}
 }

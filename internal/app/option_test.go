@@ -11,28 +11,28 @@ import (
 )
 
 // greeting is an option with a setting and a command.
-func greeting() Part {
+func greeting() Option {
 	s := new(struct {
 		Word  string `env:"GREETING_WORD" envDefault:"hello" help:"what is said"`
 		Times int    `env:"GREETING_TIMES" help:"how often"`
 	})
-	return Part{
+	return Option{
 		Name: "greeting", Settings: s, Help: "  server greet NAME                    greet somebody\n",
-		Check: func(command, _ string) []error {
-			if command == "greet" && s.Times < 0 {
+		Check: func(subcommand, _ string) []error {
+			if subcommand == "greet" && s.Times < 0 {
 				return []error{errors.New("GREETING_TIMES must be 0 or more")}
 			}
 			return nil
 		},
-		Commands: map[string]Command{"greet": func(_ context.Context, service *Service, args []string, stdout io.Writer) error {
-			_, err := fmt.Fprint(stdout, strings.Repeat(s.Word+" "+args[0]+"\n", max(1, s.Times)), service.Command)
+		Subcommands: map[string]Subcommand{"greet": func(_ context.Context, process *Process, args []string, stdout io.Writer) error {
+			_, err := fmt.Fprint(stdout, strings.Repeat(s.Word+" "+args[0]+"\n", max(1, s.Times)), process.Subcommand)
 			return err
 		}},
 	}
 }
 
 // An option adds commands and settings to a program, with their help and their mistakes.
-func TestParts(t *testing.T) {
+func TestOptions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		args, environ []string
@@ -46,7 +46,7 @@ func TestParts(t *testing.T) {
 		{[]string{"leave"}, nil, "", "", "unknown command"},
 	} {
 		var stdout, log bytes.Buffer
-		p := Program{Parts: []Part{{Name: "nothing"}, greeting()}}
+		p := Program{Options: []Option{{Name: "nothing"}, greeting()}}
 		err := p.Run(t.Context(), tt.args, append(tt.environ, "DATABASE_URL=postgres://x"), &stdout, &log)
 		if tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err) || strings.Contains(err.Error(), "secret")) {
 			t.Errorf("%s %s: error %v, want %q", tt.args, tt.environ, err, tt.err)
@@ -57,10 +57,10 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// The help has every command, also of parts. Each command shows it, without any setting.
+// The help has every command, also of options. Each command shows it, without any setting.
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	p := Program{Parts: []Part{greeting()}}
+	p := Program{Options: []Option{greeting()}}
 	for _, args := range [][]string{
 		{"help"}, {"--help"}, {"greet", "--help"}, {"serve", "-h"}, {"migrate", "--help"}, {"drain", "--help"},
 		{"status", "--help"}, {"stuck", "--help"}, {"retry", "--all", "--help"}, {"skip", "--help"},
@@ -68,7 +68,7 @@ func TestHelp(t *testing.T) {
 		var help, log bytes.Buffer
 		err := p.Run(t.Context(), args, nil, &help, &log)
 		if err != nil || !strings.Contains(help.String(), "\n  server [serve]") || !strings.Contains(help.String(), "\n  server greet NAME") {
-			t.Errorf("server %s = %v, %q, want the help, with the command of a part", args, err, help.String())
+			t.Errorf("server %s = %v, %q, want the help, with the command of an option", args, err, help.String())
 		}
 	}
 }
@@ -81,27 +81,27 @@ func consumers(names ...string) (all []Subscription) {
 }
 
 // ROLES may have the role of an option, and has it by default. A process with the role needs
-// Pub/Sub, both sides, and a connection for each worker. An aggregate type with a part for a
+// Pub/Sub, both sides, and a connection for each worker. An aggregate type with an option for a
 // missing option is an error.
-func TestRoleOfAPart(t *testing.T) {
+func TestRoleOfAnOption(t *testing.T) {
 	t.Parallel()
-	worker := Part{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return consumers("a", "b", "c", "d") }}
-	p := Program{Parts: []Part{worker}, Registrations: []Registration{{AggregateType: "order"}}}
+	worker := Option{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return consumers("a", "b", "c", "d") }}
+	p := Program{Options: []Option{worker}, Registrations: []Registration{{AggregateType: "order"}}}
 	environ := []string{"DATABASE_URL=postgres://x", "AUTH=off"}
 	if err := p.Validate("serve", append(environ, "ROLES=worker,cook", "DATABASE_MAX_CONNS=6")); err == nil ||
 		!strings.Contains(err.Error(), `ROLES has "cook": it may have api, publisher, projector, worker`) ||
 		!strings.Contains(err.Error(), "PUBSUB_PROJECT is required") || !strings.Contains(err.Error(), "DATABASE_MAX_CONNS (6) must be at least 7") {
 		t.Errorf("Validate() = %v, want three mistakes", err)
 	}
-	idle := Program{Parts: []Part{{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return nil }}}}
+	idle := Program{Options: []Option{{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return nil }}}}
 	if err := idle.Validate("serve", append(environ, "PUBSUB_PROJECT=p", "ROLES=worker", "DATABASE_MAX_CONNS=3")); err != nil {
-		t.Errorf("Validate() = %v, want no connection for a part that consumes nothing", err)
+		t.Errorf("Validate() = %v, want no connection for an option that consumes nothing", err)
 	}
 	cfg, err := p.readConfig("serve", append(environ, "PUBSUB_PROJECT=p"))
-	if commands, queries := cfg.sides(); err != nil || !cfg.has("worker") || !cfg.has(roleProjector) || !commands || !queries {
+	if err != nil || !cfg.has("worker") || !cfg.has(roleProjector) || !cfg.usesCommandSide() || !cfg.usesQuerySide() {
 		t.Errorf("roles = %v, %v, want all", cfg.Roles, err)
 	}
-	p.Registrations[0].Parts = map[string]any{"missing": 1}
+	p.Registrations[0].Options = map[string]any{"missing": 1}
 	p.Registrations[0].Subscriptions = consumers("a")
 	if err := p.Validate("serve", append(environ, "PUBSUB_PROJECT=p")); err == nil || !strings.Contains(err.Error(), "the aggregate type order needs the option missing") ||
 		!strings.Contains(err.Error(), `two subscriptions have the consumer name "a"`) {

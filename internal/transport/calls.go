@@ -1,4 +1,4 @@
-package port
+package transport
 
 import (
 	"cmp"
@@ -159,14 +159,4 @@ func Caller(ctx context.Context) string {
 		return ""
 	}
 	return cmp.Or(c.caller, auth.Address(ctx, c.server.deps.Proxies))
-}
-
-// Draining returns a channel that is closed when the server of a call in flight
-// begins to stop. A handler that waits for something should then end soon, with
-// ErrDraining. Outside a call the channel is nil.
-func Draining(ctx context.Context) <-chan struct{} {
-	if c, ok := ctx.Value(callKey{}).(*call); ok {
-		return c.server.draining.Done()
-	}
-	return nil
 }

@@ -10,14 +10,14 @@ import (
 	"example.com/videocatalog/options/replay"
 )
 
-// parts returns the options of the service. cmd/upgrade --with and --without add and remove them.
-func parts() []app.Part {
-	return []app.Part{
-		console.Part(),
-		cors.Part(),
-		oidc.Part(),
-		reactions.Part(),
-		repair.Part(),
-		replay.Part(),
+// options returns the options of the service. cmd/upgrade --with and --without add and remove them.
+func options() []app.Option {
+	return []app.Option{
+		console.Option(),
+		cors.Option(),
+		oidc.Option(),
+		reactions.Option(),
+		repair.Option(),
+		replay.Option(),
 	}
 }

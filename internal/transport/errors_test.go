@@ -1,4 +1,4 @@
-package port
+package transport
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func TestToStatusMapsKinds(t *testing.T) {
 		{problem.Errorf(problem.Precondition, "first"), codes.FailedPrecondition, "first"},
 		{problem.Errorf(problem.Unavailable, "down"), codes.Unavailable, "down"},
 		{problem.Errorf(problem.Exhausted, "too many"), codes.ResourceExhausted, "too many"},
-		{problem.Errorf(problem.Late, "not yet"), codes.DeadlineExceeded, "not yet"},
+		{problem.Errorf(problem.Kind(codes.DeadlineExceeded), "not yet"), codes.DeadlineExceeded, "not yet"},
 		{fmt.Errorf("change book: %w", problem.Errorf(problem.NotFound, "gone")), codes.NotFound, "gone"},
 		{&problem.Error{Kind: problem.Unavailable, Message: "down", Err: errors.New("secret")}, codes.Unavailable, "down"},
 		{&problem.Error{Kind: problem.Unavailable, Message: "down", Err: context.Canceled}, codes.Unavailable, "down"},

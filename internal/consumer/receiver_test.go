@@ -22,7 +22,7 @@ import (
 )
 
 // A message is acknowledged after its transaction, however long that takes.
-func TestProjectorAcksAfterCommit(t *testing.T) {
+func TestReceiverAcksAfterCommit(t *testing.T) {
 	t.Parallel()
 	b, store := newBroker(t), newStore()
 	began, commit := make(chan struct{}), make(chan struct{})
@@ -44,7 +44,7 @@ func TestProjectorAcksAfterCommit(t *testing.T) {
 
 // Events of a note may come twice, late or with gaps. Each is acknowledged, and the newest
 // version stays.
-func TestProjectorAcknowledgesEveryOutcome(t *testing.T) {
+func TestReceiverAcknowledgesEveryOutcome(t *testing.T) {
 	t.Parallel()
 	const applied, gap, duplicate, stale = envelope.Applied, envelope.AppliedAfterGap, envelope.Duplicate, envelope.Stale
 	for _, test := range []struct {
@@ -79,7 +79,7 @@ func TestProjectorAcknowledgesEveryOutcome(t *testing.T) {
 
 // Events of one note are applied in the order in which they were published, though many are
 // pulled at once, and some transactions fail.
-func TestProjectorKeepsTheOrderOfAKey(t *testing.T) {
+func TestReceiverKeepsTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
 	const notes, versions = 10, 20
 	b, store := newBroker(t), newStore()
@@ -109,7 +109,7 @@ func TestProjectorKeepsTheOrderOfAKey(t *testing.T) {
 
 // An event that the store refuses, or that makes the store panic, does not delay the others of its
 // batch: they are applied at once. The event is quarantined whole after MaxAttempts.
-func TestProjectorIsolatesPoison(t *testing.T) {
+func TestReceiverIsolatesPoison(t *testing.T) {
 	for name, test := range map[string]struct {
 		fail   func() error
 		reason string
@@ -147,7 +147,7 @@ func TestProjectorIsolatesPoison(t *testing.T) {
 }
 
 // The log has one line for each state of an event that is refused, however often it is tried.
-func TestProjectorLogsEachStateOnce(t *testing.T) {
+func TestReceiverLogsEachStateOnce(t *testing.T) {
 	t.Parallel()
 	const refused = `level=WARN msg="consumer: event refused, trying again" attempts=1 retry_in_ms=some` + "\n"
 	for failures, want := range map[int]string{
@@ -182,7 +182,7 @@ func TestProjectorLogsEachStateOnce(t *testing.T) {
 
 // A message that cannot be decoded is quarantined whole and acknowledged, and does not block its
 // key.
-func TestProjectorQuarantinesUndecodable(t *testing.T) {
+func TestReceiverQuarantinesUndecodable(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		spoil  func(*consumer.Message)
@@ -219,7 +219,7 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 
 // The database is unavailable for five seconds, and does not respond in the last two of them. After
 // that, everything is applied. No message is given back or quarantined, and the calls are few.
-func TestProjectorWaitsForDatabase(t *testing.T) {
+func TestReceiverWaitsForDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, start := newStore(), time.Now()
 		var calls atomic.Int64
@@ -246,8 +246,8 @@ func TestProjectorWaitsForDatabase(t *testing.T) {
 }
 
 // A stop in the middle: a message that is committed in time is acknowledged, though the ack comes
-// after the stop. A message that is not committed is given back, and the next projector gets it.
-func TestProjectorStopsInTheMiddle(t *testing.T) {
+// after the stop. A message that is not committed is given back, and the next receiver gets it.
+func TestReceiverStopsInTheMiddle(t *testing.T) {
 	t.Parallel()
 	b, store := newBroker(t), newStore()
 	slow, stuck := messages(1)[0], messages(1)[0]
@@ -286,9 +286,9 @@ func TestProjectorStopsInTheMiddle(t *testing.T) {
 	}
 }
 
-// A projector that stops while an event of a note fails gives back the later events too, though
-// the store would take them. The next projector applies all in order.
-func TestProjectorHoldsBackAKeyWhenItStops(t *testing.T) {
+// A receiver that stops while an event of a note fails gives back the later events too, though
+// the store would take them. The next receiver applies all in order.
+func TestReceiverHoldsBackAKeyWhenItStops(t *testing.T) {
 	t.Parallel()
 	b, store, id := newBroker(t), newStore(), uuid.NewString()
 	var failures atomic.Int64
@@ -336,7 +336,7 @@ func TestHandlersNeverSeeNil(t *testing.T) {
 
 // A subscription without a name, or with a handler that was not made, is refused.
 func TestNewRefusesAnIncompleteSubscription(t *testing.T) {
-	for want, subscription := range map[string]consumer.Subscription{
+	for want, subscription := range map[string]consumer.Input{
 		"subscription projects/p/subscriptions/fake has no consumer name": {Source: fakeSource{}},
 		`the handler of "note" is empty: make it with Handle`:             {Source: fakeSource{}, Consumer: "test", Handlers: consumer.Handlers{"note": {}}},
 	} {

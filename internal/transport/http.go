@@ -1,4 +1,4 @@
-package port
+package transport
 
 import (
 	"context"
@@ -27,9 +27,10 @@ import (
 // limitGrace lets a call end with a status before its HTTP request is cut off.
 const limitGrace = time.Second
 
-// By default gRPC encodes a message of 50 kB in a buffer of 1 MiB, and holds it until
-// the client has read it.
-func init() {
+// SetBufferPool gives the gRPC library of this process buffers of more sizes. By default it
+// encodes a message of 50 kB in a buffer of 1 MiB, and holds it until the client has read it.
+// Call it before gRPC is used.
+func SetBufferPool() {
 	experimental.SetDefaultBufferPool(mem.NewTieredBufferPool(256, 4<<10, 16<<10, 32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20))
 }
 
@@ -46,10 +47,11 @@ func (s *Server) makeHTTP() {
 		Handler:           handler,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
-		ReadTimeout:       s.cfg.CallTimeout + limitGrace, // the deadline of a call does not interrupt a client that
-		WriteTimeout:      s.cfg.CallTimeout + limitGrace, // stops sending or reading
-		IdleTimeout:       620 * time.Second,              // longer than the load balancer's: https://cloud.google.com/load-balancing/docs/https/request-distribution
-		MaxHeaderBytes:    64 << 10,
+		// The deadline of a call does not interrupt a client that stops sending or reading.
+		ReadTimeout:    s.cfg.CallTimeout + limitGrace,
+		WriteTimeout:   s.cfg.CallTimeout + limitGrace,
+		IdleTimeout:    620 * time.Second, // longer than the load balancer's: https://cloud.google.com/load-balancing/docs/https/request-distribution
+		MaxHeaderBytes: 64 << 10,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 250,              // not less than containerConcurrency: Cloud Run's front end uses few connections
 			MaxReadFrameSize:     16 << 10,         // a connection keeps a buffer of the largest frame it received
@@ -146,8 +148,8 @@ func (b *wholeMessages) Read(p []byte) (n int, err error) {
 // makeRefused makes the counter of refused calls. It starts at 0 for each kind, so that the
 // first refusal shows as an increase.
 func (s *Server) makeRefused() (err error) {
-	s.refused, err = s.deps.Metrics.Meter("example.com/videocatalog/internal/port").Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
-		metric.WithDescription("Calls refused because there were too many at a time (port.Config.MaxCalls), by kind: call, stream. They are in no other metric."))
+	s.refused, err = s.deps.Metrics.Meter("example.com/videocatalog/internal/transport").Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
+		metric.WithDescription("Calls refused because there were too many at a time (transport.Config.MaxCalls), by kind: call, stream. They are in no other metric."))
 	for _, kind := range []string{"call", "stream"} {
 		s.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("kind", kind)))
 	}

@@ -1,4 +1,4 @@
-// Package port serves an API on one port: gRPC over HTTP/2 without TLS, which Cloud Run
+// Package transport serves an API on one port: gRPC over HTTP/2 without TLS, which Cloud Run
 // terminates; REST as the annotations of the proto files map it; health checks for both,
 // and gRPC reflection. It knows no service: Deps.Services has them. Their handlers return
 // a [*problem.Error] for what their caller can act on.
@@ -10,7 +10,7 @@
 // The server responds to every request that it accepted, even while it stops, within
 // Config.DrainTimeout. Streams are the exception: they end with UNAVAILABLE when
 // the server begins to stop. The tests of package server test this package too.
-package port
+package transport
 
 import (
 	"cmp"

@@ -16,10 +16,10 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// Subscription is what a projector consumes.
-type Subscription struct {
+// Input is what a receiver consumes.
+type Input struct {
 	Source Source
-	// Consumer is the name in the inbox and the quarantine; no other subscription may have
+	// Consumer is the name in the inbox and the quarantine; no other receiver may have
 	// the same. Under a new name every event is new.
 	Consumer string
 	// Handlers has a handler per aggregate type. A message of any other type is
@@ -27,9 +27,9 @@ type Subscription struct {
 	Handlers Handlers
 }
 
-// Projector applies the events of a subscription, through their handlers.
-type Projector struct {
-	Subscription
+// Receiver applies the events of a subscription, through their handlers.
+type Receiver struct {
+	Input
 	cfg        Config
 	quarantine Quarantine
 	log        *slog.Logger
@@ -39,8 +39,8 @@ type Projector struct {
 	unhandled  rate.Sometimes    // when a message without a handler is logged
 }
 
-// New makes a projector of a subscription.
-func New(cfg Config, from Subscription, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
+// New makes a receiver of a subscription.
+func New(cfg Config, from Input, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Receiver, error) {
 	if err := from.validate(); err != nil {
 		return nil, err
 	}
@@ -49,22 +49,22 @@ func New(cfg Config, from Subscription, quarantine Quarantine, log *slog.Logger,
 	if err != nil {
 		return nil, err
 	}
-	p := &Projector{Subscription: from, cfg: cfg, quarantine: quarantine, log: log, metrics: m, unhandled: rate.Sometimes{Interval: time.Minute}}
+	c := &Receiver{Input: from, cfg: cfg, quarantine: quarantine, log: log, metrics: m, unhandled: rate.Sometimes{Interval: time.Minute}}
 	if cfg.Tracing == nil {
 		cfg.Tracing = noop.NewTracerProvider()
 	}
-	p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")
+	c.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")
 	for i := range cfg.Workers {
-		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("consumer %s: worker %d", from.Consumer, i), cfg.TransactionTimeout+longestPause))
+		c.loops = append(c.loops, heartbeat.New(fmt.Sprintf("consumer %s: worker %d", from.Consumer, i), cfg.TransactionTimeout+longestPause))
 	}
-	return p, nil
+	return c, nil
 }
 
-func (s Subscription) validate() error {
-	if s.Consumer == "" {
-		return fmt.Errorf("subscription %s has no consumer name", s.Source)
+func (i Input) validate() error {
+	if i.Consumer == "" {
+		return fmt.Errorf("subscription %s has no consumer name", i.Source)
 	}
-	for aggregateType, handler := range s.Handlers {
+	for aggregateType, handler := range i.Handlers {
 		if handler.apply == nil {
 			return fmt.Errorf("the handler of %q is empty: make it with Handle", aggregateType)
 		}
@@ -75,11 +75,11 @@ func (s Subscription) validate() error {
 // Stuck returns an error if one store call of a worker takes three times as long as it may.
 // Such a worker does not recover by itself, so the process should be restarted. Calls that
 // fail because the database is unavailable do return, so they are not stuck.
-func (p *Projector) Stuck() error { return heartbeat.Check(p.loops...) }
+func (c *Receiver) Stuck() error { return heartbeat.Check(c.loops...) }
 
 // run holds what the goroutines of one Run share.
 type run struct {
-	*Projector
+	*Receiver
 
 	// stopping ends when Run is told to stop. The source then receives nothing more, and a
 	// message that fails is given back instead of tried again.
@@ -92,18 +92,18 @@ type run struct {
 	turn  chan struct{}  // full while a worker collects
 }
 
-// Run projects until ctx ends. It then returns nil, once the messages in hand are settled
+// Run receives until ctx ends. It then returns nil, once the messages in hand are settled
 // or Config.StopTimeout is over. If the subscription fails or does not exist, Run logs that
 // and tries again. Do not call Run while it is running.
 //
 // After a crash at any point, the broker delivers every unacknowledged message again. A
 // message whose transaction was committed is then a duplicate.
-func (p *Projector) Run(ctx context.Context) error {
+func (c *Receiver) Run(ctx context.Context) error {
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
-	r := &run{Projector: p, stopping: ctx, work: work, queue: make(chan *delivery), turn: make(chan struct{}, 1)}
+	r := &run{Receiver: c, stopping: ctx, work: work, queue: make(chan *delivery), turn: make(chan struct{}, 1)}
 	var workers sync.WaitGroup
-	for _, loop := range p.loops {
+	for _, loop := range c.loops {
 		workers.Go(func() { r.applyBatches(loop) })
 	}
 	received := make(chan struct{})
@@ -114,22 +114,22 @@ func (p *Projector) Run(ctx context.Context) error {
 
 	<-ctx.Done()
 	// In the last fifth, the store rolls back and the client sends its nacks.
-	lastCall := time.AfterFunc(p.cfg.StopTimeout*4/5, endWork)
+	lastCall := time.AfterFunc(c.cfg.StopTimeout*4/5, endWork)
 	defer lastCall.Stop()
 	select {
 	case <-received: // every message has its verdict
-	case <-time.After(p.cfg.StopTimeout):
+	case <-time.After(c.cfg.StopTimeout):
 		// The client waits for an unavailable broker. Its goroutines end when its owner
 		// closes it, or at most half a minute later if they are in a pause between two
 		// attempts. Whatever they still pass to r.handle is given back immediately.
-		p.log.WarnContext(ctx, "consumer: the client did not stop in time, its last acks may be lost", "subscription", p.Source.String())
+		c.log.WarnContext(ctx, "consumer: the client did not stop in time, its last acks may be lost", "subscription", c.Source.String())
 	}
 	endWork()
 	workers.Wait()
 	return nil
 }
 
-// receive receives until the projector is stopped. If the broker refuses, receive tries
+// receive receives until the receiver is stopped. If the broker refuses, receive tries
 // again.
 func (r *run) receive() {
 	pauses := newPauses(longestPause)
@@ -143,7 +143,7 @@ func (r *run) receive() {
 			pauses = newPauses(longestPause)
 		}
 		pause := pauses.Pause()
-		r.metrics.failed(r.work, failedReceive)
+		r.metrics.countFailure(r.work, failedReceive)
 		r.log.ErrorContext(r.work, "consumer: cannot receive, trying again", "subscription", r.Source.String(), "retry_in_ms", pause.Milliseconds(), "err", err)
 		_ = gax.Sleep(r.stopping, pause)
 	}

@@ -1,4 +1,4 @@
-package port
+package transport
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -45,6 +46,7 @@ func (s *Server) makeGateway() (err error) {
 	if err != nil {
 		return fmt.Errorf("connect gateway: %w", err)
 	}
+	useStrictQuery()
 	none := func(string) (string, bool) { return "", false }
 	s.mux = runtime.NewServeMux(
 		// Empty numbers, strings and lists are written, too. Unset messages are left out:
@@ -198,7 +200,8 @@ func errorBody(st *status.Status, httpStatus int) any {
 // never runs. Its errors have the form "field: rule".
 type strictQuery struct{ runtime.DefaultQueryParser }
 
-func init() { runtime.SetQueryParameterParser(new(strictQuery))(nil) } // the gateway has one parser for all muxes
+// useStrictQuery sets the parser of all muxes: the gateway has one for the process.
+var useStrictQuery = sync.OnceFunc(func() { runtime.SetQueryParameterParser(new(strictQuery))(nil) })
 
 // Parse adds the query to a message. taken has the fields of the path and of the body.
 func (q *strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {

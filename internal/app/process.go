@@ -1,0 +1,155 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+	"golang.org/x/sync/errgroup"
+
+	"example.com/videocatalog/internal/auth"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/telemetry"
+)
+
+// Option is an option of a service: a folder of options, whose line in cmd/server/options.go adds
+// it. All fields but Name may be zero.
+type Option struct {
+	// Name is the name of the folder.
+	Name string
+	// Settings points to a struct of settings, with the tags env, envDefault and help. It is
+	// filled before anything else is called.
+	Settings any
+	// Check returns the mistakes in Settings for a subcommand and a value of AUTH. Each begins
+	// with the name of a setting and does not show its value.
+	Check func(subcommand, auth string) []error
+	// NewChecker makes the check of callers, which AUTH selects by the name of the option.
+	// methods are the names of all methods of the API, as package.Service/Method.
+	NewChecker func(p *Process, methods []string) (auth.Checker, error)
+	// Role is one more value of ROLES. A process that has it uses both sides, and consumes
+	// Subscriptions.
+	Role string
+	// Subscriptions returns the subscriptions of the option, whose handlers write to the command
+	// side.
+	Subscriptions func([]Registration) []Subscription
+	// Start starts the option in a process that serves, before the port is opened.
+	Start func(context.Context, *Process) error
+	// Migrations has a folder migrations with the tables of the option. Each option has a hundred numbers
+	// of its own, between 00100 and 00999: see package db.
+	Migrations fs.FS
+	// Subcommands are the subcommands of the option, by name, such as "seek".
+	Subcommands map[string]Subcommand
+	Help        string // the lines about them that `server help` prints
+}
+
+// Subcommand ends early if ctx ends. args are the arguments after its name. It must not call Go,
+// AddCommandSteps or Wrap of Process, which are for a process that serves.
+type Subcommand func(ctx context.Context, p *Process, args []string, stdout io.Writer) error
+
+// Process is one run of a subcommand, as options see it and add to it.
+type Process struct {
+	Log        *slog.Logger
+	Subcommand string   // serve, migrate, ...
+	Roles      []string // the value of ROLES
+	Hosts      []string // by which a port that authenticates nobody may be called
+	// The pools of the two sides, which the loops share. A pool is nil until its side is opened.
+	// A process that serves has opened the sides of its roles.
+	CommandPool, QueryPool *pgxpool.Pool
+	Registered             []Registration
+	Meter                  metric.Meter  // measures nothing if metrics are off
+	Retention              time.Duration // CONSUMER_INBOX_RETENTION
+
+	cfg          config
+	tel          *telemetry.Telemetry
+	pools        map[string]*pgxpool.Pool // by name
+	commandSide  side
+	querySide    side
+	client       *pubsub.Client           // see PubSub
+	wake         func(envelope.Aggregate) // of the publisher of this process, if it has one
+	group        *errgroup.Group          // nil in other subcommands than serve
+	loops        context.Context          // of Go
+	checks       []func() error           // of liveness
+	wrap         func(http.Handler) http.Handler
+	commandSteps []Step   // see AddCommandSteps
+	closers      []func() // run in reverse order
+}
+
+func newProcess(subcommand string, cfg config, log *slog.Logger) *Process {
+	return &Process{
+		Log: log, Subcommand: subcommand, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Meter: noop.Meter{}, Retention: cfg.InboxRetention,
+		cfg: cfg, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, wrap: func(h http.Handler) http.Handler { return h },
+	}
+}
+
+func (p *Process) close() {
+	for _, end := range slices.Backward(p.closers) {
+		end()
+	}
+}
+
+// Go runs a loop until the last response of the process is sent. An error ends the process.
+// If stuck returns an error, the platform restarts the process. stuck may be nil.
+func (p *Process) Go(name string, run func(context.Context) error, stuck func() error) {
+	if stuck != nil {
+		p.checks = append(p.checks, stuck)
+	}
+	p.group.Go(func() error {
+		if err := run(p.loops); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// stuck is the liveness check: it returns an error that names every stuck loop.
+func (p *Process) stuck() error {
+	var errs []error
+	for _, check := range p.checks {
+		errs = append(errs, check())
+	}
+	return errors.Join(errs...)
+}
+
+// AddCommandSteps adds steps to the maintenance of the command side, in processes that use it.
+func (p *Process) AddCommandSteps(steps ...Step) { p.commandSteps = append(p.commandSteps, steps...) }
+
+// Wrap puts a middleware around all requests of the port, before they are checked. The middleware
+// that is added last gets a request first.
+func (p *Process) Wrap(middleware func(http.Handler) http.Handler) {
+	inner := p.wrap
+	p.wrap = func(handler http.Handler) http.Handler { return middleware(inner(handler)) }
+}
+
+// Backend returns the pools and the wake-up for the loops of the option. Its Transport is zero.
+func (p *Process) Backend() Backend {
+	return Backend{CommandPool: p.commandSide.own, QueryPool: p.querySide.own, Log: p.Log, Wake: p.wake}
+}
+
+// LimitConns limits the connections to each side. Call it before a side is opened.
+func (p *Process) LimitConns(n uint16) { p.cfg.DatabaseMaxConns = min(p.cfg.DatabaseMaxConns, n) }
+
+// Replayed returns the subscriptions whose messages Replay can apply.
+func (p *Process) Replayed() []Subscription {
+	return p.cfg.program.subscriptions()
+}
+
+// Replay applies a message of the quarantine, as the process that received it would have.
+func (p *Process) Replay(ctx context.Context, m pg.Quarantined) error {
+	for _, subscribed := range p.Replayed() {
+		if subscribed.Consumer == m.Consumer {
+			return subscribed.Handlers(p.Backend()).Replay(ctx, m.Consumer, m.Attributes, m.Payload)
+		}
+	}
+	return fmt.Errorf("this build has no subscription of the consumer %q", m.Consumer)
+}

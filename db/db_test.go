@@ -18,7 +18,6 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/pressly/goose/v3"
 
@@ -30,6 +29,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var (
+	execute   = pgtest.Execute
 	discard   = slog.New(slog.DiscardHandler)
 	databases atomic.Int64
 )
@@ -80,20 +80,13 @@ func open(t testing.TB, target string) *pgxpool.Pool {
 	return pool
 }
 
-func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
 // schema describes everything that migrations make: schemas, relations with
 // their columns, indexes and constraints, functions, and what roles may do with
 // them; not the data, not the partitions of the outbox, which depend on the day, and
 // not the table of goose's lock, which is there before the first migration.
 func schema(t testing.TB, pool *pgxpool.Pool) []string {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `
+	return pgtest.Column[string](t, pool, `
 		WITH ours AS (
 			SELECT oid, nspname, nspacl FROM pg_namespace WHERE nspname IN ('public', 'video_catalog', 'video_catalog_read')
 		), relation AS (
@@ -120,14 +113,6 @@ func schema(t testing.TB, pool *pgxpool.Pool) []string {
 		CROSS JOIN LATERAL aclexplode(acl)
 		WHERE grantee <> 0 AND grantee <> grantor AND grantee::regrole::text !~ '^pg_'
 		ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lines
 }
 
 // No migration stops a running service: see migratelint for the rules.
@@ -329,7 +314,7 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 // the names in it mean.
 func TestGrantsFitTheirSide(t *testing.T) {
 	t.Parallel()
-	rows, err := pgtest.Pool(t, 1).Query(t.Context(), `
+	findings := pgtest.Column[string](t, pgtest.Pool(t, 1), `
 		WITH grants AS (
 			SELECT c.oid, c.relname, n.nspname, coalesce(r.rolname, 'PUBLIC') AS role, a.privilege_type AS privilege
 			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
@@ -346,13 +331,6 @@ func TestGrantsFitTheirSide(t *testing.T) {
 		SELECT format('%s lacks SET search_path = pg_catalog, pg_temp', p.oid::regprocedure) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 		WHERE p.prosecdef AND n.nspname IN ('public', 'video_catalog', 'video_catalog_read')
 			AND 'search_path=pg_catalog, pg_temp' <> ALL (coalesce(p.proconfig, '{}'))`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	findings, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, finding := range findings {
 		t.Error(finding)
 	}

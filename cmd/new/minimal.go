@@ -21,7 +21,7 @@ var exampleFiles = []string{
 	"internal/domain/catalog.go", "internal/domain/purge.go", "internal/domain/query.go", "internal/domain/video.go",
 	"internal/event/testdata", "internal/event/video.go",
 	"internal/names/video.go", "internal/transport/draining.go",
-	"internal/search",
+	"internal/pg/pgtest/lab.go", "internal/search",
 	"internal/server/await.go", "internal/server/catalog.go", "internal/server/filter.go",
 	"internal/server/purge.go", "internal/server/videos.go", "internal/server/watch.go",
 	"internal/store/catalog*.go", "internal/store/changes.go", "internal/store/erase.go", "internal/store/videos.go", "internal/store/videos_list.go",
@@ -31,10 +31,10 @@ var exampleFiles = []string{
 }
 
 // provedHere are the tests of machinery that services do not change. The tests of the outbox, the consumer
-// and the store run in a service, too.
+// and the store run in a service, too. lab/prove runs the tests of lab/engine there.
 var provedHere = []string{
 	"internal/aip/*_test.go", "internal/app/live_test.go", "internal/app/maintain_test.go", "internal/app/option_test.go", "internal/auth/*_test.go", "internal/consumer/effect_test.go", "internal/envelope/*_test.go",
-	"internal/operate/*_test.go", "internal/pg/stuck_test.go", "internal/pg/tx_test.go", "internal/transport/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
+	"internal/operate/*_test.go", "internal/pg/*_test.go", "internal/transport/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
 	"options/repair/entities_test.go",
 }
 

@@ -25,6 +25,7 @@ var moves = []move{
 	{"internal/store", "appendEvent commandSide newCommandSide checkNext notFound optional notNil valueOf timeOf limit mapSlice endOfTime", "pg.%s"},
 	{"internal/store", "inTx", "pg.InTx, whose function makes the queries: sqlcgen.New(tx)"},
 	{"internal/store", "Tx", "*pg.Tx"},
+	{"internal/store", "execute", "pgtest.%s"},
 	{"internal/store", "Queue", "tx.Queue"},
 	{"internal/store", "Over", "pg.Autocommit"},
 	{"internal/store", "pageOver", "pg.NewPage"},

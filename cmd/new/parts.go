@@ -18,11 +18,14 @@ import (
 // them. A new service has no marks.
 var parts = map[string][]string{
 	"chinese":   {"README.zh-CN.md"},
+	"console":   {"internal/app/limit.go"},
 	"decisions": {"docs/decisions", "docs/dependencies.md", "docs/style.md", "docs/supabase.md"},
 	"examples":  {"examples"},
 	"lab":       nil, // no service has it
 	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md"},
+	"oidc":      {"internal/auth/checker.go", "internal/transport/methods.go"},
 	"pools":     {"deploy/run/pools.*.yaml"},
+	"reactions": {"internal/pg/base.go"},
 	"terraform": {"deploy/terraform"},
 }
 
@@ -38,7 +41,7 @@ var choices = []string{"pools", "terraform"}
 
 // The options of the template are the folders of optionsDir. A lean service has the options of
 // With. For each other option its folder, its line in optionsList, and each line of a page with the
-// path of its folder are left out: a row, or a point of a list. So options need no marks.
+// path of its folder are left out: a row, or a point of a list. The machinery that only an option uses is a part of its name.
 const (
 	optionsDir  = "options"
 	optionsList = "cmd/server/options.go"

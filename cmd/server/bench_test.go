@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // BenchmarkIdle measures a server that has nothing to do: the time from its start
 // until it is ready, its resident memory, and its queries per second.
 func BenchmarkIdle(b *testing.B) {
 	s := newStack(b)
-	if _, err := s.pool.Exec(b.Context(), fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", s.pool.Config().ConnConfig.Database)); err != nil {
-		b.Fatal(err)
-	}
+	pgtest.Execute(b, s.pool, fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", s.pool.Config().ConnConfig.Database))
 	for b.Loop() {
 		start := time.Now()
 		p := s.start(b)

@@ -19,6 +19,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // personURL returns the URL of the database for a new user with the role support_ro, which only reads.
@@ -30,9 +31,7 @@ func (s *stack) personURL(t *testing.T) string {
 	}
 	name := "person_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	user := pgx.Identifier{name}.Sanitize()
-	if _, err := s.pool.Exec(t.Context(), "CREATE USER "+user+" IN ROLE support_ro"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, s.pool, "CREATE USER "+user+" IN ROLE support_ro")
 	t.Cleanup(func() {
 		if _, err := s.pool.Exec(context.WithoutCancel(t.Context()), "DROP USER "+user); err != nil {
 			t.Error(err)
@@ -90,12 +89,9 @@ func (s *stack) commandIn(t testing.TB, extra []string, args ...string) (stdout 
 	return out.String(), nil
 }
 
-func (s *stack) count(t testing.TB, sql string, args ...any) (n int) {
+func (s *stack) count(t testing.TB, sql string, args ...any) int {
 	t.Helper()
-	if err := s.pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return pgtest.Count(t, s.pool, sql, args...)
 }
 
 // exitOf returns the exit code of a command that a test has run.

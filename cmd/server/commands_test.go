@@ -18,6 +18,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // publish publishes a message to the topic of the videos, as another program
@@ -132,19 +133,15 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 		return s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") == 2
 	})
 	// More messages than the command reads at a time.
-	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
-		SELECT consumer, 'more ' || n, '', '{}', '', 'more', publish_time FROM video_catalog_read.quarantine, generate_series(1, 40) n WHERE reason LIKE '%newer%'`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, s.pool, `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+		SELECT consumer, 'more ' || n, '', '{}', '', 'more', publish_time FROM video_catalog_read.quarantine, generate_series(1, 40) n WHERE reason LIKE '%newer%'`)
 	list, err := s.command(t, "stuck")
 	if n := strings.Count(list, " quarantined by catalog "); n != 42 || err != nil || !strings.Contains(list, "newer") || !strings.Contains(list, "event_id is missing") {
 		t.Errorf("stuck has %d messages, %v, want 42 and both reasons:\n%s", n, err, list)
 	}
 
 	// As if a newer build, which reads the message, were deployed.
-	if _, err := s.pool.Exec(t.Context(), `UPDATE video_catalog_read.quarantine SET attributes = jsonb_set(attributes, '{schema_version}', '"1"')`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, s.pool, `UPDATE video_catalog_read.quarantine SET attributes = jsonb_set(attributes, '{schema_version}', '"1"')`)
 	item := []string{"stuck", "--aggregate", created.Video.ID.String()}
 	if out, err := s.command(t, append(item, "--json")...); err != nil || strings.Count(out, "\n") != 1 || !strings.Contains(out, `"consumer":"catalog"`) {
 		t.Errorf("%s = %q, %v, want its message", item, out, err)
@@ -159,10 +156,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection WHERE video_id = $1", created.Video.ID); got != 1 {
 		t.Errorf("projected videos = %d, want 1", got)
 	}
-	var id string
-	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog_read.quarantine LIMIT 1").Scan(&id); err != nil {
-		t.Fatal(err)
-	}
+	id := pgtest.Column[string](t, s.pool, "SELECT id::text FROM video_catalog_read.quarantine LIMIT 1")[0]
 	if out, err := s.command(t, "skip", "--id", id, "--why", "broken"); err != nil || !strings.HasPrefix(out, "skip: 1 of 1; action ") {
 		t.Errorf("skip = %q, %v, want that it is deleted", out, err)
 	}

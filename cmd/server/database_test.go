@@ -14,6 +14,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // Calls that wait for a lock hold all connections that calls may have. The
@@ -36,9 +37,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // only after the test has failed
-	if _, err := tx.Exec(t.Context(), "SELECT FROM video_catalog.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/")); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, tx, "SELECT FROM video_catalog.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/"))
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // calls may wait for half of it
 	var calls sync.WaitGroup

@@ -146,13 +146,4 @@ func (p *process) wait() error {
 	return p.cmd.Wait()
 }
 
-// eventually polls until something holds.
-func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("not within %s: %s", within, what)
-}
+var eventually = pgtest.Eventually

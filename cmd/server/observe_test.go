@@ -25,6 +25,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // collector is where a server sends its spans.
@@ -296,9 +297,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 	}
 	// A call and a statement that fail may have labels of their own.
 	for _, statement := range []string{"ALTER TABLE video_catalog.videos RENAME TO gone", "ALTER TABLE video_catalog.gone RENAME TO videos"} {
-		if _, err := s.pool.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Execute(t, s.pool, statement)
 		if _, err := p.videos().GetVideo(t.Context(), &videov1.GetVideoRequest{Name: video.GetName()}); (err != nil) != strings.HasSuffix(statement, "gone") {
 			t.Errorf("GetVideo() after %s = %v", statement, err)
 		}

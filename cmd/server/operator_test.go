@@ -13,17 +13,16 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // parkMany makes parked aggregates without any event, one half for each of two causes.
 func (s *stack) parkMany(t *testing.T, n int) {
 	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), `
+	pgtest.Execute(t, s.pool, `
 		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 		SELECT 'video', 'v' || n, 0, 8, CASE WHEN n % 2 = 0 THEN 'quota of project ' || n || ' is used up' ELSE 'message too large' END, now() - interval '2 hours'
-		FROM generate_series(1, $1) n`, n); err != nil {
-		t.Fatal(err)
-	}
+		FROM generate_series(1, $1) n`, n)
 }
 
 // parked counts the aggregates that wait for a person.
@@ -36,27 +35,23 @@ func (s *stack) parked(t *testing.T) int {
 func (s *stack) blockEvent(t *testing.T, id string) (eventID string) {
 	t.Helper()
 	eventID = uuid.NewString()
-	if _, err := s.pool.Exec(t.Context(), `
+	pgtest.Execute(t, s.pool, `
 		WITH event AS (
 			INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
 			VALUES (0, nextval('video_catalog.outbox_pending_seq_seq'), $2, 'video', $1, 'VideoCreated', 1, 1, '\x00', now())
 		)
 		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-		VALUES ('video', $1, 0, 8, 'refused', now())`, id, eventID); err != nil {
-		t.Fatal(err)
-	}
+		VALUES ('video', $1, 0, 8, 'refused', now())`, id, eventID)
 	return eventID
 }
 
 // quarantineMany puts messages into quarantine that this build cannot decode, with ids from 1.
 func (s *stack) quarantineMany(t *testing.T, n int) {
 	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), `
+	pgtest.Execute(t, s.pool, `
 		INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time, received_at)
 		SELECT 'catalog', 'm' || n, 'k' || n, jsonb_build_object('aggregate_type', 'video'), '\x00', CASE WHEN n = 1 THEN E'not \\xff text' ELSE 'version ' || n || ' is unknown' END, now(), now() - interval '2 hours'
-		FROM generate_series(1, $1) n`, n); err != nil {
-		t.Fatal(err)
-	}
+		FROM generate_series(1, $1) n`, n)
 }
 
 // The status shows what is stuck and why. A retry of all aggregates makes them due in one transaction,
@@ -78,9 +73,7 @@ func TestStatusAndRetryOfAll(t *testing.T) {
 	if out, err := s.command(t, "status", "--json"); err != nil || !strings.Contains(out, `"blocked":3000,"parked":3000`) || !strings.Contains(out, `{"quarantined":7}`) {
 		t.Errorf("status --json = %v, want its numbers in\n%s", err, out)
 	}
-	if _, err := s.pool.Exec(t.Context(), "DELETE FROM video_catalog_read.quarantine"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, s.pool, "DELETE FROM video_catalog_read.quarantine")
 	retry := []string{"retry", "--all", "--why", "the quota is higher", "--by", "ann"}
 	for i, want := range []string{"3000 match; nothing was changed\n", "retry: 3000 of 3000; action ", "0 match; nothing was changed\n"} {
 		args := retry
@@ -153,9 +146,7 @@ func TestNoChangeWithoutItsAudit(t *testing.T) {
 	s := newStack(t)
 	eventID := s.blockEvent(t, "v1")
 	s.quarantineMany(t, 1)
-	if _, err := s.pool.Exec(t.Context(), "ALTER TABLE video_catalog.audit ADD CHECK (reason <> 'x'); ALTER TABLE video_catalog_read.audit ADD CHECK (reason <> 'x')"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, s.pool, "ALTER TABLE video_catalog.audit ADD CHECK (reason <> 'x'); ALTER TABLE video_catalog_read.audit ADD CHECK (reason <> 'x')")
 	for _, args := range [][]string{{"retry", "--aggregate", "v1"}, {"skip", "--id", eventID}, {"skip", "--id", "1"}} {
 		if out, err := s.command(t, append(args, "--why", "x")...); exitOf(err) != app.ExitFailed || !strings.Contains(err.Error(), "audit_reason_check") {
 			t.Errorf("%s = %q, %v, want exit code %d about the audit", args, out, err, app.ExitFailed)
@@ -213,10 +204,8 @@ func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	eventID := s.blockEvent(t, "v1")
-	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
-		VALUES (0, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'video', 'v1', 'VideoUpdated', 1, 2, '\x00', now())`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, s.pool, `INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
+		VALUES (0, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'video', 'v1', 'VideoUpdated', 1, 2, '\x00', now())`)
 	skip := []string{"skip", "--id", eventID, "--why", "too large"}
 	if out, err := s.command(t, skip...); err != nil || !strings.HasPrefix(out, "skip: 1 of 1; action ") {
 		t.Errorf("skip = %q, %v, want one", out, err)
@@ -237,9 +226,7 @@ func TestFilters(t *testing.T) {
 	s.parkMany(t, 10)
 	s.quarantineMany(t, 7)
 	first := s.blockEvent(t, "w1")
-	if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_blocked SET last_error = 'quota, of project 5, is used up' WHERE aggregate_id = 'v4'"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_blocked SET last_error = 'quota, of project 5, is used up' WHERE aggregate_id = 'v4'")
 	list, err := s.command(t, "stuck", "--cause", "too large")
 	cause := regexp.MustCompile(`(?m)^(\w{12}) +0{8}-\S+ +video +v1 `).FindStringSubmatch(list)
 	if cause == nil || err != nil {
@@ -270,9 +257,7 @@ func TestInterruptedCommandRunsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
-	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = 'v999' FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, hold, "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = 'v999' FOR UPDATE")
 	retry := []string{"retry", "--all", "--why", "quota is up"}
 	cmd, stdout := exec.CommandContext(t.Context(), os.Args[0], retry...), new(output)
 	cmd.Env, cmd.Stdout = s.environ(), stdout

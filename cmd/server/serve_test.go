@@ -21,6 +21,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // SIGTERM under gRPC, REST and stream load: every request that was accepted gets its
@@ -165,9 +166,7 @@ func TestRolesRunApart(t *testing.T) {
 func TestSchemaThatIsTooOldIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	if _, err := s.pool.Exec(t.Context(), "DELETE FROM video_catalog_migrations WHERE version_id = (SELECT max(version_id) FROM video_catalog_migrations)"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, s.pool, "DELETE FROM video_catalog_migrations WHERE version_id = (SELECT max(version_id) FROM video_catalog_migrations)")
 	_, err := s.command(t, "serve")
 	if err == nil || !strings.Contains(err.Error(), "schema is too old") {
 		t.Errorf("serve = %v, want a word about the schema", err)

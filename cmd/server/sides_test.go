@@ -61,9 +61,7 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 	defer admin.Close(context.WithoutCancel(t.Context()))
 	execute := func(sql string) {
 		t.Helper()
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Execute(t, admin, sql)
 	}
 	execute("ALTER DATABASE " + database + " ALLOW_CONNECTIONS false")
 	end := func() {

@@ -177,9 +177,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 	}
 	defer conn.Release()
 	exec := func(sql string) {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
+		pgtest.Execute(t, conn, sql)
 	}
 	roles := map[string]string{"": "SET ROLE support_ro", "administrator": "SET ROLE pg_read_all_stats", "migrator": "RESET ROLE"}
 	for _, m := range found {

@@ -258,11 +258,13 @@ func (m *mistakes) checkServe(c config) {
 // checkAuth checks AUTH. Only the role api requires it: the other roles serve no calls.
 func (m *mistakes) checkAuth(c config) {
 	values := []string{authOff, authIAM}
+	// only oidc: begin
 	for _, option := range c.program.Options {
 		if option.NewChecker != nil {
 			values = append(values, option.Name)
 		}
 	}
+	// only oidc: end
 	all := strings.Join(values, ", ")
 	m.unless(c.Auth != "" || !c.has(roleAPI), "AUTH is required by the role api, and must be one of %s: see docs/security.md", all)
 	m.unless(c.Auth == "" || slices.Contains(values, c.Auth), "AUTH must be one of %s: another value is the name of an option, such as oidc, and needs its line in cmd/server/options.go", all)

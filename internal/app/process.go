@@ -17,8 +17,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"golang.org/x/sync/errgroup"
 
-	"example.com/videocatalog/internal/auth"
-	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/auth" // only oidc
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -34,9 +33,11 @@ type Option struct {
 	// Check returns the mistakes in Settings for a subcommand and a value of AUTH. Each begins
 	// with the name of a setting and does not show its value.
 	Check func(subcommand, auth string) []error
+	// only oidc: begin
 	// NewChecker makes the check of callers, which AUTH selects by the name of the option.
 	// methods are the names of all methods of the API, as package.Service/Method.
 	NewChecker func(p *Process, methods []string) (auth.Checker, error)
+	// only oidc: end
 	// Role is one more value of ROLES. A process that has it uses both sides, and consumes
 	// Subscriptions.
 	Role string
@@ -75,11 +76,11 @@ type Process struct {
 	pools        map[string]*pgxpool.Pool // by name
 	commandSide  side
 	querySide    side
-	client       *pubsub.Client           // see PubSub
-	wake         func(envelope.Aggregate) // of the publisher of this process, if it has one
-	group        *errgroup.Group          // nil in other subcommands than serve
-	loops        context.Context          // of Go
-	checks       []func() error           // of liveness
+	client       *pubsub.Client  // see PubSub
+	wake         func()          // of the publisher of this process, if it has one
+	group        *errgroup.Group // nil in other subcommands than serve
+	loops        context.Context // of Go
+	checks       []func() error  // of liveness
 	wrap         func(http.Handler) http.Handler
 	commandSteps []Step   // see AddCommandSteps
 	closers      []func() // run in reverse order
@@ -88,7 +89,7 @@ type Process struct {
 func newProcess(subcommand string, cfg config, log *slog.Logger) *Process {
 	return &Process{
 		Log: log, Subcommand: subcommand, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Meter: noop.Meter{}, Retention: cfg.InboxRetention,
-		cfg: cfg, tel: new(telemetry.Telemetry), wake: func(envelope.Aggregate) {}, wrap: func(h http.Handler) http.Handler { return h },
+		cfg: cfg, tel: new(telemetry.Telemetry), wake: func() {}, wrap: func(h http.Handler) http.Handler { return h },
 	}
 }
 
@@ -135,9 +136,6 @@ func (p *Process) Wrap(middleware func(http.Handler) http.Handler) {
 func (p *Process) Backend() Backend {
 	return Backend{CommandPool: p.commandSide.own, QueryPool: p.querySide.own, Log: p.Log, Wake: p.wake}
 }
-
-// LimitConns limits the connections to each side. Call it before a side is opened.
-func (p *Process) LimitConns(n uint16) { p.cfg.DatabaseMaxConns = min(p.cfg.DatabaseMaxConns, n) }
 
 // Replayed returns the subscriptions whose messages Replay can apply.
 func (p *Process) Replayed() []Subscription {

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/transport"
 )
 
@@ -44,8 +43,8 @@ type Subscription struct {
 type Backend struct {
 	CommandPool, QueryPool *pgxpool.Pool
 	Log                    *slog.Logger
-	Wake                   func(envelope.Aggregate) // call it after a commit of the command side
-	Transport              transport.Config         // the limits of the port that serves the services
+	Wake                   func()           // call it after a commit of the command side
+	Transport              transport.Config // the limits of the port that serves the services
 }
 
 // projected returns the subscriptions of the query side.

@@ -200,6 +200,7 @@ func (p *Process) addAPI(deps *transport.Deps) error {
 		return nil
 	}
 	gate := &auth.Gate{CallerRate: int(p.cfg.CallerRate), Proxies: deps.Proxies, Log: p.Log}
+	// only oidc: begin
 	for _, option := range p.cfg.program.Options {
 		if option.NewChecker != nil && option.Name == p.cfg.Auth {
 			var err error
@@ -208,6 +209,7 @@ func (p *Process) addAPI(deps *transport.Deps) error {
 			}
 		}
 	}
+	// only oidc: end
 	deps.Admit = gate.Admit
 	return nil
 }

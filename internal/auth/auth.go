@@ -2,8 +2,8 @@
 // server calls [Gate.Admit] once per call, over gRPC or REST.
 //
 // By default Cloud Run's IAM has already checked the caller, and the gate only
-// limits how often each caller may call. With a [Checker], which an option of the
-// service has, the gate also verifies the token of each call, and whether its
+// limits how often each caller may call. An option of the service can have a
+// Checker. Then the gate also verifies the token of each call, and whether its
 // caller may call the method.
 //
 // A rejected caller does not learn the reason. The log has the reason, at a limited
@@ -12,7 +12,6 @@ package auth
 
 import (
 	"context"
-	"errors"
 	"strings"
 )
 
@@ -47,19 +46,6 @@ func (c Claims) Caller() Caller {
 	}
 	return caller
 }
-
-// Checker checks the callers of this process. It must be safe for concurrent use.
-type Checker interface {
-	// Verify returns the caller that a token identifies. Its error says why the token
-	// is not accepted, for the log only. It is ErrUnavailable if nobody can be
-	// identified at the moment.
-	Verify(ctx context.Context, token string) (Caller, error)
-	// Allows reports whether a caller may call a method, package.Service/Method.
-	Allows(caller Caller, method string) bool
-}
-
-// ErrUnavailable is the error of a Checker that can identify nobody at the moment.
-var ErrUnavailable = errors.New("callers cannot be identified at the moment")
 
 // IsOpen reports whether a method, package.Service/Method, needs no credentials. Only the
 // health service needs none: the platform that starts and balances this process has none.

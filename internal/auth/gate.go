@@ -37,16 +37,20 @@ const (
 // Statuses of rejected callers. Each is the same for every reason, so that an
 // attacker does not learn which part of an attempt was right.
 var (
+	// only oidc: begin
 	errUnauthenticated = status.Error(codes.Unauthenticated, "valid credentials are required")
 	errDenied          = status.Error(codes.PermissionDenied, "the caller may not do this")
 	errUnavailable     = status.Error(codes.Unavailable, "credentials cannot be checked at the moment: call again")
-	errExhausted       = status.Error(codes.ResourceExhausted, "too many calls: call again later")
+	// only oidc: end
+	errExhausted = status.Error(codes.ResourceExhausted, "too many calls: call again later")
 )
 
 // Gate decides whether calls may continue. It is safe for concurrent use.
 type Gate struct {
+	// only oidc: begin
 	// Checker checks callers. Nil: Cloud Run's IAM has already checked them.
 	Checker Checker
+	// only oidc: end
 	// CallerRate is how many calls per second each caller may make, and twice as many at
 	// once. 0: no limit.
 	CallerRate int
@@ -62,50 +66,30 @@ type Gate struct {
 
 // Admit returns nil if a call of fullMethod, /package.Service/Method, may
 // continue; ctx has its metadata. Otherwise it returns the status for the
-// caller: Unauthenticated, PermissionDenied, ResourceExhausted, or Unavailable
-// if the Checker is. The string is the caller's name, or "" if nobody
+// caller. The string is the caller's name, or "" if nobody
 // identified the caller. It is also returned for a rejected call.
 func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
 	method, name := strings.TrimPrefix(fullMethod, "/"), "address "+Address(ctx, g.Proxies)
 	if !IsOpen(method) {
-		caller, err := g.identify(ctx)
-		if errors.Is(err, ErrUnavailable) {
-			return "", g.refuse(ctx, errUnavailable, method, name, err.Error())
+		caller := vouched(ctx)
+		// only oidc: begin
+		if g.Checker != nil {
+			caller, err = g.check(ctx, method, name)
 		}
-		if err != nil {
-			return "", g.refuse(ctx, errUnauthenticated, method, name, err.Error())
-		}
+		// only oidc: end
 		if caller != (Caller{}) {
 			name, verified = "sub "+caller.Subject, caller.String()
 		}
-		if g.Checker != nil && !g.Checker.Allows(caller, method) {
-			return verified, g.refuse(ctx, errDenied, method, name, "no rule of the policy allows it; email "+caller.Email)
-		}
 	}
-	if !g.withinRate(name) {
-		return verified, g.refuse(ctx, errExhausted, method, name, "calls too often")
-	}
-	return verified, nil
-}
-
-// identify returns the caller of a call. Behind Cloud Run's IAM the caller is zero if the
-// call has no token.
-func (g *Gate) identify(ctx context.Context) (Caller, error) {
-	if g.Checker == nil {
-		return vouched(ctx), nil
-	}
-	token, err := bearer(ctx, headerOwn, headerCloudRun)
+	// only oidc: begin
 	if err != nil {
-		return Caller{}, err
+		return verified, err
 	}
-	if token == "" {
-		return Caller{}, errors.New("the call has no token")
+	// only oidc: end
+	if !g.withinRate(name) {
+		err = g.refuse(ctx, errExhausted, method, name, "calls too often")
 	}
-	if strings.HasSuffix(token, ".SIGNATURE_REMOVED_BY_GOOGLE") {
-		return Caller{}, errors.New("the token has no signature any more, because Cloud Run has read it: " +
-			"send the token for Cloud Run as X-Serverless-Authorization, and the one for the service as Authorization")
-	}
-	return g.Checker.Verify(ctx, token)
+	return verified, err
 }
 
 // bearer returns the bearer token in the first of the headers that the call has, of at most

@@ -19,6 +19,7 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // note is an event of a note, an aggregate of these tests. Its payload is its text.
@@ -216,18 +217,9 @@ func (b *broker) find(id string) localbroker.Message {
 // waitForAcks waits until every message that was published is acknowledged.
 func (b *broker) waitForAcks() {
 	b.t.Helper()
-	waitFor(b.t, "all acks", func() bool {
+	pgtest.Eventually(b.t, 20*time.Second, "all acks", func() bool {
 		return !slices.ContainsFunc(b.server.Published(), func(m localbroker.Message) bool { return m.Acks == 0 })
 	})
-}
-
-func waitFor(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
 }
 
 // unavailable is the error of a store whose database is unavailable.

@@ -19,6 +19,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // A message is acknowledged after its transaction, however long that takes.
@@ -274,7 +275,7 @@ func TestReceiverStopsInTheMiddle(t *testing.T) {
 	if got := b.find(ids[0]); got.Acks != 1 || got.Nacks != 0 {
 		t.Errorf("the committed message has %d acks and %d nacks, want 1 and 0", got.Acks, got.Nacks)
 	}
-	waitFor(t, "the stuck message to be given back", func() bool { return b.find(ids[1]).Nacks == 1 })
+	pgtest.Eventually(t, 20*time.Second, "the stuck message to be given back", func() bool { return b.find(ids[1]).Nacks == 1 })
 	if got := b.find(ids[1]).Acks; got != 0 {
 		t.Errorf("the stuck message has %d acks, want 0", got)
 	}
@@ -302,7 +303,7 @@ func TestReceiverHoldsBackAKeyWhenItStops(t *testing.T) {
 	}
 	b.publish(newNote(id, 1), newNote(id, 2), newNote(id, 3))
 	stop := b.start(consumer.Config{}, store)
-	waitFor(t, "the first event to fail", func() bool { return failures.Load() == 3 })
+	pgtest.Eventually(t, 20*time.Second, "the first event to fail", func() bool { return failures.Load() == 3 })
 	stop()
 	if _, outcomes, _ := store.state(); len(outcomes) > 0 {
 		t.Errorf("outcomes = %v before the first event is applied, want none", outcomes)

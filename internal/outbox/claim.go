@@ -15,7 +15,8 @@ const Lanes = 8
 
 // Lane returns the lane of an aggregate, from 0 to Lanes-1. It must never change while
 // events are pending: an aggregate in two lanes would have two publishers, which may
-// publish its events out of order. Drain the outbox before a version that changes it.
+// publish its events out of order. Empty the outbox, also of blocked aggregates, before a version
+// that changes it.
 func Lane(a envelope.Aggregate) int16 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(a.Type + "/" + a.ID)) // a hash returns no error
@@ -123,9 +124,9 @@ type Settlement struct {
 	Defer []int64
 	// Refused are aggregates whose first event was refused. Record them after Defer.
 	Refused []Refusal
-	// Resumed are blocked aggregates that go on, with their last acknowledged Seq. The deferred
-	// events up to it are deleted. The next one becomes due, behind the aggregates that are due,
-	// with no attempts. Without one, the block ends.
+	// Resumed are blocked aggregates that go on, with the Seq of their last acknowledged deferred
+	// event. Deferred events up to it are deleted. If one is left, the aggregate becomes due with no
+	// attempts, behind those that are due. Otherwise its block ends.
 	Resumed map[envelope.Aggregate]int64
 	// Requeued are blocked aggregates whose first deferred events are unknown and have no
 	// attempts. They become due again, behind the aggregates that are due.

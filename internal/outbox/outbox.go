@@ -104,7 +104,7 @@ type Config struct {
 	// a response by then are published again.
 	PublishTimeout time.Duration
 	// PollInterval is the longest pause between two polls of all lanes; default 1 s. In the
-	// process that writes an event, Wake starts a pass of its lane immediately.
+	// process that writes an event, Wake makes a claim due immediately.
 	// PollInterval limits the delay of all other work: events of other processes, retries,
 	// and lanes of crashed publishers.
 	PollInterval time.Duration
@@ -149,9 +149,9 @@ const (
 	SettleTimeout = time.Second
 )
 
-// The longest pause after a refusal doubles with every attempt, from retryMin up to retryMax. Each pause is random, at
+// The longest pause after a refusal doubles with every attempt, from firstRetry up to lastRetry. Each pause is random, at
 // least half of its limit.
 const (
-	retryMin = time.Second
-	retryMax = 10 * time.Minute
+	firstRetry = time.Second
+	lastRetry  = 10 * time.Minute
 )

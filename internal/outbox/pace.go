@@ -27,7 +27,7 @@ type pace struct {
 	pollAt time.Time     // when a claim is due in any case
 	pause  time.Duration // before that poll
 	rush   bool          // the last claim was full: the next worker claims at once, beside other claims
-	lanes  int           // how many a claim may take: one since the last full claim with work, else all
+	lanes  int           // how many a claim may take: 1 if the last claim that found work was full, else all
 	events int           // how many it may take: see adapt
 
 	failures int       // passes in a row that failed, or found the broker unavailable
@@ -94,13 +94,17 @@ func (p *pace) claimed(full bool) {
 func (p *pace) end(now time.Time, t turn, r Result, failure error) {
 	p.passes--
 	p.rush = p.rush && r.Claimed
-	switch {
-	// An event that was committed meanwhile may be in a lane of this pass, where no other claim has found it. A
-	// poll that has found work is followed by another, because other processes are probably writing.
-	case r.Claimed && (p.wakes != t.wakes || !t.woken || p.stopping()):
-		p.due = true
+	// An event that was committed meanwhile may be in a lane of this pass, where no other claim has found it. A poll
+	// that has found work is followed by another, because other processes are probably writing.
+	committed, polled := p.wakes != t.wakes, !t.woken
+	// A limit of events or of lanes has left out work, which was not free for the claims meanwhile.
+	limited := r.full || t.Lanes < Lanes
 	// After a wake-up for nothing, another pass or process may have the lane.
-	case r.left, failure != nil, t.woken && !r.Claimed:
+	inVain := t.woken && !r.Claimed
+	switch {
+	case r.Claimed && (committed || polled || limited || p.stopping()):
+		p.due = true
+	case r.left, failure != nil, inVain:
 		p.pollBy(now.Add(minPause))
 	}
 	switch {
@@ -117,13 +121,16 @@ func (p *pace) end(now time.Time, t turn, r Result, failure error) {
 }
 
 // adapt sets how many events the next claim may take. A backlog begins with few, so that a slow broker does not get more than it
-// can acknowledge in time. The number doubles while the broker responds soon, and halves when it does not.
+// can acknowledge in time. The number doubles while the broker responds soon, and halves when it does not: below the first
+// number only if events had no response.
 func (p *pace) adapt(l Limits, r Result) {
 	switch slow := r.took > p.cfg.RequestTimeout()/4; {
 	case !r.full && l.Lanes == Lanes:
 		p.events = fewest(p.cfg)
-	case slow || r.Unknown > 0:
+	case r.Unknown > 0:
 		p.events = max(1, min(p.events, l.Events/2))
+	case slow:
+		p.events = min(p.events, max(fewest(p.cfg), l.Events/2))
 	case r.full && l.Events == p.events:
 		p.events = min(2*p.events, p.cfg.Batch)
 	}

@@ -45,7 +45,7 @@ func (s *stepper) waits(want time.Duration) {
 	}
 }
 
-// ends ends a pass.
+// ends records the end of a pass.
 func (s *stepper) ends(t turn, r Result) {
 	if r.Claimed {
 		s.claimed(r.full)
@@ -143,6 +143,36 @@ func TestPace(t *testing.T) {
 			s.pass(time.Second)
 			if t := s.claims(); t.Lanes != 1 || t.rush {
 				s.Errorf("claim %+v, want one of one lane, alone", t)
+			}
+		},
+		"a full pass is followed by a claim, though others found its lanes leased": func(s *stepper) {
+			s.wake()
+			first := s.claims()
+			s.claimed(true)
+			s.end(s.now, s.claims(), nothing, nil)
+			s.end(s.now, first, full, nil)
+			s.claims()
+		},
+		"a full pass is followed by a claim, though another emptied a lane meanwhile": func(s *stepper) {
+			s.wake()
+			first := s.claims()
+			s.claimed(true)
+			s.ends(s.claims(), found)
+			s.ends(s.claims(), nothing)
+			s.end(s.now, first, full, nil)
+			s.claims()
+		},
+		"a claim of one lane is followed by one of all lanes": func(s *stepper) {
+			s.wake()
+			s.ends(s.claims(), full)
+			for s.wait(s.now) == 0 {
+				s.ends(s.claims(), nothing)
+			}
+			s.pass(10 * time.Millisecond)
+			s.wake()
+			s.ends(s.claims(), found)
+			if t := s.claims(); t.Lanes != Lanes {
+				s.Errorf("claim of %d lanes, want all", t.Lanes)
 			}
 		},
 		"a claim that is not full takes all lanes": func(s *stepper) {
@@ -304,7 +334,10 @@ func TestLimitFollowsTheBroker(t *testing.T) {
 		{400, late},
 		{200, full},
 		{400, slow},
-		{200, nothing},
+		{200, slow},
+		{100, slow},
+		{100, late},
+		{50, nothing},
 	} {
 		turn := s.claims()
 		if turn.Events != step.events {

@@ -103,7 +103,7 @@ func (p *Publisher) refusal(ctx context.Context, e Claimed, cause error) Refusal
 	// At the first attempt, another message of the same request may be the cause.
 	parked := e.Attempts > 0 && attempts >= p.cfg.MaxAttempts
 	if !parked {
-		refusal.RetryIn = backoff(attempts, retryMin, retryMax)
+		refusal.RetryIn = backoff(attempts, firstRetry, lastRetry)
 	}
 	if attempts == 1 || parked {
 		p.log.ErrorContext(ctx, "outbox: event refused", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version,

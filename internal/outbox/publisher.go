@@ -10,7 +10,6 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
@@ -23,7 +22,7 @@ type Publisher struct {
 	events  metric.Int64Counter
 	breaker metric.Int64Gauge
 	loops   []*heartbeat.Loop // one per worker; it rests while the worker has no pass
-	turns   chan struct{}     // holds the turn to wait for work and claim it, while no worker has it
+	waiting chan struct{}     // holds the right to wait for work and claim it, while no worker has it
 	changed chan struct{}     // wakes the worker that waits for work, when the pace has changed
 
 	mu   sync.Mutex
@@ -38,9 +37,9 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 	cfg = cfg.WithDefaults()
 	p := &Publisher{
 		store: store, cfg: cfg, log: log, pace: newPace(cfg, time.Now()),
-		turns: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		waiting: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
-	p.turns <- struct{}{}
+	p.waiting <- struct{}{}
 	for i := range cfg.Workers {
 		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("outbox: worker %d", i), cfg.Lease)) // a pass ends with its lease
 	}
@@ -52,7 +51,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 
 // Wake makes a claim due at once. Call it after the commit of an event. It never blocks and is safe
 // for concurrent use, also while Run is not running.
-func (p *Publisher) Wake(envelope.Aggregate) { p.update((*pace).wake) }
+func (p *Publisher) Wake() { p.update((*pace).wake) }
 
 // update changes the pace, and lets the worker that waits look at it again.
 func (p *Publisher) update(change func(*pace)) {
@@ -84,14 +83,15 @@ func (p *Publisher) Run(ctx context.Context) error {
 // waits, while this one publishes. With a backlog it need not wait for the claim. See pass for a crash in it.
 func (p *Publisher) work(ctx, grace context.Context, loop *heartbeat.Loop) {
 	for {
-		<-p.turns
+		<-p.waiting
 		t, ok := p.await()
 		if !ok {
-			p.turns <- struct{}{}
+			p.waiting <- struct{}{}
 			return
 		}
 		loop.Beat()
-		next := sync.OnceFunc(func() { p.turns <- struct{}{} })
+		next := sync.OnceFunc(func() { p.waiting <- struct{}{} })
+		slow := time.AfterFunc(time.Second, next) // the connection of a claim may be dead
 		if t.rush {
 			next()
 		}
@@ -100,6 +100,7 @@ func (p *Publisher) work(ctx, grace context.Context, loop *heartbeat.Loop) {
 			next()
 		})
 		p.end(ctx, t, result, err)
+		slow.Stop()
 		next()
 		loop.Rest()
 	}

@@ -1,23 +1,23 @@
 package outbox_test
 
 import (
-	"slices"
-	"strings"
-	"sync"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	"google.golang.org/grpc/codes"
 
-	"example.com/servicekit/localbroker"
-	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
+)
+
+var (
+	errUnavailable = errors.New("broker is unavailable")
+	errRefused     = &outbox.RefusedError{Err: errors.New("not a letter")}
 )
 
 // quick are the settings of a publisher that polls often.
@@ -35,7 +35,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
 	defer s.publish(quick, nil, broker(s.take))()
-	eventually(t, "the event is published", func() bool { return len(s.versions(id)) > 0 })
+	pgtest.Eventually(t, 20*time.Second, "the event is published", func() bool { return len(s.versions(id)) > 0 })
 	if took := time.Since(start); took < lease {
 		t.Errorf("published after %s, want not before the lease of %s has ended", took, lease)
 	}
@@ -54,9 +54,9 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 			return s.take(m)
 		case m.Version == 2:
 			refusals.Add(1)
-			return responded(errRefused)
+			return receipt(func() error { return errRefused })
 		default:
-			return responded(errUnavailable) // its key is paused
+			return receipt(func() error { return errUnavailable }) // its key is paused
 		}
 	}))
 	for range 5 {
@@ -65,7 +65,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	}
 	events := pg.NewOutbox(s.pool)
 	var blocked []pg.Blocked
-	eventually(t, "the event is parked", func() bool {
+	pgtest.Eventually(t, 20*time.Second, "the event is parked", func() bool {
 		var err error
 		blocked, _, err = events.ListBlocked(t.Context(), pg.Filter{}, 10)
 		return err == nil && len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
@@ -75,7 +75,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	}
 	s.change(poisoned)
 	s.change(healthy)
-	eventually(t, "the healthy letter is published", func() bool { return len(s.versions(healthy)) == 6 })
+	pgtest.Eventually(t, 20*time.Second, "the healthy letter is published", func() bool { return len(s.versions(healthy)) == 6 })
 	if got := refusals.Load(); got != int64(quick.MaxAttempts) {
 		t.Errorf("version 2 was tried %d times, want %d", got, quick.MaxAttempts)
 	}
@@ -89,97 +89,5 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		if diff := cmp.Diff(want, s.versions(id)); diff != "" {
 			t.Errorf("versions of %s (-want +got):\n%s", id, diff)
 		}
-	}
-}
-
-// An outage of the broker counts no attempt and parks nothing. Everything is published after it,
-// in order.
-func TestOutageParksNothing(t *testing.T) {
-	t.Parallel()
-	s := newStorm(t)
-	var mu sync.Mutex
-	tries, most := make(map[uuid.UUID]int), 0
-	var back atomic.Bool
-	stop := s.publish(quick, nil, broker(func(m envelope.Message) outbox.Receipt {
-		if back.Load() {
-			return s.take(m)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		tries[m.ID]++
-		most = max(most, tries[m.ID])
-		return responded(errUnavailable)
-	}))
-	s.write(5, 10)
-	eventually(t, "more tries than an event may have", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return most > quick.MaxAttempts
-	})
-	if n := s.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n > 0 {
-		t.Errorf("%d letters are blocked, want none", n)
-	}
-	back.Store(true)
-	s.settled()
-	stop()
-	s.check()
-}
-
-// newTopic makes a Topic, and the Pub/Sub server that has it.
-func newTopic(t testing.TB) (*outbox.Topic, *localbroker.Server) {
-	t.Helper()
-	server, client := localtopics.Start(t, "test-project", localbroker.Resources{Schemaless: true})
-	topic := outbox.NewTopic(client.Publisher(localtopics.Topic), 5*time.Second, 10)
-	t.Cleanup(topic.Stop)
-	return topic, server
-}
-
-// pass hands messages over and waits for the responses, as a pass does. It returns how many were
-// acknowledged.
-func pass(t testing.TB, topic *outbox.Topic, names string) (acknowledged int) {
-	t.Helper()
-	var receipts []outbox.Receipt
-	for name := range strings.FieldsSeq(names) {
-		m := claimed(name)[0].Message
-		m.ID, m.Type, m.SchemaVersion, m.Payload = uuid.Must(uuid.NewV7()), "LetterChanged", 1, []byte(name)
-		receipts = append(receipts, topic.Publish(m))
-	}
-	for _, r := range receipts {
-		if r.Wait(t.Context()) == nil {
-			acknowledged++
-		}
-	}
-	return acknowledged
-}
-
-// A message arrives with its bytes, its attributes, and its aggregate as the ordering key. After
-// an error the client has paused the key. The next pass begins at the first message that is not
-// acknowledged, and the order holds.
-func TestTopicKeepsTheOrderAfterAnError(t *testing.T) {
-	t.Parallel()
-	topic, server := newTopic(t)
-	if n := pass(t, topic, "a1 a2"); n != 2 {
-		t.Fatalf("%d messages were acknowledged, want 2", n)
-	}
-	for range 3 { // the key is paused and resumed each time
-		server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Code: codes.PermissionDenied, Times: 1})
-		if n := pass(t, topic, "a3 b1 a4 a5"); n != 1 {
-			t.Errorf("%d messages were acknowledged in the pass that fails, want b1 only", n)
-		}
-	}
-	if n := pass(t, topic, "a3 a4 a5 b2"); n != 4 {
-		t.Errorf("%d messages were acknowledged in the pass after it, want 4", n)
-	}
-	var got []string
-	for _, m := range server.Published() {
-		if m.OrderingKey == "a" {
-			got = append(got, string(m.Data))
-		}
-		if attributes := m.Attributes; attributes[envelope.AttrAggregateID] != m.OrderingKey || attributes[envelope.AttrEventType] != "LetterChanged" {
-			t.Errorf("message %q has the attributes %v and the key %q", m.Data, attributes, m.OrderingKey)
-		}
-	}
-	if want := []string{"a1", "a2", "a3", "a4", "a5"}; !slices.Equal(got, want) {
-		t.Errorf("stored: %q, want %q", got, want)
 	}
 }

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
@@ -40,16 +42,14 @@ func newStorm(t testing.TB) *storm {
 	t.Helper()
 	s := &storm{t: t, url: pgtest.URL(t)}
 	s.pool = s.connect(12)
-	if _, err := s.pool.Exec(t.Context(), `
+	pgtest.Execute(t, s.pool, `
 		CREATE TABLE letters (id uuid PRIMARY KEY, version bigint NOT NULL);
 		CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF random() < 0.05 THEN PERFORM pg_sleep(random() * 0.02); END IF;
 			RETURN NULL;
 		END $$;
 		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON video_catalog.outbox_pending DEFERRABLE INITIALLY DEFERRED
-			FOR EACH ROW EXECUTE FUNCTION late()`); err != nil {
-		t.Fatal(err)
-	}
+			FOR EACH ROW EXECUTE FUNCTION late()`)
 	return s
 }
 
@@ -73,7 +73,10 @@ func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Stor
 	if around != nil {
 		events = around(events)
 	}
-	publisher := mustNew(s.t, events, to, cfg)
+	publisher, err := outbox.New(events, to, cfg, slog.New(slog.DiscardHandler), noop.Meter{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	s.mu.Lock()
 	s.publishers = append(s.publishers, publisher)
 	s.mu.Unlock()
@@ -90,12 +93,22 @@ func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Stor
 	}
 }
 
+// broker is a function as a broker.
+type broker func(m envelope.Message) outbox.Receipt
+
+func (b broker) Publish(m envelope.Message) outbox.Receipt { return b(m) }
+
+// receipt is a function as a receipt.
+type receipt func() error
+
+func (r receipt) Wait(context.Context) error { return r() }
+
 // take is a broker that acknowledges, after up to two milliseconds.
 func (s *storm) take(m envelope.Message) outbox.Receipt {
 	s.mu.Lock()
 	s.sent = append(s.sent, m)
 	s.mu.Unlock()
-	return receipt(func(context.Context) error {
+	return receipt(func() error {
 		time.Sleep(rand.N(2 * time.Millisecond))
 		return nil
 	})
@@ -153,25 +166,19 @@ func (s *storm) change(id uuid.UUID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.publishers); n > 0 {
-		s.publishers[rand.N(n)].Wake(e.Aggregate()) // as if the writer were in its process
+		s.publishers[rand.N(n)].Wake() // as if the writer were in its process
 	}
 }
 
 // settled waits until nothing is pending.
 func (s *storm) settled() {
 	s.t.Helper()
-	eventually(s.t, "nothing is pending", func() bool {
+	pgtest.Eventually(s.t, 20*time.Second, "nothing is pending", func() bool {
 		return s.count("SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)") == 0
 	})
 }
 
-func (s *storm) count(sql string) (n int) {
-	s.t.Helper()
-	if err := s.pool.QueryRow(s.t.Context(), sql).Scan(&n); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
+func (s *storm) count(sql string) int { s.t.Helper(); return pgtest.Count(s.t, s.pool, sql) }
 
 // check compares what was sent with what was committed. It returns how many events there are,
 // and how many were sent again.
@@ -193,15 +200,6 @@ func (s *storm) check() (events, duplicates int) {
 		s.t.Errorf("%d events were sent, want the %d that were committed", len(sent), want)
 	}
 	return len(sent), duplicates
-}
-
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 20s", what)
-		}
-	}
 }
 
 // crashing is a store whose process crashes and restarts again and again. A crash frees the

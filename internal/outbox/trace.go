@@ -12,9 +12,6 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// scope is the name of this package's tracer.
-const scope = "example.com/videocatalog/internal/outbox"
-
 // observed is a Broker that measures the delay of each message, and makes a span for each message whose trace
 // is sampled. The span belongs to the trace of its event, and lasts until the response.
 type observed struct {
@@ -31,7 +28,8 @@ func (o observed) Publish(m envelope.Message) Receipt {
 		ctx, sampled = envelope.ContinueTrace(ctx, m.Traceparent)
 	}
 	if sampled {
-		ctx, _ = o.tracing.Tracer(scope).Start(ctx, "outbox.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes( //nolint:spancheck // Wait ends it
+		tracer := o.tracing.Tracer("example.com/videocatalog/internal/outbox")
+		ctx, _ = tracer.Start(ctx, "outbox.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes( //nolint:spancheck // Wait ends it
 			attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
 			attribute.String("messaging.gcp_pubsub.message.ordering_key", m.AggregateID),
 			attribute.String("event.id", m.ID.String()), attribute.String("event.type", m.Type), attribute.Int64("event.version", m.Version),

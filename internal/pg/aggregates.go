@@ -1,16 +1,17 @@
 package pg
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/pg/internal/sqlcgen"
 	"example.com/videocatalog/internal/problem"
 )
@@ -20,15 +21,14 @@ type CommandSide struct {
 	pool          *pgxpool.Pool
 	queries       *sqlcgen.Queries
 	aggregateType string
-	onCommit      func(envelope.Aggregate)
+	onCommit      func()
 }
 
-// NewCommandSide returns the command side of a pool. onCommit may be nil. It is called with
-// the aggregate after each commit of an event. It may also be called after a failure. It must
-// not block.
-func NewCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func(envelope.Aggregate)) CommandSide {
+// NewCommandSide returns the command side of a pool. onCommit may be nil. It is called after
+// each commit of an event. It may also be called after a failure. It must not block.
+func NewCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func()) CommandSide {
 	if onCommit == nil {
-		onCommit = func(envelope.Aggregate) {}
+		onCommit = func() {}
 	}
 	return CommandSide{pool: pool, queries: sqlcgen.New(Autocommit(pool)), aggregateType: aggregateType, onCommit: onCommit}
 }
@@ -40,10 +40,14 @@ func NewCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func(enve
 func (s CommandSide) Create(ctx context.Context, name string, requestID uuid.UUID, fingerprint []byte, id uuid.UUID,
 	record func(ctx context.Context, tx *Tx) error,
 ) (uuid.UUID, error) {
-	recorded := false
+	recorded, repeated := false, false
 	err := InTx(ctx, s.pool, name, func(ctx context.Context, tx *Tx) error {
 		if requestID != uuid.Nil {
-			if err := s.recordRequest(ctx, tx, requestID, fingerprint, id); err != nil {
+			// A repeated request is no error of the statement: it is normal, and PostgreSQL logs each error.
+			_, err := sqlcgen.New(tx).InsertRequest(ctx, sqlcgen.InsertRequestParams{
+				AggregateType: s.aggregateType, RequestID: requestID, AggregateID: id.String(), Fingerprint: fingerprint,
+			})
+			if repeated = errors.Is(err, pgx.ErrNoRows); err != nil {
 				return err
 			}
 		}
@@ -51,9 +55,9 @@ func (s CommandSide) Create(ctx context.Context, name string, requestID uuid.UUI
 		return record(ctx, tx)
 	})
 	if recorded {
-		s.Committed(id, err)
+		s.Committed(err)
 	}
-	if errors.Is(err, errRepeated) {
+	if repeated {
 		return s.requestedBy(ctx, requestID, fingerprint)
 	}
 	return id, Wrap(err, "create %s %s", s.aggregateType, id)
@@ -68,27 +72,18 @@ func (s CommandSide) Change(ctx context.Context, name string, id uuid.UUID, reco
 		return err
 	})
 	if changed {
-		s.Committed(id, err)
+		s.Committed(err)
 	}
 	return Wrap(err, "change %s %s", s.aggregateType, id)
-}
-
-// Base returns the connections, and the name of the aggregate type, for an option.
-func (s CommandSide) Base() (pool *pgxpool.Pool, aggregateType string) {
-	return s.pool, s.aggregateType
 }
 
 // Committed calls onCommit after a transaction that changed an aggregate, unless the database
 // reported that it failed. Without such a report the commit may have succeeded. Options that run
 // their own transactions call it, too.
-func (s CommandSide) Committed(id uuid.UUID, err error) {
+func (s CommandSide) Committed(err error) {
 	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
-		s.onCommit(s.aggregate(id))
+		s.onCommit()
 	}
-}
-
-func (s CommandSide) aggregate(id uuid.UUID) envelope.Aggregate {
-	return envelope.Aggregate{Type: s.aggregateType, ID: id.String()}
 }
 
 // CheckNext returns an error if an event is not the next one of an aggregate.
@@ -106,4 +101,27 @@ func NotFound(err error, what string, id uuid.UUID) error {
 		return problem.Errorf(problem.NotFound, "%s %q does not exist", what, id)
 	}
 	return err
+}
+
+// requestedBy returns the id of the aggregate that a request made. If that request had another
+// fingerprint, the error is problem.Exists.
+func (s CommandSide) requestedBy(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (uuid.UUID, error) {
+	request, err := s.queries.GetRequest(ctx, s.aggregateType, requestID)
+	if errors.Is(err, pgx.ErrNoRows) { // just pruned
+		return uuid.Nil, problem.Errorf(problem.Unavailable, "the request id %q has just expired: try again", requestID)
+	}
+	if err != nil {
+		return uuid.Nil, Wrap(err, "get request %s", requestID)
+	}
+	if !bytes.Equal(request.Fingerprint, fingerprint) {
+		return uuid.Nil, problem.Errorf(problem.Exists, "the request id was used to create another %s", s.aggregateType).Because(problem.ReasonRequestIDReused)
+	}
+	return uuid.Parse(request.AggregateID)
+}
+
+// PruneRequests deletes at most maxRows requests that are older than olderThan, by the
+// clock of the database. It returns how many.
+func (o *Outbox) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := o.queries.PruneRequests(ctx, olderThan, Limit(maxRows))
+	return n, Wrap(err, "prune requests")
 }

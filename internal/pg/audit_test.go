@@ -13,8 +13,8 @@ import (
 func TestNoActionWithoutItsAudit(t *testing.T) {
 	t.Parallel()
 	ctx, pool := t.Context(), pgtest.Pool(t, 4)
-	execute(t, pool, `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('parcel', 'p', 3, 8, 'refused', now())`)
-	execute(t, pool, `INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('parcel', 'p', 3, 8, 'refused', now())`)
+	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
 		VALUES (3, 1, gen_random_uuid(), 'parcel', 'p', 'Sent', 1, 1, '', now(), '')`)
 	events, inbox := pg.NewOutbox(pool), pg.NewInbox(pool)
 	if err := inbox.Quarantine(ctx, "test", envelope.Quarantined{MessageID: "1"}); err != nil {
@@ -51,7 +51,7 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 		"SELECT count(*) FROM video_catalog.outbox_skipped":                             0,
 		"SELECT count(*) FROM video_catalog_read.quarantine":                            1,
 	} {
-		if got := count(t, pool, sql); got != want {
+		if got := pgtest.Count(t, pool, sql); got != want {
 			t.Errorf("%s = %d, want %d", sql, got, want)
 		}
 	}

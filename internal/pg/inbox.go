@@ -118,7 +118,7 @@ func Project[E any](ctx context.Context, inbox *Inbox, consumerName string, even
 	})
 }
 
-// LastApplied returns when a consumer has applied the newest of its events; zero if it has none.
+// LastApplied returns the time at which a consumer applied its newest event; zero if it has none.
 func (b *Inbox) LastApplied(ctx context.Context, consumerName string) (time.Time, error) {
 	at, err := b.queries.LastInbox(ctx, consumerName)
 	return notEpoch(at), Wrap(err, "read the inbox of %s", consumerName)

@@ -46,10 +46,10 @@ func (r *rows) Write(_ context.Context, _ *pg.Tx, event consumer.Row) error {
 func TestProject(t *testing.T) {
 	t.Parallel()
 	inbox := pg.NewInbox(pgtest.Pool(t, 2))
-	first, second := newID(t), newID(t)
+	first, second := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	to := &rows{found: make(map[uuid.UUID]consumer.Row)}
 	row := func(aggregate uuid.UUID, version int64) consumer.Row {
-		return consumer.Row{Aggregate: aggregate, Event: newID(t), Version: version}
+		return consumer.Row{Aggregate: aggregate, Event: uuid.Must(uuid.NewV7()), Version: version}
 	}
 	next := row(second, 1)
 	for _, step := range []struct {

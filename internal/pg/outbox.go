@@ -139,6 +139,9 @@ func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 			tx.Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams(gone)))
 		}
 	}
+	// Aggregates in the order of their names, as operators lock them.
+	byName := func(a, b envelope.Aggregate) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) }
+	slices.SortFunc(s.Refused, func(a, b outbox.Refusal) int { return byName(a.Aggregate, b.Aggregate) })
 	for _, f := range s.Refused {
 		if !isHeld(f.Aggregate) {
 			continue
@@ -155,7 +158,6 @@ func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 	for _, a := range s.Requeued {
 		resumed[a] = 0 // none of its deferred events is published
 	}
-	byName := func(a, b envelope.Aggregate) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) }
 	for _, a := range slices.SortedFunc(maps.Keys(resumed), byName) {
 		if isHeld(a) {
 			tx.Queue(q.ResumeAggregate(ctx, a.Type, a.ID, resumed[a]))

@@ -15,7 +15,7 @@ import (
 func TestQueueTakesOnlyItsTransaction(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, 2)
-	execute(t, pool, "CREATE TABLE queued (n int)")
+	pgtest.Execute(t, pool, "CREATE TABLE queued (n int)")
 	insert := func(ctx context.Context, to pg.DB, n int) error {
 		_, err := to.Exec(ctx, "INSERT INTO queued VALUES ($1)", n)
 		return err
@@ -38,10 +38,10 @@ func TestQueueTakesOnlyItsTransaction(t *testing.T) {
 			t.Errorf("%s: the transaction succeeds", name)
 		}
 	}
-	if n := count(t, pool, "SELECT count(*) FROM queued WHERE n = 1"); n != 0 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM queued WHERE n = 1"); n != 0 {
 		t.Errorf("%d statements of failed transactions took effect, want none", n)
 	}
-	if err := run(mine, mine); err != nil || count(t, pool, "SELECT count(*) FROM queued WHERE n = 1") != 2 {
+	if err := run(mine, mine); err != nil || pgtest.Count(t, pool, "SELECT count(*) FROM queued WHERE n = 1") != 2 {
 		t.Errorf("two statements of the transaction: %v, want both", err)
 	}
 }

@@ -142,12 +142,10 @@ func TestChangesAreNotPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer slow.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is left to roll back when the test passes
-	if _, err := slow.Exec(t.Context(), `
+	execute(t, slow, `
 		UPDATE video_catalog_read.video_projection
 		SET version = 2, visible = true, publish_time = $2, change_xid = pg_current_xact_id()
-		WHERE video_id = $1`, early[0].Video.ID, epoch); err != nil {
-		t.Fatal(err)
-	}
+		WHERE video_id = $1`, early[0].Video.ID, epoch)
 	project(t, catalog, "catalog", late[1])
 	for range 20 {
 		if got, err := catalog.ListChanges(t.Context(), start, 10); len(got.Changes) != 0 || err != nil {

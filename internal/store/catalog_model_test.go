@@ -91,8 +91,8 @@ const modelProjectors = 3
 
 // Events are delivered repeatedly, in any order and batches, to several projectors
 // at once, which crash anywhere. Every event has the outcome of the model, and
-// every row has the newest version delivered. TestOutboxKeepsItsPromises
-// documents the flags.
+// every row has the newest version delivered. -rapid.checks=10000 makes a
+// longer run. A failure prints the flag that repeats it.
 func TestCatalogBehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	m := newCatalogMachine(t)

@@ -138,9 +138,7 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 			}
 			checkClosed(t, changed, false, "a failure")
 
-			if _, err := pool.Exec(t.Context(), "DROP TRIGGER refuse ON "+table); err != nil {
-				t.Fatal(err)
-			}
+			execute(t, pool, "DROP TRIGGER refuse ON "+table)
 			want := []envelope.Outcome{envelope.Applied, envelope.Applied}
 			if diff := cmp.Diff(want, project(t, catalog, "catalog", other[0], events[1])); diff != "" {
 				t.Errorf("outcomes of the repetition (-want +got):\n%s", diff)
@@ -206,9 +204,7 @@ func timeoutIsNobodysFault(t *testing.T, setting string) {
 	}
 	defer pool.Close()
 	catalog := store.NewCatalog(pool)
-	if _, err := holds.Exec(t.Context(), "BEGIN; LOCK TABLE video_catalog_read.video_projection, video_catalog.videos IN SHARE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, holds, "BEGIN; LOCK TABLE video_catalog_read.video_projection, video_catalog.videos IN SHARE MODE")
 	if _, err := catalog.Project(t.Context(), "catalog", events[1:]); kindOf(err) != problem.Unavailable || !errors.Is(err, envelope.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Project() = %v, want Unavailable, as a DeadlineExceeded", err)
 	}
@@ -265,9 +261,7 @@ func TestUnseenEntryDoesNotExist(t *testing.T) {
 	catalog := store.NewCatalog(pool)
 	events := life(t, "Ran", 1)
 	project(t, catalog, "catalog", events...)
-	if _, err := pool.Exec(t.Context(), "TRUNCATE video_catalog_read.video_projection"); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, pool, "TRUNCATE video_catalog_read.video_projection")
 	project(t, catalog, "catalog", events...) // a duplicate makes no row either
 	if _, err := catalog.GetEntry(t.Context(), events[0].Video.ID); kindOf(err) != problem.NotFound {
 		t.Errorf("GetEntry() = %v, want NotFound", err)
@@ -437,15 +431,10 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 	catalog := store.NewCatalog(pool)
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, pool, sql, args...)
 	}
 	const olderThan = 24 * time.Hour
-	var now time.Time // by the database's clock
-	if err := pool.QueryRow(t.Context(), "SELECT now()").Scan(&now); err != nil {
-		t.Fatal(err)
-	}
+	now := pgtest.Column[time.Time](t, pool, "SELECT now()")[0] // by the database's clock
 	old, older, recent := now.Add(-olderThan), now.Add(-2*olderThan), now.Add(10*time.Minute-olderThan)
 	var forgotten []domain.VideoEvent
 	for range 5 {

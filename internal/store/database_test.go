@@ -14,13 +14,16 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
+var (
+	execute = pgtest.Execute
+	column  = pgtest.Column[string]
+)
+
 // moveTo gives a side the identity of another database, as the promotion of a
 // standby or a restore does.
 func moveTo(t testing.TB, pool *pgxpool.Pool, schema, identity string) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), "CREATE OR REPLACE FUNCTION "+schema+".database_identity() RETURNS text LANGUAGE sql AS $$ SELECT '"+identity+"' $$"); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, pool, "CREATE OR REPLACE FUNCTION "+schema+".database_identity() RETURNS text LANGUAGE sql AS $$ SELECT '"+identity+"' $$")
 }
 
 // After a position of another database, or of a transaction that this database has
@@ -52,9 +55,7 @@ func TestPositionsBelongToTheirDatabase(t *testing.T) {
 		}
 	}
 	moveTo(t, pool, "video_catalog_read", "elsewhere")
-	if _, err := pool.Exec(t.Context(), "DELETE FROM video_catalog_read.video_projection"); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, pool, "DELETE FROM video_catalog_read.video_projection")
 	got, err := catalog.ListChanges(t.Context(), here, 10)
 	if want := (domain.ChangePage{Changes: []domain.Change{}, Next: domain.Position{Database: "elsewhere"}, Restarted: true}); err != nil || cmp.Diff(want, got) != "" {
 		t.Errorf("ListChanges() in a database without entries = %+v, %v, want %+v", got, err, want)

@@ -28,9 +28,7 @@ func TestPagesEndByBytes(t *testing.T) {
 			publish_time, update_time, search, change_xid, updated_at)
 		SELECT id, title, description, 0, 0, '', tags, true, false, 1, publish_time, now(), to_tsvector('simple', 'ran'), pg_current_xact_id(), now() FROM video_catalog.videos`,
 	} {
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, pool, sql)
 	}
 	videos, catalog := store.NewVideos(pool, nil), store.NewCatalog(pool)
 	listVideos := func(oldestFirst bool) func(after *domain.Video, limit int) ([]domain.Video, bool, error) {

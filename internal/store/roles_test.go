@@ -35,13 +35,9 @@ func userPool(t testing.TB, owner *pgxpool.Pool, role string) *pgxpool.Pool {
 	cfg := owner.Config()
 	// Users belong to the whole server, and tests run side by side.
 	user := pgx.Identifier{role + "_" + cfg.ConnConfig.Database}
-	if _, err := owner.Exec(t.Context(), fmt.Sprintf("CREATE USER %s IN ROLE %s", user.Sanitize(), role)); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, owner, fmt.Sprintf("CREATE USER %s IN ROLE %s", user.Sanitize(), role))
 	for _, setting := range userSettings(t, role) {
-		if _, err := owner.Exec(t.Context(), fmt.Sprintf("ALTER ROLE %s SET %s", user.Sanitize(), setting)); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, owner, fmt.Sprintf("ALTER ROLE %s SET %s", user.Sanitize(), setting))
 	}
 	t.Cleanup(func() {
 		if _, err := owner.Exec(context.WithoutCancel(t.Context()), "DROP USER "+user.Sanitize()); err != nil {

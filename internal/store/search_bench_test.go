@@ -57,9 +57,7 @@ func BenchmarkSearch(b *testing.B) {
 		}
 	}
 	for sql := range strings.SplitSeq(plainTable, ";") {
-		if _, err := pool.Exec(b.Context(), sql); err != nil {
-			b.Fatal(err)
-		}
+		execute(b, pool, sql)
 	}
 	kinds := []struct {
 		name string

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/pg/pgtest"
@@ -15,6 +13,8 @@ import (
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var count = pgtest.Count
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 
@@ -33,39 +33,10 @@ func stamp(t testing.TB) domain.Stamp {
 	return domain.Stamp{EventID: newID(t), Time: epoch}
 }
 
-func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
-	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
 // kindOf returns the kind of a domain error, or 0 for any other error.
 func kindOf(err error) problem.Kind {
 	if domainErr, ok := errors.AsType[*problem.Error](err); ok {
 		return domainErr.Kind
 	}
 	return 0
-}
-
-func execute(t testing.TB, p *pgxpool.Pool, sql string) {
-	t.Helper()
-	if _, err := p.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// column is what a query returns, a text per row.
-func column(t testing.TB, p *pgxpool.Pool, sql string) []string {
-	t.Helper()
-	rows, err := p.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return values
 }

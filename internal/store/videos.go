@@ -9,7 +9,6 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
@@ -23,10 +22,9 @@ type Videos struct {
 	queries *sqlcgen.Queries
 }
 
-// NewVideos returns the command side of a pool. onCommit may be nil. It is called with the
-// aggregate after each commit of an event. It may also be called after a failure. It must not
-// block.
-func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
+// NewVideos returns the command side of a pool. onCommit may be nil. It is called after each
+// commit of an event. It may also be called after a failure. It must not block.
+func NewVideos(pool *pgxpool.Pool, onCommit func()) *Videos {
 	return &Videos{CommandSide: pg.NewCommandSide(pool, event.AggregateVideo, onCommit), pool: pool, queries: sqlcgen.New(pg.Autocommit(pool))}
 }
 

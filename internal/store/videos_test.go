@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,8 +19,6 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
@@ -54,8 +51,8 @@ func TestCreatedVideoReadsBack(t *testing.T) {
 func TestEveryChangeHasItsEvent(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, 2)
-	var commits []envelope.Aggregate
-	videos := store.NewVideos(pool, func(aggregate envelope.Aggregate) { commits = append(commits, aggregate) })
+	commits := 0
+	videos := store.NewVideos(pool, func() { commits++ })
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
 		t.Fatal(err)
@@ -78,8 +75,8 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 	if v := count(t, pool, `SELECT version FROM video_catalog.videos WHERE id = $1`, id); v != 5 {
 		t.Errorf("version = %d, want 5", v)
 	}
-	if want := slices.Repeat([]envelope.Aggregate{{Type: event.AggregateVideo, ID: id.String()}}, 5); !slices.Equal(commits, want) {
-		t.Errorf("onCommit was called with %v, want %v", commits, want)
+	if commits != 5 {
+		t.Errorf("onCommit was called %d times, want 5", commits)
 	}
 }
 
@@ -101,7 +98,7 @@ func TestCommitWithoutAResponse(t *testing.T) {
 	}
 	defer deafPool.Close()
 	commits := 0
-	videos := store.NewVideos(deafPool, func(envelope.Aggregate) { commits++ })
+	videos := store.NewVideos(deafPool, func() { commits++ })
 	e := created(t, "Ran")
 	id := e.Video.ID
 	deaf.Store(true)

@@ -18,10 +18,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,9 +52,11 @@ type Service struct {
 	// conn. It may be nil.
 	Gateway func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error
 	Side    string // in Deps.Sides, which the service needs; may be empty
+	// only full: begin
 	// Wait waits for goroutines that handlers have left, when all calls have
 	// ended. It may be nil.
 	Wait func()
+	// only full: end
 }
 
 // Deps has the dependencies of a Server. All but Listener may be zero.
@@ -168,16 +168,6 @@ func newGRPC(checks healthpb.HealthServer, options ...grpc.ServerOption) *grpc.S
 	return s
 }
 
-// Methods returns the names of all methods of a Server that has these services,
-// as package.Service/Method.
-func Methods(services []Service) []string {
-	s := newGRPC(healthpb.UnimplementedHealthServer{})
-	for _, service := range services {
-		s.RegisterService(service.Desc, nil)
-	}
-	return slices.Sorted(maps.Keys(streaming(s)))
-}
-
 // Run serves until ctx is done, then drains and returns nil. It returns an
 // error if it cannot serve. It can be called once.
 func (s *Server) Run(ctx context.Context) error {
@@ -211,11 +201,13 @@ func (s *Server) stop(ctx context.Context) {
 	_ = s.http.Close() // the error of a connection that is closed anyway
 	_ = s.conn.Close() // the same
 	s.grpc.Stop()
+	// only full: begin
 	for _, service := range s.deps.Services {
 		if service.Wait != nil {
 			service.Wait()
 		}
 	}
+	// only full: end
 }
 
 // Config has the settings of a Server. The zero value works.

@@ -3,6 +3,7 @@ package pubsublocal
 import (
 	"container/heap"
 	"slices"
+	"sort"
 	"time"
 	"unique"
 
@@ -183,16 +184,7 @@ func (s *subscription) rewind(d *delivery) {
 
 // place returns the position of a delivery in its key.
 func (k *keyQueue) place(d *delivery) int {
-	lo, hi := 0, k.entries.Len()
-	for lo < hi {
-		mid := (lo + hi) / 2
-		if k.entries.At(mid).message.id < d.message.id {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	return lo
+	return sort.Search(k.entries.Len(), func(i int) bool { return k.entries.At(i).message.id >= d.message.id })
 }
 
 // pause returns the delay of a message before its retry, after this many

@@ -9,7 +9,6 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localtopics"
@@ -38,11 +37,7 @@ func (m *machine) startWay(ctx context.Context, connections int32, t *times) (_ 
 			err = errors.Join(err, w.close(context.WithoutCancel(ctx), m))
 		}
 	}()
-	url, err := m.database(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if w.pool, err = db.Open(ctx, url, connections, nil); err != nil {
+	if w.pool, err = m.open(ctx, connections); err != nil {
 		return nil, err
 	}
 	if w.server, err = pubsublocal.Start(pubsublocal.Config{Observer: t.observe}); err != nil {

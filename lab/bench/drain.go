@@ -159,13 +159,9 @@ func (m *machine) empty(ctx context.Context, s *sinks, p peer, kind string, inst
 		var size int64
 		// The size of a partitioned table is the sum of its partitions.
 		if err := p.db().QueryRow(ctx, `
-			SELECT coalesce(sum(pg_total_relation_size(relid)), 0) FROM pg_partition_tree($1::text::regclass) WHERE isleaf`, table).Scan(&size); err != nil {
+			SELECT coalesce((SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree($1::text::regclass) WHERE isleaf),
+				pg_total_relation_size($1::text::regclass))::bigint`, table).Scan(&size); err != nil {
 			return turn{}, fmt.Errorf("size of %s: %w", table, err)
-		}
-		if size == 0 {
-			if err := p.db().QueryRow(ctx, "SELECT pg_total_relation_size($1::text::regclass)", table).Scan(&size); err != nil {
-				return turn{}, fmt.Errorf("size of %s: %w", table, err)
-			}
 		}
 		t.size += size
 	}

@@ -173,7 +173,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	topic := outbox.NewTopic(w.client.Publisher(names.VideoTopic.Name), 4*time.Second, 8000)
 	defer topic.Stop()
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(w.pool, func(aggregate envelope.Aggregate) { publisher.Wake(aggregate) })
+	videos := store.NewVideos(w.pool, func() { publisher.Wake() })
 	if publisher, err = outbox.New(pg.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, noop.Meter{}); err != nil {
 		return err
 	}

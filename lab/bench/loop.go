@@ -56,13 +56,8 @@ func (p *loop) left(ctx context.Context) (int, error) {
 }
 
 func (p *loop) instance(ctx context.Context, k *sink) (instance, error) {
-	pool, err := p.open(ctx, 2)
+	pool, s, release, err := p.connect(ctx, 2, k)
 	if err != nil {
-		return instance{}, err
-	}
-	s, err := k.sender(ctx)
-	if err != nil {
-		pool.Close()
 		return instance{}, err
 	}
 	pass := onePass
@@ -82,7 +77,7 @@ func (p *loop) instance(ctx context.Context, k *sink) (instance, error) {
 			}
 			return nil
 		},
-		close: func() error { pool.Close(); return s.close() },
+		close: release,
 	}, nil
 }
 
@@ -94,16 +89,13 @@ const (
 )
 
 func onePass(ctx context.Context, pool *pgxpool.Pool, s *sender) (int, error) {
-	rows, err := pool.Query(ctx, `
+	rows, _ := pool.Query(ctx, `
 		WITH claimed AS (
 			UPDATE naive_outbox SET locked_at = now() WHERE id IN (
 				SELECT id FROM naive_outbox WHERE locked_at IS NULL ORDER BY occurred_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 			RETURNING id, payload, occurred_at
 		) SELECT id, payload FROM claimed ORDER BY occurred_at`, claimSize)
-	if err != nil {
-		return 0, fmt.Errorf("claim: %w", err)
-	}
-	claimed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+	claimed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row]) // it returns the error of the query, too
 	if err != nil {
 		return 0, fmt.Errorf("claim: %w", err)
 	}
@@ -120,11 +112,8 @@ func onePass(ctx context.Context, pool *pgxpool.Pool, s *sender) (int, error) {
 
 func batchPass(ctx context.Context, pool *pgxpool.Pool, s *sender) (n int, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
+		rows, _ := tx.Query(ctx, `
 			SELECT id, payload FROM naive_outbox WHERE locked_at IS NULL ORDER BY occurred_at LIMIT $1 FOR UPDATE SKIP LOCKED`, claimSize)
-		if err != nil {
-			return fmt.Errorf("claim: %w", err)
-		}
 		claimed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 		if err != nil {
 			return fmt.Errorf("claim: %w", err)

@@ -93,6 +93,15 @@ func (m *machine) database(ctx context.Context) (string, error) {
 	return m.server.DSN(name), nil
 }
 
+// open creates such a database, and opens a pool on it.
+func (m *machine) open(ctx context.Context, connections int32) (*pgxpool.Pool, error) {
+	url, err := m.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return db.Open(ctx, url, connections, nil)
+}
+
 // drop closes a pool, and drops its database.
 func (m *machine) drop(ctx context.Context, pool *pgxpool.Pool) error {
 	name := pool.Config().ConnConfig.Database

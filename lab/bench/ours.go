@@ -17,7 +17,7 @@ import (
 // ours is the publisher of the service, with its default settings.
 type ours struct {
 	base
-	wake func(envelope.Aggregate) // of the newest instance, which runs in the process of the writers
+	wake func() // of the newest instance, which runs in the process of the writers
 }
 
 func (p *ours) prepare(context.Context) error { return nil } // the template database has the schema
@@ -63,9 +63,9 @@ func aggregateOf(w workload, i int) envelope.Aggregate {
 	return envelope.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])}
 }
 
-func (p *ours) committed(w workload, i int) {
+func (p *ours) committed(workload, int) {
 	if p.wake != nil {
-		p.wake(aggregateOf(w, i))
+		p.wake()
 	}
 }
 

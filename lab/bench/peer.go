@@ -108,6 +108,18 @@ func (b base) open(ctx context.Context, maxConns int32) (*pgxpool.Pool, error) {
 	return db.Open(ctx, b.url, maxConns, nil)
 }
 
+// connect opens the pool of an instance and its sender, which release closes.
+func (b base) connect(ctx context.Context, maxConns int32, k *sink) (pool *pgxpool.Pool, s *sender, release func() error, err error) {
+	if pool, err = b.open(ctx, maxConns); err != nil {
+		return nil, nil, nil, err
+	}
+	if s, err = k.sender(ctx); err != nil {
+		pool.Close()
+		return nil, nil, nil, err
+	}
+	return pool, s, func() error { pool.Close(); return s.close() }, nil
+}
+
 func (b base) exec(ctx context.Context, sql string) error {
 	if _, err := b.pool.Exec(ctx, sql); err != nil {
 		return fmt.Errorf("%.60s: %w", sql, err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -76,13 +77,8 @@ func (p *riverPeer) left(ctx context.Context) (int, error) {
 
 func (p *riverPeer) instance(ctx context.Context, k *sink) (instance, error) {
 	const workers = 500 // jobs at a time; river has no default
-	pool, err := p.open(ctx, 10)
+	pool, s, release, err := p.connect(ctx, 10, k)
 	if err != nil {
-		return instance{}, err
-	}
-	s, err := k.sender(ctx)
-	if err != nil {
-		pool.Close()
 		return instance{}, err
 	}
 	registry := river.NewWorkers()
@@ -92,8 +88,7 @@ func (p *riverPeer) instance(ctx context.Context, k *sink) (instance, error) {
 		FetchCooldown: river.FetchCooldownMin, FetchPollInterval: pollPause,
 	})
 	if err != nil {
-		pool.Close()
-		return instance{}, fmt.Errorf("make client: %w", err)
+		return instance{}, errors.Join(fmt.Errorf("make client: %w", err), release())
 	}
 	return instance{
 		run: func(ctx context.Context) error {
@@ -103,6 +98,6 @@ func (p *riverPeer) instance(ctx context.Context, k *sink) (instance, error) {
 			<-ctx.Done()
 			return client.Stop(context.WithoutCancel(ctx))
 		},
-		close: func() error { pool.Close(); return s.close() },
+		close: release,
 	}, nil
 }

@@ -84,24 +84,17 @@ func (p *wmill) left(ctx context.Context) (int, error) {
 }
 
 func (p *wmill) instance(ctx context.Context, k *sink) (instance, error) {
-	pool, err := p.open(ctx, 3)
+	pool, s, release, err := p.connect(ctx, 3, k)
 	if err != nil {
 		return instance{}, err
 	}
 	subscriber, err := p.subscriber(sql.BeginnerFromPgx(pool))
 	if err != nil {
-		pool.Close()
-		return instance{}, err
-	}
-	s, err := k.sender(ctx)
-	if err != nil {
-		pool.Close()
-		return instance{}, err
+		return instance{}, errors.Join(err, release())
 	}
 	forward, err := forwarder.NewForwarder(subscriber, watermillSink{s}, watermill.NopLogger{}, forwarder.Config{CloseTimeout: time.Second})
 	if err != nil {
-		pool.Close()
-		return instance{}, fmt.Errorf("make forwarder: %w", err)
+		return instance{}, errors.Join(fmt.Errorf("make forwarder: %w", err), release())
 	}
 	return instance{
 		run: func(ctx context.Context) error {
@@ -110,7 +103,7 @@ func (p *wmill) instance(ctx context.Context, k *sink) (instance, error) {
 			<-ctx.Done()
 			return errors.Join(forward.Close(), <-done)
 		},
-		close: func() error { pool.Close(); return s.close() },
+		close: release,
 	}, nil
 }
 

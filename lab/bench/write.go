@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
@@ -37,11 +36,8 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 	kinds := []string{"ours", "without-outbox", "pgbench", "ours" + apart, "pgbench" + apart}
 	pools := map[string]*pgxpool.Pool{}
 	for _, kind := range kinds {
-		url, err := m.database(ctx)
-		if err != nil {
-			return err
-		}
-		if pools[kind], err = db.Open(ctx, url, writers, nil); err != nil {
+		var err error
+		if pools[kind], err = m.open(ctx, writers); err != nil {
 			return err
 		}
 		if err := createVideos(ctx, store.NewVideos(pools[kind], nil)); err != nil {
@@ -266,11 +262,8 @@ func projects(ctx context.Context, m *machine, p profile, r *results) error {
 	const workers = 4
 	pools := map[int]*pgxpool.Pool{}
 	for _, size := range []int{100, 1} {
-		url, err := m.database(ctx)
-		if err != nil {
-			return err
-		}
-		if pools[size], err = db.Open(ctx, url, workers, nil); err != nil {
+		var err error
+		if pools[size], err = m.open(ctx, workers); err != nil {
 			return err
 		}
 	}

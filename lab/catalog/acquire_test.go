@@ -24,7 +24,7 @@ func TestWaitForConnection(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, 1)
 	woken := 0
-	videos, catalog, inbox := store.NewVideos(pool, func(envelope.Aggregate) { woken++ }), store.NewCatalog(pool), pg.NewInbox(pool)
+	videos, catalog, inbox := store.NewVideos(pool, func() { woken++ }), store.NewCatalog(pool), pg.NewInbox(pool)
 	held, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -26,17 +26,13 @@ func TestRareFiltersUseTheirIndex(t *testing.T) {
 		FROM generate_series(1, 50000) n`,
 		"ANALYZE video_catalog.videos, video_catalog_read.video_projection",
 	} {
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, pool, sql)
 	}
 	videos, catalog := store.NewVideos(pool, nil), store.NewCatalog(pool)
 	// read returns how many rows, of tables and of indexes, were read so far.
 	read := func() int {
 		t.Helper()
-		if _, err := pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, pool, "SELECT pg_stat_force_next_flush()")
 		return count(t, pool, `SELECT sum(seq_tup_read)::bigint + (SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname IN ('videos', 'video_projection'))
 			FROM pg_stat_user_tables WHERE relname IN ('videos', 'video_projection')`)
 	}

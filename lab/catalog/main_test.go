@@ -17,8 +17,8 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var (
 	newID   = rig.NewID
-	count   = rig.Count
-	execute = rig.Execute
+	count   = pgtest.Count
+	execute = pgtest.Execute
 	kindOf  = rig.KindOf
 )
 

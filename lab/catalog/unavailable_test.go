@@ -250,9 +250,7 @@ func TestReadOnlySessionsAreReplaced(t *testing.T) {
 		readOnly = "SELECT count(*) FROM pg_stat_activity WHERE usename = $1"
 	)
 	execute(t, admin, "ALTER ROLE "+user+" SET default_transaction_read_only = on")
-	if _, err := admin.Exec(t.Context(), restart, user); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, admin, restart, user)
 	for before := len(failed()); len(failed()) < before+100 || count(t, admin, readOnly, user) == 0; {
 		time.Sleep(time.Millisecond)
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/jackc/pgx/v5"
+
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 const (
@@ -80,7 +82,7 @@ func startStack(t *testing.T) *stack {
 		<-ended
 	})
 	var text []byte
-	eventually(t, "cmd/dev runs", func() bool {
+	pgtest.Eventually(t, patience, "cmd/dev runs", func() bool {
 		if text, err = os.ReadFile(screen.Name()); err != nil {
 			t.Fatal(err)
 		}
@@ -151,9 +153,7 @@ func (s *stack) exec(t *testing.T, sql string) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, conn, sql)
 }
 
 // trouble parks aggregates for two causes, and quarantines messages.
@@ -169,16 +169,6 @@ const trouble = `
 		SELECT 'catalog', 'message-' || n, md5(n::text)::uuid::text, '{"event_type": "VideoRenamed", "aggregate_type": "video"}', '\x0a03616263120208ff01',
 			'decode event: schema version ' || n || ' is newer than 1, the newest this build reads', now()
 		FROM generate_series(2, 6) n`
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("not within %s: %s", patience, what)
-}
 
 // browser is a tab of Chromium. It collects what the browser complains about.
 type browser struct {
@@ -255,7 +245,7 @@ func (b *browser) look(t *testing.T, url string, width, height int64, scheme str
 		t.Fatal(err)
 	}
 	b.do(t, chromedp.EmulateViewport(width, height), chromedp.Navigate(url))
-	eventually(t, url+" is live", func() bool { return eval[bool](t, b, `!(document.querySelector("[data-zone]")?.hidden ?? true)`) })
+	pgtest.Eventually(t, patience, url+" is live", func() bool { return eval[bool](t, b, `!(document.querySelector("[data-zone]")?.hidden ?? true)`) })
 }
 
 // shoot writes a picture of the window.
@@ -308,7 +298,7 @@ func moves(t *testing.T, s *stack, b *browser) {
 	if _, err := s.write(t.Context(), "Moving"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the page shows a new write", func() bool {
+	pgtest.Eventually(t, patience, "the page shows a new write", func() bool {
 		return strings.Contains(eval[string](t, b, `document.querySelector(".writes").textContent`), "Moving")
 	})
 	if !eval[bool](t, b, `document.activeElement.matches(".writes a")`) {
@@ -328,7 +318,7 @@ func pauses(t *testing.T, s *stack, b *browser) {
 		t.Errorf("the next page is %s, want paused", got)
 	}
 	b.do(t, chromedp.Click("[data-pause]"))
-	eventually(t, "the page is live again", func() bool { return state() == "live" })
+	pgtest.Eventually(t, patience, "the page is live again", func() bool { return state() == "live" })
 	utc := eval[string](t, b, `document.querySelector("[data-zone]").textContent`)
 	b.do(t, chromedp.KeyEvent("z"))
 	if local := eval[string](t, b, `document.querySelector("[data-zone]").textContent`); utc != "UTC" || local != "Local" {
@@ -383,14 +373,14 @@ func keyboardActs(t *testing.T, s *stack, b *browser) {
 	b.look(t, s.console+"stuck", 1280, 900, "light")
 	eval[any](t, b, `document.querySelector("button[value='retry']").focus()`)
 	b.do(t, chromedp.KeyEvent(kb.Enter))
-	eventually(t, "the console asks, with the focus in the field", func() bool {
+	pgtest.Eventually(t, patience, "the console asks, with the focus in the field", func() bool {
 		return eval[bool](t, b, `document.activeElement?.matches("input[name=reason]") ?? false`)
 	})
 	if question := eval[string](t, b, `document.querySelector(".question").textContent`); question != "Retry 24?" {
 		t.Errorf("the console asks %q", question)
 	}
 	b.do(t, chromedp.KeyEvent("the limit was raised"), chromedp.KeyEvent(kb.Enter))
-	eventually(t, "the audit has the action", func() bool {
+	pgtest.Eventually(t, patience, "the audit has the action", func() bool {
 		return eval[bool](t, b, `location.pathname === "/audit" && (document.querySelector("td.n")?.textContent === "24")`)
 	})
 }
@@ -402,7 +392,7 @@ func policyStops(t *testing.T, s *stack, b *browser) {
 	if eval[bool](t, b, "window.ran === true") {
 		t.Error("an inline script ran")
 	}
-	eventually(t, "the browser complains", func() bool {
+	pgtest.Eventually(t, patience, "the browser complains", func() bool {
 		return strings.Contains(strings.Join(b.complained(), "\n"), "Content Security Policy")
 	})
 }

@@ -94,13 +94,7 @@ func newStack(t *testing.T) *stack {
 	return &stack{url: pool.Config().ConnString(), pool: pool, pubsub: newBroker(t)}
 }
 
-func (s *stack) count(t *testing.T, sql string) (n int) {
-	t.Helper()
-	if err := s.pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
+func (s *stack) count(t *testing.T, sql string) int { t.Helper(); return pgtest.Count(t, s.pool, sql) }
 
 func newBroker(t testing.TB) *localbroker.Server {
 	broker, _ := localtopics.Start(t, project, localbroker.Resources{})
@@ -225,16 +219,7 @@ func (p *process) stop(t testing.TB) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// eventually polls until something holds.
-func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("not within %s: %s", within, what)
-}
+var eventually = pgtest.Eventually
 
 // private returns the address of the private port, from the log.
 func (p *process) private(t *testing.T) (addr string) {
@@ -313,12 +298,7 @@ func ask[T any](t *testing.T, target, sql string, args ...any) []T {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	defer conn.Close(t.Context())
-	rows, _ := conn.Query(t.Context(), sql, args...)
-	got, err := pgx.CollectRows(rows, pgx.RowTo[T]) // has the error of the query, too
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return got
+	return pgtest.Column[T](t, conn, sql, args...)
 }
 
 // cluster is a database with an asynchronous standby, and a network to the primary.

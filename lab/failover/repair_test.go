@@ -14,6 +14,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // unlike counts the entries of the catalog that are not what the owner has.
@@ -58,9 +59,7 @@ func TestRepairsRunBesideEverything(t *testing.T) {
 			"UPDATE video_catalog_read.video_projection SET version = 9223372036854775807 WHERE video_id = '" + pinned + "'",
 			"UPDATE video_catalog_read.video_projection SET title = 'damaged', search = '' WHERE video_id = '" + strings.TrimPrefix(names[1], "videos/") + "'",
 		} {
-			if _, err := s.pool.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Execute(t, s.pool, sql)
 		}
 		out, err := s.command(t, nil, "projection", "repair", "--all", "--why", "test")
 		if err != nil || !strings.Contains(out, "ahead 1, different 1, extra 0") {

@@ -356,7 +356,7 @@ func oldest(t *testing.T, dir string) {
 	edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
 	edit(t, path("internal/store/parcels.go"), "// ListParcels returns", "// ListParcels, which we call often, returns")
 	edit(t, path("internal/store/tx.go"), "context.WithoutCancel(ctx), time.Second)", "context.WithoutCancel(ctx), 2*time.Second)")
-	edit(t, path("db/queries/quarantine.sql"), "by cause, the largest group first.", "by cause, the largest group first, as we like it.")
+	edit(t, path("db/queries/blocked.sql"), "-- one statement.", "-- one statement, as we like it.")
 	write(t, path("db/queries/reports.sql"), "-- name: ForgetRequests :exec\nDELETE FROM orders_db.requests WHERE aggregate_id = @aggregate_id;\n")
 	write(t, path("internal/store/reports.go"), forgetRequests)
 	clone.Run(t, service, "make", "generate-code")
@@ -376,11 +376,11 @@ orders has the template at ` + strings.TrimSpace(clone.Run(t, history, "git", "r
 	s.clean()
 	for file, text := range map[string]string{
 		"internal/domain/parcel.go": "// It costs nothing.", "internal/store/parcels.go": "which we call often",
-		"internal/pg/tx.go": "2*time.Second", "internal/pg/queries/quarantine.sql": "as we like it", "internal/store/internal/sqlcgen/reports.sql.go": "ForgetRequests",
+		"internal/pg/tx.go": "2*time.Second", "internal/pg/queries/blocked.sql": "as we like it", "internal/store/internal/sqlcgen/reports.sql.go": "ForgetRequests",
 	} {
 		contains(t, path(file), text)
 	}
-	for _, gone := range []string{"internal/store/tx.go", "internal/store/storetest", "internal/store/internal/sqlcgen/outbox.sql.go", "db/queries/quarantine.sql"} {
+	for _, gone := range []string{"internal/store/tx.go", "internal/store/storetest", "internal/store/internal/sqlcgen/outbox.sql.go", "db/queries/blocked.sql"} {
 		if _, err := os.Stat(path(gone)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is there, or cannot be read: %v", gone, err)
 		}

@@ -110,8 +110,6 @@ func storeLarge(t *testing.T, database string, n int) {
 		SELECT id, title, description, release_year, duration_ms, language_code, tags, true, false, version, publish_time, update_time, '', pg_current_xact_id(), now()
 		FROM video_catalog.videos WHERE $1 > 0`,
 	} {
-		if _, err := pool.Exec(t.Context(), sql, n); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Execute(t, pool, sql, n)
 	}
 }

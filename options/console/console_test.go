@@ -150,16 +150,6 @@ func command(t testing.TB, target string, wantCode int, args ...string) string {
 	return out.String()
 }
 
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("not within a minute: %s", what)
-}
-
 // shows fails the test if a page lacks one of the texts.
 func shows(t testing.TB, body string, texts ...string) {
 	t.Helper()
@@ -170,33 +160,15 @@ func shows(t testing.TB, body string, texts ...string) {
 	}
 }
 
-func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func number(t testing.TB, pool *pgxpool.Pool, sql string) (n int) {
-	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 func parked(t testing.TB, pool *pgxpool.Pool) int {
 	t.Helper()
-	return number(t, pool, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL")
+	return pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL")
 }
 
 // oneParked returns the id of a parked aggregate.
-func oneParked(t testing.TB, pool *pgxpool.Pool) (id string) {
+func oneParked(t testing.TB, pool *pgxpool.Pool) string {
 	t.Helper()
-	if err := pool.QueryRow(t.Context(), "SELECT max(aggregate_id) FROM video_catalog.outbox_blocked").Scan(&id); err != nil {
-		t.Fatal(err)
-	}
-	return id
+	return pgtest.Column[string](t, pool, "SELECT max(aggregate_id) FROM video_catalog.outbox_blocked")[0]
 }
 
 // park blocks aggregates as the publisher does after its last attempt.
@@ -208,7 +180,7 @@ func park(t testing.TB, pool *pgxpool.Pool, n int, cause string) {
 		`INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 			SELECT 'thing', md5($2::text || n)::uuid::text, 0, 10, $2::text || n, now() FROM generate_series(1, $1::int) n`,
 	} {
-		exec(t, pool, sql, n, cause)
+		pgtest.Execute(t, pool, sql, n, cause)
 	}
 }
 
@@ -219,8 +191,8 @@ func made(t testing.TB, pool *pgxpool.Pool, title string) envelope.Message {
 		ID: uuid.Must(uuid.NewV7()), AggregateType: "thing", AggregateID: uuid.Must(uuid.NewV7()).String(), Type: "ThingMade", Version: 1, SchemaVersion: 1,
 		OccurredAt: time.Now(), Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 	}
-	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.things (id uuid PRIMARY KEY, version bigint NOT NULL, state text NOT NULL, label text NOT NULL)")
-	exec(t, pool, "INSERT INTO video_catalog.things VALUES ($1, 1, 'made', $2)", m.AggregateID, title)
+	pgtest.Execute(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.things (id uuid PRIMARY KEY, version bigint NOT NULL, state text NOT NULL, label text NOT NULL)")
+	pgtest.Execute(t, pool, "INSERT INTO video_catalog.things VALUES ($1, 1, 'made', $2)", m.AggregateID, title)
 	pgtest.Append(t, pool, m)
 	return m
 }
@@ -244,7 +216,7 @@ func user(t testing.TB, pool *pgxpool.Pool, roles string, settings ...string) st
 	}
 	name := "person_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	for _, sql := range append([]string{"CREATE USER %s IN ROLE " + roles + " CONNECTION LIMIT 3"}, settings...) {
-		exec(t, pool, fmt.Sprintf(sql, pgx.Identifier{name}.Sanitize()))
+		pgtest.Execute(t, pool, fmt.Sprintf(sql, pgx.Identifier{name}.Sanitize()))
 	}
 	t.Cleanup(func() {
 		if _, err := pool.Exec(context.WithoutCancel(t.Context()), "DROP USER "+pgx.Identifier{name}.Sanitize()); err != nil {
@@ -269,7 +241,7 @@ func newEvil(t testing.TB) (pool *pgxpool.Pool, target string, m envelope.Messag
 	t.Helper()
 	pool, target = newDatabase(t)
 	m = made(t, pool, evil)
-	exec(t, pool, "GRANT SELECT ON video_catalog.things TO support_ro, video_catalog_rw")
+	pgtest.Execute(t, pool, "GRANT SELECT ON video_catalog.things TO support_ro, video_catalog_rw")
 	park(t, pool, 2, evil)
 	wrong := m
 	wrong.ID, wrong.Type = uuid.Must(uuid.NewV7()), evil
@@ -434,9 +406,7 @@ func TestIsClosedInTheMiddle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
-	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = (SELECT max(aggregate_id) FROM video_catalog.outbox_blocked) FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, hold, "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = (SELECT max(aggregate_id) FROM video_catalog.outbox_blocked) FOR UPDATE")
 	form := url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"25"}, "reason": {"the limit was raised"}}
 	c := start(t, target)
 	var posting sync.WaitGroup
@@ -446,7 +416,7 @@ func TestIsClosedInTheMiddle(t *testing.T) {
 		}
 	})
 	const locked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-	eventually(t, "the action waits", func() bool { return number(t, pool, locked) == 1 })
+	pgtest.Eventually(t, time.Minute, "the action waits", func() bool { return pgtest.Count(t, pool, locked) == 1 })
 	if err := c.stop(); err != nil {
 		t.Errorf("the console ended with %v", err)
 	}
@@ -454,15 +424,15 @@ func TestIsClosedInTheMiddle(t *testing.T) {
 	if err := hold.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its transaction has ended", func() bool {
-		return number(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()") == 0
+	pgtest.Eventually(t, time.Minute, "its transaction has ended", func() bool {
+		return pgtest.Count(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()") == 0
 	})
 	const audited = "SELECT coalesce(sum(items), 0) FROM video_catalog.audit"
-	if left, items := parked(t, pool), number(t, pool, audited); left != 25 || items != 0 {
+	if left, items := parked(t, pool), pgtest.Count(t, pool, audited); left != 25 || items != 0 {
 		t.Errorf("%d are parked, %d items in the audit, want 25 and none", left, items)
 	}
 	start(t, target).act(t, form)
-	if left, items := parked(t, pool), number(t, pool, audited); left != 0 || items != 25 {
+	if left, items := parked(t, pool), pgtest.Count(t, pool, audited); left != 0 || items != 25 {
 		t.Errorf("%d are parked, %d items in the audit, want none and 25", left, items)
 	}
 }
@@ -483,7 +453,7 @@ func TestShowsPartialFailure(t *testing.T) {
 	shows(t, c.get(t, "/aggregates/thing/"+bad.AggregateID), `<span title="by shelf">after`, `<a class="missing" href="/stuck?id=2">quarantined</a>`)
 	body := c.act(t, url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"2"}, "reason": {"a newer build"}})
 	shows(t, body, "1 of 2 is done.", "1 could not be done", "message 2: decode event: too new")
-	if n := number(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine WHERE payload = 'bad'"); n != 1 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine WHERE payload = 'bad'"); n != 1 {
 		t.Errorf("%d messages are left, want the bad one", n)
 	}
 	shows(t, c.get(t, "/aggregates/thing/"+good.AggregateID), `<span title="by shelf">after`)
@@ -527,8 +497,8 @@ func TestActsWithTheRolesOfTheService(t *testing.T) {
 	refused := m
 	refused.ID, refused.Version = uuid.Must(uuid.NewV7()), 2
 	pgtest.Append(t, pool, refused)
-	exec(t, pool, "WITH gone AS (DELETE FROM video_catalog.outbox_pending WHERE id = $1 RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone", refused.ID)
-	exec(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('thing', $1, 0, 10, 'too large', now())", m.AggregateID)
+	pgtest.Execute(t, pool, "WITH gone AS (DELETE FROM video_catalog.outbox_pending WHERE id = $1 RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone", refused.ID)
+	pgtest.Execute(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('thing', $1, 0, 10, 'too large', now())", m.AggregateID)
 	c := start(t, user(t, pool, "video_catalog_rw, video_catalog_read_rw"))
 	t.Cleanup(func() { _ = c.stop() })
 	path := "/aggregates/thing/" + m.AggregateID
@@ -537,7 +507,7 @@ func TestActsWithTheRolesOfTheService(t *testing.T) {
 		t.Errorf("the action does not have an entry on each side:\n%s", body)
 	}
 	shows(t, c.get(t, path), `aside">skipped`)
-	if n := number(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); n != 0 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); n != 0 {
 		t.Errorf("%d messages are in quarantine, want none", n)
 	}
 }
@@ -551,10 +521,10 @@ func TestShowsAnAggregate(t *testing.T) {
 	second := first
 	second.ID, second.Version, second.Type = uuid.Must(uuid.NewV7()), 2, "ThingChanged"
 	pgtest.Append(t, pool, second)
-	exec(t, pool, "DELETE FROM video_catalog.outbox_pending WHERE id = $1", first.ID)
-	exec(t, pool, "UPDATE video_catalog.outbox SET caller = 'ann\\x00@example.com' WHERE id = $1", first.ID)
+	pgtest.Execute(t, pool, "DELETE FROM video_catalog.outbox_pending WHERE id = $1", first.ID)
+	pgtest.Execute(t, pool, "UPDATE video_catalog.outbox SET caller = 'ann\\x00@example.com' WHERE id = $1", first.ID)
 	foreign := uuid.Must(uuid.NewV7())
-	exec(t, pool, "UPDATE video_catalog.outbox SET causation_id = $2, correlation_id = $3 WHERE id = $1", second.ID, first.ID, foreign)
+	pgtest.Execute(t, pool, "UPDATE video_catalog.outbox SET causation_id = $2, correlation_id = $3 WHERE id = $1", second.ID, first.ID, foreign)
 	for _, m := range []envelope.Message{first, second} {
 		if _, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
 			t.Fatal(err)
@@ -581,13 +551,13 @@ func TestShowsAnAggregate(t *testing.T) {
 		t.Error("the page has a link without a URL")
 	}
 	// Only a service with the option named reactions has this table.
-	exec(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.inbox (consumer text, event_id uuid, received_at timestamptz DEFAULT now())")
-	exec(t, pool, "INSERT INTO video_catalog.inbox (consumer, event_id) VALUES ('shelf', $1)", first.ID)
+	pgtest.Execute(t, pool, "CREATE TABLE IF NOT EXISTS video_catalog.inbox (consumer text, event_id uuid, received_at timestamptz DEFAULT now())")
+	pgtest.Execute(t, pool, "INSERT INTO video_catalog.inbox (consumer, event_id) VALUES ('shelf', $1)", first.ID)
 	const by = `<span title="by shelf">`
 	if got, want := strings.Count(c.get(t, path), by), strings.Count(body, by)+1; got != want {
 		t.Errorf("the page shows %d effects, want %d: a reaction too", got, want)
 	}
-	exec(t, pool, "DROP TABLE video_catalog.inbox")
+	pgtest.Execute(t, pool, "DROP TABLE video_catalog.inbox")
 	if got, want := strings.Count(c.get(t, path), by), strings.Count(body, by); got != want {
 		t.Errorf("without the option the page shows %d effects, want %d", got, want)
 	}
@@ -607,12 +577,12 @@ func TestShowsNow(t *testing.T) {
 	}
 	park(t, pool, 7, "refused")
 	// A snapshot is pending, too. It has no age: its state may be of long ago.
-	exec(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
 		SELECT lane, gen_random_uuid(), 'thing', 'old', 'Snapshot', 1, 1, '', '2000-01-01', 'snapshot' FROM video_catalog.outbox_lanes`)
-	eventually(t, "the sample is taken again", func() bool { return strings.Contains(c.get(t, "/"), "7 aggregates are parked") })
+	pgtest.Eventually(t, time.Minute, "the sample is taken again", func() bool { return strings.Contains(c.get(t, "/"), "7 aggregates are parked") })
 	shows(t, c.get(t, "/"), `bad">7</b>`, "<strong>16</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %", `<svg class="flow up" viewBox`)
 	seek(t, pool)
-	eventually(t, "it says that nothing was applied since the seek", func() bool { return strings.Contains(c.get(t, "/"), "No event applied since the seek at <time") })
+	pgtest.Eventually(t, time.Minute, "it says that nothing was applied since the seek", func() bool { return strings.Contains(c.get(t, "/"), "No event applied since the seek at <time") })
 }
 
 // A published event of more than a minute ago that a consumer of the query side lacks is a problem, unless another line says why.
@@ -639,7 +609,7 @@ func TestSaysWhatIsNotApplied(t *testing.T) {
 		{"it is applied", "", "UPDATE video_catalog_read.inbox SET consumer = 'shelf'"},
 		{"nothing has it", "shelf", "DELETE FROM video_catalog_read.inbox"},
 	} {
-		exec(t, pool, strings.NewReplacer("EVENT", m.ID.String(), "AGGREGATE", m.AggregateID).Replace(step.sql))
+		pgtest.Execute(t, pool, strings.NewReplacer("EVENT", m.ID.String(), "AGGREGATE", m.AggregateID).Replace(step.sql))
 		if got := s.measure(t.Context()); got.Behind != step.want || got.CommandsErr+got.QueriesErr != "" {
 			t.Errorf("%s: %q is behind, want %q: %s%s", step.name, got.Behind, step.want, got.CommandsErr, got.QueriesErr)
 		}
@@ -660,8 +630,8 @@ func TestSaysWhatIsNotApplied(t *testing.T) {
 // seek leaves what a seek leaves: an empty inbox, and an entry in the audit.
 func seek(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
-	exec(t, pool, "DELETE FROM video_catalog_read.inbox")
-	exec(t, pool, `INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
+	pgtest.Execute(t, pool, "DELETE FROM video_catalog_read.inbox")
+	pgtest.Execute(t, pool, `INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
 		VALUES (gen_random_uuid(), 'ann', 'command', 'inbox.seek', '{}', 'rows were lost', 1, '[]')`)
 }
 
@@ -672,7 +642,7 @@ func TestSaysWhatASearchDidNotRead(t *testing.T) {
 	made(t, pool, "The Third Man")
 	c := start(t, target)
 	fill := func(n int) {
-		exec(t, pool, "INSERT INTO video_catalog.things SELECT ('ffffffff' || substr(gen_random_uuid()::text, 9))::uuid, 1, 'made', 'Other ' || n FROM generate_series(1, $1::int) n", n)
+		pgtest.Execute(t, pool, "INSERT INTO video_catalog.things SELECT ('ffffffff' || substr(gen_random_uuid()::text, 9))::uuid, 1, 'made', 'Other ' || n FROM generate_series(1, $1::int) n", n)
 	}
 	command(t, target, app.ExitNothing, "find", "fourth")
 	fill(foundTitles + 1)
@@ -701,7 +671,7 @@ func TestSaysWhatIsMissing(t *testing.T) {
 	purge := m
 	purge.ID, purge.Version, purge.Type = uuid.Must(uuid.NewV7()), 2, "ThingPurged"
 	pgtest.Append(t, pool, purge)
-	exec(t, pool, "DELETE FROM video_catalog.outbox_pending")
+	pgtest.Execute(t, pool, "DELETE FROM video_catalog.outbox_pending")
 	c := start(t, target)
 	says := func(name string, has bool, text string) {
 		t.Helper()
@@ -714,18 +684,18 @@ func TestSaysWhatIsMissing(t *testing.T) {
 	const unsure, cut, refused = "one that is shown as published may still be waiting", "Older events were not read", "was refused"
 	says("all was read", false, unsure)
 	says("all was read", false, cut)
-	exec(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		SELECT 0, gen_random_uuid(), 'thing', 'other', 'ThingMade', 1, 1, '', now() FROM generate_series(1, $1::int)`, readPending)
 	says("the broker is unavailable", true, unsure)
-	exec(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, next_retry_at) VALUES ('thing', $1, 0, 0, '', now())", m.AggregateID)
+	pgtest.Execute(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, next_retry_at) VALUES ('thing', $1, 0, 0, '', now())", m.AggregateID)
 	says("the head was skipped", false, refused)
 
 	// Only a service with the example has this table.
-	exec(t, pool, "DROP TABLE IF EXISTS video_catalog.erasures")
-	exec(t, pool, "ALTER TABLE video_catalog.things ADD purge_time timestamptz")
-	exec(t, pool, "UPDATE video_catalog.things SET label = '', purge_time = now()")
+	pgtest.Execute(t, pool, "DROP TABLE IF EXISTS video_catalog.erasures")
+	pgtest.Execute(t, pool, "ALTER TABLE video_catalog.things ADD purge_time timestamptz")
+	pgtest.Execute(t, pool, "UPDATE video_catalog.things SET label = '', purge_time = now()")
 	says("it is purged, without the table", true, "It is erased")
-	exec(t, pool, "CREATE TABLE video_catalog.erasures AS SELECT 'thing'::text AS aggregate_type, $1::text AS aggregate_id", m.AggregateID)
+	pgtest.Execute(t, pool, "CREATE TABLE video_catalog.erasures AS SELECT 'thing'::text AS aggregate_type, $1::text AS aggregate_id", m.AggregateID)
 	says("it is purged", true, "It is being erased")
 	for _, out := range []string{c.get(t, "/aggregates/thing/"+m.AggregateID), command(t, target, 0, "show", "thing", m.AggregateID)} {
 		if found := regexp.MustCompile(`(?m)^(1 .* being erased |<tr><td class="n">1</td>.*aside">being erased<)`).FindString(out); found == "" {
@@ -733,11 +703,11 @@ func TestSaysWhatIsMissing(t *testing.T) {
 		}
 	}
 	says("it is purged", false, "It is erased")
-	exec(t, pool, "DELETE FROM video_catalog.outbox WHERE id = $1", m.ID)
-	exec(t, pool, "DELETE FROM video_catalog.erasures")
+	pgtest.Execute(t, pool, "DELETE FROM video_catalog.outbox WHERE id = $1", m.ID)
+	pgtest.Execute(t, pool, "DELETE FROM video_catalog.erasures")
 	says("the maintenance has run", true, "It is erased")
 	says("the maintenance has run", false, cut)
-	exec(t, pool, "UPDATE video_catalog.things SET purge_time = NULL")
+	pgtest.Execute(t, pool, "UPDATE video_catalog.things SET purge_time = NULL")
 	says("there are older events", true, cut)
 }
 
@@ -752,27 +722,23 @@ func TestWithoutDatabase(t *testing.T) {
 	}
 	defer admin.Close(context.WithoutCancel(t.Context()))
 	allow := func(connections bool) {
-		if _, err := admin.Exec(t.Context(), fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", name, connections)); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Execute(t, admin, fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", name, connections))
 	}
 	c := start(t, target)
 	c.get(t, "/")
 	allow(false)
-	if _, err := admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, admin, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
 	for path, want := range map[string]string{
 		"/": "The command side cannot be read", "/stuck": "not available", "/audit": "not available",
 		"/aggregates/thing/" + uuid.NewString(): "not available", "/aggregates?q=text": "not available",
 	} {
-		eventually(t, path+" says that the database is unavailable", func() bool {
+		pgtest.Eventually(t, time.Minute, path+" says that the database is unavailable", func() bool {
 			status, _, body := c.do(t, http.MethodGet, path, nil)
 			return status == http.StatusServiceUnavailable && strings.Contains(body, want) && !strings.Contains(body, "Nothing is stuck")
 		})
 	}
 	allow(true)
-	eventually(t, "the page is as before", func() bool {
+	pgtest.Eventually(t, time.Minute, "the page is as before", func() bool {
 		status, _, _ := c.do(t, http.MethodGet, "/", nil)
 		return status == http.StatusOK
 	})

@@ -98,7 +98,7 @@ func (k *keys) wait(ctx context.Context, pause time.Duration) {
 		case <-over.C:
 			return
 		case <-k.want:
-			// The last request already served a signal that is older than it.
+			// Sent before or during the last request, which has served it.
 			if time.Since(k.state().tryTime) >= keysPause {
 				return
 			}

@@ -49,13 +49,9 @@ func BenchmarkTimers(b *testing.B) {
 			videos := newClips(pool, nil)
 			timers := NewTimers(videos, retitle)
 			ids := someClips(b, videos, 100)
-			if _, err := pool.Exec(b.Context(), `INSERT INTO video_catalog.timers (aggregate_type, aggregate_id, name, due_at, causation_id, correlation_id)
-				SELECT 'video', gen_random_uuid(), 'x', now() + n * interval '1 s', gen_random_uuid(), gen_random_uuid() FROM generate_series(3600, 3600 + $1::int) n`, others); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := pool.Exec(b.Context(), "VACUUM ANALYZE video_catalog.timers"); err != nil {
-				b.Fatal(err)
-			}
+			pgtest.Execute(b, pool, `INSERT INTO video_catalog.timers (aggregate_type, aggregate_id, name, due_at, causation_id, correlation_id)
+				SELECT 'video', gen_random_uuid(), 'x', now() + n * interval '1 s', gen_random_uuid(), gen_random_uuid() FROM generate_series(3600, 3600 + $1::int) n`, others)
+			pgtest.Execute(b, pool, "VACUUM ANALYZE video_catalog.timers")
 			var spent time.Duration
 			b.ResetTimer()
 			for b.Loop() {

@@ -51,13 +51,13 @@ type alarms[A, D any] struct {
 // pages is how many pages of due timers Fire reads to find one whose aggregate is free.
 const pages = 20
 
-// Fire implements Timers.
+// Fire implements Timers: it fires the timers that are due.
 //
 // One transaction locks the aggregates, lets them decide, writes their rows and events, and deletes the timers. A crash before
 // the commit leaves the timers, which fire again. It locks in the same order as commands and reactions: the aggregate, then its
-// timers. A locked aggregate is left out, and nothing waits for it. If the database refuses the transaction, or it takes half of
-// the time of ctx, each timer gets its own transaction, and a timer that fails is postponed. After a transaction that took too
-// long, the other timers wait for the next call.
+// timers. A locked aggregate is left out, and nothing waits for it. If the transaction fails, or
+// takes more than half of the time of ctx, each timer gets its own, and is postponed if that fails. After one of these took too
+// long, the rest waits for the next call.
 func (t alarms[A, D]) Fire(ctx context.Context, maxTimers int) (Fired, error) {
 	fired, ids, err := t.fireTogether(ctx, maxTimers)
 	if err == nil || ctx.Err() != nil || len(ids) == 0 || isAway(err) {
@@ -145,7 +145,7 @@ func (t alarms[A, D]) fireTogether(ctx context.Context, maxTimers int) (fired Fi
 // fireOf fires due timers of aggregates, one of each aggregate. It also returns the due timers that it found.
 func (t alarms[A, D]) fireOf(ctx context.Context, ids []uuid.UUID) (fired Fired, due []sqlcgen.ListDueTimersRow, err error) {
 	pool, _ := t.of.Base()
-	var changed []uuid.UUID // set before the commit
+	changed := false // set before the commit
 	err = pg.InTx(ctx, pool, "reactions.Fire", func(ctx context.Context, tx *pg.Tx) error {
 		states, err := t.of.Lock(ctx, tx, ids, true)
 		if err != nil || len(states) == 0 {
@@ -154,21 +154,19 @@ func (t alarms[A, D]) fireOf(ctx context.Context, ids []uuid.UUID) (fired Fired,
 		if due, err = sqlcgen.New(tx).ListDueTimers(ctx, t.aggregateType, slices.Collect(maps.Keys(states))); err != nil {
 			return err
 		}
-		var all []uuid.UUID
+		some := false
 		for _, row := range due {
 			made, err := t.fire(ctx, tx, states[row.AggregateID], row, &fired)
 			if err != nil {
 				return err
 			}
-			if made {
-				all = append(all, row.AggregateID)
-			}
+			some = some || made
 		}
-		changed = all
+		changed = some
 		return nil
 	})
-	for _, id := range changed {
-		t.of.Committed(id, err)
+	if changed {
+		t.of.Committed(err)
 	}
 	if err != nil {
 		return Fired{}, due, pg.WrapEvents(err, "fire timers of %s", t.aggregateType)

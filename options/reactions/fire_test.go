@@ -73,7 +73,7 @@ func TestTimerFiresOnce(t *testing.T) {
 			t.Errorf("version %d with tags %v, %v, want each timer once", v.Version, v.Tags, err)
 		}
 	}
-	if n := count(t, pool, `SELECT count(*) FROM video_catalog.outbox fired JOIN video_catalog.outbox set ON set.id = fired.causation_id
+	if n := pgtest.Count(t, pool, `SELECT count(*) FROM video_catalog.outbox fired JOIN video_catalog.outbox set ON set.id = fired.causation_id
 		WHERE fired.version > 2 AND set.version = 2 AND fired.correlation_id = set.id AND set.aggregate_id = fired.aggregate_id`); n != 2*len(ids) {
 		t.Errorf("%d events have the cause with which their timer was set, want %d", n, 2*len(ids))
 	}
@@ -85,7 +85,7 @@ func TestTimerContinuesTheChain(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, 2)
 	commits := 0
-	videos := newClips(pool, func(envelope.Aggregate) { commits++ })
+	videos := newClips(pool, func() { commits++ })
 	id, causation := someClips(t, videos, 1)[0], domain.Causation{CausationID: newID(t), CorrelationID: newID(t)}
 	if err := videos.change(t.Context(), id, func(v domain.Video) (*fact, error) {
 		e, err := rename("set", after{"x": now})(v)
@@ -103,7 +103,7 @@ func TestTimerContinuesTheChain(t *testing.T) {
 	if fired, err := timers.Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 || fired.Late[0] <= 0 {
 		t.Errorf("Fire() = %+v, %v, want one fired, late", fired, err)
 	}
-	if n := count(t, pool, `SELECT count(*) FROM video_catalog.outbox fired JOIN video_catalog.outbox set ON set.id = fired.causation_id
+	if n := pgtest.Count(t, pool, `SELECT count(*) FROM video_catalog.outbox fired JOIN video_catalog.outbox set ON set.id = fired.causation_id
 		WHERE fired.version = 3 AND set.version = 2 AND fired.correlation_id = $1 AND set.correlation_id = $1`, causation.CorrelationID); n != 1 {
 		t.Error("the event of the timer has not the cause and the chain with which it was set")
 	}
@@ -151,7 +151,7 @@ func TestTimersAndClocks(t *testing.T) {
 		by   string
 		want int // how many timers fire
 	}{{"0", 0}, {"-1 hour", 0}, {"1 hour", 0}, {"1 hour", 2}, {"-1 day", 0}, {"1 day", 0}} {
-		execute(t, pool, "UPDATE video_catalog.timers SET due_at = due_at - interval '"+jump.by+"'")
+		pgtest.Execute(t, pool, "UPDATE video_catalog.timers SET due_at = due_at - interval '"+jump.by+"'")
 		fired := 0
 		for range 2 {
 			result, err := timers.Fire(t.Context(), 10)
@@ -256,7 +256,7 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 || !errors.Is(fired.Failed[0], errNotNow) {
 		t.Errorf("Fire() = %+v, %v, want one fired and %v", fired, err, errNotNow)
 	}
-	if n := count(t, pool, `SELECT count(*) FROM video_catalog.timers
+	if n := pgtest.Count(t, pool, `SELECT count(*) FROM video_catalog.timers
 		WHERE name = 'broken' AND attempts = 1 AND last_error = 'not now: \x00\xff' AND due_at >= $1::timestamptz + interval '1 s'`, before); n != 1 {
 		t.Errorf("%d timers failed once and wait for a second, want the one that failed", n)
 	}
@@ -270,7 +270,7 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 {
 		t.Errorf("Fire() of two, of which the database refuses one = %+v, %v, want the other fired", fired, err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND due_at >= $1::timestamptz + interval '1 s'", before); n != 2 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND due_at >= $1::timestamptz + interval '1 s'", before); n != 2 {
 		t.Errorf("%d timers are postponed, want 2", n)
 	}
 }
@@ -288,7 +288,7 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 		attempts int
 		want     time.Duration
 	}{{0, time.Second}, {3, 8 * time.Second}, {11, 2048 * time.Second}, {12, time.Hour}, {1000, time.Hour}} {
-		execute(t, pool, fmt.Sprintf("UPDATE video_catalog.timers SET due_at = now(), attempts = %d", test.attempts))
+		pgtest.Execute(t, pool, fmt.Sprintf("UPDATE video_catalog.timers SET due_at = now(), attempts = %d", test.attempts))
 		var before, due, later time.Time
 		if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
 			t.Fatal(err)
@@ -304,7 +304,7 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 		}
 	}
 	set(t, videos, id, after{"broken": time.Hour})
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND last_error IS NULL"); n != 1 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND last_error IS NULL"); n != 1 {
 		t.Errorf("%d timers without a failure after it was set again, want 1", n)
 	}
 }
@@ -321,11 +321,11 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 		set(t, videos, id, after{"x": now})
 	}
 	for _, table := range []string{"timers", "outbox_pending"} { // the first statement, and the last
-		execute(t, pool, "ALTER TABLE video_catalog."+table+" RENAME TO gone")
+		pgtest.Execute(t, pool, "ALTER TABLE video_catalog."+table+" RENAME TO gone")
 		if fired, err := timers.Fire(t.Context(), 10); !errors.Is(err, envelope.ErrUnavailable) || len(fired.Late)+len(fired.Failed) != 0 {
 			t.Errorf("Fire() without %s = %+v, %v, want Unavailable and none fired", table, fired, err)
 		}
-		execute(t, pool, "ALTER TABLE video_catalog.gone RENAME TO "+table)
+		pgtest.Execute(t, pool, "ALTER TABLE video_catalog.gone RENAME TO "+table)
 	}
 	held, err := pool.Begin(t.Context())
 	if err != nil {
@@ -343,19 +343,19 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 	if err := held.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND due_at <= now()"); n != 3 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND due_at <= now()"); n != 3 {
 		t.Errorf("%d timers are due as before, want 3", n)
 	}
 
-	execute(t, pool, `CREATE FUNCTION video_catalog.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	pgtest.Execute(t, pool, `CREATE FUNCTION video_catalog.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			RAISE EXCEPTION 'as after statement_timeout' USING ERRCODE = 'query_canceled';
 		END $$`)
-	execute(t, pool, "CREATE TRIGGER slow BEFORE UPDATE ON video_catalog.videos FOR EACH ROW WHEN (old.id = '"+ids[0].String()+"') EXECUTE FUNCTION video_catalog.slow()")
+	pgtest.Execute(t, pool, "CREATE TRIGGER slow BEFORE UPDATE ON video_catalog.videos FOR EACH ROW WHEN (old.id = '"+ids[0].String()+"') EXECUTE FUNCTION video_catalog.slow()")
 	fired, err := timers.Fire(t.Context(), 2)
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 || !fired.More {
 		t.Errorf("Fire() of two, of which one takes too long = %+v, %v, want the other fired, and more", fired, err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND aggregate_id = $1", ids[0]); n != 1 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND aggregate_id = $1", ids[0]); n != 1 {
 		t.Errorf("%d timers are postponed, want the one that takes too long", n)
 	}
 }
@@ -370,11 +370,11 @@ func TestTimerThatHangsIsPostponed(t *testing.T) {
 	for _, id := range ids {
 		set(t, videos, id, after{"x": now})
 	}
-	execute(t, pool, `CREATE FUNCTION video_catalog.hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	pgtest.Execute(t, pool, `CREATE FUNCTION video_catalog.hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM pg_sleep(3600);
 			RETURN new;
 		END $$`)
-	execute(t, pool, "CREATE TRIGGER hang BEFORE UPDATE ON video_catalog.videos FOR EACH ROW WHEN (old.id = '"+ids[0].String()+"') EXECUTE FUNCTION video_catalog.hang()")
+	pgtest.Execute(t, pool, "CREATE TRIGGER hang BEFORE UPDATE ON video_catalog.videos FOR EACH ROW WHEN (old.id = '"+ids[0].String()+"') EXECUTE FUNCTION video_catalog.hang()")
 	fired, failed := 0, 0
 	for deadline := time.Now().Add(30 * time.Second); fired == 0 || failed == 0; { // the first call is usually enough
 		if time.Now().After(deadline) {
@@ -401,11 +401,11 @@ func TestTimerThatHasFiredIsNotPostponed(t *testing.T) {
 	videos := newClips(pool, nil)
 	id := someClips(t, videos, 1)[0]
 	set(t, videos, id, after{"x": now})
-	execute(t, pool, "ALTER TABLE video_catalog.videos ADD CHECK (version < 3) NOT VALID") // refuses the next change
+	pgtest.Execute(t, pool, "ALTER TABLE video_catalog.videos ADD CHECK (version < 3) NOT VALID") // refuses the next change
 	calls := 0
 	fired, err := NewTimers(videos, func(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
 		if calls++; calls == 2 { // alone, after the first transaction was refused
-			execute(t, pool, "DELETE FROM video_catalog.timers")
+			pgtest.Execute(t, pool, "DELETE FROM video_catalog.timers")
 		}
 		return ring(v, name, stamp)
 	}).Fire(t.Context(), 10)
@@ -450,10 +450,8 @@ func TestTimersBehindManyLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is only a lock
-	if _, err := tx.Exec(t.Context(), "SELECT FROM video_catalog.videos WHERE id = ANY ($1) FOR UPDATE", ids[:11]); err != nil {
-		t.Fatal(err)
-	}
-	execute(t, pool, "UPDATE video_catalog.timers SET due_at = now()") // all at once: only their ids are different
+	pgtest.Execute(t, tx, "SELECT FROM video_catalog.videos WHERE id = ANY ($1) FOR UPDATE", ids[:11])
+	pgtest.Execute(t, pool, "UPDATE video_catalog.timers SET due_at = now()") // all at once: only their ids are different
 	fired, err := timers.Fire(t.Context(), 5)
 	if err != nil || len(fired.Late) != 1 {
 		t.Errorf("Fire() = %+v, %v, want the last timer, which nobody has locked", fired, err)

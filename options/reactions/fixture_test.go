@@ -30,7 +30,7 @@ type fact struct {
 // clips are videos with timers.
 type clips struct{ *store.Videos }
 
-func newClips(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) clips {
+func newClips(pool *pgxpool.Pool, onCommit func()) clips {
 	return clips{store.NewVideos(pool, onCommit)}
 }
 
@@ -61,7 +61,7 @@ func (c clips) change(ctx context.Context, id uuid.UUID, decide func(domain.Vide
 		return err
 	})
 	if changed {
-		c.Committed(id, err)
+		c.Committed(err)
 	}
 	return err
 }
@@ -142,19 +142,4 @@ func newID(t testing.TB) uuid.UUID {
 		t.Fatal(err)
 	}
 	return id
-}
-
-func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
-	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
-func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
 }

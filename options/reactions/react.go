@@ -57,7 +57,7 @@ type reaction[E, A, D any] struct {
 func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch []received[E]) ([]envelope.Outcome, error) {
 	pool, _ := r.of.Base()
 	var outcomes []envelope.Outcome
-	var changed []uuid.UUID // set before the commit
+	changed := false // set before the commit
 	err := pg.InTx(ctx, pool, "reactions.React", func(ctx context.Context, tx *pg.Tx) (err error) {
 		var fresh []received[E]
 		if fresh, outcomes, err = receive(ctx, tx, consumerName, batch); err != nil || len(fresh) == 0 {
@@ -73,19 +73,19 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 				return fmt.Errorf("lock: %w", err)
 			}
 		}
-		var all []uuid.UUID
+		some := false
 		for _, e := range fresh {
-			some, err := r.handle(ctx, tx, states, e)
+			made, err := r.handle(ctx, tx, states, e)
 			if err != nil {
 				return fmt.Errorf("react to %s %s: %w", e.Message.Type, e.Message.ID, err)
 			}
-			all = append(all, some...)
+			some = some || made
 		}
-		changed = once(all)
+		changed = some
 		return nil
 	})
-	for _, id := range changed {
-		r.of.Committed(id, err)
+	if changed {
+		r.of.Committed(err)
 	}
 	if err != nil {
 		return nil, pg.WrapEvents(err, "react to %d events", len(batch))
@@ -93,8 +93,8 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 	return outcomes, nil
 }
 
-// handle lets the aggregates that an event concerns decide, and returns the ids of the changed ones.
-func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, states map[uuid.UUID]A, e received[E]) (changed []uuid.UUID, err error) {
+// handle lets the aggregates that an event concerns decide, and reports whether one has changed.
+func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, states map[uuid.UUID]A, e received[E]) (changed bool, err error) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{envelope.AttrTraceparent: e.Message.Traceparent}) // sampled or not
 	causation := domain.Causation(timers.CausationOfNext(e.Message))
 	for _, id := range once(r.concerns(e.Event)) {
@@ -102,10 +102,10 @@ func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, states map[uui
 			return stamped(causation, func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
 		})
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		if made {
-			states[id], changed = after, append(changed, id)
+			states[id], changed = after, true
 		}
 	}
 	return changed, nil

@@ -101,7 +101,7 @@ func TestReactionTakesEffectOnce(t *testing.T) {
 			t.Errorf("version %d with tags %v, want one change for each of %d events", v.Version, v.Tags, 2*each)
 		}
 	}
-	if n := count(t, pool, `SELECT count(*) FROM video_catalog.outbox WHERE causation_id IS NOT NULL AND correlation_id = causation_id
+	if n := pgtest.Count(t, pool, `SELECT count(*) FROM video_catalog.outbox WHERE causation_id IS NOT NULL AND correlation_id = causation_id
 		AND traceparent LIKE '00-0af7651916cd43dd8448eb211c80319c%'`); n != 2*each*len(ids) {
 		t.Errorf("%d events have the cause and the trace, want %d", n, 2*each*len(ids))
 	}
@@ -115,16 +115,16 @@ func TestReactionTakesEffectOnce(t *testing.T) {
 func TestReactionIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, 2)
-	var commits []envelope.Aggregate
-	videos := newClips(pool, func(a envelope.Aggregate) { commits = append(commits, a) })
+	commits := 0
+	videos := newClips(pool, func() { commits++ })
 	react := addReview(videos).react
 	ids := someClips(t, videos, 1)
-	commits = nil
+	commits = 0
 	good, bad := reviewed(t, "good", ids[0]), reviewed(t, "unreadable", ids[0])
 	if _, err := react(t.Context(), "reviews", []received[review]{good, bad}); !errors.Is(err, errUnreadable) || errors.Is(err, envelope.ErrUnavailable) {
 		t.Errorf("react() = %v, want %v", err, errUnreadable)
 	}
-	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
+	if n := pgtest.Count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
 		t.Errorf("%d rows are left of a batch that was refused, want 0", n)
 	}
 	good.Event.videos = append(good.Event.videos, ids[0]) // twice
@@ -135,8 +135,8 @@ func TestReactionIsOneTransaction(t *testing.T) {
 	if v, err := videos.GetVideo(t.Context(), ids[0]); err != nil || v.Version != 2 {
 		t.Errorf("version = %d, %v, want 2", v.Version, err)
 	}
-	if want := []envelope.Aggregate{{Type: "video", ID: ids[0].String()}}; !cmp.Equal(want, commits) {
-		t.Errorf("commits = %v, want %v: the publisher is woken once", commits, want)
+	if commits != 1 {
+		t.Errorf("%d wake-ups of the publisher, want 1", commits)
 	}
 }
 
@@ -177,13 +177,13 @@ func TestReactionThatFailsIsNotHandled(t *testing.T) {
 		t.Errorf("react() = %v, want Unavailable", err)
 	}
 	for _, table := range []string{"inbox", "outbox_pending"} { // the first statement, and the last
-		execute(t, pool, "ALTER TABLE video_catalog."+table+" RENAME TO gone")
+		pgtest.Execute(t, pool, "ALTER TABLE video_catalog."+table+" RENAME TO gone")
 		if err := react(rename(func(*domain.Video) {})); !errors.Is(err, envelope.ErrUnavailable) {
 			t.Errorf("react() without %s = %v, want Unavailable", table, err)
 		}
-		execute(t, pool, "ALTER TABLE video_catalog.gone RENAME TO "+table)
+		pgtest.Execute(t, pool, "ALTER TABLE video_catalog.gone RENAME TO "+table)
 	}
-	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
+	if n := pgtest.Count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
 		t.Errorf("%d rows are left of what was not handled, want 0", n)
 	}
 }
@@ -235,7 +235,7 @@ func TestReactionsArePruned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	execute(t, pool, "UPDATE video_catalog.inbox SET received_at = now() - interval '2 days'")
+	pgtest.Execute(t, pool, "UPDATE video_catalog.inbox SET received_at = now() - interval '2 days'")
 	for _, want := range []int64{1, 1, 0} { // the two events that also happened long ago
 		if n, err := prune(t.Context(), pool, "reviews", 24*time.Hour, 1); err != nil || n != want {
 			t.Errorf("prune() = %d, %v, want %d", n, err, want)

@@ -40,7 +40,7 @@ type Of struct {
 type Aggregates[A, D any] interface {
 	Lock(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, free bool) (map[uuid.UUID]A, error)
 	Decide(ctx context.Context, tx *pg.Tx, id uuid.UUID, before A, decide func(A) (*D, error)) (after A, changed bool, err error)
-	Committed(id uuid.UUID, err error)
+	Committed(err error)
 	Base() (pool *pgxpool.Pool, aggregateType string)
 }
 

@@ -131,17 +131,6 @@ func (s *service) metrics(t *testing.T) string {
 	return string(text)
 }
 
-// eventually polls until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("it did not happen: %s", what)
-}
-
 // A command leads to a reaction, and the reaction to a timer, through the topic and with the
 // chain of causes. Each happens once.
 func TestReactor(t *testing.T) {
@@ -149,14 +138,14 @@ func TestReactor(t *testing.T) {
 	s := serve(t, pgtest.Pool(t, 4), program(false))
 	videos := newClips(s.pool, nil)
 	id := newClip(t, videos)
-	eventually(t, "the timer fires", func() bool {
+	pgtest.Eventually(t, 30*time.Second, "the timer fires", func() bool {
 		v, err := videos.GetVideo(t.Context(), id)
 		return err == nil && v.State == domain.VideoStatePublished && slices.Equal(v.Tags, []string{"seen"}) && v.Version == 3
 	})
 	const chain = `SELECT count(*) FROM video_catalog.outbox first, video_catalog.outbox second, video_catalog.outbox third
 		WHERE first.version = 1 AND second.version = 2 AND third.version = 3 AND first.causation_id IS NULL
 		AND second.causation_id = first.id AND second.correlation_id = first.id AND third.causation_id = second.id AND third.correlation_id = first.id`
-	if n := count(t, s.pool, chain); n != 1 {
+	if n := pgtest.Count(t, s.pool, chain); n != 1 {
 		t.Error("the events of command, reaction and timer are no chain of causes")
 	}
 }
@@ -168,14 +157,14 @@ func TestReactorQuarantines(t *testing.T) {
 	pool, queries := pgtest.Pool(t, 4), pgtest.Pool(t, 2)
 	s := serve(t, pool, program(true), "READ_DATABASE_URL="+queries.Config().ConnString())
 	newClip(t, newClips(pool, nil))
-	eventually(t, "the event is in quarantine", func() bool {
-		return count(t, queries, "SELECT count(*) FROM video_catalog_read.quarantine WHERE consumer = 'reminders' AND reason LIKE 'refused 5 times%'") == 1
+	pgtest.Eventually(t, 30*time.Second, "the event is in quarantine", func() bool {
+		return pgtest.Count(t, queries, "SELECT count(*) FROM video_catalog_read.quarantine WHERE consumer = 'reminders' AND reason LIKE 'refused 5 times%'") == 1
 	})
-	eventually(t, "the metrics have it, and the timers", func() bool {
+	pgtest.Eventually(t, 30*time.Second, "the metrics have it, and the timers", func() bool {
 		metrics := s.metrics(t)
 		return regexp.MustCompile(`(?m)^consumer_quarantine(\{.*\})? 1$`).MatchString(metrics) && strings.Contains(metrics, `timer_waiting{aggregate_type="video"`)
 	})
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.inbox"); n != 0 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.inbox"); n != 0 {
 		t.Errorf("the inbox has %d events, want none: the event did not take effect", n)
 	}
 	s.stop()
@@ -183,7 +172,7 @@ func TestReactorQuarantines(t *testing.T) {
 	if err := program(false).Run(t.Context(), []string{"retry", "--all", "--why", "mended"}, s.environ, &out, io.Discard); err != nil {
 		t.Fatalf("retry = %q, %v", &out, err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
 		t.Errorf("%d events of the reaction, want 1", n)
 	}
 }
@@ -201,11 +190,11 @@ func TestReactorForgetsOldEvents(t *testing.T) {
 		n        int
 		age      time.Duration
 	}{{"reminders", app.PruneRows + 1, 40 * 24 * time.Hour}, {"reminders", 2, 20 * 24 * time.Hour}, {"another", 3, 40 * 24 * time.Hour}} {
-		execute(t, pool, insert, rows.consumer, rows.n, rows.age)
+		pgtest.Execute(t, pool, insert, rows.consumer, rows.n, rows.age)
 	}
 	serve(t, pool, program(false))
-	eventually(t, "the old events are forgotten", func() bool { return count(t, pool, "SELECT count(*) FROM video_catalog.inbox") <= 5 })
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.inbox"); n != 5 {
+	pgtest.Eventually(t, 30*time.Second, "the old events are forgotten", func() bool { return pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.inbox") <= 5 })
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.inbox"); n != 5 {
 		t.Errorf("%d events are left, want the 2 that are not old and the 3 of another consumer", n)
 	}
 }

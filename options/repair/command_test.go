@@ -44,19 +44,11 @@ func (s *service) runAs(url string, args ...string) (stdout string, err error) {
 	return out.String(), err
 }
 
-func (s *service) exec(sql string, args ...any) {
-	s.Helper()
-	if _, err := s.pool.Exec(s.Context(), sql, args...); err != nil {
-		s.Fatal(err)
-	}
-}
+func (s *service) exec(sql string, args ...any) { s.Helper(); pgtest.Execute(s, s.pool, sql, args...) }
 
-func (s *service) count(sql string, args ...any) (n int) {
+func (s *service) count(sql string, args ...any) int {
 	s.Helper()
-	if err := s.pool.QueryRow(s.Context(), sql, args...).Scan(&n); err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return pgtest.Count(s, s.pool, sql, args...)
 }
 
 // audited is an entry of an audit.
@@ -148,10 +140,7 @@ func TestAcceptDatabases(t *testing.T) {
 		t.Fatalf("audit = %+v, want one action with an entry per side", entries)
 	}
 	for i, schema := range []string{"video_catalog", "video_catalog_read"} {
-		var identity string
-		if err := s.pool.QueryRow(t.Context(), "SELECT "+schema+".database_identity()").Scan(&identity); err != nil {
-			t.Fatal(err)
-		}
+		identity := pgtest.Column[string](t, s.pool, "SELECT "+schema+".database_identity()")[0]
 		s.checkAudit(entries[i], 1, "{}", "compared", `[{"identity": "before"}]`, `[{"identity": "`+identity+`"}]`)
 	}
 }

@@ -56,8 +56,8 @@ var background = config{rate: 2000, wait: time.Minute, interval: 5 * time.Minute
 
 // side has the rows of an aggregate type on one of the two sides.
 type side interface {
-	// bound returns the id of the row that is the maxRows-th behind [after], in the order of the
-	// ids; uuid.Max if there are fewer rows.
+	// bound returns the id of the maxRows-th row with an id above the id after; uuid.Max if there
+	// are fewer rows.
 	bound(ctx context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error)
 	// digest returns one checksum of the rows behind after up to and including upTo, and none if
 	// there are no rows. If each is true, it returns one checksum per row, in any order.

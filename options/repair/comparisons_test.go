@@ -32,9 +32,7 @@ func TestComparisonIsSharedByProcesses(t *testing.T) {
 	}
 	due := func() {
 		t.Helper()
-		if _, err := pool.Exec(t.Context(), "UPDATE video_catalog_read.comparisons SET next_time = now()"); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Execute(t, pool, "UPDATE video_catalog_read.comparisons SET next_time = now()")
 	}
 	read := func() (differences, last int, waits bool) {
 		t.Helper()

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // orders makes the tables of an entity, as cmd/entity does, in two databases with different time zones.
@@ -100,9 +102,7 @@ func TestRepairYieldsToTheEventOfAMissingEntry(t *testing.T) {
 	repairing := make(chan repaired, 1)
 	go func() { repairing <- s.repair(id) }()
 	s.untilBlocked()
-	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.order_projection SET order_id = $1, version = 4", id); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, held, "UPDATE video_catalog_read.order_projection SET order_id = $1, version = 4", id)
 	if err := held.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ type repaired struct {
 	Type     string    `json:"type"`
 	Matched  int64     `json:"matched"` // entries that differed
 	Done     int64     `json:"done"`    // entries that it has written
-	// Failed are the first maxFailed entries that took a later event in every try. Failures is the
+	// Failed are the first maxFailed entries that still differ after the last try. Failures is the
 	// number of all.
 	Failed   []uuid.UUID `json:"failed,omitempty"`
 	Failures int64       `json:"failures"`
@@ -134,9 +134,9 @@ func (r *run) repairEntries(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// rewrite repairs entries and appends them to the audit, in one transaction. It returns how many it
-// has written, and the ids of lowered entries that differ again: such an entry has taken a later
-// event of its owner for too old before the commit.
+// rewrite repairs entries and appends them to the audit, in one transaction. It returns how many now
+// match their owner, and the ids of lowered entries that differ again: the projector dropped a later
+// event of such an entry as too old, before the commit.
 func (r *run) rewrite(ctx context.Context, ids []uuid.UUID) (done int, again []uuid.UUID, err error) {
 	var found map[uuid.UUID]seen
 	err = pg.InTx(ctx, r.whole.pool, "repair.Rewrite", func(ctx context.Context, tx *pg.Tx) error {

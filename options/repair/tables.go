@@ -12,7 +12,7 @@ import (
 	"example.com/videocatalog/internal/pg"
 )
 
-// table is a table of an aggregate type, with an id and a version. Its expressions are of a row r.
+// table is a table of an aggregate type, with an id and a version. Its SQL calls the row r.
 type table struct {
 	pool      *pgxpool.Pool
 	name, key string
@@ -35,8 +35,8 @@ func (t table) find(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uuid.U
 	if tx != nil {
 		lock = "FOR UPDATE"
 	}
-	// One lookup per id: with = ANY, a session that began with an empty table would scan the whole
-	// table until it is analyzed.
+	// One lookup per id: the plan of = ANY may be from when the table was empty. It would scan the
+	// whole table until ANALYZE.
 	text := `
 		SELECT r.{key}, r.version, {row}, {deleted}, {tombstone}
 		FROM (SELECT unnest($1::uuid[]) AS wanted ORDER BY 1) w

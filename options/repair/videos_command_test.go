@@ -17,6 +17,7 @@ import (
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // newCatalog is a service with videos, without a running process.
@@ -179,10 +180,7 @@ func TestRepairFillsAnEmptyCatalog(t *testing.T) {
 	if want := "video: compared 1500 rows: missing 1500, behind 0, ahead 0, different 0, extra 0\n1500 entries of video match; nothing was changed\n"; err != nil || out != want || s.unknown() != 2 {
 		t.Errorf("dry run = %q, %v, with %d databases unknown, want %q and 2", out, err, s.unknown(), want)
 	}
-	var id string
-	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog.videos LIMIT 1").Scan(&id); err != nil {
-		t.Fatal(err)
-	}
+	id := pgtest.Column[string](t, s.pool, "SELECT id::text FROM video_catalog.videos LIMIT 1")[0]
 	if out, err := s.run("projection", "repair", "video", id, "--why", "test"); err != nil || s.count(unlike) != 1499 || s.unknown() != 2 {
 		t.Errorf("repair of one = %q, %v, with %d entries different and %d databases unknown, want 1499 and 2", out, err, s.count(unlike), s.unknown())
 	}

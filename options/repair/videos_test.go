@@ -93,12 +93,9 @@ func (s *sides) project(events ...domain.VideoEvent) []envelope.Outcome {
 	return outcomes
 }
 
-func (s *sides) count(sql string, args ...any) (n int) {
+func (s *sides) count(sql string, args ...any) int {
 	s.Helper()
-	if err := s.queries.QueryRow(s.Context(), sql, args...).Scan(&n); err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return pgtest.Count(s, s.queries, sql, args...)
 }
 
 // publish makes a video of some versions, whose events are published and applied.
@@ -289,9 +286,7 @@ func TestLookReadsTheProjectionFirst(t *testing.T) {
 	}()
 	s.untilBlocked()
 	s.exec(s.commands, "UPDATE video_catalog.videos SET version = 3")
-	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET version = 3"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, held, "UPDATE video_catalog_read.video_projection SET version = 3")
 	if err := held.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

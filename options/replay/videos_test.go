@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc/codes"
 
@@ -120,19 +119,11 @@ func rename(title string) domain.VideoDecision {
 	return domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: title}, domain.AnyVersion, stamp())
 }
 
-func (s *service) exec(sql string, args ...any) {
-	s.Helper()
-	if _, err := s.pool.Exec(s.Context(), sql, args...); err != nil {
-		s.Fatal(err)
-	}
-}
+func (s *service) exec(sql string, args ...any) { s.Helper(); pgtest.Execute(s, s.pool, sql, args...) }
 
-func (s *service) count(sql string, args ...any) (n int) {
+func (s *service) count(sql string, args ...any) int {
 	s.Helper()
-	if err := s.pool.QueryRow(s.Context(), sql, args...).Scan(&n); err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return pgtest.Count(s, s.pool, sql, args...)
 }
 
 const (
@@ -286,12 +277,7 @@ func (s *service) entry() pg.Entry {
 // inOrder returns the versions of a video that are pending, in their order.
 func (s *service) inOrder(id uuid.UUID) []string {
 	s.Helper()
-	rows, _ := s.pool.Query(s.Context(), "SELECT version || coalesce(repeat, '') FROM video_catalog.outbox_pending WHERE aggregate_id = $1 ORDER BY seq", id.String())
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		s.Fatal(err)
-	}
-	return all
+	return pgtest.Column[string](s, s.pool, "SELECT version || coalesce(repeat, '') FROM video_catalog.outbox_pending WHERE aggregate_id = $1 ORDER BY seq", id.String())
 }
 
 // While a command locks an aggregate, a snapshot does not get in front of the command's event. Otherwise a

@@ -1,48 +1,41 @@
 // Package pgtest gives a test a real PostgreSQL. Main starts a private
 // server per test binary. Each test gets its own database, cloned from one that
 // has the whole schema, with the tables of all options. Nothing has to be prepared, so no test is ever skipped.
-//
-// If the environment variable PGTEST_POOLER names a pooler, Main starts the pooler in front of the server,
-// and URL and Pool use it. So the same tests show that the code depends on no session state. A test
-// that needs a session calls Direct.
 package pgtest
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg/internal/sqlcgen"
 )
 
 const template = "template_service"
 
 var (
-	server    *localpg.Server  // set by Main, before any test
-	pooler    *localpg.Process // in front of the server; nil: none
-	folder    string           // directory of the server's data during benchmarks
-	databases atomic.Int64     // number of databases that this process has created
+	server    *localpg.Server // set by Main, before any test
+	databases atomic.Int64    // number of databases that this process has created
 )
 
 // Main starts the server, runs the tests of a package, and stops the server:
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 func Main(m *testing.M) {
-	flag.Parse()
 	if err := start(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
 		os.Exit(1)
@@ -54,21 +47,12 @@ func Main(m *testing.M) {
 func start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	// PostgreSQL allows no prepared transactions by default, and the service needs none. A benchmark
-	// compares them with the outbox. Sixteen cost some kilobytes of memory.
-	cfg := localpg.Config{Settings: map[string]string{"max_prepared_transactions": "16", "log_line_prefix": "%m [%p] %d "}}
-	if bench := flag.Lookup("test.bench"); bench != nil && bench.Value.String() != "" {
-		// Benchmarks use a disk with fsync, as production does.
-		if cfg.Dir, err = os.MkdirTemp("", "pgtest"); err != nil {
-			return err
-		}
-		folder = cfg.Dir
-		// If we are root, the server runs as another user, who needs access.
-		if err = os.Chmod(folder, 0o755); err != nil {
-			return err
-		}
-		maps.Copy(cfg.Settings, map[string]string{"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "100"})
+	var cfg localpg.Config
+	// only full: begin
+	if cfg, err = labConfig(); err != nil {
+		return err
 	}
+	// only full: end
 	if server, err = localpg.Start(ctx, cfg); err != nil {
 		return err
 	}
@@ -83,38 +67,38 @@ func start() (err error) {
 	if _, err := db.Migrate(ctx, server.DSN(template), slog.New(slog.DiscardHandler), Options()...); err != nil {
 		return err
 	}
-	pooler, err = StartPooler(ctx, server)
-	return err
+	// only full: begin
+	if pooler, err = StartPooler(ctx, server); err != nil {
+		return err
+	}
+	// only full: end
+	return nil
 }
 
 // Options returns the migrations of all options in the repository that the test is in.
 func Options() (all []fs.FS) {
-	dir, _ := os.Getwd() // the folder of the test
-	for !isRepository(dir) && dir != filepath.Dir(dir) {
-		dir = filepath.Dir(dir)
+	for dir, _ := os.Getwd(); ; dir = filepath.Dir(dir) { // from the folder of the test upwards
+		if _, err := os.Stat(filepath.Join(dir, "db", "migrations")); err != nil && dir != filepath.Dir(dir) {
+			continue
+		}
+		folders, _ := filepath.Glob(filepath.Join(dir, "options/*/migrations")) // the pattern is right
+		for _, folder := range folders {
+			all = append(all, os.DirFS(filepath.Dir(folder)))
+		}
+		return all
 	}
-	folders, _ := filepath.Glob(filepath.Join(dir, "options/*/migrations")) // the pattern is right
-	for _, folder := range folders {
-		all = append(all, os.DirFS(filepath.Dir(folder)))
-	}
-	return all
-}
-
-func isRepository(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "db", "migrations"))
-	return err == nil
 }
 
 // stop stops the server and removes its data. It ignores errors: a test, or an
 // error before, has already reported the cause.
 func stop() {
+	// only full: begin
 	if pooler != nil {
 		pooler.Stop()
 	}
+	defer os.RemoveAll(folder)
+	// only full: end
 	_ = server.Stop()
-	if folder != "" {
-		_ = os.RemoveAll(folder)
-	}
 }
 
 // execute runs one statement in the server's own database.
@@ -145,10 +129,12 @@ func URL(t testing.TB) string {
 			t.Error(err)
 		}
 	})
-	if pooler == nil {
-		return server.DSN(name)
+	// only full: begin
+	if pooler != nil {
+		return Pooled(server.DSN(name))
 	}
-	return Pooled(server.DSN(name))
+	// only full: end
+	return server.DSN(name)
 }
 
 // Direct returns the URL of the same database and user without the pooler. It
@@ -156,34 +142,12 @@ func URL(t testing.TB) string {
 // pg_backend_pid.
 func Direct(t testing.TB, target string) string {
 	t.Helper()
-	if pooler == nil {
-		return target
+	// only full: begin
+	if pooler != nil {
+		return unpooled(t, target)
 	}
-	address, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	direct, err := url.Parse(server.DSN(strings.TrimPrefix(address.Path, "/")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	direct.User = address.User
-	return direct.String()
-}
-
-// Errors returns the errors that the server has logged for the database of a pool.
-func Errors(t testing.TB, pool *pgxpool.Pool) (lines []string) {
-	t.Helper()
-	log, err := os.ReadFile(server.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, " "+pool.Config().ConnConfig.Database+" ERROR:") {
-			lines = append(lines, line)
-		}
-	}
-	return lines
+	// only full: end
+	return target
 }
 
 // Pool creates a database like URL does, and opens a pool of at most maxConns
@@ -196,4 +160,96 @@ func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {
 	}
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+// DB is a pool, a connection or a transaction.
+type DB = sqlcgen.DBTX
+
+// Append appends an event to the outbox like the service.
+func Append(t testing.TB, to DB, m envelope.Message) {
+	t.Helper()
+	if err := TryAppend(t.Context(), to, m); err != nil {
+		t.Fatalf("append version %d of %s: %v", m.Version, m.AggregateID, err)
+	}
+}
+
+// TryAppend is Append for a caller that expects an error, or does not run in the
+// goroutine of the test.
+func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
+	payload := m.Payload
+	if payload == nil {
+		payload = []byte{} // the column is NOT NULL
+	}
+	return sqlcgen.New(to).AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
+		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
+		Payload: payload, OccurredAt: m.OccurredAt, Traceparent: &m.Traceparent,
+	})
+}
+
+// Receive records an event in the inbox of a consumer like the service, and reports whether it
+// is new there. Apply a new event in the same transaction.
+func Receive(ctx context.Context, to DB, consumer string, event uuid.UUID) (isNew bool, err error) {
+	recorded, err := sqlcgen.New(to).InsertInbox(ctx, consumer, []uuid.UUID{event})
+	return len(recorded) == 1, err
+}
+
+// Settlement returns the settlement of a claim. It calls refuse, which stands for the broker,
+// with each event that is sent.
+func Settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
+	s := outbox.Settlement{Lease: claim.Lease, Resumed: make(map[envelope.Aggregate]int64)}
+	stopped := make(map[envelope.Aggregate]bool)
+	for _, e := range claim.Events {
+		_, resumed := s.Resumed[e.Aggregate()]
+		isRefused := !e.Blocked && !stopped[e.Aggregate()] && refuse(e)
+		switch {
+		case e.Blocked, stopped[e.Aggregate()], isRefused:
+			if !e.Deferred {
+				s.Defer = append(s.Defer, e.Seq)
+			}
+			if isRefused && !resumed {
+				s.Refused = append(s.Refused, outbox.Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: time.Hour})
+			}
+			stopped[e.Aggregate()] = stopped[e.Aggregate()] || isRefused
+		case !e.Deferred:
+			s.Published = append(s.Published, e.Seq)
+		default:
+			s.Resumed[e.Aggregate()] = e.Seq
+		}
+	}
+	return s
+}
+
+// Execute executes a statement.
+func Execute(t testing.TB, in DB, sql string, args ...any) {
+	t.Helper()
+	if _, err := in.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// Count returns the number that a query returns.
+func Count(t testing.TB, in DB, sql string, args ...any) int {
+	t.Helper()
+	return Column[int](t, in, sql, args...)[0]
+}
+
+// Column returns the values of the only column of a query.
+func Column[V any](t testing.TB, in DB, sql string, args ...any) []V {
+	t.Helper()
+	rows, _ := in.Query(t.Context(), sql, args...) // CollectRows returns its error
+	values, err := pgx.CollectRows(rows, pgx.RowTo[V])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return values
+}
+
+// Eventually polls until something holds.
+func Eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", within, what)
+		}
+	}
 }

@@ -110,3 +110,6 @@ WITH due AS (
 	FROM skipped s HAVING count(*) > 0
 )
 SELECT count(*) FROM skipped;
+
+-- name: PruneCommandAudit :one
+SELECT video_catalog.audit_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

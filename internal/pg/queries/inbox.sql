@@ -10,11 +10,9 @@ RETURNING event_id;
 -- name: LastInbox :one
 -- Returns when a consumer has applied the newest of its events; the epoch if it has none.
 SELECT coalesce((
-	SELECT i.received_at
-	FROM video_catalog_read.inbox i
+	SELECT i.received_at FROM video_catalog_read.inbox i
 	WHERE i.consumer = @consumer
-	ORDER BY i.event_id DESC
-	LIMIT 1
+	ORDER BY i.event_id DESC LIMIT 1
 ), 'epoch')::timestamptz AS applied_at;
 
 -- name: PruneInbox :execrows
@@ -23,13 +21,11 @@ SELECT coalesce((
 -- key. video_catalog.uuid7_floor computes the same value, but may be in another database.
 DELETE FROM video_catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
-	SELECT o.consumer, o.event_id
-	FROM video_catalog_read.inbox o
+	SELECT o.consumer, o.event_id FROM video_catalog_read.inbox o
 	WHERE o.consumer = @consumer::text
 		AND o.received_at < now() - @older_than::interval
 		AND o.event_id < (
 			lpad(to_hex(floor(extract(epoch FROM now() - @older_than::interval) * 1000)::bigint), 12, '0') || repeat('0', 20)
 		)::uuid
-	ORDER BY o.event_id
-	LIMIT @max_rows
+	ORDER BY o.event_id LIMIT @max_rows
 );

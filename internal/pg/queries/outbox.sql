@@ -17,54 +17,43 @@ SELECT @lane::smallint, id, aggregate_type, aggregate_id, event_type, version, s
 FROM event;
 
 -- name: LeaseLanes :many
--- Takes the lease of free lanes with work, those served longest ago. A lane is free if it is released, or its lease has ended.
--- Work is a fresh event, an event up to settled_seq that committed late, or an aggregate that is due. A time more than twice the lease ahead is from before the clock of the
--- database was set back: such a lane comes first. See outbox_lanes in db/migrations/00002_outbox.sql.
+-- Takes the lease of free lanes with work, those served longest ago. A lane is free if it is released, its lease has ended, or
+-- its lease ends in more than two leases: then the clock of the database was set back. Lanes with a time in the future
+-- come first. settled_seq is a hint: most work is above it (fresh). Below it may be late events, which committed late, or were
+-- not settled. Otherwise a lane has work if an aggregate is due.
 WITH ready AS (
-	SELECT
-		l.lane,
-		due.found IS TRUE AS due
+	SELECT l.lane, due.found IS TRUE AS due
 	FROM video_catalog.outbox_lanes l
 	LEFT JOIN LATERAL (
-		SELECT true AS found
-		FROM video_catalog.outbox_pending p
+		SELECT true AS found FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane AND p.seq > l.settled_seq
-		ORDER BY p.seq
-		LIMIT 1
+		ORDER BY p.seq LIMIT 1
 	) fresh ON true
 	LEFT JOIN LATERAL (
-		SELECT true AS found
-		FROM video_catalog.outbox_pending p
+		SELECT true AS found FROM video_catalog.outbox_blocked b
+		WHERE b.lane = l.lane AND b.next_retry_at <= now()
+		ORDER BY b.next_retry_at LIMIT 1
+	) due ON true
+	LEFT JOIN LATERAL (
+		SELECT true AS found FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane
 			AND p.seq > l.floor_seq
 			AND p.seq <= l.settled_seq
 			AND fresh.found IS NULL -- reads what was deleted, so it is the last resort
-		ORDER BY p.seq
-		LIMIT 1
+			AND due.found IS NULL
+		ORDER BY p.seq LIMIT 1
 	) late ON true
-	LEFT JOIN LATERAL (
-		SELECT true AS found
-		FROM video_catalog.outbox_blocked b
-		WHERE b.lane = l.lane AND b.next_retry_at <= now()
-		ORDER BY b.next_retry_at
-		LIMIT 1
-	) due ON true
 	WHERE (l.token = 0 OR l.leased_until NOT BETWEEN now() AND now() + 2 * @lease_for::interval)
-		AND (fresh.found OR late.found OR due.found)
+		AND (fresh.found OR due.found OR late.found)
 	ORDER BY CASE WHEN l.leased_until <= now() THEN l.leased_until END NULLS FIRST
 	LIMIT @max_lanes
 	FOR UPDATE OF l SKIP LOCKED
 )
 UPDATE video_catalog.outbox_lanes l
-SET
-	token = @token,
-	leased_until = clock_timestamp() + @lease_for::interval
+SET token = @token, leased_until = clock_timestamp() + @lease_for::interval
 FROM ready
 WHERE l.lane = ready.lane
-RETURNING
-	l.lane,
-	l.floor_seq,
-	ready.due::bool AS due;
+RETURNING l.lane, l.floor_seq, ready.due::bool AS due;
 
 -- name: EndBlocks :exec
 -- Ends the block of aggregates that are due and have nothing deferred. Such a row is left by a skip of the last deferred
@@ -73,13 +62,9 @@ DELETE FROM video_catalog.outbox_blocked b
 WHERE b.lane = ANY (@lanes::smallint[])
 	AND b.next_retry_at <= now()
 	AND (
-		SELECT true
-		FROM video_catalog.outbox_deferred d
-		WHERE d.aggregate_type = b.aggregate_type
-			AND d.aggregate_id = b.aggregate_id
-			AND d.seq >= b.head_seq
-		ORDER BY d.seq
-		LIMIT 1
+		SELECT true FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
+		ORDER BY d.seq LIMIT 1
 	) IS NULL;
 
 -- name: ReadDeferred :batchmany
@@ -87,52 +72,43 @@ WHERE b.lane = ANY (@lanes::smallint[])
 -- longest comes first. If the first event of an aggregate was refused before, only that event is returned, because the broker refuses
 -- a whole request that has one bad message. The last event is the one with which the payloads reach max_bytes.
 SELECT
-	event.*,
+	chosen.lane,
+	chosen.seq,
+	chosen.id,
+	chosen.aggregate_type,
+	chosen.aggregate_id,
+	chosen.event_type,
+	chosen.version,
+	chosen.schema_version,
+	chosen.payload,
+	chosen.occurred_at,
+	chosen.traceparent,
+	chosen.repeat,
+	chosen.causation_id,
+	chosen.correlation_id,
 	chosen.attempts,
 	false AS blocked
 FROM (
 	SELECT
-		sizes.*,
-		sum(sizes.bytes) OVER (
-			ORDER BY sizes.next_retry_at, sizes.aggregate_type, sizes.aggregate_id, sizes.seq ROWS UNBOUNDED PRECEDING
-		) - sizes.bytes AS bytes_before
+		oldest.*,
+		sum(octet_length(oldest.payload)) OVER (
+			ORDER BY oldest.next_retry_at, oldest.aggregate_type, oldest.aggregate_id, oldest.seq ROWS UNBOUNDED PRECEDING
+		) - octet_length(oldest.payload) AS bytes_before
 	FROM (
-		SELECT
-			due.aggregate_type,
-			due.aggregate_id,
-			due.attempts,
-			due.next_retry_at,
-			oldest.seq,
-			octet_length(oldest.payload) AS bytes
+		SELECT d.*, due.attempts, due.next_retry_at
 		FROM (
-			SELECT *
-			FROM video_catalog.outbox_blocked b
+			SELECT * FROM video_catalog.outbox_blocked b
 			WHERE b.lane = @lane AND b.next_retry_at <= now()
-			ORDER BY b.next_retry_at
-			LIMIT @max_aggregates::int
+			ORDER BY b.next_retry_at LIMIT @max_aggregates::int
 		) due
 		CROSS JOIN LATERAL (
-			SELECT
-				o.seq,
-				o.payload
-			FROM video_catalog.outbox_deferred o
-			WHERE o.aggregate_type = due.aggregate_type
-				AND o.aggregate_id = due.aggregate_id
-				AND o.seq >= due.head_seq
-			ORDER BY o.seq
-			LIMIT CASE due.attempts WHEN 0 THEN @max_events::int ELSE 1 END
-		) oldest
+			SELECT * FROM video_catalog.outbox_deferred o
+			WHERE o.aggregate_type = due.aggregate_type AND o.aggregate_id = due.aggregate_id AND o.seq >= due.head_seq
+			ORDER BY o.seq LIMIT CASE due.attempts WHEN 0 THEN @max_events::int ELSE 1 END
+		) d
 		LIMIT @max_events -- read no more rows than that
-	) sizes
+	) oldest
 ) chosen
-CROSS JOIN LATERAL (
-	SELECT *
-	FROM video_catalog.outbox_deferred d
-	WHERE d.aggregate_type = chosen.aggregate_type
-		AND d.aggregate_id = chosen.aggregate_id
-		AND d.seq = chosen.seq
-	LIMIT 1
-) event
 WHERE chosen.bytes_before < @max_bytes::bigint;
 
 -- name: ReadPending :batchmany
@@ -144,17 +120,11 @@ WITH span AS MATERIALIZED (
 		min(sums.seq) AS head,
 		coalesce(min(sums.seq) FILTER (WHERE sums.bytes >= @max_bytes::bigint), max(sums.seq)) AS tail
 	FROM (
-		SELECT
-			sizes.seq,
-			sum(sizes.bytes) OVER (ORDER BY sizes.seq ROWS UNBOUNDED PRECEDING) AS bytes
+		SELECT sizes.seq, sum(sizes.bytes) OVER (ORDER BY sizes.seq ROWS UNBOUNDED PRECEDING) AS bytes
 		FROM (
-			SELECT
-				oldest.seq,
-				octet_length(oldest.payload) AS bytes
-			FROM video_catalog.outbox_pending oldest
+			SELECT oldest.seq, octet_length(oldest.payload) AS bytes FROM video_catalog.outbox_pending oldest
 			WHERE oldest.lane = @lane AND oldest.seq > @floor_seq
-			ORDER BY oldest.seq
-			LIMIT @max_events::int
+			ORDER BY oldest.seq LIMIT @max_events::int
 		) sizes
 	) sums
 )
@@ -162,14 +132,11 @@ SELECT
 	p.*,
 	0 AS attempts,
 	(( -- no lookup per event while nothing of the lane is blocked
-		SELECT true
-		FROM video_catalog.outbox_blocked any_blocked
+		SELECT true FROM video_catalog.outbox_blocked any_blocked
 		WHERE any_blocked.lane = @lane
-		ORDER BY any_blocked.next_retry_at
-		LIMIT 1
+		ORDER BY any_blocked.next_retry_at LIMIT 1
 	) IS NOT NULL AND (
-		SELECT true
-		FROM video_catalog.outbox_blocked b
+		SELECT true FROM video_catalog.outbox_blocked b
 		WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
 	) IS NOT NULL)::bool AS blocked
 FROM video_catalog.outbox_pending p
@@ -182,10 +149,7 @@ ORDER BY p.seq;
 -- Releases lanes, as the first step of a settlement, and returns those that nobody has claimed since: the token is the fence.
 -- Their rows stay locked, so no other process claims or settles them before the transaction ends.
 UPDATE video_catalog.outbox_lanes l
-SET
-	token = 0,
-	leased_until = clock_timestamp(),
-	settled_seq = greatest(l.settled_seq, span.tail)
+SET token = 0, leased_until = clock_timestamp(), settled_seq = greatest(l.settled_seq, span.tail)
 FROM (SELECT unnest(@lanes::smallint[]) AS lane, unnest(@tails::bigint[]) AS tail) span
 WHERE l.lane = span.lane AND l.token = @token
 RETURNING l.lane;
@@ -208,8 +172,7 @@ WITH gone AS (
 	RETURNING p.*
 )
 INSERT INTO video_catalog.outbox_deferred
-SELECT gone.*
-FROM gone;
+SELECT gone.* FROM gone;
 
 -- name: BlockAggregate :exec
 -- Blocks an aggregate until retry_in from now, or with park until a person acts. Its deferred event at seq was refused. If that
@@ -249,8 +212,8 @@ WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 -- name: RaiseFloors :exec
 -- Raises the floor of each lane, from which claims read, to below its lowest pending seq, but not above mark_seq: a transaction
 -- that has drawn a lower seq may commit later. That transaction had its xid before, so when all transactions before mark_xid have ended, no more
--- events appear at or below mark_seq. The next mark is from our snapshot, which is older than our own xid, and not from the
--- locked row, which may be newer.
+-- events appear at or below mark_seq. The next mark_seq is from our snapshot (seen), and not from the locked row: a newer settled_seq
+-- could be above a seq of a transaction that mark_xid does not wait for.
 WITH seen AS MATERIALIZED (
 	SELECT l.lane, l.settled_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
 ), free AS (
@@ -283,3 +246,39 @@ SELECT set_config('enable_seqscan', 'off', true),
 -- name: MaintainOutbox :exec
 -- Creates and drops partitions.
 SELECT video_catalog.outbox_maintain(@days_ahead::int, @keep::interval);
+
+-- name: MeasureOutbox :one
+-- Measures the backlog without reading all of it. It returns when the oldest event in a lane happened; the epoch means
+-- none. Events that are published again do not count for that: they happened long ago, and are not late. It counts
+-- events that are pending or deferred, and blocked aggregates, each up to max_counted, how many of these aggregates are
+-- parked, and the future days that have their partition.
+SELECT
+	coalesce((
+		SELECT min(head.occurred_at) FROM video_catalog.outbox_lanes l CROSS JOIN LATERAL (
+			SELECT p.occurred_at FROM video_catalog.outbox_pending p
+			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
+		) head
+	), 'epoch')::timestamptz AS oldest,
+	(SELECT count(*) FROM (
+		(SELECT 1 FROM video_catalog.outbox_lanes l CROSS JOIN LATERAL (
+			SELECT 1 FROM video_catalog.outbox_pending p
+			WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
+		) counted_lane)
+		UNION ALL
+		(SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted)
+		LIMIT @max_counted
+	) counted)::bigint AS pending,
+	stuck.blocked,
+	stuck.parked,
+	coalesce((
+		SELECT max(substr(c.relname, 9))::date - (now() AT TIME ZONE 'UTC')::date FROM pg_catalog.pg_class c
+		WHERE c.relnamespace = 'video_catalog'::regnamespace
+			AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
+	), 0)::bigint AS days_ahead
+FROM (
+	SELECT count(*) AS blocked, count(limited.parked_at) AS parked
+	FROM (
+		SELECT b.parked_at FROM video_catalog.outbox_blocked b
+		ORDER BY b.lane, b.next_retry_at LIMIT @max_counted
+	) limited
+) stuck;

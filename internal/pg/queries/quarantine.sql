@@ -51,8 +51,7 @@ WITH matching AS (
 		AND (@aggregate_type::text = '' OR a.attributes ->> 'aggregate_type' = @aggregate_type)
 		AND (@aggregate_id::text = '' OR a.attributes ->> 'aggregate_id' = @aggregate_id)
 		AND (@cause::text = '' OR a.cause = @cause OR strpos(a.reason, @cause) > 0)
-	ORDER BY a.id
-	LIMIT @max_rows
+	ORDER BY a.id LIMIT @max_rows
 )
 SELECT
 	q.id,
@@ -93,15 +92,15 @@ SELECT count(*) FROM gone;
 -- grow with that time, so it reads only the first max_rows.
 DELETE FROM video_catalog_read.quarantine
 WHERE id IN (
-	SELECT q.id
-	FROM video_catalog_read.quarantine q
-	ORDER BY q.id
-	LIMIT @max_rows
-)
-	AND received_at < now() - @older_than::interval;
+	SELECT q.id FROM video_catalog_read.quarantine q
+	ORDER BY q.id LIMIT @max_rows
+) AND received_at < now() - @older_than::interval;
 
 -- name: MeasureQuarantine :one
 -- Returns the number of messages of some consumers in quarantine, counted up to max_counted.
 SELECT count(*) FROM (
 	SELECT FROM video_catalog_read.quarantine q WHERE q.consumer = ANY (@consumers::text[]) LIMIT @max_counted
 ) counted;
+
+-- name: PruneQueryAudit :one
+SELECT video_catalog_read.audit_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

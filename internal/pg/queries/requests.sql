@@ -28,9 +28,7 @@ WHERE aggregate_type = @aggregate_type AND request_id = @request_id;
 -- whose clock is a day ahead must not delete requests that the API promises to remember.
 DELETE FROM video_catalog.requests
 WHERE (aggregate_type, request_id) IN (
-	SELECT r.aggregate_type, r.request_id
-	FROM video_catalog.requests r
+	SELECT r.aggregate_type, r.request_id FROM video_catalog.requests r
 	WHERE r.create_time < now() - @older_than::interval
-	ORDER BY r.create_time
-	LIMIT @max_rows
+	ORDER BY r.create_time LIMIT @max_rows
 );

@@ -17,9 +17,11 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	vkit "cloud.google.com/go/pubsub/v2/apiv1"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
 )
 
 // Target is the server that the cases run against.
@@ -129,6 +131,13 @@ func (e *Env) Subscription(t *testing.T, topic string, change ...func(*pubsubpb.
 	return sub.GetName()
 }
 
+// Subscribed creates a topic with a subscription, and returns both names.
+func (e *Env) Subscribed(t *testing.T, change ...func(*pubsubpb.Subscription)) (topic, sub string) {
+	t.Helper()
+	topic = e.Topic(t)
+	return topic, e.Subscription(t, topic, change...)
+}
+
 // Ordered turns on message ordering.
 func Ordered(s *pubsubpb.Subscription) { s.EnableMessageOrdering = true }
 
@@ -138,11 +147,17 @@ func ExactlyOnce(s *pubsubpb.Subscription) { s.EnableExactlyOnceDelivery = true 
 // Publish publishes a message for each text, in one request, and returns their ids.
 func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string {
 	t.Helper()
-	request := &pubsubpb.PublishRequest{Topic: topic}
+	var messages []*pubsubpb.PubsubMessage
 	for _, text := range texts {
-		request.Messages = append(request.Messages, &pubsubpb.PubsubMessage{Data: []byte(text), OrderingKey: key})
+		messages = append(messages, &pubsubpb.PubsubMessage{Data: []byte(text), OrderingKey: key})
 	}
-	response, err := e.Topics.Publish(t.Context(), request)
+	return e.PublishMessages(t, topic, messages...)
+}
+
+// PublishMessages publishes messages in one request, and returns their ids.
+func (e *Env) PublishMessages(t *testing.T, topic string, messages ...*pubsubpb.PubsubMessage) []string {
+	t.Helper()
+	response, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: messages})
 	if err != nil {
 		t.Fatalf("Publish: %v", err)
 	}
@@ -222,5 +237,16 @@ func WantCode(t *testing.T, err error, want codes.Code, parts ...string) {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("got %v, want it to contain %q", err, part)
 		}
+	}
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
+
+// wantEqual fails the test unless both values are equal. what names them in the error.
+func wantEqual(t *testing.T, want, got any, what string, args ...any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(what, args...), diff)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
 // The attributes that a dead-letter copy has in addition to the attributes of
@@ -32,18 +31,15 @@ var deadLetters = []Case{
 		Run: func(t *testing.T, e *Env) {
 			topic, missing := e.Topic(t), e.Name("topics")
 			refused := &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: topic, DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: missing}}
-			_, err := e.Subs.CreateSubscription(t.Context(), refused)
-			WantCode(t, err, codes.NotFound)
-			_, err = e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: refused.GetName()})
+			WantCode(t, errOf(e.Subs.CreateSubscription(t.Context(), refused)), codes.NotFound)
+			_, err := e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: refused.GetName()})
 			WantCode(t, err, codes.NotFound)
 
 			dead := e.Topic(t)
-			sub := e.Subscription(t, topic, deadLettersTo(dead, 7))
+			sub := e.Subscription(t, topic, deadTo(dead, 7))
 			WantCode(t, setDeadLetterPolicy(t, e, sub, &pubsubpb.DeadLetterPolicy{DeadLetterTopic: missing, MaxDeliveryAttempts: 9}), codes.NotFound)
 			want := []any{dead, int32(7)}
-			if diff := cmp.Diff(want, deadLetterPolicyOf(t, e, sub)); diff != "" {
-				t.Errorf("policy after the refused update (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, deadLetterPolicyOf(t, e, sub), "policy after the refused update")
 		},
 	},
 	{
@@ -60,23 +56,19 @@ var deadLetters = []Case{
 					policy := &pubsubpb.DeadLetterPolicy{DeadLetterTopic: dead, MaxDeliveryAttempts: test.attempts}
 					created := &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: topic, DeadLetterPolicy: policy}
 					_, createErr := e.Subs.CreateSubscription(t.Context(), created)
-					updated := e.Subscription(t, topic, deadLettersTo(dead, 77))
+					updated := e.Subscription(t, topic, deadTo(dead, 77))
 					updateErr := setDeadLetterPolicy(t, e, updated, policy)
 					if test.want == 0 {
 						WantCode(t, createErr, codes.InvalidArgument)
 						WantCode(t, updateErr, codes.InvalidArgument)
-						if diff := cmp.Diff([]any{dead, int32(77)}, deadLetterPolicyOf(t, e, updated)); diff != "" {
-							t.Errorf("policy after the refused update (-want +got):\n%s", diff)
-						}
+						wantEqual(t, []any{dead, int32(77)}, deadLetterPolicyOf(t, e, updated), "policy after the refused update")
 						return
 					}
 					if createErr != nil || updateErr != nil {
 						t.Fatalf("create: %v, update: %v", createErr, updateErr)
 					}
 					for _, sub := range []string{created.GetName(), updated} {
-						if diff := cmp.Diff([]any{dead, test.want}, deadLetterPolicyOf(t, e, sub)); diff != "" {
-							t.Errorf("policy (-want +got):\n%s", diff)
-						}
+						wantEqual(t, []any{dead, test.want}, deadLetterPolicyOf(t, e, sub), "policy")
 					}
 				})
 			}
@@ -87,8 +79,7 @@ var deadLetters = []Case{
 		Sentence: "The attempts of a message are 1 + its nacks + its expiries; the first delivery shows 1.",
 		Clock:    true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, deadLettersTo(e.Topic(t), 20))
+			topic, sub := e.Subscribed(t, deadTo(e.Topic(t), 20))
 			e.Publish(t, topic, "", "m")
 			fail := map[string]func(*pubsubpb.ReceivedMessage){
 				"nack":   func(m *pubsubpb.ReceivedMessage) { e.Nack(t, sub, m) },
@@ -110,9 +101,7 @@ var deadLetters = []Case{
 			}
 			// Attempts are counted per message, not per subscription.
 			e.Publish(t, topic, "", "other")
-			if got := oneDelivery(t, e, sub).GetDeliveryAttempt(); got != 1 {
-				t.Errorf("first delivery of another message: got delivery_attempt %d, want 1", got)
-			}
+			wantEqual(t, int32(1), oneDelivery(t, e, sub).GetDeliveryAttempt(), "delivery_attempt of another message, delivered first")
 		},
 	},
 	{
@@ -129,31 +118,29 @@ var deadLetters = []Case{
 			} {
 				t.Run(test.name, func(t *testing.T) {
 					topic, dead := e.Topic(t), e.Topic(t)
-					sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 6)), e.Subscription(t, dead)
+					sub, deadSub := e.Subscription(t, topic, deadTo(dead, 6)), e.Subscription(t, dead)
 					e.Publish(t, topic, "", "m")
 					failDeliveries(t, e, sub, 5)
 					last := oneDelivery(t, e, sub)
-					if got := last.GetDeliveryAttempt(); got != 6 {
-						t.Fatalf("got delivery_attempt %d, want 6", got)
-					}
-					expectSilence(t, e, deadSub) // the last attempt may still succeed
+					wantEqual(t, int32(6), last.GetDeliveryAttempt(), "delivery_attempt")
+					pullNothing(t, e, deadSub) // the last attempt may still succeed
 					test.last(t, sub, last)
-					copies := expectDelivery(t, e, deadSub, "m")
+					copies := pullAny(t, e, deadSub, "m")
 					e.Ack(t, deadSub, copies...)
-					expectSilence(t, e, sub)
+					pullNothing(t, e, sub)
 					e.Advance(11 * time.Second)
-					expectSilence(t, e, sub)
-					expectSilence(t, e, deadSub)
+					pullNothing(t, e, sub)
+					pullNothing(t, e, deadSub)
 				})
 			}
 			t.Run("acknowledged at the last attempt", func(t *testing.T) {
 				topic, dead := e.Topic(t), e.Topic(t)
-				sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 5)), e.Subscription(t, dead)
+				sub, deadSub := e.Subscription(t, topic, deadTo(dead, 5)), e.Subscription(t, dead)
 				e.Publish(t, topic, "", "m")
 				failDeliveries(t, e, sub, 4)
 				e.Ack(t, sub, oneDelivery(t, e, sub))
 				e.Advance(11 * time.Second)
-				expectSilence(t, e, deadSub)
+				pullNothing(t, e, deadSub)
 			})
 		},
 	},
@@ -163,15 +150,15 @@ var deadLetters = []Case{
 		Run: func(t *testing.T, e *Env) {
 			topic, dead := e.Topic(t), e.Topic(t)
 			e.Subscription(t, dead)
-			sub := e.Subscription(t, topic, deadLettersTo(dead, 5), retainingAcked)
+			sub := e.Subscription(t, topic, deadTo(dead, 5), retainingAcked)
 			e.Publish(t, topic, "", "m")
 			last := failDeliveries(t, e, sub, 5)
-			expectSilence(t, e, sub)
+			pullNothing(t, e, sub)
 			e.Ack(t, sub, last) // a late ack: no effect and no error
 
 			// A seek brings it back.
 			seekToTime(t, e, sub, last.GetMessage().GetPublishTime().AsTime())
-			expectDelivery(t, e, sub, "m")
+			pullAny(t, e, sub, "m")
 		},
 	},
 	{
@@ -188,25 +175,22 @@ var deadLetters = []Case{
 			} {
 				t.Run(test.name, func(t *testing.T) {
 					topic, dead := e.Topic(t), e.Topic(t)
-					sub, deadSub := e.Subscription(t, topic, append(test.change, deadLettersTo(dead, 5))...), e.Subscription(t, dead)
+					sub, deadSub := e.Subscription(t, topic, append(test.change, deadTo(dead, 5))...), e.Subscription(t, dead)
 					// Ids are unique only within a topic. The other message uses
 					// up an id, so that the copy does not get the source's id by chance.
 					other := e.Publish(t, dead, "", "other")
-					e.Ack(t, deadSub, expectDelivery(t, e, deadSub, "other")...)
+					e.Ack(t, deadSub, pullAny(t, e, deadSub, "other")...)
 
 					source := &pubsubpb.PubsubMessage{Data: []byte{0, 0xff, 'x'}, OrderingKey: "key", Attributes: map[string]string{"a": "1", "ü": ""}}
-					response, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{source}})
-					if err != nil {
-						t.Fatalf("Publish: %v", err)
-					}
+					id := e.PublishMessages(t, topic, source)[0]
 					failDeliveries(t, e, sub, 4)
 					e.Advance(5 * time.Second)
 					last := oneDelivery(t, e, sub)
 					e.Nack(t, sub, last)
 
 					got := oneDelivery(t, e, deadSub).GetMessage()
-					if id := got.GetMessageId(); id == "" || id == other[0] || id == response.GetMessageIds()[0] {
-						t.Errorf("got id %q, want one that differs from the source's %q and from %q, which its topic has", id, response.GetMessageIds()[0], other[0])
+					if of := got.GetMessageId(); of == "" || of == other[0] || of == id {
+						t.Errorf("got id %q, want one that differs from the source's %q and from %q, which its topic has", of, id, other[0])
 					}
 					if age := got.GetPublishTime().AsTime().Sub(last.GetMessage().GetPublishTime().AsTime()); age < 5*time.Second {
 						t.Errorf("got a publish time %v after the source's, want that of the copy, at least 5 s", age)
@@ -214,9 +198,7 @@ var deadLetters = []Case{
 					attributes := maps.Clone(got.GetAttributes())
 					maps.DeleteFunc(attributes, func(name, _ string) bool { return strings.HasPrefix(name, "CloudPubSubDeadLetter") })
 					want := []any{source.GetData(), source.GetAttributes(), source.GetOrderingKey()}
-					if diff := cmp.Diff(want, []any{got.GetData(), attributes, got.GetOrderingKey()}); diff != "" {
-						t.Errorf("data, attributes, key (-want +got):\n%s", diff)
-					}
+					wantEqual(t, want, []any{got.GetData(), attributes, got.GetOrderingKey()}, "data, attributes, key")
 				})
 			}
 		},
@@ -228,7 +210,7 @@ var deadLetters = []Case{
 			for _, attempts := range []int{5, 7} {
 				t.Run(strconv.Itoa(attempts), func(t *testing.T) {
 					topic, dead := e.Topic(t), e.Topic(t)
-					sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, attempts)), e.Subscription(t, dead)
+					sub, deadSub := e.Subscription(t, topic, deadTo(dead, attempts)), e.Subscription(t, dead)
 					e.Publish(t, topic, "", "m")
 					last := failDeliveries(t, e, sub, attempts)
 					got := oneDelivery(t, e, deadSub).GetMessage().GetAttributes()
@@ -238,9 +220,7 @@ var deadLetters = []Case{
 						deadLetterProject:     e.Project,
 						deadLetterPublishTime: last.GetMessage().GetPublishTime().AsTime().Format("2006-01-02T15:04:05.000+00:00"),
 					}
-					if diff := cmp.Diff(want, got); diff != "" {
-						t.Errorf("attributes (-want +got):\n%s", diff)
-					}
+					wantEqual(t, want, got, "attributes")
 					if form := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00$`); !form.MatchString(got[deadLetterPublishTime]) {
 						t.Errorf("got publish time %q, want it as in 2026-08-24T10:35:14.812+00:00", got[deadLetterPublishTime])
 					}
@@ -254,28 +234,24 @@ var deadLetters = []Case{
 		Run: func(t *testing.T, e *Env) {
 			t.Run("104 attributes", func(t *testing.T) {
 				topic, dead := e.Topic(t), e.Topic(t)
-				sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 5)), e.Subscription(t, dead)
+				sub, deadSub := e.Subscription(t, topic, deadTo(dead, 5)), e.Subscription(t, dead)
 				m := &pubsubpb.PubsubMessage{Attributes: map[string]string{}}
 				for i := range 100 {
 					m.Attributes[strconv.Itoa(i)] = "x"
 				}
-				if _, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{m}}); err != nil {
-					t.Fatalf("Publish: %v", err)
-				}
+				e.PublishMessages(t, topic, m)
 				failDeliveries(t, e, sub, 5)
-				if got := len(oneDelivery(t, e, deadSub).GetMessage().GetAttributes()); got != 104 {
-					t.Errorf("got %d attributes, want 104", got)
-				}
+				wantEqual(t, 104, len(oneDelivery(t, e, deadSub).GetMessage().GetAttributes()), "number of attributes")
 			})
 			t.Run("schema", func(t *testing.T) {
 				topic := e.Topic(t)
 				dead := topicWithSchema(t, e, pubsubpb.Encoding_JSON, newSchema(t, e, filmV1).GetName())
 				WantCode(t, publishData(t, e, dead, "no film"), codes.InvalidArgument)
-				sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 5)), e.Subscription(t, dead)
+				sub, deadSub := e.Subscription(t, topic, deadTo(dead, 5)), e.Subscription(t, dead)
 				e.Publish(t, topic, "", "no film")
 				failDeliveries(t, e, sub, 5)
-				expectDelivery(t, e, deadSub, "no film")
-				expectSilence(t, e, sub)
+				pullAny(t, e, deadSub, "no film")
+				pullNothing(t, e, sub)
 			})
 		},
 	},
@@ -284,21 +260,17 @@ var deadLetters = []Case{
 		Sentence: "While the dead-letter topic is deleted, the message is delivered on beyond the maximum.",
 		Run: func(t *testing.T, e *Env) {
 			topic, dead := e.Topic(t), e.Topic(t)
-			sub := e.Subscription(t, topic, deadLettersTo(dead, 5))
+			sub := e.Subscription(t, topic, deadTo(dead, 5))
 			e.Publish(t, topic, "", "m")
 			failDeliveries(t, e, sub, 3)
-			if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: dead}); err != nil {
-				t.Fatalf("DeleteTopic: %v", err)
-			}
+			deleteTopic(t, e, dead)
 			for attempt := int32(4); attempt <= 8; attempt++ {
 				m := oneDelivery(t, e, sub)
-				if got := m.GetDeliveryAttempt(); got != attempt {
-					t.Errorf("got delivery_attempt %d, want %d", got, attempt)
-				}
+				wantEqual(t, attempt, m.GetDeliveryAttempt(), "delivery_attempt")
 				e.Nack(t, sub, m)
 			}
 			e.Ack(t, sub, oneDelivery(t, e, sub))
-			expectSilence(t, e, sub)
+			pullNothing(t, e, sub)
 		},
 	},
 	{
@@ -306,13 +278,13 @@ var deadLetters = []Case{
 		Sentence: "Without a subscription on the dead-letter topic the copy is lost.",
 		Run: func(t *testing.T, e *Env) {
 			topic, dead := e.Topic(t), e.Topic(t)
-			sub := e.Subscription(t, topic, deadLettersTo(dead, 5))
+			sub := e.Subscription(t, topic, deadTo(dead, 5))
 			e.Publish(t, topic, "", "m")
 			last := failDeliveries(t, e, sub, 5)
-			expectSilence(t, e, sub)
+			pullNothing(t, e, sub)
 			late := e.Subscription(t, dead)
 			seekToTime(t, e, late, last.GetMessage().GetPublishTime().AsTime())
-			expectSilence(t, e, late)
+			pullNothing(t, e, late)
 		},
 	},
 	{
@@ -349,11 +321,11 @@ var deadLetters = []Case{
 			want("after adding it", attempts(3), 1, 2, 3)
 			set(nil)
 			want("after removing it", attempts(6), 0, 0, 0, 0, 0, 0)
-			expectSilence(t, e, deadSub)
+			pullNothing(t, e, deadSub)
 			set(policy)
 			want("after adding it again", attempts(5), 1, 2, 3, 4, 5)
-			expectDelivery(t, e, deadSub, "m")
-			expectSilence(t, e, sub)
+			pullAny(t, e, deadSub, "m")
+			pullNothing(t, e, sub)
 		},
 	},
 	{
@@ -370,7 +342,7 @@ var deadLetters = []Case{
 			} {
 				t.Run(test.name, func(t *testing.T) {
 					topic, dead := e.Topic(t), e.Topic(t)
-					sub := e.Subscription(t, topic, deadLettersTo(dead, 5), retainingAcked)
+					sub := e.Subscription(t, topic, deadTo(dead, 5), retainingAcked)
 					deadSub := e.Subscription(t, dead)
 					e.Publish(t, topic, "", "m")
 					failDeliveries(t, e, sub, 3)
@@ -379,12 +351,10 @@ var deadLetters = []Case{
 					seekToTime(t, e, sub, m.GetMessage().GetPublishTime().AsTime())
 					for attempt := int32(1); attempt <= 5; attempt++ {
 						m := oneDelivery(t, e, sub)
-						if got := m.GetDeliveryAttempt(); got != attempt {
-							t.Fatalf("got delivery_attempt %d, want %d", got, attempt)
-						}
+						wantEqual(t, attempt, m.GetDeliveryAttempt(), "delivery_attempt")
 						e.Nack(t, sub, m)
 					}
-					expectDelivery(t, e, deadSub, "m")
+					pullAny(t, e, deadSub, "m")
 				})
 			}
 		},
@@ -394,59 +364,39 @@ var deadLetters = []Case{
 		Sentence: "The source topic itself may be the dead-letter topic.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
-			sub, other := e.Subscription(t, topic, deadLettersTo(topic, 5)), e.Subscription(t, topic)
+			sub, other := e.Subscription(t, topic, deadTo(topic, 5)), e.Subscription(t, topic)
 			e.Publish(t, topic, "", "m")
 			last := failDeliveries(t, e, sub, 5)
 			// The copy goes to every subscription of the topic, and has its own count.
 			again := oneDelivery(t, e, sub)
-			if got := again.GetDeliveryAttempt(); got != 1 {
-				t.Errorf("got delivery_attempt %d of the copy, want 1", got)
-			}
+			wantEqual(t, int32(1), again.GetDeliveryAttempt(), "delivery_attempt of the copy")
 			if again.GetMessage().GetMessageId() == last.GetMessage().GetMessageId() {
 				t.Errorf("got the source's id %q on the copy, want another", last.GetMessage().GetMessageId())
 			}
-			if got := again.GetMessage().GetAttributes()[deadLetterCount]; got != "5" {
-				t.Errorf("got %s %q, want 5", deadLetterCount, got)
-			}
+			wantEqual(t, "5", again.GetMessage().GetAttributes()[deadLetterCount], "%s", deadLetterCount)
 			var ids []string
-			for _, m := range expectDelivery(t, e, other, "m", "m") {
+			for _, m := range pullAny(t, e, other, "m", "m") {
 				ids = append(ids, m.GetMessage().GetMessageId())
 			}
 			want := []string{last.GetMessage().GetMessageId(), again.GetMessage().GetMessageId()}
 			slices.Sort(ids)
 			slices.Sort(want)
-			if diff := cmp.Diff(want, ids); diff != "" {
-				t.Errorf("ids on another subscription (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, ids, "ids on another subscription")
 		},
 	},
-}
-
-// deadLettersTo sets a dead-letter policy.
-func deadLettersTo(topic string, attempts int) func(*pubsubpb.Subscription) {
-	return func(s *pubsubpb.Subscription) {
-		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: topic, MaxDeliveryAttempts: int32(attempts)} //nolint:gosec // few
-	}
 }
 
 // setDeadLetterPolicy changes the policy of a subscription; nil removes it.
 func setDeadLetterPolicy(t *testing.T, e *Env, sub string, policy *pubsubpb.DeadLetterPolicy) error {
 	t.Helper()
-	_, err := e.Subs.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
-		Subscription: &pubsubpb.Subscription{Name: sub, DeadLetterPolicy: policy},
-		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"dead_letter_policy"}},
-	})
-	return err
+	return errOf(subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub, DeadLetterPolicy: policy}, "dead_letter_policy"))
 }
 
 // deadLetterPolicyOf returns topic and attempts of a subscription's policy.
 func deadLetterPolicyOf(t *testing.T, e *Env, sub string) []any {
 	t.Helper()
-	got, err := e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: sub})
-	if err != nil {
-		t.Fatalf("GetSubscription: %v", err)
-	}
-	return []any{got.GetDeadLetterPolicy().GetDeadLetterTopic(), got.GetDeadLetterPolicy().GetMaxDeliveryAttempts()}
+	policy := subscriptionNow(t, e, sub).GetDeadLetterPolicy()
+	return []any{policy.GetDeadLetterTopic(), policy.GetMaxDeliveryAttempts()}
 }
 
 // failDeliveries receives the only message of a subscription n times and nacks

@@ -9,7 +9,6 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/api/option"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -36,8 +35,7 @@ var exactlyOnce = []Case{
 						name, change = name+", ordered", append(change, Ordered)
 					}
 					t.Run(name, func(t *testing.T) {
-						topic := e.Topic(t)
-						sub := e.Subscription(t, topic, change...)
+						topic, sub := e.Subscribed(t, change...)
 						stream := openRaw(t, e, sub)
 						e.Publish(t, topic, "key", "a")
 						stream.wants(t, "a")
@@ -57,8 +55,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J2", Sentence: "After an ack that succeeded the message is never sent again.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce)
+			topic, sub := e.Subscribed(t, ExactlyOnce)
 			stream := openRaw(t, e, sub)
 			e.Publish(t, topic, "", "a", "b")
 			got := stream.wantsAny(t, "a", "b")
@@ -77,8 +74,7 @@ var exactlyOnce = []Case{
 			}
 
 			t.Run("client", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, ExactlyOnce)
+				topic, sub := e.Subscribed(t, ExactlyOnce)
 				e.Publish(t, topic, "", "a")
 				ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 				defer cancel()
@@ -101,8 +97,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J3", Sentence: "Only the ack id of the latest delivery is valid, until its deadline, a nack or an ack.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce, leasedFor(20))
+			topic, sub := e.Subscribed(t, ExactlyOnce, leasedFor(20))
 			e.Publish(t, topic, "", "a")
 			old := pullInOrder(t, e, sub, "a")
 			e.Advance(25 * time.Second)
@@ -124,8 +119,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J4", Sentence: "Acknowledge with an id that is not valid is INVALID_ARGUMENT, with an ErrorInfo that says so.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce)
+			topic, sub := e.Subscribed(t, ExactlyOnce)
 			e.Publish(t, topic, "", "a")
 			got := pullInOrder(t, e, sub, "a")
 			e.Nack(t, sub, got...)
@@ -137,8 +131,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J5", Sentence: "The metadata names exactly the failed ids; the others took effect.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce)
+			topic, sub := e.Subscribed(t, ExactlyOnce)
 			want := serial(1, 6)
 			e.Publish(t, topic, "", want...)
 			got := pullAny(t, e, sub, want...)
@@ -155,8 +148,7 @@ var exactlyOnce = []Case{
 		ID: "J6", Sentence: "ModifyAckDeadline, nack included, fails in the same way.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
 			for _, seconds := range []int32{600, 0} {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, ExactlyOnce)
+				topic, sub := e.Subscribed(t, ExactlyOnce)
 				e.Publish(t, topic, "", "a", "b")
 				got := pullAny(t, e, sub, "a", "b")
 				stale := got[0]
@@ -182,8 +174,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J7", Sentence: "With ordering, an ack before that of an earlier outstanding message of the key fails for now, without effect.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce, Ordered)
+			topic, sub := e.Subscribed(t, ExactlyOnce, Ordered)
 			e.Publish(t, topic, "key", "1", "2", "3")
 			e.Publish(t, topic, "other key", "a")
 			e.Publish(t, topic, "", "b")
@@ -200,8 +191,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J8", Sentence: "The order of the ids within a request does not matter.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce, Ordered)
+			topic, sub := e.Subscribed(t, ExactlyOnce, Ordered)
 			for _, order := range [][]int{{2, 0, 1}, {2, 1, 0}, {1, 2, 0}} {
 				e.Publish(t, topic, "key", "1", "2", "3")
 				got := pullInOrder(t, e, sub, "1", "2", "3")
@@ -218,8 +208,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J10", Sentence: "Acks and deadlines on the stream get confirmations; without exactly-once they never do.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce, Ordered)
+			topic, sub := e.Subscribed(t, ExactlyOnce, Ordered)
 			stream := openRaw(t, e, sub)
 			e.Publish(t, topic, "key", "1", "2", "3")
 			got := stream.wants(t, "1", "2", "3")
@@ -244,8 +233,7 @@ var exactlyOnce = []Case{
 			}
 
 			t.Run("without exactly-once", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic)
+				topic, sub := e.Subscribed(t)
 				stream := openRaw(t, e, sub)
 				e.Publish(t, topic, "", "a", "b")
 				got := stream.wantsAny(t, "a", "b")
@@ -265,8 +253,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J11", Sentence: "Repeating an ack that succeeded is a success until the deadline of that delivery.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce)
+			topic, sub := e.Subscribed(t, ExactlyOnce)
 			e.Publish(t, topic, "", "a")
 			got := pullInOrder(t, e, sub, "a")
 			e.Ack(t, sub, got...)
@@ -303,8 +290,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J13", Sentence: "The server gives no lease of 60 s to a client that requests less.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce, leasedFor(10))
+			topic, sub := e.Subscribed(t, ExactlyOnce, leasedFor(10))
 			e.Publish(t, topic, "", "a")
 			pullInOrder(t, e, sub, "a")
 			e.Advance(15 * time.Second)
@@ -321,8 +307,7 @@ var exactlyOnce = []Case{
 	{
 		ID: "J14", Sentence: "A message whose receipt fails, which the client drops in silence, comes again after its deadline.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce)
+			topic, sub := e.Subscribed(t, ExactlyOnce)
 			e.Publish(t, topic, "", "a")
 			lost := make(chan bool, 1)
 			// lose fails the first receipt, a ModifyAckDeadline, without sending it.
@@ -403,9 +388,7 @@ func wantFailures(t *testing.T, err error, reason string, messages ...*pubsubpb.
 		if got.GetReason() != want.GetReason() || got.GetDomain() != want.GetDomain() {
 			t.Errorf("got reason %q of %q, want %q of %q", got.GetReason(), got.GetDomain(), want.GetReason(), want.GetDomain())
 		}
-		if diff := cmp.Diff(want.GetMetadata(), got.GetMetadata()); diff != "" {
-			t.Errorf("failed ids (-want +got):\n%s", diff)
-		}
+		wantEqual(t, want.GetMetadata(), got.GetMetadata(), "failed ids")
 		return
 	}
 	t.Errorf("got %v, want an error with an ErrorInfo", err)
@@ -423,31 +406,27 @@ func wantIDs(t *testing.T, field string, got []string, messages ...*pubsubpb.Rec
 // ackConfirmation waits for the next AcknowledgeConfirmation. Messages that come before it stay in the queue.
 func (s *rawStream) ackConfirmation(t *testing.T) *pubsubpb.StreamingPullResponse_AcknowledgeConfirmation {
 	t.Helper()
-	for {
-		if got := s.confirmation(t).GetAcknowledgeConfirmation(); got != nil {
-			return got
-		}
-	}
+	return confirmation(t, s, (*pubsubpb.StreamingPullResponse).GetAcknowledgeConfirmation)
 }
 
 func (s *rawStream) modifyConfirmation(t *testing.T) *pubsubpb.StreamingPullResponse_ModifyAckDeadlineConfirmation {
 	t.Helper()
+	return confirmation(t, s, (*pubsubpb.StreamingPullResponse).GetModifyAckDeadlineConfirmation)
+}
+
+// confirmation waits for the next response with a confirmation of this kind.
+func confirmation[T any](t *testing.T, s *rawStream, of func(*pubsubpb.StreamingPullResponse) *T) *T {
+	t.Helper()
 	for {
-		if got := s.confirmation(t).GetModifyAckDeadlineConfirmation(); got != nil {
+		read, ok := s.next(patience)
+		if !ok {
+			t.Fatal("no confirmation came")
+		}
+		if read.err != nil {
+			t.Fatalf("the stream ended with %v", read.err)
+		}
+		if got := of(read.response); got != nil {
 			return got
 		}
 	}
-}
-
-// confirmation waits for the next response, which may have a confirmation.
-func (s *rawStream) confirmation(t *testing.T) *pubsubpb.StreamingPullResponse {
-	t.Helper()
-	read, ok := s.next(patience)
-	if !ok {
-		t.Fatal("no confirmation came")
-	}
-	if read.err != nil {
-		t.Fatalf("the stream ended with %v", read.err)
-	}
-	return read.response
 }

@@ -1,16 +1,12 @@
 package conformance
 
 import (
-	"context"
-	"errors"
-	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -25,15 +21,19 @@ func topicIn(t *testing.T, e *Env, project string) string {
 // schemaIn creates a schema with the definition firstRevision, and returns its name.
 func schemaIn(t *testing.T, e *Env, project string) string {
 	t.Helper()
-	_, id, _ := strings.Cut(e.Name("schemas"), "/schemas/")
-	schema, err := e.Schema.CreateSchema(t.Context(), &pubsubpb.CreateSchemaRequest{
-		Parent: "projects/" + project, SchemaId: id,
-		Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: firstRevision},
-	})
+	name := strings.Replace(e.Name("schemas"), "/"+e.Project+"/", "/"+project+"/", 1)
+	schema, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(name, firstRevision))
 	if err != nil {
 		t.Fatalf("CreateSchema: %v", err)
 	}
 	return schema.GetName()
+}
+
+func deleteTopic(t *testing.T, e *Env, topic string) {
+	t.Helper()
+	if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: topic}); err != nil {
+		t.Fatalf("DeleteTopic: %v", err)
+	}
 }
 
 func seekToTime(t *testing.T, e *Env, sub string, at time.Time) {
@@ -63,49 +63,6 @@ func collect(t *testing.T, e *Env, sub string, want int) (messages []*pubsubpb.R
 func wantTexts(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	messages := collect(t, e, sub, len(want))
-	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(Texts(messages)))); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	wantEqual(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(Texts(messages))), "messages")
 	return messages
-}
-
-// streamFrom opens a stream like the client does, without limits.
-func streamFrom(t *testing.T, e *Env, sub string) pubsubpb.Subscriber_StreamingPullClient {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
-	stream, err := e.Subs.StreamingPull(ctx, singleTry)
-	if err != nil {
-		t.Fatalf("StreamingPull: %v", err)
-	}
-	if err := stream.Send(&pubsubpb.StreamingPullRequest{
-		Subscription: sub, StreamAckDeadlineSeconds: 10, ClientId: "conformance", ProtocolVersion: 1,
-	}); err != nil && !errors.Is(err, io.EOF) { // EOF: Recv returns the reason
-		t.Fatalf("StreamingPull: %v", err)
-	}
-	return stream
-}
-
-// nextMessages waits for a response with messages.
-func nextMessages(t *testing.T, stream pubsubpb.Subscriber_StreamingPullClient) *pubsubpb.StreamingPullResponse {
-	t.Helper()
-	for {
-		response, err := stream.Recv()
-		if err != nil {
-			t.Fatalf("StreamingPull: %v", err)
-		}
-		if len(response.GetReceivedMessages()) > 0 {
-			return response
-		}
-	}
-}
-
-// endOf reads a stream to its end, and returns the error of the end.
-func endOf(t *testing.T, stream pubsubpb.Subscriber_StreamingPullClient) error {
-	t.Helper()
-	for {
-		if _, err := stream.Recv(); err != nil {
-			return err
-		}
-	}
 }

@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/testing/protocmp"
 )
 
 var leases = []Case{
@@ -18,8 +16,7 @@ var leases = []Case{
 		ID: "H1", Sentence: "An outstanding message is not delivered again before its deadline.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
 			t.Run("pull", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, leasedFor(20))
+				topic, sub := e.Subscribed(t, leasedFor(20))
 				e.Publish(t, topic, "", "a")
 				pullInOrder(t, e, sub, "a")
 				pullNothing(t, e, sub)
@@ -30,8 +27,7 @@ var leases = []Case{
 				stream.wants(t, "a")
 			})
 			t.Run("stream", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic)
+				topic, sub := e.Subscribed(t)
 				stream := openRaw(t, e, sub, streamLease(20))
 				e.Publish(t, topic, "", "a")
 				stream.wants(t, "a")
@@ -62,8 +58,7 @@ var leases = []Case{
 			}
 			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic, leasedFor(test.lease))
+					topic, sub := e.Subscribed(t, leasedFor(test.lease))
 					e.Publish(t, topic, "", "a")
 					got := pullInOrder(t, e, sub, "a")
 					e.Advance(test.wait)
@@ -78,8 +73,7 @@ var leases = []Case{
 			}
 			for _, seconds := range []int32{-1, 601} {
 				t.Run(fmt.Sprint("refused ", seconds), func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic, leasedFor(20))
+					topic, sub := e.Subscribed(t, leasedFor(20))
 					e.Publish(t, topic, "", "a")
 					got := pullInOrder(t, e, sub, "a")
 					WantCode(t, modifyDeadline(t, e, sub, seconds, AckIDs(got)...), codes.InvalidArgument)
@@ -94,8 +88,7 @@ var leases = []Case{
 	{
 		ID: "H3", Sentence: "A deadline of 0 is a nack: deliverable at once, or after the delay of the retry policy.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			atOnce := e.Subscription(t, topic, leasedFor(600))
+			topic, atOnce := e.Subscribed(t, leasedFor(600))
 			delayed := e.Subscription(t, topic, leasedFor(600), delayedBy(20*time.Second))
 			e.Publish(t, topic, "", "a")
 			e.Nack(t, atOnce, pullInOrder(t, e, atOnce, "a")...)
@@ -120,8 +113,7 @@ var leases = []Case{
 	{
 		ID: "H5", Sentence: "An ack id never made, or made for another subscription, is refused, and the other ids of the request have no effect.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			other := e.Subscription(t, topic, leasedFor(600))
+			topic, other := e.Subscribed(t, leasedFor(600))
 			sub := e.Subscription(t, topic, leasedFor(600))
 			e.Publish(t, topic, "", "a")
 			foreign := pullInOrder(t, e, other, "a")[0].GetAckId()
@@ -167,8 +159,7 @@ var leases = []Case{
 			}
 			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic)
+					topic, sub := e.Subscribed(t)
 					e.Publish(t, topic, "", "a")
 					got := pullInOrder(t, e, sub, "a")
 					test.stale(t, sub, got)
@@ -183,8 +174,7 @@ var leases = []Case{
 	{
 		ID: "H7", Sentence: "Without exactly-once, an ack with an expired id counts if the message was not delivered again since.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			e.Publish(t, topic, "", "a")
 			got := pullInOrder(t, e, sub, "a")
 			e.Advance(15 * time.Second)
@@ -205,36 +195,27 @@ var leases = []Case{
 	{
 		ID: "H8", Sentence: "A nack or extension with an expired id has no effect.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, leasedFor(20), deadTo(e.Topic(t), 10))
+			topic, sub := e.Subscribed(t, leasedFor(20), deadTo(e.Topic(t), 10))
 			e.Publish(t, topic, "", "a")
 			got := pullInOrder(t, e, sub, "a")
 			e.Advance(25 * time.Second)
 			e.Extend(t, sub, 600, got...)
 			e.Nack(t, sub, got...)
 			again := pullInOrder(t, e, sub, "a")
-			if got := again[0].GetDeliveryAttempt(); got != 2 {
-				t.Errorf("delivery_attempt is %d, want 2: the nack came after the expiry", got)
-			}
+			wantEqual(t, int32(2), again[0].GetDeliveryAttempt(), "delivery_attempt, with a nack after the expiry")
 			e.Nack(t, sub, got...)
 			pullNothing(t, e, sub) // the new lease continues
 			e.Extend(t, sub, 600, got...)
 			e.Advance(25 * time.Second) // the new lease has ended
-			if got := pullInOrder(t, e, sub, "a")[0].GetDeliveryAttempt(); got != 3 {
-				t.Errorf("delivery_attempt is %d, want 3", got)
-			}
+			wantEqual(t, int32(3), pullInOrder(t, e, sub, "a")[0].GetDeliveryAttempt(), "delivery_attempt")
 		},
 	},
 	{
 		ID: "H9", Sentence: "Every redelivery has the same id, publish time and content, and a new ack id.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			published := &pubsubpb.PubsubMessage{Data: []byte("a\x00ÿ"), Attributes: map[string]string{"k": "v", "w": ""}, OrderingKey: "key"}
-			request := &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{published}}
-			if _, err := e.Topics.Publish(t.Context(), request); err != nil {
-				t.Fatal(err)
-			}
+			e.PublishMessages(t, topic, published)
 			first := pullUntil(t, e, sub, 1)[0]
 			deliveries := []*pubsubpb.ReceivedMessage{first}
 			e.Nack(t, sub, first)
@@ -251,25 +232,20 @@ var leases = []Case{
 					t.Errorf("delivery %d has ack id %q, want a new one", i+1, got.GetAckId())
 				}
 				seen[got.GetAckId()] = true
-				if diff := cmp.Diff(first.GetMessage(), got.GetMessage(), protocmp.Transform()); diff != "" {
-					t.Errorf("delivery %d (-first +got):\n%s", i+1, diff)
-				}
+				wantEqual(t, first.GetMessage(), got.GetMessage(), "delivery %d", i+1)
 			}
 			if len(deliveries) != 4 {
 				t.Errorf("got %d deliveries, want 4", len(deliveries))
 			}
 			published.MessageId, published.PublishTime = first.GetMessage().GetMessageId(), first.GetMessage().GetPublishTime()
-			if diff := cmp.Diff(published, first.GetMessage(), protocmp.Transform()); diff != "" {
-				t.Errorf("message (-published +got):\n%s", diff)
-			}
+			wantEqual(t, published, first.GetMessage(), "message")
 		},
 	},
 	{
 		ID: "H10", Sentence: "An Acknowledge or ModifyAckDeadline request over 524,288 bytes is refused.",
 		Run: func(t *testing.T, e *Env) {
 			const most = 524288
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, leasedFor(600))
+			topic, sub := e.Subscribed(t, leasedFor(600))
 			e.Publish(t, topic, "", "a", "b")
 			got := pullAny(t, e, sub, "a", "b")
 			// fill returns the largest number of ids whose request is within the limit, or one
@@ -297,8 +273,7 @@ var leases = []Case{
 	{
 		ID: "H11", Sentence: "Ack ids have at most 180 bytes, so that 2,500 of them fit into a request.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, func(s *pubsubpb.Subscription) {
+			topic, sub := e.Subscribed(t, func(s *pubsubpb.Subscription) {
 				s.Name += strings.Repeat("x", 255-len(s.GetName()[strings.LastIndex(s.GetName(), "/")+1:]))
 			})
 			texts := serial(1, 2500)
@@ -322,8 +297,7 @@ var leases = []Case{
 	{
 		ID: "H12", Sentence: "Leases may be extended without end.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			e.Publish(t, topic, "", "a")
 			got := pullInOrder(t, e, sub, "a")
 			for range 12 { // two hours

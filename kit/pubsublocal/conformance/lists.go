@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -18,18 +17,14 @@ func acrossProjects(t *testing.T, e *Env) {
 	t.Run("subscription", func(t *testing.T) {
 		topic := topicIn(t, e, elsewhere(e))
 		sub := e.Subscription(t, topic)
-		if got := subscriptionNow(t, e, sub).GetTopic(); got != topic {
-			t.Errorf("got topic %q, want %q", got, topic)
-		}
+		wantEqual(t, topic, subscriptionNow(t, e, sub).GetTopic(), "topic")
 		e.Publish(t, topic, "", "m")
 		e.Ack(t, sub, wantTexts(t, e, sub, "m")...)
 	})
 	t.Run("dead-letter topic", func(t *testing.T) {
 		topic, dead := e.Topic(t), topicIn(t, e, elsewhere(e))
 		deadSub := e.Subscription(t, dead)
-		sub := e.Subscription(t, topic, func(s *pubsubpb.Subscription) {
-			s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: dead, MaxDeliveryAttempts: 5}
-		})
+		sub := e.Subscription(t, topic, deadTo(dead, 5))
 		e.Publish(t, topic, "", "m")
 		for range 5 {
 			e.Nack(t, sub, wantTexts(t, e, sub, "m")...)
@@ -42,8 +37,7 @@ func acrossProjects(t *testing.T, e *Env) {
 			p.SchemaSettings = &pubsubpb.SchemaSettings{Schema: schema, Encoding: pubsubpb.Encoding_JSON}
 		})
 		e.Publish(t, topic, "", `{"id":"1"}`)
-		_, err := publishOnce(t, e, topic, &pubsubpb.PubsubMessage{Data: []byte("no JSON")})
-		WantCode(t, err, codes.InvalidArgument)
+		WantCode(t, errOf(publishOnce(t, e, topic, &pubsubpb.PubsubMessage{Data: []byte("no JSON")})), codes.InvalidArgument)
 	})
 }
 
@@ -92,9 +86,7 @@ func lists(t *testing.T, e *Env) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want[collection], slices.Sorted(slices.Values(got))); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", collection, diff)
-		}
+		wantEqual(t, want[collection], slices.Sorted(slices.Values(got)), "%s", collection)
 	}
 }
 
@@ -106,13 +98,9 @@ func topicDeleted(t *testing.T, e *Env) {
 	if len(outstanding) != 1 {
 		t.Fatalf("got %d messages, want 1", len(outstanding))
 	}
-	if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: topic}); err != nil {
-		t.Fatal(err)
-	}
+	deleteTopic(t, e, topic)
 	for _, name := range []string{sub, ordered} {
-		if got := subscriptionNow(t, e, name).GetTopic(); got != deletedTopic {
-			t.Errorf("got topic %q, want %q", got, deletedTopic)
-		}
+		wantEqual(t, deletedTopic, subscriptionNow(t, e, name).GetTopic(), "topic")
 	}
 	e.Nack(t, sub, outstanding...)
 	e.Ack(t, sub, wantTexts(t, e, sub, "1", "2")...)
@@ -127,9 +115,7 @@ func topicCreatedAgain(t *testing.T, e *Env) {
 	})
 	old := e.Subscription(t, topic)
 	e.Publish(t, topic, "", "old")
-	if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: topic}); err != nil {
-		t.Fatal(err)
-	}
+	deleteTopic(t, e, topic)
 	again, err := e.Topics.CreateTopic(t.Context(), &pubsubpb.Topic{Name: topic, MessageRetentionDuration: durationpb.New(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
@@ -137,9 +123,7 @@ func topicCreatedAgain(t *testing.T, e *Env) {
 	if len(again.GetLabels()) != 0 {
 		t.Errorf("got labels %v of the old topic", again.GetLabels())
 	}
-	if got := subscriptionNow(t, e, old).GetTopic(); got != deletedTopic {
-		t.Errorf("the old subscription has topic %q, want %q", got, deletedTopic)
-	}
+	wantEqual(t, deletedTopic, subscriptionNow(t, e, old).GetTopic(), "topic of the old subscription")
 	sub := e.Subscription(t, topic)
 	e.Publish(t, topic, "", "new")
 	wantTexts(t, e, old, "old")
@@ -148,21 +132,20 @@ func topicCreatedAgain(t *testing.T, e *Env) {
 }
 
 func subscriptionDeleted(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
-	stream := streamFrom(t, e, sub)
+	topic, sub := e.Subscribed(t)
+	stream := openRaw(t, e, sub)
 	e.Publish(t, topic, "", "on the stream")
-	nextMessages(t, stream)
-	idle := streamFrom(t, e, sub)
+	stream.take(t, 1)
+	idle := openRaw(t, e, sub)
+	idle.settle(t)
 	e.Publish(t, topic, "", "1", "2", "3")
 	if err := e.Subs.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub}); err != nil {
 		t.Fatal(err)
 	}
-	WantCode(t, endOf(t, stream), codes.NotFound)
-	WantCode(t, endOf(t, idle), codes.NotFound)
-	_, err := e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1}, singleTry)
-	WantCode(t, err, codes.NotFound)
-	WantCode(t, endOf(t, streamFrom(t, e, sub)), codes.NotFound)
+	WantCode(t, stream.end(t), codes.NotFound)
+	WantCode(t, idle.end(t), codes.NotFound)
+	WantCode(t, errOf(e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1}, singleTry)), codes.NotFound)
+	WantCode(t, openRaw(t, e, sub).end(t), codes.NotFound)
 
 	if _, err := e.Subs.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: sub, Topic: topic}); err != nil {
 		t.Fatal(err)

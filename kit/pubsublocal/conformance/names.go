@@ -10,10 +10,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -64,12 +62,10 @@ func resourceKinds(t *testing.T, e *Env) []resourceKind {
 	return []resourceKind{{
 		collection: "topics",
 		create: func(ctx context.Context, name string) error {
-			_, err := e.Topics.CreateTopic(ctx, &pubsubpb.Topic{Name: name}, singleTry)
-			return err
+			return errOf(e.Topics.CreateTopic(ctx, &pubsubpb.Topic{Name: name}, singleTry))
 		},
 		get: func(ctx context.Context, name string) error {
-			_, err := e.Topics.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name}, singleTry)
-			return err
+			return errOf(e.Topics.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: name}, singleTry))
 		},
 		remove: func(ctx context.Context, name string) error {
 			return e.Topics.DeleteTopic(ctx, &pubsubpb.DeleteTopicRequest{Topic: name}, singleTry)
@@ -77,12 +73,10 @@ func resourceKinds(t *testing.T, e *Env) []resourceKind {
 	}, {
 		collection: "subscriptions",
 		create: func(ctx context.Context, name string) error {
-			_, err := e.Subs.CreateSubscription(ctx, &pubsubpb.Subscription{Name: name, Topic: topic}, singleTry)
-			return err
+			return errOf(e.Subs.CreateSubscription(ctx, &pubsubpb.Subscription{Name: name, Topic: topic}, singleTry))
 		},
 		get: func(ctx context.Context, name string) error {
-			_, err := e.Subs.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name}, singleTry)
-			return err
+			return errOf(e.Subs.GetSubscription(ctx, &pubsubpb.GetSubscriptionRequest{Subscription: name}, singleTry))
 		},
 		remove: func(ctx context.Context, name string) error {
 			return e.Subs.DeleteSubscription(ctx, &pubsubpb.DeleteSubscriptionRequest{Subscription: name}, singleTry)
@@ -90,16 +84,10 @@ func resourceKinds(t *testing.T, e *Env) []resourceKind {
 	}, {
 		collection: "schemas",
 		create: func(ctx context.Context, name string) error {
-			parent, id, _ := strings.Cut(name, "/schemas/")
-			_, err := e.Schema.CreateSchema(ctx, &pubsubpb.CreateSchemaRequest{
-				Parent: parent, SchemaId: id,
-				Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: firstRevision},
-			}, singleTry)
-			return err
+			return errOf(e.Schema.CreateSchema(ctx, createSchemaRequest(name, firstRevision), singleTry))
 		},
 		get: func(ctx context.Context, name string) error {
-			_, err := e.Schema.GetSchema(ctx, &pubsubpb.GetSchemaRequest{Name: name}, singleTry)
-			return err
+			return errOf(e.Schema.GetSchema(ctx, &pubsubpb.GetSchemaRequest{Name: name}, singleTry))
 		},
 		remove: func(ctx context.Context, name string) error {
 			return e.Schema.DeleteSchema(ctx, &pubsubpb.DeleteSchemaRequest{Name: name}, singleTry)
@@ -185,8 +173,7 @@ type nameCall struct {
 // nameCalls returns calls that need an existing resource. All other resources that they need exist.
 func nameCalls(t *testing.T, e *Env) []nameCall {
 	t.Helper()
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	e.Publish(t, topic, "", "m")
 	ackIDs := AckIDs(collect(t, e, sub, 1))
 	schemaSettings := func(name string) *pubsubpb.SchemaSettings {
@@ -198,36 +185,30 @@ func nameCalls(t *testing.T, e *Env) []nameCall {
 	}
 	return append(calls,
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Topics.UpdateTopic(ctx, &pubsubpb.UpdateTopicRequest{
+			return errOf(e.Topics.UpdateTopic(ctx, &pubsubpb.UpdateTopicRequest{
 				Topic: &pubsubpb.Topic{Name: name}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}},
-			}, singleTry)
-			return err
+			}, singleTry))
 		}, "UpdateTopic", "topics"},
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Topics.Publish(ctx, &pubsubpb.PublishRequest{
+			return errOf(e.Topics.Publish(ctx, &pubsubpb.PublishRequest{
 				Topic: name, Messages: []*pubsubpb.PubsubMessage{{Data: []byte("x")}},
-			}, singleTry)
-			return err
+			}, singleTry))
 		}, "Publish", "topics"},
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Subs.CreateSubscription(ctx, &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: name}, singleTry)
-			return err
+			return errOf(e.Subs.CreateSubscription(ctx, &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: name}, singleTry))
 		}, "topic of CreateSubscription", "topics"},
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Subs.CreateSubscription(ctx, &pubsubpb.Subscription{
+			return errOf(e.Subs.CreateSubscription(ctx, &pubsubpb.Subscription{
 				Name: e.Name("subscriptions"), Topic: topic, DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: name},
-			}, singleTry)
-			return err
+			}, singleTry))
 		}, "dead-letter topic of CreateSubscription", "topics"},
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Subs.UpdateSubscription(ctx, &pubsubpb.UpdateSubscriptionRequest{
+			return errOf(e.Subs.UpdateSubscription(ctx, &pubsubpb.UpdateSubscriptionRequest{
 				Subscription: &pubsubpb.Subscription{Name: name}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}},
-			}, singleTry)
-			return err
+			}, singleTry))
 		}, "UpdateSubscription", "subscriptions"},
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: name, MaxMessages: 1}, singleTry)
-			return err
+			return errOf(e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: name, MaxMessages: 1}, singleTry))
 		}, "Pull", "subscriptions"},
 		nameCall{func(ctx context.Context, name string) error {
 			return e.Subs.Acknowledge(ctx, &pubsubpb.AcknowledgeRequest{Subscription: name, AckIds: ackIDs}, singleTry)
@@ -238,21 +219,18 @@ func nameCalls(t *testing.T, e *Env) []nameCall {
 			}, singleTry)
 		}, "ModifyAckDeadline", "subscriptions"},
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Subs.Seek(ctx, &pubsubpb.SeekRequest{
+			return errOf(e.Subs.Seek(ctx, &pubsubpb.SeekRequest{
 				Subscription: name, Target: &pubsubpb.SeekRequest_Time{Time: timestamppb.Now()},
-			}, singleTry)
-			return err
+			}, singleTry))
 		}, "Seek", "subscriptions"},
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Topics.CreateTopic(ctx, &pubsubpb.Topic{Name: e.Name("topics"), SchemaSettings: schemaSettings(name)}, singleTry)
-			return err
+			return errOf(e.Topics.CreateTopic(ctx, &pubsubpb.Topic{Name: e.Name("topics"), SchemaSettings: schemaSettings(name)}, singleTry))
 		}, "schema of CreateTopic", "schemas"},
 		nameCall{func(ctx context.Context, name string) error {
-			_, err := e.Schema.CommitSchema(ctx, &pubsubpb.CommitSchemaRequest{
+			return errOf(e.Schema.CommitSchema(ctx, &pubsubpb.CommitSchemaRequest{
 				Name:   name,
 				Schema: &pubsubpb.Schema{Name: name, Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: firstRevision},
-			}, singleTry)
-			return err
+			}, singleTry))
 		}, "CommitSchema", "schemas"},
 	)
 }
@@ -280,15 +258,11 @@ func malformedNames(t *testing.T, e *Env) {
 	} {
 		for collection, list := range listsOf(e, parent) {
 			t.Run("parent/"+collection+"/"+what, func(t *testing.T) {
-				_, err := list(t.Context())
-				WantCode(t, err, codes.InvalidArgument)
+				WantCode(t, errOf(list(t.Context())), codes.InvalidArgument)
 			})
 		}
 		t.Run("parent/CreateSchema/"+what, func(t *testing.T) {
-			_, err := e.Schema.CreateSchema(t.Context(), &pubsubpb.CreateSchemaRequest{
-				Parent: parent, SchemaId: "some-id",
-				Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: firstRevision},
-			}, singleTry)
+			_, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(parent+"/schemas/some-id", firstRevision), singleTry)
 			WantCode(t, err, codes.InvalidArgument)
 		})
 	}
@@ -317,8 +291,7 @@ func createTwice(t *testing.T, e *Env) {
 	} {
 		t.Run("topic/"+name, func(t *testing.T) {
 			body.Name = topic
-			_, err := e.Topics.CreateTopic(t.Context(), body, singleTry)
-			WantCode(t, err, codes.AlreadyExists)
+			WantCode(t, errOf(e.Topics.CreateTopic(t.Context(), body, singleTry)), codes.AlreadyExists)
 		})
 	}
 	for name, body := range map[string]*pubsubpb.Subscription{
@@ -329,28 +302,19 @@ func createTwice(t *testing.T, e *Env) {
 	} {
 		t.Run("subscription/"+name, func(t *testing.T) {
 			body.Name = sub
-			_, err := e.Subs.CreateSubscription(t.Context(), body, singleTry)
-			WantCode(t, err, codes.AlreadyExists)
+			WantCode(t, errOf(e.Subs.CreateSubscription(t.Context(), body, singleTry)), codes.AlreadyExists)
 		})
 	}
 	t.Run("schema/bad definition", func(t *testing.T) {
-		parent, id, _ := strings.Cut(schema, "/schemas/")
-		_, err := e.Schema.CreateSchema(t.Context(), &pubsubpb.CreateSchemaRequest{
-			Parent: parent, SchemaId: id,
-			Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: "no definition"},
-		}, singleTry)
+		_, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(schema, "no definition"), singleTry)
 		WantCode(t, err, codes.AlreadyExists)
 	})
 	t.Run("a bad name comes first", func(t *testing.T) {
 		_, err := e.Subs.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: sub + "/", Topic: missing}, singleTry)
 		WantCode(t, err, codes.InvalidArgument)
 	})
-	if diff := cmp.Diff(topicBefore, topicNow(t, e, topic), protocmp.Transform()); diff != "" {
-		t.Errorf("the topic changed (-before +after):\n%s", diff)
-	}
-	if diff := cmp.Diff(subBefore, subscriptionNow(t, e, sub), protocmp.Transform()); diff != "" {
-		t.Errorf("the subscription changed (-before +after):\n%s", diff)
-	}
+	wantEqual(t, topicBefore, topicNow(t, e, topic), "the topic changed")
+	wantEqual(t, subBefore, subscriptionNow(t, e, sub), "the subscription changed")
 }
 
 func missingResources(t *testing.T, e *Env) {
@@ -374,9 +338,7 @@ func missingResources(t *testing.T, e *Env) {
 
 func subscriptionWithoutTopic(t *testing.T, e *Env) {
 	gone := e.Topic(t)
-	if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: gone}); err != nil {
-		t.Fatal(err)
-	}
+	deleteTopic(t, e, gone)
 	tests := []struct {
 		name, topic string
 		want        codes.Code

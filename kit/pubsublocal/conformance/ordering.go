@@ -30,9 +30,7 @@ var ordering = []Case{
 				got[m.GetMessage().GetOrderingKey()] = append(got[m.GetMessage().GetOrderingKey()], string(m.GetMessage().GetData()))
 				e.Ack(t, streamed, m)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("stream (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, got, "stream")
 			got = map[string][]string{}
 			for n := 0; n < 60; {
 				messages := e.Pull(t, pulled, 7)
@@ -45,9 +43,7 @@ var ordering = []Case{
 				n += len(messages)
 				e.Ack(t, pulled, messages...)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("pulls (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, got, "pulls")
 
 			t.Run("keys do not wait", func(t *testing.T) {
 				topic := e.Topic(t)
@@ -64,8 +60,7 @@ var ordering = []Case{
 	{
 		ID: "I2", Sentence: "Messages without key are unordered, also on an ordered subscription.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered)
+			topic, sub := e.Subscribed(t, Ordered)
 			stream := openRaw(t, e, sub)
 			e.Publish(t, topic, "", "1")
 			first := stream.wants(t, "1")
@@ -80,8 +75,7 @@ var ordering = []Case{
 		ID: "I3", Sentence: "A key has one run outstanding; the next starts when each message of it is acknowledged or dead-lettered.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("acknowledged", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				e.Publish(t, topic, "key", "1", "2", "3")
 				stream := openRaw(t, e, sub)
 				got := stream.wants(t, "1", "2", "3") // before the acks of earlier ones
@@ -95,8 +89,7 @@ var ordering = []Case{
 				stream.wants(t, "4", "5")
 			})
 			t.Run("redelivered in part", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				e.Publish(t, topic, "key", "1", "2", "3")
 				stream := openRaw(t, e, sub)
 				got := stream.wants(t, "1", "2", "3")
@@ -108,8 +101,7 @@ var ordering = []Case{
 				stream.wants(t, "4")
 			})
 			t.Run("dead-lettered", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered, deadTo(e.Topic(t), 5))
+				topic, sub := e.Subscribed(t, Ordered, deadTo(e.Topic(t), 5))
 				e.Publish(t, topic, "key", "1", "2", "3")
 				stream := openRaw(t, e, sub, outstanding(2))
 				got := stream.wants(t, "1", "2")
@@ -130,8 +122,7 @@ var ordering = []Case{
 		ID: "I4", Sentence: "A run goes to one stream, or into one response of Pull.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("stream", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				a, b := openRaw(t, e, sub), openRaw(t, e, sub)
 				a.settle(t)
 				b.settle(t)
@@ -150,8 +141,7 @@ var ordering = []Case{
 				}
 			})
 			t.Run("pull", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				e.Publish(t, topic, "key", serial(1, 5)...)
 				got := e.Pull(t, sub, 3)
 				if diff := cmp.Diff(serial(1, len(got)), Texts(got)); diff != "" || len(got) == 0 {
@@ -167,8 +157,7 @@ var ordering = []Case{
 		ID: "I5", Sentence: "A key with outstanding messages stays with its stream; one without prefers it and may move to one with credit.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("stays and prefers", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				keys := serial(1, 20)
 				stream := openRaw(t, e, sub)
 				for _, key := range keys {
@@ -192,8 +181,7 @@ var ordering = []Case{
 				other.quiet(t)
 			})
 			t.Run("moves", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				stream := openRaw(t, e, sub, outstanding(1))
 				e.Publish(t, topic, "a", "1")
 				got := stream.wants(t, "1")
@@ -214,8 +202,7 @@ var ordering = []Case{
 		ID: "I6", Sentence: "A run takes what is waiting, bounded by the credit of the stream and by 1,000 messages.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("credit", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				e.Publish(t, topic, "key", serial(1, 10)...)
 				stream := openRaw(t, e, sub, outstanding(4))
 				got := stream.wants(t, serial(1, 4)...)
@@ -226,8 +213,7 @@ var ordering = []Case{
 				stream.wants(t, "0009", "0010")
 			})
 			t.Run("1,000", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				want := serial(1, 1500)
 				e.Publish(t, topic, "key", want[:750]...)
 				e.Publish(t, topic, "key", want[750:]...)
@@ -243,8 +229,7 @@ var ordering = []Case{
 		ID: "I7", Sentence: "A nack makes the message and all later delivered ones of its key deliverable again in order, also acknowledged ones.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("stream", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				e.Publish(t, topic, "key", serial(1, 5)...)
 				stream := openRaw(t, e, sub)
 				got := stream.wants(t, serial(1, 5)...)
@@ -258,8 +243,7 @@ var ordering = []Case{
 				stream.quiet(t)
 			})
 			t.Run("pull", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				e.Publish(t, topic, "key", serial(1, 5)...)
 				e.Publish(t, topic, "other key", "a")
 				got := pullAny(t, e, sub, append(serial(1, 5), "a")...)
@@ -268,8 +252,7 @@ var ordering = []Case{
 				pullInOrder(t, e, sub, serial(3, 5)...)
 			})
 			t.Run("all", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				e.Publish(t, topic, "key", serial(1, 3)...)
 				got := pullInOrder(t, e, sub, serial(1, 3)...)
 				e.Ack(t, sub, got[1:]...)
@@ -282,8 +265,7 @@ var ordering = []Case{
 	{
 		ID: "I8", Sentence: "The expiry of a lease does what a nack does.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered)
+			topic, sub := e.Subscribed(t, Ordered)
 			e.Publish(t, topic, "key", serial(1, 4)...)
 			stream := openRaw(t, e, sub, streamLease(20))
 			got := stream.wants(t, serial(1, 4)...)
@@ -300,8 +282,7 @@ var ordering = []Case{
 		ID: "I9", Sentence: "The leases of the later messages end at that moment, and their ack ids count as expired.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("without exactly-once", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				e.Publish(t, topic, "key", serial(1, 4)...)
 				stream := openRaw(t, e, sub, outstanding(4))
 				old := stream.wants(t, serial(1, 4)...)
@@ -317,8 +298,7 @@ var ordering = []Case{
 				stream.wants(t, "0005")
 			})
 			t.Run("exactly-once", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered, ExactlyOnce)
+				topic, sub := e.Subscribed(t, Ordered, ExactlyOnce)
 				e.Publish(t, topic, "key", serial(1, 3)...)
 				got := pullInOrder(t, e, sub, serial(1, 3)...)
 				e.Nack(t, sub, got[0])
@@ -329,8 +309,7 @@ var ordering = []Case{
 	{
 		ID: "I10", Sentence: "Earlier messages are not delivered again; while one of them is outstanding, the redelivery goes to its stream.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered)
+			topic, sub := e.Subscribed(t, Ordered)
 			stream := openRaw(t, e, sub)
 			keys := serial(1, 10)
 			var want []string
@@ -361,8 +340,7 @@ var ordering = []Case{
 				{"expiry", func(*testing.T, string, *pubsubpb.ReceivedMessage) { e.Advance(15 * time.Second) }},
 			} {
 				t.Run(again.name, func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic, Ordered)
+					topic, sub := e.Subscribed(t, Ordered)
 					e.Publish(t, topic, "key", serial(1, 4)...)
 					got := pullInOrder(t, e, sub, serial(1, 4)...)
 					for _, i := range []int{3, 1, 2} {
@@ -379,8 +357,7 @@ var ordering = []Case{
 	{
 		ID: "I12", Sentence: "What is acknowledged together with all earlier ones of its key is never delivered again.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered)
+			topic, sub := e.Subscribed(t, Ordered)
 			e.Publish(t, topic, "key", serial(1, 4)...)
 			stream := openRaw(t, e, sub)
 			got := stream.wants(t, serial(1, 4)...)

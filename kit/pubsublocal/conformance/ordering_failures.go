@@ -10,7 +10,6 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -21,16 +20,12 @@ var orderingFailures = []Case{
 	{
 		ID: "I13", Sentence: "A redelivery caused by an earlier message does not raise delivery_attempt, nor dead-letter.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			dead := e.Topic(t)
-			letters := e.Subscription(t, dead)
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered, deadTo(dead, 5))
+			dead, letters := e.Subscribed(t)
+			topic, sub := e.Subscribed(t, Ordered, deadTo(dead, 5))
 			e.Publish(t, topic, "key", "1", "2")
 			for attempt := range int32(5) {
 				got := pullInOrder(t, e, sub, "1", "2")
-				if diff := cmp.Diff([]int32{attempt + 1, 1}, attempts(got)); diff != "" {
-					t.Errorf("delivery_attempt of both (-want +got):\n%s", diff)
-				}
+				wantEqual(t, []int32{attempt + 1, 1}, attempts(got), "delivery_attempt of both")
 				if attempt%2 == 0 {
 					e.Nack(t, sub, got[0])
 				} else {
@@ -40,20 +35,15 @@ var orderingFailures = []Case{
 			}
 			pullInOrder(t, e, letters, "1")
 			got := pullInOrder(t, e, sub, "2")
-			if diff := cmp.Diff([]int32{1}, attempts(got)); diff != "" {
-				t.Errorf("delivery_attempt of the second one (-want +got):\n%s", diff)
-			}
+			wantEqual(t, []int32{1}, attempts(got), "delivery_attempt of the second one")
 			e.Nack(t, sub, got...)
-			if diff := cmp.Diff([]int32{2}, attempts(pullInOrder(t, e, sub, "2"))); diff != "" {
-				t.Errorf("delivery_attempt after its own nack (-want +got):\n%s", diff)
-			}
+			wantEqual(t, []int32{2}, attempts(pullInOrder(t, e, sub, "2")), "delivery_attempt after its own nack")
 		},
 	},
 	{
 		ID: "I14", Sentence: "A retry delay holds back the later messages of the key, of no other key.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered, delayedBy(20*time.Second))
+			topic, sub := e.Subscribed(t, Ordered, delayedBy(20*time.Second))
 			e.Publish(t, topic, "key", "1", "2")
 			stream := openRaw(t, e, sub, outstanding(2))
 			e.Nack(t, sub, stream.wants(t, "1", "2")[0])
@@ -83,10 +73,8 @@ var orderingFailures = []Case{
 				{"expiry", func(*testing.T, string, *pubsubpb.ReceivedMessage) { e.Advance(65 * time.Second) }},
 			} {
 				t.Run(fail.name, func(t *testing.T) {
-					dead := e.Topic(t)
-					letters := e.Subscription(t, dead, leasedFor(600))
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic, Ordered, deadTo(dead, 5))
+					dead, letters := e.Subscribed(t, leasedFor(600))
+					topic, sub := e.Subscribed(t, Ordered, deadTo(dead, 5))
 					e.Publish(t, topic, "key", "1", "2", "3")
 					stream := openRaw(t, e, sub, outstanding(1))
 					for range 5 {
@@ -106,8 +94,7 @@ var orderingFailures = []Case{
 		Run: func(t *testing.T, e *Env) {
 			for _, end := range endings {
 				t.Run(end.name, func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic, Ordered)
+					topic, sub := e.Subscribed(t, Ordered)
 					stream := openRaw(t, e, sub)
 					stream.settle(t)
 					want := map[string][]string{}
@@ -128,9 +115,7 @@ var orderingFailures = []Case{
 						got[key] = append(got[key], string(m.GetMessage().GetData()))
 						e.Ack(t, sub, m)
 					}
-					if diff := cmp.Diff(want, got); diff != "" {
-						t.Errorf("other stream (-want +got):\n%s", diff)
-					}
+					wantEqual(t, want, got, "other stream")
 					other.quiet(t)
 				})
 			}
@@ -141,16 +126,14 @@ var orderingFailures = []Case{
 		Run: func(t *testing.T, e *Env) {
 			short := func(s *pubsubpb.Subscription) { s.MessageRetentionDuration = durationpb.New(10 * time.Minute) }
 			t.Run("waiting", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered, short)
+				topic, sub := e.Subscribed(t, Ordered, short)
 				e.Publish(t, topic, "key", "1")
 				e.Advance(11 * time.Minute)
 				e.Publish(t, topic, "key", "2")
 				pullInOrder(t, e, sub, "2")
 			})
 			t.Run("outstanding", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered, short, leasedFor(600))
+				topic, sub := e.Subscribed(t, Ordered, short, leasedFor(600))
 				e.Publish(t, topic, "key", "1")
 				got := pullInOrder(t, e, sub, "1")
 				e.Advance(5 * time.Minute)
@@ -195,8 +178,7 @@ var orderingFailures = []Case{
 	{
 		ID: "I19", Sentence: "Order holds over all publishers.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered)
+			topic, sub := e.Subscribed(t, Ordered)
 			other, err := pubsub.NewClient(t.Context(), e.Project, e.Options...)
 			if err != nil {
 				t.Fatal(err)
@@ -220,8 +202,7 @@ var orderingFailures = []Case{
 	{
 		ID: "I20", Sentence: "A failed Publish leaves no mark on its key.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered)
+			topic, sub := e.Subscribed(t, Ordered)
 			stream := openRaw(t, e, sub)
 			for i, text := range serial(1, 3) {
 				_, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{
@@ -238,8 +219,7 @@ var orderingFailures = []Case{
 	{
 		ID: "I21", Sentence: "A key may take more than 1 MB a second.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, Ordered)
+			topic, sub := e.Subscribed(t, Ordered)
 			stream := openRaw(t, e, sub)
 			stream.settle(t)
 			large := strings.Repeat("x", 9_000_000)

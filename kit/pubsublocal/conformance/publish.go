@@ -63,8 +63,7 @@ type publishTest struct {
 // delivered.
 func runPublishTests(t *testing.T, e *Env, tests []publishTest) {
 	t.Helper()
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	var accepted []string
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -86,9 +85,7 @@ func wantMessageIDs(t *testing.T, e *Env, sub string, want []string) {
 	for _, m := range collect(t, e, sub, len(want)) {
 		got = append(got, m.GetMessage().GetMessageId())
 	}
-	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))); diff != "" {
-		t.Errorf("delivered ids (-want +got):\n%s", diff)
-	}
+	wantEqual(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)), "delivered ids")
 }
 
 // sized returns a request of exactly this many encoded bytes, in n messages.
@@ -135,8 +132,7 @@ func messageCount(t *testing.T, e *Env) {
 }
 
 func requestTooLarge(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	for _, test := range []struct{ bytes, messages int }{{10_000_001, 1}, {10_000_001, 100}, {10_485_760, 1}} {
 		t.Run(fmt.Sprintf("%d bytes, %d messages", test.bytes, test.messages), func(t *testing.T) {
 			_, err := e.Topics.Publish(t.Context(), sized(topic, test.bytes, test.messages), singleTry)
@@ -147,8 +143,7 @@ func requestTooLarge(t *testing.T, e *Env) {
 }
 
 func bodyTooLarge(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	for _, bytes := range []int{10_485_761, 24 << 20} {
 		t.Run(strconv.Itoa(bytes), func(t *testing.T) {
 			_, err := e.Topics.Publish(t.Context(), sized(topic, bytes, 1), singleTry)
@@ -159,8 +154,7 @@ func bodyTooLarge(t *testing.T, e *Env) {
 }
 
 func largestRequest(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	for _, n := range []int{1, 100} {
 		t.Run(fmt.Sprintf("%d messages", n), func(t *testing.T) {
 			response, err := e.Topics.Publish(t.Context(), sized(topic, 10_000_000, n), singleTry)
@@ -173,8 +167,7 @@ func largestRequest(t *testing.T, e *Env) {
 }
 
 func noMessages(t *testing.T, e *Env) {
-	_, err := publishOnce(t, e, e.Topic(t))
-	WantCode(t, err, codes.InvalidArgument)
+	WantCode(t, errOf(publishOnce(t, e, e.Topic(t))), codes.InvalidArgument)
 }
 
 func emptyMessage(t *testing.T, e *Env) {
@@ -262,8 +255,7 @@ func orderingKeys(t *testing.T, e *Env) {
 }
 
 func keysWithoutOrder(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	e.Publish(t, topic, "k", "1")
 	first := wantTexts(t, e, sub, "1")
 	// An ordered subscription would deliver 2 and 3 only after the ack of 1.
@@ -272,9 +264,7 @@ func keysWithoutOrder(t *testing.T, e *Env) {
 	e.Nack(t, sub, first...)
 	again := wantTexts(t, e, sub, "1")
 	for _, m := range slices.Concat(first, rest, again) {
-		if got := m.GetMessage().GetOrderingKey(); got != "k" {
-			t.Errorf("message %q has key %q, want %q", m.GetMessage().GetData(), got, "k")
-		}
+		wantEqual(t, "k", m.GetMessage().GetOrderingKey(), "key of message %q", m.GetMessage().GetData())
 	}
 }
 
@@ -300,8 +290,7 @@ func oneBadMessage(t *testing.T, e *Env) {
 }
 
 func messageIDs(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	textOf := map[string]string{}
 	last := uint64(0)
 	take := func(t *testing.T, ids, texts []string) {
@@ -332,9 +321,7 @@ func messageIDs(t *testing.T, e *Env) {
 	for _, m := range collect(t, e, sub, len(textOf)) {
 		got[m.GetMessage().GetMessageId()] = string(m.GetMessage().GetData())
 	}
-	if diff := cmp.Diff(textOf, got); diff != "" {
-		t.Errorf("texts by id (-published +delivered):\n%s", diff)
-	}
+	wantEqual(t, textOf, got, "texts by id")
 
 	// With several publishers at a time, each sees increasing ids, and no id occurs twice.
 	var wg sync.WaitGroup
@@ -369,8 +356,7 @@ func messageIDs(t *testing.T, e *Env) {
 }
 
 func idFromPublisher(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	own := timestamppb.New(time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC))
 	ids, err := publishOnce(t, e, topic,
 		&pubsubpb.PubsubMessage{Data: []byte("1"), MessageId: "mine", PublishTime: own},
@@ -408,9 +394,7 @@ func publishTimes(t *testing.T, e *Env) {
 			times[i][m.GetMessage().GetMessageId()] = m.GetMessage().GetPublishTime().AsTime()
 		}
 	}
-	if diff := cmp.Diff(times[0], times[1]); diff != "" {
-		t.Errorf("times in two subscriptions (-first +second):\n%s", diff)
-	}
+	wantEqual(t, times[0], times[1], "times in two subscriptions")
 	const skew = 10 * time.Second // tolerance for the difference between the clocks
 	last := before.Add(-skew)
 	for i, id := range ids {
@@ -472,8 +456,7 @@ func sameContent(t *testing.T, e *Env) {
 		"plain": func(*pubsubpb.Subscription) {}, "ordered": Ordered, "exactly once": ExactlyOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, kind)
+			topic, sub := e.Subscribed(t, kind)
 			ids := slices.Concat(e.Publish(t, topic, "", "same", "same"), e.Publish(t, topic, "", "same"))
 			if slices.Sort(ids); len(slices.Compact(slices.Clone(ids))) != 3 {
 				t.Errorf("got ids %q, want three different ones", ids)
@@ -486,12 +469,9 @@ func sameContent(t *testing.T, e *Env) {
 func publishWithoutTopic(t *testing.T, e *Env) {
 	deleted := e.Topic(t)
 	sub := e.Subscription(t, deleted)
-	if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: deleted}); err != nil {
-		t.Fatal(err)
-	}
+	deleteTopic(t, e, deleted)
 	for _, topic := range []string{e.Name("topics"), deleted} {
-		_, err := publishOnce(t, e, topic, &pubsubpb.PubsubMessage{Data: []byte("x")})
-		WantCode(t, err, codes.NotFound)
+		WantCode(t, errOf(publishOnce(t, e, topic, &pubsubpb.PubsubMessage{Data: []byte("x")})), codes.NotFound)
 	}
 	wantTexts(t, e, sub)
 }

@@ -11,15 +11,13 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 var pull = []Case{
 	{
 		ID: "F1", Sentence: "A pull for less than one message is refused, and leases nothing.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			e.Publish(t, topic, "", "a")
 			for _, limit := range []int32{0, -1} {
 				_, err := e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: limit})
@@ -31,8 +29,7 @@ var pull = []Case{
 	{
 		ID: "F2", Sentence: "A pull returns at most as many messages as requested, and at most 1,000.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			want := serial(1, 1500)
 			e.Publish(t, topic, "", want[:1000]...)
 			e.Publish(t, topic, "", want[1000:]...)
@@ -52,16 +49,13 @@ var pull = []Case{
 				}
 				got = append(got, messages...)
 			}
-			if diff := cmp.Diff(want, slices.Sorted(slices.Values(Texts(got)))); diff != "" {
-				t.Errorf("all pulls together (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, slices.Sorted(slices.Values(Texts(got))), "all pulls together")
 		},
 	},
 	{
 		ID: "F3", Sentence: "return_immediately returns at once, with an empty list if there is no message.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			for _, want := range [][]string{nil, {"a"}, nil} {
 				e.publishEach(t, topic, want...)
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -77,24 +71,19 @@ var pull = []Case{
 				if took := time.Since(start); took > 2*time.Second {
 					t.Errorf("the answer took %v, want it at once", took)
 				}
-				if diff := cmp.Diff(want, Texts(response.GetReceivedMessages())); diff != "" {
-					t.Errorf("messages (-want +got):\n%s", diff)
-				}
+				wantEqual(t, want, Texts(response.GetReceivedMessages()), "messages")
 			}
 		},
 	},
 	{
 		ID: "F4", Sentence: "A pull waits for a message, 20 s, X-Server-Timeout or its deadline, then returns an empty list.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			t.Run("message", func(t *testing.T) {
 				answer := pullInBackground(t.Context(), e, sub)
 				answer.wantNone(t)
 				e.Publish(t, topic, "", "a")
-				if diff := cmp.Diff([]string{"a"}, Texts(answer.want(t))); diff != "" {
-					t.Errorf("messages (-want +got):\n%s", diff)
-				}
+				wantEqual(t, []string{"a"}, Texts(answer.want(t)), "messages")
 			})
 			t.Run("20 s", func(t *testing.T) {
 				sub := e.Subscription(t, topic)
@@ -128,8 +117,7 @@ var pull = []Case{
 	{
 		ID: "F5", Sentence: "A pulled message is leased for the ack deadline of the subscription, from the response on.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, leasedFor(20))
+			topic, sub := e.Subscribed(t, leasedFor(20))
 			answer := pullInBackground(t.Context(), e, sub)
 			answer.wantNone(t)
 			e.Advance(15 * time.Second) // a pull waits for 20 seconds
@@ -144,8 +132,7 @@ var pull = []Case{
 	{
 		ID: "F7", Sentence: "A pull whose caller disconnects before the response leases nothing.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, leasedFor(600))
+			topic, sub := e.Subscribed(t, leasedFor(600))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			answers := []background{pullInBackground(ctx, e, sub), pullInBackground(ctx, e, sub)}
@@ -171,8 +158,7 @@ var pull = []Case{
 			}
 			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic, test.change...)
+					topic, sub := e.Subscribed(t, test.change...)
 					e.Publish(t, topic, "", "a")
 					var got []int32
 					pullOnce := func() *pubsubpb.ReceivedMessage {
@@ -185,13 +171,9 @@ var pull = []Case{
 					e.Advance(15 * time.Second)
 					e.Nack(t, sub, pullOnce())
 					pullOnce()
-					if diff := cmp.Diff(test.want, got); diff != "" {
-						t.Errorf("delivery_attempt (-want +got):\n%s", diff)
-					}
+					wantEqual(t, test.want, got, "delivery_attempt")
 					e.Publish(t, topic, "", "b")
-					if got := pullInOrder(t, e, sub, "b")[0].GetDeliveryAttempt(); got != test.want[0] {
-						t.Errorf("delivery_attempt of another message is %d, want %d", got, test.want[0])
-					}
+					wantEqual(t, test.want[0], pullInOrder(t, e, sub, "b")[0].GetDeliveryAttempt(), "delivery_attempt of another message")
 				})
 			}
 		},
@@ -210,16 +192,12 @@ func leasedFor(seconds int32) func(*pubsubpb.Subscription) {
 }
 
 // delayedBy gives a subscription a retry policy that starts with a delay.
-func delayedBy(d time.Duration) func(*pubsubpb.Subscription) {
-	return func(s *pubsubpb.Subscription) {
-		s.RetryPolicy = &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(d), MaximumBackoff: durationpb.New(10 * time.Minute)}
-	}
-}
+func delayedBy(d time.Duration) func(*pubsubpb.Subscription) { return delaying(d, 10*time.Minute) }
 
 // deadTo gives a subscription a dead-letter policy.
-func deadTo(topic string, attempts int32) func(*pubsubpb.Subscription) {
+func deadTo(topic string, attempts int) func(*pubsubpb.Subscription) {
 	return func(s *pubsubpb.Subscription) {
-		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: topic, MaxDeliveryAttempts: attempts}
+		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: topic, MaxDeliveryAttempts: int32(attempts)} //nolint:gosec // few
 	}
 }
 

@@ -127,24 +127,18 @@ func topicRetentionShown(t *testing.T, e *Env) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := created.GetTopicMessageRetentionDuration().AsDuration(); got != time.Hour {
-		t.Errorf("got %v from CreateSubscription, want an hour", got)
-	}
+	wantEqual(t, time.Hour, created.GetTopicMessageRetentionDuration().AsDuration(), "retention from CreateSubscription")
 	shown := func() time.Duration {
 		return subscriptionNow(t, e, created.GetName()).GetTopicMessageRetentionDuration().AsDuration()
 	}
-	if got := shown(); got != time.Hour {
-		t.Errorf("got %v, want an hour", got)
-	}
+	wantEqual(t, time.Hour, shown(), "retention")
 	updated, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{
 		Name: created.GetName(), AckDeadlineSeconds: 20, TopicMessageRetentionDuration: durationpb.New(5 * time.Hour),
 	}, "ack_deadline_seconds")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := updated.GetTopicMessageRetentionDuration().AsDuration(); got != time.Hour {
-		t.Errorf("got %v from UpdateSubscription, want an hour", got)
-	}
+	wantEqual(t, time.Hour, updated.GetTopicMessageRetentionDuration().AsDuration(), "retention from UpdateSubscription")
 	for _, want := range []time.Duration{2 * time.Hour, 0, 3 * time.Hour} {
 		body := &pubsubpb.Topic{Name: topic}
 		if want != 0 {
@@ -153,9 +147,7 @@ func topicRetentionShown(t *testing.T, e *Env) {
 		if _, err := topicUpdate(t, e, body, "message_retention_duration"); err != nil {
 			t.Fatal(err)
 		}
-		if got := shown(); got != want {
-			t.Errorf("got %v after the topic was updated, want %v", got, want)
-		}
+		wantEqual(t, want, shown(), "retention after the topic was updated")
 	}
 	without := e.Subscription(t, e.Topic(t), func(s *pubsubpb.Subscription) {
 		s.TopicMessageRetentionDuration = durationpb.New(5 * time.Hour)

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/api/iterator"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
 // createSchemaRequest returns a request for a protobuf schema with this full name.
@@ -41,6 +40,23 @@ func commitSchema(t *testing.T, e *Env, name, definition string) (*pubsubpb.Sche
 	})
 }
 
+// newRevision commits a protobuf definition that fits.
+func newRevision(t *testing.T, e *Env, name, definition string) *pubsubpb.Schema {
+	t.Helper()
+	schema, err := commitSchema(t, e, name, definition)
+	if err != nil {
+		t.Fatalf("CommitSchema: %v", err)
+	}
+	return schema
+}
+
+func deleteRevision(t *testing.T, e *Env, name string) {
+	t.Helper()
+	if _, err := e.Schema.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name}); err != nil {
+		t.Fatalf("DeleteSchemaRevision: %v", err)
+	}
+}
+
 // filmRevision returns definition n of many that are compatible but different.
 func filmRevision(n int) string {
 	return fmt.Sprintf(`syntax = "proto3"; message Film { string title = 1; string note_%[1]d = %[1]d; }`, 100+n)
@@ -52,9 +68,7 @@ func fullSchema(t *testing.T, e *Env) (name, first string) {
 	t.Helper()
 	schema := newSchema(t, e, filmRevision(1))
 	for n := 2; n <= 20; n++ {
-		if _, err := commitSchema(t, e, schema.GetName(), filmRevision(n)); err != nil {
-			t.Fatalf("CommitSchema of revision %d: %v", n, err)
-		}
+		newRevision(t, e, schema.GetName(), filmRevision(n))
 	}
 	return schema.GetName(), schema.GetRevisionId()
 }
@@ -71,8 +85,7 @@ func getSchema(t *testing.T, e *Env, name string) *pubsubpb.Schema {
 // wantNoSchema fails the test if this schema or revision exists.
 func wantNoSchema(t *testing.T, e *Env, name string) {
 	t.Helper()
-	_, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
-	WantCode(t, err, codes.NotFound)
+	WantCode(t, errOf(e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})), codes.NotFound)
 }
 
 // revisionsOf lists the revisions of a schema.
@@ -116,10 +129,7 @@ func topicWithSchema(t *testing.T, e *Env, encoding pubsubpb.Encoding, schema st
 // setSchemaSettings updates the schema settings of a topic, with path in the update mask.
 func setSchemaSettings(t *testing.T, e *Env, topic string, settings *pubsubpb.SchemaSettings, path string) error {
 	t.Helper()
-	_, err := e.Topics.UpdateTopic(t.Context(), &pubsubpb.UpdateTopicRequest{
-		Topic: &pubsubpb.Topic{Name: topic, SchemaSettings: settings}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{path}},
-	})
-	return err
+	return errOf(topicUpdate(t, e, &pubsubpb.Topic{Name: topic, SchemaSettings: settings}, path))
 }
 
 // publishData publishes messages in one request, and returns its error.
@@ -129,8 +139,7 @@ func publishData(t *testing.T, e *Env, topic string, data ...string) error {
 	for _, d := range data {
 		request.Messages = append(request.Messages, &pubsubpb.PubsubMessage{Data: []byte(d)})
 	}
-	_, err := e.Topics.Publish(t.Context(), request)
-	return err
+	return errOf(e.Topics.Publish(t.Context(), request))
 }
 
 // protoString encodes a protobuf message with one string field.

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 )
 
@@ -27,10 +26,8 @@ var schemaMessages = []Case{
 			} {
 				t.Run(test.name, func(t *testing.T) {
 					topic := &pubsubpb.Topic{Name: e.Name("topics"), SchemaSettings: test.settings}
-					_, err := e.Topics.CreateTopic(t.Context(), topic)
-					WantCode(t, err, test.want)
-					_, err = e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: topic.GetName()})
-					WantCode(t, err, codes.NotFound)
+					WantCode(t, errOf(e.Topics.CreateTopic(t.Context(), topic)), test.want)
+					WantCode(t, errOf(e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: topic.GetName()})), codes.NotFound)
 
 					existing := e.Topic(t)
 					WantCode(t, setSchemaSettings(t, e, existing, test.settings, "schema_settings"), test.want)
@@ -49,14 +46,8 @@ var schemaMessages = []Case{
 		Run: func(t *testing.T, e *Env) {
 			v1 := newSchema(t, e, filmV1)
 			name := v1.GetName()
-			v2, err := commitSchema(t, e, name, filmV2)
-			if err != nil {
-				t.Fatalf("CommitSchema: %v", err)
-			}
-			v3, err := commitSchema(t, e, name, filmV3)
-			if err != nil {
-				t.Fatalf("CommitSchema: %v", err)
-			}
+			v2 := newRevision(t, e, name, filmV2)
+			v3 := newRevision(t, e, name, filmV3)
 			ids := map[string]string{"v1": v1.GetRevisionId(), "v2": v2.GetRevisionId(), "v3": v3.GetRevisionId()}
 			bare, year, rating, both := `{"title": "Ran"}`, `{"title": "Ran", "year": 1985}`, `{"rating": "12"}`, `{"year": 1985, "rating": "12"}`
 			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name)
@@ -67,13 +58,11 @@ var schemaMessages = []Case{
 					continue
 				}
 				m := oneDelivery(t, e, sub)
-				if got := m.GetMessage().GetAttributes()["googclient_schemarevisionid"]; got != ids[revision] {
-					t.Errorf("%s: got revision %q, want %q, %s", message, got, ids[revision], revision)
-				}
+				wantEqual(t, ids[revision], m.GetMessage().GetAttributes()["googclient_schemarevisionid"], "%s: revision, which is %s", message, revision)
 				e.Ack(t, sub, m)
 			}
 			WantCode(t, publishData(t, e, topic, bare, both), codes.InvalidArgument, "Invalid data in message: Message failed schema validation.")
-			expectSilence(t, e, sub)
+			pullNothing(t, e, sub)
 		},
 	},
 	{
@@ -89,9 +78,7 @@ var schemaMessages = []Case{
 					topic := topicWithSchema(t, e, encoding, schema.GetName())
 					sub := e.Subscription(t, topic)
 					message := &pubsubpb.PubsubMessage{Data: data, Attributes: map[string]string{"own": "1"}}
-					if _, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{message}}); err != nil {
-						t.Fatalf("Publish: %v", err)
-					}
+					e.PublishMessages(t, topic, message)
 					want := map[string]string{
 						"own":                         "1",
 						"googclient_schemaencoding":   encoding.String(),
@@ -99,12 +86,8 @@ var schemaMessages = []Case{
 						"googclient_schemarevisionid": schema.GetRevisionId(),
 					}
 					got := oneDelivery(t, e, sub).GetMessage()
-					if diff := cmp.Diff(want, got.GetAttributes()); diff != "" {
-						t.Errorf("attributes (-want +got):\n%s", diff)
-					}
-					if diff := cmp.Diff(data, got.GetData()); diff != "" {
-						t.Errorf("data (-want +got):\n%s", diff)
-					}
+					wantEqual(t, want, got.GetAttributes(), "attributes")
+					wantEqual(t, data, got.GetData(), "data")
 				})
 			}
 		},
@@ -212,7 +195,7 @@ var schemaMessages = []Case{
 				t.Fatalf("CreateSchema again: %v", err)
 			}
 			check("created again")
-			expectSilence(t, e, sub)
+			pullNothing(t, e, sub)
 		},
 	},
 	{
@@ -224,10 +207,7 @@ var schemaMessages = []Case{
 			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name)
 			rating := `{"rating": "12"}`
 			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
-			third, err := commitSchema(t, e, name, filmV3)
-			if err != nil {
-				t.Fatalf("CommitSchema: %v", err)
-			}
+			third := newRevision(t, e, name, filmV3)
 			WantCode(t, publishData(t, e, topic, rating), codes.OK)
 
 			set := func(settings *pubsubpb.SchemaSettings) {
@@ -241,10 +221,7 @@ var schemaMessages = []Case{
 			set(&pubsubpb.SchemaSettings{Schema: name, Encoding: pubsubpb.Encoding_JSON})
 			WantCode(t, publishData(t, e, topic, rating), codes.OK)
 
-			request := &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + third.GetRevisionId()}
-			if _, err := e.Schema.DeleteSchemaRevision(t.Context(), request); err != nil {
-				t.Fatalf("DeleteSchemaRevision: %v", err)
-			}
+			deleteRevision(t, e, name+"@"+third.GetRevisionId())
 			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
 			set(nil)
 			WantCode(t, publishData(t, e, topic, "anything"), codes.OK)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 )
 
@@ -34,13 +33,9 @@ var schemas = []Case{
 				t.Fatalf("CreateSchema: %v", err)
 			}
 			want := []any{name, pubsubpb.Schema_PROTOCOL_BUFFER, filmV1}
-			if diff := cmp.Diff(want, []any{created.GetName(), created.GetType(), created.GetDefinition()}); diff != "" {
-				t.Errorf("created (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, []any{created.GetName(), created.GetType(), created.GetDefinition()}, "created")
 			got := getSchema(t, e, name)
-			if diff := cmp.Diff(want, []any{got.GetName(), got.GetType(), got.GetDefinition()}); diff != "" {
-				t.Errorf("GetSchema (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, []any{got.GetName(), got.GetType(), got.GetDefinition()}, "GetSchema")
 			wantNoSchema(t, e, request.GetSchema().GetName())
 
 			for name, definition := range map[string]string{
@@ -55,16 +50,14 @@ var schemas = []Case{
 			} {
 				t.Run(name, func(t *testing.T) {
 					request := createSchemaRequest(e.Name("schemas"), definition)
-					_, err := e.Schema.CreateSchema(t.Context(), request)
-					WantCode(t, err, codes.InvalidArgument)
+					WantCode(t, errOf(e.Schema.CreateSchema(t.Context(), request)), codes.InvalidArgument)
 					wantNoSchema(t, e, request.GetParent()+"/schemas/"+request.GetSchemaId())
 				})
 			}
 			t.Run("no type", func(t *testing.T) {
 				request := createSchemaRequest(e.Name("schemas"), filmV1)
 				request.Schema.Type = pubsubpb.Schema_TYPE_UNSPECIFIED
-				_, err := e.Schema.CreateSchema(t.Context(), request)
-				WantCode(t, err, codes.InvalidArgument)
+				WantCode(t, errOf(e.Schema.CreateSchema(t.Context(), request)), codes.InvalidArgument)
 			})
 		},
 	},
@@ -114,11 +107,9 @@ var schemas = []Case{
 			} {
 				t.Run(fmt.Sprint(test.bytes), func(t *testing.T) {
 					definition := filmV1 + "\n//" + strings.Repeat("x", test.bytes-len(filmV1)-len("\n//"))
-					_, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(e.Name("schemas"), definition))
-					WantCode(t, err, test.want)
+					WantCode(t, errOf(e.Schema.CreateSchema(t.Context(), createSchemaRequest(e.Name("schemas"), definition))), test.want)
 					schema := newSchema(t, e, filmV1)
-					_, err = commitSchema(t, e, schema.GetName(), definition)
-					WantCode(t, err, test.want)
+					WantCode(t, errOf(commitSchema(t, e, schema.GetName(), definition)), test.want)
 				})
 			}
 		},
@@ -128,14 +119,9 @@ var schemas = []Case{
 		Sentence: "A schema has at most 20 revisions; a further commit is RESOURCE_EXHAUSTED.",
 		Run: func(t *testing.T, e *Env) {
 			name, first := fullSchema(t, e)
-			_, err := commitSchema(t, e, name, filmRevision(21))
-			WantCode(t, err, codes.ResourceExhausted)
-			if got := len(revisionsOf(t, e, name, pubsubpb.SchemaView_BASIC)); got != 20 {
-				t.Errorf("got %d revisions, want 20", got)
-			}
-			if _, err := e.Schema.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + first}); err != nil {
-				t.Fatalf("DeleteSchemaRevision: %v", err)
-			}
+			WantCode(t, errOf(commitSchema(t, e, name, filmRevision(21))), codes.ResourceExhausted)
+			wantEqual(t, 20, len(revisionsOf(t, e, name, pubsubpb.SchemaView_BASIC)), "number of revisions")
+			deleteRevision(t, e, name+"@"+first)
 			if _, err := commitSchema(t, e, name, filmRevision(21)); err != nil {
 				t.Errorf("CommitSchema after deleting a revision: %v", err)
 			}
@@ -151,10 +137,7 @@ var schemas = []Case{
 			if err != nil {
 				t.Fatalf("CreateSchema: %v", err)
 			}
-			second, err := commitSchema(t, e, first.GetName(), filmV2)
-			if err != nil {
-				t.Fatalf("CommitSchema: %v", err)
-			}
+			second := newRevision(t, e, first.GetName(), filmV2)
 			for _, got := range []*pubsubpb.Schema{first, second} {
 				if id := got.GetRevisionId(); !regexp.MustCompile(`^[0-9a-f]{8}$`).MatchString(id) || id == "deadbeef" {
 					t.Errorf("got revision id %q, want 8 hexadecimal digits of the server", id)
@@ -177,20 +160,13 @@ var schemas = []Case{
 			"the same definition again ALREADY_EXISTS.",
 		Run: func(t *testing.T, e *Env) {
 			schema := newSchema(t, e, filmV1)
-			second, err := commitSchema(t, e, schema.GetName(), filmV2)
-			if err != nil {
-				t.Fatalf("CommitSchema: %v", err)
-			}
+			second := newRevision(t, e, schema.GetName(), filmV2)
 			want := []any{schema.GetName(), second.GetRevisionId(), filmV2}
 			check := func(t *testing.T) {
 				t.Helper()
 				got := getSchema(t, e, schema.GetName())
-				if diff := cmp.Diff(want, []any{got.GetName(), got.GetRevisionId(), got.GetDefinition()}); diff != "" {
-					t.Errorf("newest revision (-want +got):\n%s", diff)
-				}
-				if got := len(revisionsOf(t, e, schema.GetName(), pubsubpb.SchemaView_BASIC)); got != 2 {
-					t.Errorf("got %d revisions, want 2", got)
-				}
+				wantEqual(t, want, []any{got.GetName(), got.GetRevisionId(), got.GetDefinition()}, "newest revision")
+				wantEqual(t, 2, len(revisionsOf(t, e, schema.GetName(), pubsubpb.SchemaView_BASIC)), "number of revisions")
 			}
 			check(t)
 			for _, test := range []struct {
@@ -248,23 +224,15 @@ var schemas = []Case{
 				t.Run(test.name, func(t *testing.T) {
 					name := newSchema(t, e, test.existing[0]).GetName()
 					for _, definition := range test.existing[1:] {
-						if _, err := commitSchema(t, e, name, definition); err != nil {
-							t.Fatalf("CommitSchema: %v", err)
-						}
+						newRevision(t, e, name, definition)
 					}
-					_, err := commitSchema(t, e, name, test.commit)
-					WantCode(t, err, test.want)
+					WantCode(t, errOf(commitSchema(t, e, name, test.commit)), test.want)
 				})
 			}
 			t.Run("a deleted revision counts no more", func(t *testing.T) {
 				first := newSchema(t, e, filmV1)
-				if _, err := commitSchema(t, e, first.GetName(), filmV2); err != nil {
-					t.Fatalf("CommitSchema: %v", err)
-				}
-				request := &pubsubpb.DeleteSchemaRevisionRequest{Name: first.GetName() + "@" + first.GetRevisionId()}
-				if _, err := e.Schema.DeleteSchemaRevision(t.Context(), request); err != nil {
-					t.Fatalf("DeleteSchemaRevision: %v", err)
-				}
+				newRevision(t, e, first.GetName(), filmV2)
+				deleteRevision(t, e, first.GetName()+"@"+first.GetRevisionId())
 				if _, err := commitSchema(t, e, first.GetName(), proto3("string title = 1; string rating = 2;")); err != nil {
 					t.Errorf("CommitSchema: %v", err)
 				}
@@ -277,19 +245,13 @@ var schemas = []Case{
 		Run: func(t *testing.T, e *Env) {
 			first := newSchema(t, e, filmV1)
 			name := first.GetName()
-			second, err := commitSchema(t, e, name, filmV2)
-			if err != nil {
-				t.Fatalf("CommitSchema: %v", err)
-			}
+			second := newRevision(t, e, name, filmV2)
 			remove := func(name string) error {
-				_, err := e.Schema.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name})
-				return err
+				return errOf(e.Schema.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name}))
 			}
 			WantCode(t, remove(name), codes.InvalidArgument)
 			WantCode(t, remove(name+"@"+unusedRevision([]string{first.GetRevisionId(), second.GetRevisionId()})), codes.NotFound)
-			if err := remove(name + "@" + second.GetRevisionId()); err != nil {
-				t.Fatalf("DeleteSchemaRevision: %v", err)
-			}
+			deleteRevision(t, e, name+"@"+second.GetRevisionId())
 			wantNoSchema(t, e, name+"@"+second.GetRevisionId())
 			WantCode(t, remove(name+"@"+first.GetRevisionId()), codes.FailedPrecondition)
 			if got := getSchema(t, e, name); got.GetRevisionId() != first.GetRevisionId() {
@@ -304,10 +266,7 @@ var schemas = []Case{
 		Run: func(t *testing.T, e *Env) {
 			first := newSchema(t, e, filmV1)
 			name := first.GetName()
-			second, err := commitSchema(t, e, name, filmV2)
-			if err != nil {
-				t.Fatalf("CommitSchema: %v", err)
-			}
+			second := newRevision(t, e, name, filmV2)
 			for _, test := range []struct {
 				name       string
 				view       pubsubpb.SchemaView
@@ -352,12 +311,8 @@ var schemas = []Case{
 				{pubsubpb.SchemaView_FULL, []string{filmV2}, []string{filmV2, filmV1}},
 			} {
 				list := allSchemas(t, e.Schema.ListSchemas(t.Context(), &pubsubpb.ListSchemasRequest{Parent: "projects/" + e.Project, View: test.view}))
-				if diff := cmp.Diff(test.list, definitions(list)); diff != "" {
-					t.Errorf("ListSchemas, %v (-want +got):\n%s", test.view, diff)
-				}
-				if diff := cmp.Diff(test.revisions, definitions(revisionsOf(t, e, name, test.view))); diff != "" {
-					t.Errorf("ListSchemaRevisions, %v (-want +got):\n%s", test.view, diff)
-				}
+				wantEqual(t, test.list, definitions(list), "ListSchemas, %v", test.view)
+				wantEqual(t, test.revisions, definitions(revisionsOf(t, e, name, test.view)), "ListSchemaRevisions, %v", test.view)
 			}
 		},
 	},

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 )
 
@@ -65,8 +64,7 @@ var streamingPull = []Case{
 	{
 		ID: "G3", Sentence: "A later request with subscription, limits or protocol version ends the stream; a repeated client id does not.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			tests := []struct {
 				name  string
 				later *pubsubpb.StreamingPullRequest
@@ -185,8 +183,7 @@ var streamingPull = []Case{
 			}
 			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic, leasedFor(test.sub))
+					topic, sub := e.Subscribed(t, leasedFor(test.sub))
 					stream := openRaw(t, e, sub, streamLease(test.first))
 					if test.later != 0 {
 						stream.send(t, &pubsubpb.StreamingPullRequest{StreamAckDeadlineSeconds: test.later})
@@ -206,8 +203,7 @@ var streamingPull = []Case{
 		ID: "G8", Sentence: "A stream never has more than max_outstanding_messages outstanding; 0 and less is no limit.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("limit", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic)
+				topic, sub := e.Subscribed(t)
 				e.Publish(t, topic, "", serial(1, 5)...)
 				stream := openRaw(t, e, sub, outstanding(3))
 				got := stream.take(t, 3)
@@ -220,8 +216,7 @@ var streamingPull = []Case{
 			})
 			for _, none := range []int64{0, -1} {
 				t.Run(fmt.Sprint("no limit ", none), func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic)
+					topic, sub := e.Subscribed(t)
 					texts := serial(1, 3000)
 					for part := range 3 {
 						e.Publish(t, topic, "", texts[part*1000:part*1000+1000]...)
@@ -234,8 +229,7 @@ var streamingPull = []Case{
 	{
 		ID: "G9", Sentence: "With max_outstanding_bytes outstanding nothing more is sent; one message may go over.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			var texts []string
 			for _, text := range serial(1, 5) {
 				texts = append(texts, text+strings.Repeat("x", 600))
@@ -249,8 +243,7 @@ var streamingPull = []Case{
 			stream.quiet(t)
 
 			t.Run("larger than the limit", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic)
+				topic, sub := e.Subscribed(t)
 				e.Publish(t, topic, "", strings.Repeat("x", 5000), strings.Repeat("y", 5000))
 				stream := openRaw(t, e, sub, outstandingBytes(1000))
 				got := stream.take(t, 1)
@@ -293,8 +286,7 @@ var streamingPull = []Case{
 			for _, test := range tests {
 				for _, limit := range []func(*pubsubpb.StreamingPullRequest){outstanding(1), outstandingBytes(1)} {
 					t.Run(test.name, func(t *testing.T) {
-						topic := e.Topic(t)
-						sub := e.Subscription(t, topic)
+						topic, sub := e.Subscribed(t)
 						e.Publish(t, topic, "", serial(1, 4)...)
 						stream := openRaw(t, e, sub, limit)
 						got := stream.take(t, 1)
@@ -314,8 +306,7 @@ var streamingPull = []Case{
 		ID: "G11", Sentence: "A message is on one stream at a time; a stream without credit does not hold back others.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("one at a time", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic)
+				topic, sub := e.Subscribed(t)
 				a, b, c := openRaw(t, e, sub), openRaw(t, e, sub), openRaw(t, e, sub)
 				a.settle(t)
 				b.settle(t)
@@ -324,16 +315,13 @@ var streamingPull = []Case{
 				e.Publish(t, topic, "", want[:30]...)
 				e.publishEach(t, topic, want[30:]...)
 				got := slices.Concat(takeFrom(t, len(want), a, b, c)...)
-				if diff := cmp.Diff(want, slices.Sorted(slices.Values(Texts(got)))); diff != "" {
-					t.Errorf("on all streams, sorted (-want +got):\n%s", diff)
-				}
+				wantEqual(t, want, slices.Sorted(slices.Values(Texts(got))), "on all streams, sorted")
 				a.quiet(t)
 				b.quiet(t)
 				c.quiet(t)
 			})
 			t.Run("without credit", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic)
+				topic, sub := e.Subscribed(t)
 				full := openRaw(t, e, sub, outstanding(1))
 				e.Publish(t, topic, "", "0000")
 				full.wants(t, "0000")

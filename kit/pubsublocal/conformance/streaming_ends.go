@@ -32,8 +32,7 @@ var streamingPullEnds = []Case{
 				}
 			}
 			t.Run("client", func(t *testing.T) {
-				topic := e.Topic(t)
-				sub := e.Subscription(t, topic, Ordered)
+				topic, sub := e.Subscribed(t, Ordered)
 				want := serial(1, 50)
 				e.Publish(t, topic, "key", want...)
 				ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -66,8 +65,7 @@ var streamingPullEnds = []Case{
 	{
 		ID: "G13", Sentence: "With protocol version 1 a later request without ids gets an empty response within a second.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			stream := openRaw(t, e, sub, outstanding(1))
 			ping := func() {
 				t.Helper()
@@ -132,8 +130,7 @@ var streamingPullEnds = []Case{
 	{
 		ID: "G16", Sentence: "A stream ends by itself after 30 minutes with UNAVAILABLE.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			stream := openRaw(t, e, sub)
 			stream.settle(t)
 			e.Advance(29 * time.Minute)
@@ -189,16 +186,13 @@ var streamingPullEnds = []Case{
 		Run: func(t *testing.T, e *Env) {
 			for _, end := range endings {
 				t.Run(end.name, func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic, leasedFor(600), deadTo(e.Topic(t), 5), delayedBy(time.Minute))
+					topic, sub := e.Subscribed(t, leasedFor(600), deadTo(e.Topic(t), 5), delayedBy(time.Minute))
 					stream := openRaw(t, e, sub, streamLease(600))
 					want := serial(1, 5)
 					e.Publish(t, topic, "", want...)
 					for round := range 6 { // more rounds than the dead-letter policy allows failures
 						for _, m := range stream.wantsAny(t, want...) {
-							if got := m.GetDeliveryAttempt(); got != 1 {
-								t.Fatalf("round %d: delivery_attempt is %d, want 1", round+1, got)
-							}
+							wantEqual(t, int32(1), m.GetDeliveryAttempt(), "delivery_attempt in round %d", round+1)
 						}
 						next := openRaw(t, e, sub, streamLease(600))
 						next.quiet(t)
@@ -212,8 +206,7 @@ var streamingPullEnds = []Case{
 	{
 		ID: "G19", Sentence: "On an exactly-once subscription the leases outlive the stream.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic, ExactlyOnce)
+			topic, sub := e.Subscribed(t, ExactlyOnce)
 			stream := openRaw(t, e, sub)
 			e.Publish(t, topic, "", "a", "b")
 			got := stream.wantsAny(t, "a", "b")
@@ -231,8 +224,7 @@ var streamingPullEnds = []Case{
 	{
 		ID: "G20", Sentence: "After the end of a stream an old id still acknowledges a message that was not redelivered.",
 		Run: func(t *testing.T, e *Env) {
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			stream := openRaw(t, e, sub)
 			e.Publish(t, topic, "", "a", "b")
 			got := stream.wantsAny(t, "a", "b")
@@ -285,8 +277,7 @@ var streamingPullEnds = []Case{
 			}
 			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) {
-					topic := e.Topic(t)
-					sub := e.Subscription(t, topic)
+					topic, sub := e.Subscribed(t)
 					for _, texts := range test.texts {
 						e.Publish(t, topic, "", texts...)
 					}
@@ -313,8 +304,7 @@ var streamingPullEnds = []Case{
 				t.Fatal(err)
 			}
 			defer narrow.Close()
-			topic := e.Topic(t)
-			sub := e.Subscription(t, topic)
+			topic, sub := e.Subscribed(t)
 			slow := openRawWith(t, narrow, sub)
 			slow.settle(t)
 			var want []string

@@ -13,14 +13,12 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
 // acrossStreams receives messages over one call, and acknowledges and nacks
 // them over another.
 func acrossStreams(t *testing.T, e *Env, from, over string) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic, leasedFor(60))
+	topic, sub := e.Subscribed(t, leasedFor(60))
 	e.Publish(t, topic, "", "a", "b", "c")
 	var streams []*rawStream
 	var got []*pubsubpb.ReceivedMessage
@@ -51,33 +49,26 @@ func acrossStreams(t *testing.T, e *Env, from, over string) {
 		streams = append(streams, openRaw(t, e, sub))
 	}
 	again := slices.Concat(takeFrom(t, 1, streams...)...)
-	if diff := cmp.Diff([]string{"c"}, Texts(again)); diff != "" {
-		t.Errorf("after ack, extension and nack (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []string{"c"}, Texts(again), "after ack, extension and nack")
 	e.Ack(t, sub, again...)
 	e.Advance(500 * time.Second) // past the first lease: a is acknowledged, b has a longer lease
 	for _, stream := range streams {
 		stream.quiet(t)
 	}
 	e.Advance(110 * time.Second)
-	if diff := cmp.Diff([]string{"b"}, Texts(slices.Concat(takeFrom(t, 1, streams...)...))); diff != "" {
-		t.Errorf("after the extension (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []string{"b"}, Texts(slices.Concat(takeFrom(t, 1, streams...)...)), "after the extension")
 }
 
 // tellsProperties checks the properties in responses of every kind, before and
 // after exactly-once is switched.
 func tellsProperties(t *testing.T, e *Env, ordered, once bool) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic, func(s *pubsubpb.Subscription) {
+	topic, sub := e.Subscribed(t, func(s *pubsubpb.Subscription) {
 		s.EnableMessageOrdering, s.EnableExactlyOnceDelivery = ordered, once
 	})
 	stream := openRaw(t, e, sub)
 	for _, once := range []bool{once, !once, once} {
-		if _, err := e.Subs.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
-			Subscription: &pubsubpb.Subscription{Name: sub, EnableExactlyOnceDelivery: once},
-			UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"enable_exactly_once_delivery"}},
-		}); err != nil {
+		body := &pubsubpb.Subscription{Name: sub, EnableExactlyOnceDelivery: once}
+		if _, err := subscriptionUpdate(t, e, body, "enable_exactly_once_delivery"); err != nil {
 			t.Fatal(err)
 		}
 		stream.responses = nil

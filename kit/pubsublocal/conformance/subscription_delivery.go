@@ -2,15 +2,12 @@ package conformance
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -44,9 +41,7 @@ func retryLimits(t *testing.T, e *Env) {
 		t.Run(test.name, func(t *testing.T) {
 			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) { s.RetryPolicy = test.given }, test.want,
 				func(t *testing.T, s *pubsubpb.Subscription) {
-					if diff := cmp.Diff(test.shown, s.GetRetryPolicy(), protocmp.Transform()); diff != "" {
-						t.Errorf("retry policy (-want +got):\n%s", diff)
-					}
+					wantEqual(t, test.shown, s.GetRetryPolicy(), "retry policy")
 				}, "retry_policy")
 		})
 	}
@@ -54,8 +49,7 @@ func retryLimits(t *testing.T, e *Env) {
 
 func withoutRetryPolicy(t *testing.T, e *Env) {
 	t.Run("Pull", func(t *testing.T) {
-		topic := e.Topic(t)
-		sub := e.Subscription(t, topic)
+		topic, sub := e.Subscribed(t)
 		e.Publish(t, topic, "", "m")
 		for range 3 {
 			e.Nack(t, sub, wantTexts(t, e, sub, "m")...)
@@ -65,17 +59,16 @@ func withoutRetryPolicy(t *testing.T, e *Env) {
 		wantTexts(t, e, sub, "m")
 	})
 	t.Run("StreamingPull", func(t *testing.T) {
-		topic := e.Topic(t)
-		sub := e.Subscription(t, topic)
-		stream := streamFrom(t, e, sub)
+		topic, sub := e.Subscribed(t)
+		stream := openRaw(t, e, sub, streamLease(10))
 		e.Publish(t, topic, "", "m")
 		before := time.Now()
 		for range 3 {
-			e.Nack(t, sub, nextMessages(t, stream).GetReceivedMessages()...)
+			e.Nack(t, sub, stream.take(t, 1)...)
 		}
-		nextMessages(t, stream)
+		stream.take(t, 1)
 		e.Advance(10 * time.Second)
-		nextMessages(t, stream)
+		stream.take(t, 1)
 		if took := time.Since(before); took > 5*time.Second {
 			t.Errorf("five deliveries took %v, want them at once", took)
 		}
@@ -120,8 +113,7 @@ func retryDelays(t *testing.T, e *Env) {
 func retryDelayOfOne(t *testing.T, e *Env) {
 	delay := delaying(5*time.Minute, 10*time.Minute)
 	t.Run("unordered", func(t *testing.T) {
-		topic := e.Topic(t)
-		sub := e.Subscription(t, topic, delay)
+		topic, sub := e.Subscribed(t, delay)
 		e.Publish(t, topic, "a", "a1")
 		e.Nack(t, sub, wantTexts(t, e, sub, "a1")...)
 		e.Publish(t, topic, "a", "a2")
@@ -131,8 +123,7 @@ func retryDelayOfOne(t *testing.T, e *Env) {
 		wantTexts(t, e, sub, "a1")
 	})
 	t.Run("ordered", func(t *testing.T) {
-		topic := e.Topic(t)
-		sub := e.Subscription(t, topic, delay, Ordered)
+		topic, sub := e.Subscribed(t, delay, Ordered)
 		e.Publish(t, topic, "a", "a1")
 		e.Nack(t, sub, wantTexts(t, e, sub, "a1")...)
 		e.Publish(t, topic, "a", "a2")
@@ -145,8 +136,7 @@ func retryDelayOfOne(t *testing.T, e *Env) {
 		wantInOrder(t, e, sub, "a1", "a2")
 	})
 	t.Run("ordered, delivered together", func(t *testing.T) {
-		topic := e.Topic(t)
-		sub := e.Subscription(t, topic, delay, Ordered)
+		topic, sub := e.Subscribed(t, delay, Ordered)
 		e.Publish(t, topic, "a", "a1", "a2", "a3")
 		run := e.Pull(t, sub, 10)
 		if len(run) == 0 {
@@ -173,9 +163,7 @@ func wantInOrder(t *testing.T, e *Env, sub string, want ...string) {
 		got = append(got, Texts(messages)...)
 		e.Ack(t, sub, messages...)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, got, "messages")
 }
 
 func ackedRetained(t *testing.T, e *Env) {
@@ -201,8 +189,7 @@ func ackedRetained(t *testing.T, e *Env) {
 }
 
 func unackedDropped(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic, retaining(10*time.Minute), func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = 600 })
+	topic, sub := e.Subscribed(t, retaining(10*time.Minute), func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = 600 })
 	waiting := e.Subscription(t, topic, retaining(10*time.Minute))
 	e.Publish(t, topic, "", "1", "2", "3")
 	e.Advance(8 * time.Minute)
@@ -223,9 +210,8 @@ func unackedDropped(t *testing.T, e *Env) {
 }
 
 func switchExactlyOnce(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
-	stream := streamFrom(t, e, sub)
+	topic, sub := e.Subscribed(t)
+	stream := openRaw(t, e, sub)
 	var outstanding []*pubsubpb.ReceivedMessage // stays leased over all changes
 	for i, on := range []bool{false, true, false, true} {
 		if i > 0 {
@@ -236,18 +222,11 @@ func switchExactlyOnce(t *testing.T, e *Env) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-				t.Errorf("switched to %v (-want +got):\n%s", on, diff)
-			}
+			wantEqual(t, want, got, "switched to %v", on)
 		}
 		e.Publish(t, topic, "", fmt.Sprint(i))
-		response := nextMessages(t, stream)
-		if got := response.GetSubscriptionProperties().GetExactlyOnceDeliveryEnabled(); got != on {
-			t.Errorf("the stream was told %v, want %v", got, on)
-		}
-		outstanding = slices.Concat(outstanding, response.GetReceivedMessages())
+		outstanding = append(outstanding, stream.take(t, 1)...)
+		wantEqual(t, on, stream.responses[len(stream.responses)-1].GetSubscriptionProperties().GetExactlyOnceDeliveryEnabled(), "exactly-once that the stream was told")
 	}
-	if diff := cmp.Diff([]string{"0", "1", "2", "3"}, Texts(outstanding)); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	wantEqual(t, []string{"0", "1", "2", "3"}, Texts(outstanding), "messages")
 }

@@ -48,9 +48,7 @@ func tryCreate(t *testing.T, e *Env, topic string, change ...func(*pubsubpb.Subs
 		return nil, err
 	}
 	got := subscriptionNow(t, e, body.GetName())
-	if diff := cmp.Diff(created, got, protocmp.Transform()); diff != "" {
-		t.Errorf("GetSubscription differs from the answer of CreateSubscription (-create +get):\n%s", diff)
-	}
+	wantEqual(t, created, got, "GetSubscription differs from the answer of CreateSubscription")
 	return got, nil
 }
 
@@ -98,17 +96,13 @@ func subscriptionDefaults(t *testing.T, e *Env) {
 		t.Fatal(err)
 	}
 	want.Name = got.GetName()
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Errorf("GetSubscription (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, got, "GetSubscription")
 	for s, err := range e.Subs.ListSubscriptions(t.Context(), &pubsubpb.ListSubscriptionsRequest{Project: "projects/" + e.Project}).All() {
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s.GetName() == want.GetName() {
-			if diff := cmp.Diff(want, s, protocmp.Transform()); diff != "" {
-				t.Errorf("ListSubscriptions (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, s, "ListSubscriptions")
 			return
 		}
 	}
@@ -134,9 +128,7 @@ func ackDeadlines(t *testing.T, e *Env) {
 		t.Run(fmt.Sprint(test.seconds), func(t *testing.T) {
 			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = test.seconds }, test.want,
 				func(t *testing.T, s *pubsubpb.Subscription) {
-					if got := s.GetAckDeadlineSeconds(); got != test.shown {
-						t.Errorf("got %d seconds, want %d", got, test.shown)
-					}
+					wantEqual(t, test.shown, s.GetAckDeadlineSeconds(), "ack deadline in seconds")
 				}, "ack_deadline_seconds")
 		})
 	}
@@ -176,9 +168,7 @@ func subscriptionRetentionLimits(t *testing.T, e *Env) {
 			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) {
 				s.MessageRetentionDuration = durationpb.New(test.d)
 			}, test.want, func(t *testing.T, s *pubsubpb.Subscription) {
-				if got := s.GetMessageRetentionDuration().AsDuration(); got != test.d {
-					t.Errorf("got %v, want %v", got, test.d)
-				}
+				wantEqual(t, test.d, s.GetMessageRetentionDuration().AsDuration(), "retention")
 			}, "message_retention_duration")
 		})
 	}

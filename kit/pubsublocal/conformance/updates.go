@@ -6,16 +6,13 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
 func updateWithoutMask(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	labels := map[string]string{"a": "b"}
 	for name, mask := range map[string]*fieldmaskpb.FieldMask{"none": nil, "empty": {}} {
 		t.Run("topic/"+name, func(t *testing.T) {
@@ -35,15 +32,12 @@ func updateWithoutMask(t *testing.T, e *Env) {
 }
 
 func updateUnknownPath(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	labels := map[string]string{"a": "b"}
 	for _, path := range []string{"nonsense", "Labels", "messageRetentionDuration", "schema_settings.nonsense", ""} {
 		t.Run(path, func(t *testing.T) {
-			_, err := topicUpdate(t, e, &pubsubpb.Topic{Name: topic, Labels: labels}, path)
-			WantCode(t, err, codes.InvalidArgument)
-			_, err = subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub, Labels: labels}, path)
-			WantCode(t, err, codes.InvalidArgument)
+			WantCode(t, errOf(topicUpdate(t, e, &pubsubpb.Topic{Name: topic, Labels: labels}, path)), codes.InvalidArgument)
+			WantCode(t, errOf(subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub, Labels: labels}, path)), codes.InvalidArgument)
 		})
 	}
 	wantNoLabels(t, e, topic, sub)
@@ -84,9 +78,7 @@ func updateResets(t *testing.T, e *Env) {
 			if want.Name = sub; path == "enable_exactly_once_delivery" {
 				want.AckDeadlineSeconds = 60 // the default of exactly-once delivery stays
 			}
-			if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-				t.Errorf("after the reset (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, got, "after the reset")
 		})
 	}
 	schema := schemaIn(t, e, e.Project)
@@ -124,9 +116,7 @@ func updateImmutable(t *testing.T, e *Env) {
 			WantCode(t, err, codes.InvalidArgument, "not mutable")
 		})
 	}
-	if diff := cmp.Diff(before, subscriptionNow(t, e, sub), protocmp.Transform()); diff != "" {
-		t.Errorf("the subscription changed (-before +after):\n%s", diff)
-	}
+	wantEqual(t, before, subscriptionNow(t, e, sub), "the subscription changed")
 }
 
 func updateSubscriptionFields(t *testing.T, e *Env) {
@@ -143,9 +133,7 @@ func updateSubscriptionFields(t *testing.T, e *Env) {
 			if _, err := subscriptionUpdate(t, e, body, path); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, subscriptionNow(t, e, sub), protocmp.Transform()); diff != "" {
-				t.Errorf("afterwards (-want +got):\n%s", diff)
-			}
+			wantEqual(t, want, subscriptionNow(t, e, sub), "afterwards")
 		})
 	}
 }
@@ -180,14 +168,11 @@ func updateTopicFields(t *testing.T, e *Env) {
 			WantCode(t, err, codes.InvalidArgument)
 		})
 	}
-	if diff := cmp.Diff(before, topicNow(t, e, name), protocmp.Transform()); diff != "" {
-		t.Errorf("the topic changed (-before +after):\n%s", diff)
-	}
+	wantEqual(t, before, topicNow(t, e, name), "the topic changed")
 }
 
 func updateAllOrNothing(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	sub := e.Subscription(t, topic)
+	topic, sub := e.Subscribed(t)
 	labels := map[string]string{"a": "b"}
 	minute := durationpb.New(time.Minute)
 	topicBefore, subBefore := topicNow(t, e, topic), subscriptionNow(t, e, sub)
@@ -216,12 +201,8 @@ func updateAllOrNothing(t *testing.T, e *Env) {
 			WantCode(t, err, test.want)
 		})
 	}
-	if diff := cmp.Diff(topicBefore, topicNow(t, e, topic), protocmp.Transform()); diff != "" {
-		t.Errorf("the topic changed (-before +after):\n%s", diff)
-	}
-	if diff := cmp.Diff(subBefore, subscriptionNow(t, e, sub), protocmp.Transform()); diff != "" {
-		t.Errorf("the subscription changed (-before +after):\n%s", diff)
-	}
+	wantEqual(t, topicBefore, topicNow(t, e, topic), "the topic changed")
+	wantEqual(t, subBefore, subscriptionNow(t, e, sub), "the subscription changed")
 }
 
 // wantTopicChange updates one path of a topic to its value in body. It fails the test unless the result has exactly the
@@ -236,12 +217,8 @@ func wantTopicChange(t *testing.T, e *Env, name, path string, body, change func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Errorf("answer (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want, topicNow(t, e, name), protocmp.Transform()); diff != "" {
-		t.Errorf("afterwards (-want +got):\n%s", diff)
-	}
+	wantEqual(t, want, got, "answer")
+	wantEqual(t, want, topicNow(t, e, name), "afterwards")
 }
 
 func wantNoLabels(t *testing.T, e *Env, topic, sub string) {

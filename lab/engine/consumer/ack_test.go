@@ -20,6 +20,7 @@ import (
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/reconnect"
 )
 
@@ -106,9 +107,9 @@ func TestReceiverWaitsForSubscription(t *testing.T) {
 	}
 	var logged lockedBuffer
 	read, _ := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
-	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = PermissionDenied") })
+	pgtest.Eventually(t, 20*time.Second, "a failure", func() bool { return strings.Contains(logged.String(), "code = PermissionDenied") })
 	allow()
-	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = NotFound") })
+	pgtest.Eventually(t, 20*time.Second, "a failure", func() bool { return strings.Contains(logged.String(), "code = NotFound") })
 	if err := localtopics.Create(t.Context(), b.client, localbroker.Resources{Schemaless: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/reconnect"
 )
 
@@ -51,7 +52,7 @@ func (b *broker) publish(messages ...consumer.Message) []string {
 // waitForAcks waits until every message that was published is acknowledged.
 func (b *broker) waitForAcks() {
 	b.t.Helper()
-	waitFor(b.t, "all acks", func() bool {
+	pgtest.Eventually(b.t, 20*time.Second, "all acks", func() bool {
 		for _, m := range b.server.Published() {
 			if m.Acks == 0 {
 				return false
@@ -91,15 +92,6 @@ func (b *broker) run(receiver *consumer.Receiver, read readings) (_ readings, st
 	})
 	b.t.Cleanup(stop)
 	return read, stop
-}
-
-func waitFor(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
 }
 
 // lockedBuffer is a buffer to which several goroutines can log.

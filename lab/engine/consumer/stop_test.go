@@ -15,6 +15,7 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localtopics"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // A stop while the database is unavailable does not wait for it: everything is given
@@ -95,13 +96,13 @@ func TestReceiverReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the client to give up", func() bool { return read.counter("consumer.failures")["receive"] > 0 })
+	pgtest.Eventually(t, 20*time.Second, "the client to give up", func() bool { return read.counter("consumer.failures")["receive"] > 0 })
 	if err := localtopics.Create(t.Context(), b.client, resources); err != nil {
 		t.Fatal(err)
 	}
 	note := uuid.NewString()
 	b.publish(message(noteEvent(note, 1, written)))
-	waitFor(t, "an event of the new subscription", func() bool { return store.versions()[note] == 1 })
+	pgtest.Eventually(t, 20*time.Second, "an event of the new subscription", func() bool { return store.versions()[note] == 1 })
 	stop()
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/pg/pgtest"
-	"example.com/videocatalog/lab/engine/rig"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -19,7 +18,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 var (
 	discard   = slog.New(slog.DiscardHandler)
 	databases atomic.Int64
-	execute   = rig.Execute
+	execute   = pgtest.Execute
 )
 
 func open(t testing.TB, target string) *pgxpool.Pool {

@@ -23,9 +23,7 @@ func BenchmarkTwoPhaseCommit(b *testing.B) {
 	for _, writers := range []int{1, 8} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			pool := pgtest.Pool(b, int32(writers)+1) // one to measure
-			if _, err := pool.Exec(b.Context(), "CREATE TABLE letters (id text PRIMARY KEY, subject text NOT NULL)"); err != nil {
-				b.Fatal(err)
-			}
+			pgtest.Execute(b, pool, "CREATE TABLE letters (id text PRIMARY KEY, subject text NOT NULL)")
 			ways := []*way{
 				{name: "letter"},
 				{name: "outbox", event: true},
@@ -102,11 +100,7 @@ func walOf(b *testing.B, pool *pgxpool.Pool) (bytes, syncs float64) {
 		}
 	}
 	count := "SELECT wal_sync FROM pg_stat_wal"
-	var version int
-	if err := pool.QueryRow(b.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
-		b.Fatal(err)
-	}
-	if version >= 180000 {
+	if pgtest.Count(b, pool, "SELECT current_setting('server_version_num')::int") >= 180000 {
 		count = "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
 	}
 	if err := pool.QueryRow(b.Context(), "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8, ("+count+")::float8").Scan(&bytes, &syncs); err != nil {

@@ -167,7 +167,7 @@ func (b *recorder) Publish(m envelope.Message) outbox.Receipt {
 	b.at = append(b.at, time.Now())
 	b.mu.Unlock()
 	if b.answer == nil {
-		return answer(nil)
+		return responded(nil)
 	}
 	return b.answer(m)
 }
@@ -201,7 +201,7 @@ func run(t testing.TB, publisher *outbox.Publisher) (stop func()) {
 
 // logged returns a publisher and the buffer of its log, to be read after Run
 // has returned.
-func logged(t *testing.T, store outbox.Store, broker outbox.Broker, cfg outbox.Config) (*outbox.Publisher, *bytes.Buffer) {
+func logged(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.Config) (*outbox.Publisher, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	publisher, err := outbox.New(store, broker, cfg, slog.New(slog.NewTextHandler(&log, nil)), noop.Meter{})

@@ -12,10 +12,7 @@ import (
 	"example.com/videocatalog/lab/engine/rig"
 )
 
-var (
-	checkInvariants = rig.CheckInvariants
-	eventually      = rig.Eventually
-)
+var checkInvariants = rig.CheckInvariants
 
 func TestMain(m *testing.M) {
 	if os.Getenv(brokerVariable) != "" {

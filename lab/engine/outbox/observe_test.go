@@ -46,9 +46,9 @@ func TestSampledEventsAreTraced(t *testing.T) {
 	publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 		sent[nameOf(m)] = m.Traceparent
 		if nameOf(m) == "c1" {
-			return answer(errRefused)
+			return responded(errRefused)
 		}
-		return answer(nil)
+		return responded(nil)
 	}), outbox.Config{Tracing: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))})
 	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestPublishDelayHasExemplars(t *testing.T) {
 	for sampled, want := range map[string]int{"a1": 1, "": 0} {
 		reader := metric.NewManualReader()
 		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: traced(claimed("a1"), sampled)}}
-		publisher, err := outbox.New(store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }),
+		publisher, err := outbox.New(store, broker(func(envelope.Message) outbox.Receipt { return responded(nil) }),
 			outbox.Config{Tracing: sdktrace.NewTracerProvider()}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 		if err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestPublishDelayIsNotNegative(t *testing.T) {
 	events := claimed("a1")
 	events[0].OccurredAt = time.Now().Add(time.Hour)
 	reader := metric.NewManualReader()
-	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: events}}, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }),
+	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: events}}, broker(func(envelope.Message) outbox.Receipt { return responded(nil) }),
 		outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestEventsAreCounted(t *testing.T) {
 	events[6].Blocked = true // never an attempt
 	reader := metric.NewManualReader()
 	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: events}}, broker(func(m envelope.Message) outbox.Receipt {
-		return answer(answers[nameOf(m)])
+		return responded(answers[nameOf(m)])
 	}), outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 	if err != nil {
 		t.Fatal(err)
@@ -256,9 +256,9 @@ func TestHangingWorkerIsStuck(t *testing.T) {
 			if err := publisher.Stuck(); err != nil {
 				t.Errorf("Stuck() = %v within three intervals, want nil", err)
 			}
-			time.Sleep(time.Second)
-			if err := publisher.Stuck(); err == nil || !strings.Contains(err.Error(), "worker ") {
-				t.Errorf("Stuck() = %v, want the worker that claims", err)
+			time.Sleep(2 * time.Second) // the second began a second later
+			if err := publisher.Stuck(); err == nil || !strings.Contains(err.Error(), "worker 0") || !strings.Contains(err.Error(), "worker 1") {
+				t.Errorf("Stuck() = %v, want both workers", err)
 			}
 			close(store.hang)
 			stop()
@@ -274,7 +274,7 @@ func TestHangingWorkerIsStuck(t *testing.T) {
 		},
 		"no broker": func(s *memory) (outbox.Store, outbox.Broker) {
 			s.add(0, "a1 b1")
-			return s, broker(func(envelope.Message) outbox.Receipt { return answer(errAway) })
+			return s, broker(func(envelope.Message) outbox.Receipt { return responded(errUnavailable) })
 		},
 	}
 	for name, make := range healthy {

@@ -54,7 +54,7 @@ func (s *table) change(id uuid.UUID) {
 	e.Version = s.version[id]
 	pgtest.Append(s.t, s.pool, e)
 	if s.publisher != nil {
-		s.publisher.Wake(e.Aggregate())
+		s.publisher.Wake()
 	}
 }
 
@@ -69,11 +69,7 @@ func newEvent(id uuid.UUID) envelope.Message {
 // settled waits until nothing is pending.
 func (s *table) settled() {
 	s.t.Helper()
-	eventually(s.t, "nothing is pending", func() bool {
-		var pending bool
-		err := s.pool.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT 1 FROM video_catalog.outbox_pending) OR EXISTS (SELECT 1 FROM video_catalog.outbox_deferred)").Scan(&pending)
-		return err == nil && !pending
-	})
+	pgtest.Eventually(s.t, 20*time.Second, "nothing is pending", func() bool { return s.left() == 0 })
 }
 
 // pipe is a whole publisher: PostgreSQL, the client, and a Pub/Sub server.
@@ -196,11 +192,7 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 }
 
 // left returns how many events are pending or deferred.
-func (s *table) left() (n int) {
+func (s *table) left() int {
 	s.t.Helper()
-	const sql = "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)"
-	if err := s.pool.QueryRow(s.t.Context(), sql).Scan(&n); err != nil {
-		s.t.Fatal(err)
-	}
-	return n
+	return pgtest.Count(s.t, s.pool, "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)")
 }

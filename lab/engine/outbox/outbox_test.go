@@ -20,10 +20,7 @@ var discard = slog.New(slog.DiscardHandler)
 
 func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.Config) *outbox.Publisher {
 	t.Helper()
-	publisher, err := outbox.New(store, broker, cfg, discard, noop.Meter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	publisher, _ := logged(t, store, broker, cfg)
 	return publisher
 }
 
@@ -59,13 +56,13 @@ type receipt func(ctx context.Context) error
 
 func (r receipt) Wait(ctx context.Context) error { return r(ctx) }
 
-// answer responds at once.
-func answer(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
+// responded responds at once.
+func responded(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
 
-// answerAfter responds after a while. It makes no timer that has ended already: in
+// respondedAfter responds after a while. It makes no timer that has ended already: in
 // a bubble of synctest, under -race, such timers sometimes crash Go 1.26, see
 // https://go.dev/issue/78156.
-func answerAfter(d time.Duration, err error) outbox.Receipt {
+func respondedAfter(d time.Duration, err error) outbox.Receipt {
 	at := time.Now().Add(d)
 	return receipt(func(ctx context.Context) error {
 		left := time.Until(at)
@@ -84,8 +81,8 @@ func answerAfter(d time.Duration, err error) outbox.Receipt {
 }
 
 var (
-	errAway    = errors.New("broker is unavailable")
-	errRefused = &outbox.RefusedError{Err: errors.New("not a letter")}
+	errUnavailable = errors.New("broker is unavailable")
+	errRefused     = &outbox.RefusedError{Err: errors.New("not a letter")}
 )
 
 // Validate reports a mistake, with the defaults of unset fields.

@@ -92,7 +92,7 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Refusal {
 	events := claimed("a1")
 	events[0].Deferred, events[0].Attempts = attempts > 0, attempts
 	store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: events}}
-	publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(errRefused) }), cfg)
+	publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return responded(errRefused) }), cfg)
 	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestLostLeaseIsNoSuccess(t *testing.T) {
 		reader := metric.NewManualReader()
 		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 a2 b1")}}
 		store.settle = func(context.Context, int) (bool, error) { return held, nil }
-		acknowledge := broker(func(envelope.Message) outbox.Receipt { return answer(nil) })
+		acknowledge := broker(func(envelope.Message) outbox.Receipt { return responded(nil) })
 		publisher, err := outbox.New(store, acknowledge, outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 		if err != nil {
 			t.Fatal(err)
@@ -130,25 +130,19 @@ func TestLostLeaseIsNoSuccess(t *testing.T) {
 // counters returns the counters that are not 0, by outcome if they have one.
 func counters(t *testing.T, reader metric.Reader) map[string]int64 {
 	t.Helper()
-	var data metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &data); err != nil {
-		t.Fatal(err)
-	}
 	counters := make(map[string]int64)
-	for _, scope := range data.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			sum, ok := m.Data.(metricdata.Sum[int64])
-			if !ok {
-				continue
+	for _, m := range measured(t, reader) {
+		sum, ok := m.Data.(metricdata.Sum[int64])
+		if !ok {
+			continue
+		}
+		for _, point := range sum.DataPoints {
+			name := m.Name
+			if outcome, ok := point.Attributes.Value("outcome"); ok {
+				name = outcome.AsString()
 			}
-			for _, point := range sum.DataPoints {
-				name := m.Name
-				if outcome, ok := point.Attributes.Value("outcome"); ok {
-					name = outcome.AsString()
-				}
-				if point.Value != 0 {
-					counters[name] += point.Value
-				}
+			if point.Value != 0 {
+				counters[name] += point.Value
 			}
 		}
 	}
@@ -188,7 +182,7 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 					}
 					return false, errors.New("no database")
 				}
-				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), cfg)
+				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return responded(nil) }), cfg)
 				_, err := publisher.RunOnce(t.Context(), 10)
 				if (err != nil) != test.wantErr {
 					t.Errorf("RunOnce() = %v, want an error: %t", err, test.wantErr)
@@ -222,7 +216,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 						return false, ctx.Err()
 					}
 				}
-				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), outbox.Config{})
+				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return responded(nil) }), outbox.Config{})
 				if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 					t.Errorf("RunOnce() = %v after %d attempts, want nil", err, len(store.settled))
 				}
@@ -269,9 +263,9 @@ func TestSettlementAtShutdown(t *testing.T) {
 				}
 				publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 					if nameOf(m) == "b1" {
-						return answerAfter(time.Hour, nil)
+						return respondedAfter(time.Hour, nil)
 					}
-					return answerAfter(time.Second, nil)
+					return respondedAfter(time.Second, nil)
 				}), outbox.Config{})
 				_, err := publisher.RunOnce(ctx, 10)
 				if (err != nil) != test.away {
@@ -300,7 +294,7 @@ func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 			if nameOf(m) == "b1" {
 				time.Sleep(time.Minute)
 			}
-			return answer(nil)
+			return responded(nil)
 		}), outbox.Config{})
 		result, err := publisher.RunOnce(t.Context(), 10)
 		if err != nil {
@@ -328,7 +322,7 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 		if nameOf(m) == "a2" {
 			cancel()
 		}
-		return answer(nil)
+		return responded(nil)
 	}), outbox.Config{})
 	result, err := publisher.RunOnce(ctx, 10)
 	if err != nil || result.Published != 3 || result.Unknown != 2 {
@@ -375,7 +369,7 @@ func TestPassPublishesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
-		publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answerAfter(10*time.Millisecond, nil) }), outbox.Config{})
+		publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return respondedAfter(10*time.Millisecond, nil) }), outbox.Config{})
 		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 			t.Fatal(err)
 		}

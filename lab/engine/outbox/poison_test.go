@@ -64,7 +64,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 	stop := s.publish(outbox.Config{Workers: 1, MaxAttempts: maxAttempts, PollInterval: 5 * time.Millisecond}, nil, broker)
 	defer stop()
 	var blocked []pg.Blocked
-	eventually(t, "it is parked", func() bool {
+	pgtest.Eventually(t, 20*time.Second, "it is parked", func() bool {
 		var err error
 		if blocked, err = listBlocked(t, s.pool); err != nil {
 			t.Fatal(err)

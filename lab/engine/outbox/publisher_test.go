@@ -36,11 +36,11 @@ func (b *flaky) Publish(m envelope.Message) outbox.Receipt {
 		b.firsts++
 	}
 	if wait > b.timeout {
-		return answerAfter(b.timeout, errAway)
+		return respondedAfter(b.timeout, errUnavailable)
 	}
 	b.acks = append(b.acks, nameOf(m))
 	b.ackAt = append(b.ackAt, time.Now().Add(wait))
-	return answerAfter(wait, nil)
+	return respondedAfter(wait, nil)
 }
 
 // An outage of the broker costs no attempt and defers nothing. One probe at a
@@ -112,9 +112,9 @@ func TestSlowAggregateIsNoOutage(t *testing.T) {
 		store := newMemory(1)
 		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
 			if m.AggregateID == "s" {
-				return answerAfter(time.Hour, nil)
+				return respondedAfter(time.Hour, nil)
 			}
-			return answer(nil)
+			return responded(nil)
 		}}
 		publisher := mustNew(t, store, topic, outbox.Config{Lease: 5 * time.Second, PublishTimeout: 2 * time.Second})
 		store.add(0, "s1 a1 s2")
@@ -123,7 +123,7 @@ func TestSlowAggregateIsNoOutage(t *testing.T) {
 		for range 120 {
 			time.Sleep(time.Second / 2)
 			store.add(0, "b1 c1 c2")
-			publisher.Wake(letter("b"))
+			publisher.Wake()
 		}
 		stop()
 		for _, claim := range store.claimsSince(start) {
@@ -150,9 +150,9 @@ func TestStopDoesNotWaitForASlowBroker(t *testing.T) {
 		store.add(1, "c1")
 		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
 			if m.AggregateID == "b" {
-				return answerAfter(2*time.Second, nil)
+				return respondedAfter(2*time.Second, nil)
 			}
-			return answerAfter(time.Hour, nil)
+			return respondedAfter(time.Hour, nil)
 		}}
 		publisher, log := logged(t, store, topic, outbox.Config{})
 		start := time.Now()
@@ -183,7 +183,7 @@ func TestFailedSettlementAtShutdownIsLogged(t *testing.T) {
 		defer cancel()
 		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 a2")}}
 		store.settle = func(context.Context, int) (bool, error) { return false, errors.New("no database") }
-		publisher, log := logged(t, store, &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(2*time.Second, nil) }}, outbox.Config{Workers: 1})
+		publisher, log := logged(t, store, &recorder{answer: func(envelope.Message) outbox.Receipt { return respondedAfter(2*time.Second, nil) }}, outbox.Config{Workers: 1})
 		if err := publisher.Run(ctx); err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}

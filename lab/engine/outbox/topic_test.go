@@ -20,6 +20,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/reconnect"
 )
 
@@ -44,7 +45,7 @@ func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 // message returns the message with a name, in the form that claimed uses.
 func message(name string) envelope.Message {
 	m := claimed(name)[0].Message
-	m.ID, m.Payload = uuid.Must(uuid.NewV7()), []byte(name)
+	m.ID, m.Type, m.SchemaVersion, m.Payload = uuid.Must(uuid.NewV7()), "LetterChanged", 1, []byte(name)
 	return m
 }
 
@@ -127,6 +128,34 @@ func TestTopicPublishesALongPassInOrder(t *testing.T) {
 	}
 }
 
+// A message arrives with its bytes, its attributes, and its aggregate as the ordering key. After
+// an error the client has paused the key. The next pass begins at the first message that is not
+// acknowledged, and the order holds.
+func TestTopicKeepsTheOrderAfterAnError(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 10)
+	if n, _ := pass(t, topic, "a1 a2"); n != 2 {
+		t.Fatalf("%d messages were acknowledged, want 2", n)
+	}
+	for range 3 { // the key is paused and resumed each time
+		server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Code: codes.PermissionDenied, Times: 1})
+		if n, _ := pass(t, topic, "a3 b1 a4 a5"); n != 1 {
+			t.Errorf("%d messages were acknowledged in the pass that fails, want b1 only", n)
+		}
+	}
+	if n, _ := pass(t, topic, "a3 a4 a5 b2"); n != 4 {
+		t.Errorf("%d messages were acknowledged in the pass after it, want 4", n)
+	}
+	for _, m := range server.Published() {
+		if attributes := m.Attributes; attributes[envelope.AttrAggregateID] != m.OrderingKey || attributes[envelope.AttrEventType] != "LetterChanged" {
+			t.Errorf("message %q has the attributes %v and the key %q", m.Data, attributes, m.OrderingKey)
+		}
+	}
+	if got, want := stored(server, "a"), []string{"a1", "a2", "a3", "a4", "a5"}; !slices.Equal(got, want) {
+		t.Errorf("stored: %q, want %q", got, want)
+	}
+}
+
 // A key is not resumed while the client still holds messages of it:
 // they would go out without the one that failed.
 func TestTopicDoesNotResumeWhileAnswersAreOutstanding(t *testing.T) {
@@ -180,7 +209,7 @@ func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
 			if got := stored(server, "a"); len(got) > 0 {
 				t.Fatalf("stored %q: the broker was faster than the test", got)
 			}
-			eventually(t, "the key opens", func() bool {
+			pgtest.Eventually(t, 20*time.Second, "the key opens", func() bool {
 				n, _ := pass(t, topic, "a1 a2 a3")
 				return n == 3
 			})
@@ -213,7 +242,7 @@ func TestTopicDoesNotOpenAKeyInTheMiddleOfAPass(t *testing.T) {
 	if n, errs := collect(t.Context(), receipts); n != 0 {
 		t.Errorf("the pass in which the key opens: %v, want errors", errs)
 	}
-	eventually(t, "the key is open", func() bool {
+	pgtest.Eventually(t, 20*time.Second, "the key is open", func() bool {
 		n, _ := pass(t, topic, "a1 a2 a3")
 		return n == 3
 	}) // on a busy machine the answers arrive only now
@@ -346,7 +375,7 @@ func TestTopicStopLeavesNothing(t *testing.T) {
 	// A goroutine of theirs would hold on to them.
 	oldTopic, oldPublisher := weak.Make(topic), weak.Make(publisher)
 	topic, publisher, last = nil, nil, nil //nolint:ineffassign // this test holds on to them too
-	eventually(t, "nobody uses the topic and the client's publisher", func() bool {
+	pgtest.Eventually(t, 20*time.Second, "nobody uses the topic and the client's publisher", func() bool {
 		runtime.GC()
 		return oldTopic.Value() == nil && oldPublisher.Value() == nil
 	})

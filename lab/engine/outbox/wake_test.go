@@ -16,18 +16,18 @@ import (
 func TestWakeUpIsNeverLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(2), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(time.Second, nil) }}
+		store, topic := newMemory(2), &recorder{answer: func(envelope.Message) outbox.Receipt { return respondedAfter(time.Second, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		for range 100 {
-			publisher.Wake(letter("a"))
+			publisher.Wake()
 		}
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
 		store.add(0, "a1")
-		publisher.Wake(letter("a"))
+		publisher.Wake()
 		time.Sleep(time.Second / 2) // the one worker waits for the broker
 		store.add(1, "b1")
-		publisher.Wake(letter("b"))
+		publisher.Wake()
 		time.Sleep(5 * time.Second)
 		if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "b1"}) {
 			t.Errorf("sent %q, want a1 and b1", sent)
@@ -51,7 +51,7 @@ func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			store.add(0, "a2")
-			publisher.Wake(letter("a"))
+			publisher.Wake()
 			time.Sleep(time.Millisecond)
 			if _, err := store.SettleClaim(t.Context(), outbox.Settlement{Lease: claim.Lease, Published: []int64{claim.Events[0].Seq}}); err != nil {
 				t.Fatal(err)
@@ -75,9 +75,9 @@ func TestPassThatLeavesSomething(t *testing.T) {
 			topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
 				if fails && m.AggregateID == "a" {
 					fails = false
-					return answer(errAway)
+					return responded(errUnavailable)
 				}
-				return answer(nil)
+				return responded(nil)
 			}}
 			store := &recovering{memory: newMemory(8), recovered: left == "recovered"}
 			publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
@@ -85,7 +85,7 @@ func TestPassThatLeavesSomething(t *testing.T) {
 			time.Sleep(10 * time.Hour)
 			start := time.Now()
 			store.add(0, "a1 b1")
-			publisher.Wake(letter("a"))
+			publisher.Wake()
 			time.Sleep(5 * time.Millisecond)
 			synctest.Wait()
 			claims := store.claimsSince(start)
@@ -123,7 +123,7 @@ func TestFullOfBytes(t *testing.T) {
 			store.addPayload(0, name)
 		}
 		start := time.Now()
-		publisher.Wake(letter("a"))
+		publisher.Wake()
 		time.Sleep(time.Minute)
 		if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2", "a3"}) || last.Sub(start) > 5*time.Millisecond {
 			t.Errorf("sent %q, the last one after %s, want two, and the third after 5ms at most", sent, last.Sub(start))

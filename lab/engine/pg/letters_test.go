@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/envelope"
@@ -205,9 +206,39 @@ func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settleme
 // due makes a blocked aggregate due now.
 func (l *letters) due(name string) {
 	l.t.Helper()
-	if _, err := l.pool.Exec(l.t.Context(), "UPDATE video_catalog.outbox_blocked SET next_retry_at = now() WHERE aggregate_id = $1", l.letter(name).ID); err != nil {
+	execute(l.t, l.pool, "UPDATE video_catalog.outbox_blocked SET next_retry_at = now() WHERE aggregate_id = $1", l.letter(name).ID)
+}
+
+// endLeases ends all leases, as time does.
+func (l *letters) endLeases() {
+	l.t.Helper()
+	execute(l.t, l.pool, "UPDATE video_catalog.outbox_lanes SET leased_until = clock_timestamp()")
+}
+
+// left returns how many events are pending or deferred.
+func (l *letters) left() int {
+	l.t.Helper()
+	return l.count("SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)")
+}
+
+// dump returns all rows that a claim or a settlement can change.
+func (l *letters) dump() []string {
+	l.t.Helper()
+	return column(l.t, l.pool, `
+		SELECT p::text FROM video_catalog.outbox_pending p UNION ALL SELECT n::text FROM video_catalog.outbox_lanes n
+		UNION ALL SELECT d::text FROM video_catalog.outbox_deferred d
+		UNION ALL SELECT b::text FROM video_catalog.outbox_blocked b ORDER BY 1`)
+}
+
+// begin begins a transaction, which is rolled back at the end of the test.
+func (l *letters) begin() pgx.Tx {
+	l.t.Helper()
+	tx, err := l.pool.Begin(l.t.Context())
+	if err != nil {
 		l.t.Fatal(err)
 	}
+	l.t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(l.t.Context())) })
+	return tx
 }
 
 // count returns a number from the database.

@@ -12,9 +12,9 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 var (
 	epoch    = rig.Epoch
 	newID    = rig.NewID
-	count    = rig.Count
-	execute  = rig.Execute
-	column   = rig.Column
+	count    = pgtest.Count
+	execute  = pgtest.Execute
+	column   = pgtest.Column[string]
 	kindOf   = rig.KindOf
 	operator = rig.Operator
 )

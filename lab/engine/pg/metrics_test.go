@@ -88,7 +88,7 @@ func TestEmptyOutboxIsObserved(t *testing.T) {
 func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
-	if _, err := l.pool.Exec(t.Context(), `
+	execute(t, l.pool, `
 		WITH event AS (
 			INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', n::text, 'NumberDrawn', 1, 1, '', now()
@@ -99,9 +99,7 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 			SELECT 0, 0, event.*, '' FROM event WHERE aggregate_id::int % 2 = 0
 		)
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT aggregate_id::int % 8, event.* FROM event WHERE aggregate_id::int % 2 = 1`); err != nil {
-		t.Fatal(err)
-	}
+		SELECT aggregate_id::int % 8, event.* FROM event WHERE aggregate_id::int % 2 = 1`)
 	reader := metric.NewManualReader()
 	if err := l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
 		t.Fatal(err)

@@ -26,16 +26,14 @@ func everything(ctx context.Context, s operate.Sides, action string) (operate.Re
 // parkMany parks n aggregates, each with one event.
 func parkMany(t *testing.T, l *letters, n int) {
 	t.Helper()
-	if _, err := l.pool.Exec(t.Context(), `
+	execute(t, l.pool, `
 		WITH parked AS (
 			INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 			SELECT 'parcel', 'p' || n, (`+lanes("parcel", "p", n)+`)[n], 8, 'refused', now() FROM generate_series(1, $1::int) n
 			RETURNING lane, aggregate_type, aggregate_id
 		)
 		INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
-		SELECT lane, 1, gen_random_uuid(), aggregate_type, aggregate_id, 'Sent', 1, 1, '', now(), '' FROM parked`, n); err != nil {
-		t.Fatal(err)
-	}
+		SELECT lane, 1, gen_random_uuid(), aggregate_type, aggregate_id, 'Sent', 1, 1, '', now(), '' FROM parked`, n)
 }
 
 // Operators who act on the same items at once change each of them once, and together all.

@@ -1,7 +1,6 @@
 package pg_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -19,11 +18,9 @@ func TestBlockedAmongMany(t *testing.T) {
 	l := newLetters(t, 4)
 	l.append(l.pool, "a1 b1")
 	l.settle(l.settlement(l.claimNames(10, "a1 b1"), "a1"))
-	if _, err := l.pool.Exec(t.Context(), `
+	execute(t, l.pool, `
 		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-		SELECT 'letter', 'other ' || n, 3, 10, 'refused', now() FROM generate_series(1, 1500) n`); err != nil {
-		t.Fatal(err)
-	}
+		SELECT 'letter', 'other ' || n, 3, 10, 'refused', now() FROM generate_series(1, 1500) n`)
 	l.append(l.pool, "b2 a2 c1 a3 b3")
 	l.settle(l.settlement(l.claimNames(4, "b2 a2! c1 a3!"), ""))
 	l.due("a")
@@ -101,14 +98,8 @@ func TestSkipWhatIsPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The settlement waits for this lock on the row that it deletes.
-	hold, err := l.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // committed by then, or nobody cares
-	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	hold := l.begin()
+	execute(t, hold, "SELECT FROM video_catalog.outbox_blocked FOR UPDATE")
 	const waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 	settled := make(chan error, 1)
 	go func() {
@@ -177,12 +168,10 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	l := newLetters(t, 4)
 	l.append(l.pool, "a1")
 	l.park("a1", "a1")
-	if _, err := l.pool.Exec(t.Context(), `
+	execute(t, l.pool, `
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		SELECT $3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n + 1, 1, '', now()
-		FROM generate_series(1, $2::int) n`, l.ids["a"], behind, laneOf("a")); err != nil {
-		t.Fatal(err)
-	}
+		FROM generate_series(1, $2::int) n`, l.ids["a"], behind, laneOf("a"))
 	l.append(l.pool, "b1")
 	for range behind / batch {
 		claim := l.claim(batch, hour)

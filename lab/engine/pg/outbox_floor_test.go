@@ -1,7 +1,6 @@
 package pg_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -11,14 +10,12 @@ import (
 func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 2)
-	if _, err := l.pool.Exec(t.Context(), `
+	execute(t, l.pool, `
 		CREATE FUNCTION video_catalog.has_id() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF pg_current_xact_id_if_assigned() IS NULL THEN RAISE 'seq % was drawn before the id', NEW.seq; END IF;
 			RETURN NEW;
 		END $$;
-		CREATE TRIGGER has_id BEFORE INSERT ON video_catalog.outbox_pending FOR EACH ROW EXECUTE FUNCTION video_catalog.has_id()`); err != nil {
-		t.Fatal(err)
-	}
+		CREATE TRIGGER has_id BEFORE INSERT ON video_catalog.outbox_pending FOR EACH ROW EXECUTE FUNCTION video_catalog.has_id()`)
 	l.append(l.pool, "a1 a2 a3") // more than one: now and then the sequence itself needs an id
 }
 
@@ -87,11 +84,7 @@ func TestFloorStaysBelowALateCommit(t *testing.T) {
 	l.reaches(1, `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
 		WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted`)
 	// RaiseFloors has its snapshot and its id, and has not reached the lane of the letters.
-	late, err := l.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+	late := l.begin()
 	l.append(late, "b1")
 	l.append(l.pool, "c1")
 	l.settle(l.settlement(l.claimNames(10, "c1"), ""))

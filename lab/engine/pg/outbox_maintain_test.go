@@ -1,7 +1,6 @@
 package pg_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // partitions returns the days that have a partition, relative to today (UTC).
@@ -41,24 +41,20 @@ func (l *letters) partitions() (days []int) {
 // appends an event there, and returns the event's id.
 func (l *letters) addPartition(day int, name string) (id uuid.UUID) {
 	l.t.Helper()
-	if _, err := l.pool.Exec(l.t.Context(), fmt.Sprintf(`
+	execute(l.t, l.pool, fmt.Sprintf(`
 		DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date + %d; BEGIN
 			EXECUTE format('CREATE TABLE video_catalog.outbox_p%%s PARTITION OF video_catalog.outbox FOR VALUES FROM (%%L) TO (%%L)',
 				to_char(day, 'YYYYMMDD'), video_catalog.uuid7_floor(day::timestamp AT TIME ZONE 'UTC'), video_catalog.uuid7_floor((day + 1)::timestamp AT TIME ZONE 'UTC'));
-		END $$`, day)); err != nil {
-		l.t.Fatal(err)
-	}
+		END $$`, day))
 	return l.appendOn(day, name)
 }
 
 // appendOn appends an event with an id of the last second of a day.
 func (l *letters) appendOn(day int, name string) (id uuid.UUID) {
 	l.t.Helper()
-	if err := l.pool.QueryRow(l.t.Context(), `
+	id = pgtest.Column[uuid.UUID](l.t, l.pool, `
 		SELECT (substr(video_catalog.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int + 1)::timestamp AT TIME ZONE 'UTC' - interval '1 second')::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid`,
-		day).Scan(&id); err != nil {
-		l.t.Fatal(err)
-	}
+		day)[0]
 	l.appendAs(l.pool, id, name)
 	return id
 }
@@ -191,15 +187,9 @@ func TestMaintenanceGivesWay(t *testing.T) {
 				l.addPartition(-20+i, fmt.Sprintf("a%d", i+1))
 			}
 			l.settle(l.settlement(l.claimNames(10, "a1 a2 a3"), ""))
-			holder, err := l.pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it has served its purpose
+			holder := l.begin()
 			oldest := time.Now().UTC().AddDate(0, 0, -20).Format("20060102")
-			if _, err := holder.Exec(t.Context(), fmt.Sprintf(test.sql, oldest)); err != nil {
-				t.Fatal(err)
-			}
+			execute(t, holder, fmt.Sprintf(test.sql, oldest))
 
 			var slowest atomic.Int64
 			done := make(chan struct{})

@@ -19,9 +19,7 @@ import (
 // must have one connection, whose statistics it brings up to date.
 func (l *letters) read() (whole map[string]int, blocks int) {
 	l.t.Helper()
-	if _, err := l.pool.Exec(l.t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
-		l.t.Fatal(err)
-	}
+	execute(l.t, l.pool, "SELECT pg_stat_force_next_flush()")
 	whole = make(map[string]int)
 	result, err := l.pool.Query(l.t.Context(), `
 		SELECT relname, seq_scan, heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read
@@ -78,9 +76,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			exec := func(statements ...string) {
 				t.Helper()
 				for _, sql := range statements {
-					if _, err := l.pool.Exec(t.Context(), sql); err != nil {
-						t.Fatal(err)
-					}
+					execute(t, l.pool, sql)
 				}
 			}
 			// Otherwise the blocks that autovacuum reads would count.
@@ -129,18 +125,12 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	const events, batch = 10_000, 500
 	l := newLetters(t, 1)
 	// Autovacuum could remove nothing, but the blocks that it reads would count.
-	if _, err := l.pool.Exec(t.Context(), `ALTER TABLE video_catalog.outbox_deferred SET (autovacuum_enabled = off)`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.pool.Exec(t.Context(), `
+	execute(t, l.pool, `ALTER TABLE video_catalog.outbox_deferred SET (autovacuum_enabled = off)`)
+	execute(t, l.pool, `
 		INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
-		SELECT 3, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now(), '' FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES ('letter', $1, 3, 0, now(), 'refused')`, l.ids["a"]); err != nil {
-		t.Fatal(err)
-	}
+		SELECT 3, nextval('video_catalog.outbox_pending_seq_seq'), gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now(), '' FROM generate_series(1, $2::int) n`, l.ids["a"], events)
+	execute(t, l.pool, `
+		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES ('letter', $1, 3, 0, now(), 'refused')`, l.ids["a"])
 	l.hold("BEGIN; SELECT pg_current_xact_id()")
 	pass := func() (blocks int) {
 		_, before := l.read()
@@ -181,11 +171,9 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 	l := newLetters(t, 1)
 	// Autovacuum could remove nothing, but the blocks that it reads would count.
 	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_lane_3 SET (autovacuum_enabled = off)")
-	if _, err := l.pool.Exec(t.Context(), `
+	execute(t, l.pool, `
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT 3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
-		t.Fatal(err)
-	}
+		SELECT 3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events)
 	l.hold("BEGIN; SELECT pg_current_xact_id()")
 	for range events/batch - 1 {
 		claim := l.claim(batch, hour)
@@ -215,13 +203,8 @@ func (l *letters) hold(sql string) (release func()) {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { _ = holder.Close(context.WithoutCancel(l.t.Context())) })
-	do := func(sql string) {
-		if _, err := holder.Exec(l.t.Context(), sql); err != nil {
-			l.t.Fatal(err)
-		}
-	}
-	do(sql)
-	return func() { do("ROLLBACK") }
+	execute(l.t, holder, sql)
+	return func() { execute(l.t, holder, "ROLLBACK") }
 }
 
 // fillAside defers a hundred thousand events of 300 bytes, of two thousand

@@ -49,9 +49,7 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 			l := newLetters(t, 4)
 			l.append(l.pool, "a1")
 			setToken := func() {
-				if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET token = $1, leased_until = '-infinity' WHERE lane = 3", token); err != nil {
-					t.Fatal(err)
-				}
+				execute(t, l.pool, "UPDATE video_catalog.outbox_lanes SET token = $1, leased_until = '-infinity' WHERE lane = 3", token)
 			}
 			setToken()
 			forgotten := l.claimNames(10, "a1")
@@ -98,7 +96,7 @@ func claimAfterLateSettlement(t *testing.T, lanes int) {
 	}
 	l.append(l.pool, "b3")
 	time.Sleep(20 * time.Millisecond)
-	if _, err := l.pool.Exec(t.Context(), `
+	execute(t, l.pool, `
 		CREATE FUNCTION video_catalog.stop() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM pg_advisory_lock_shared(42);
 			PERFORM pg_advisory_unlock_shared(42);
@@ -108,9 +106,7 @@ func claimAfterLateSettlement(t *testing.T, lanes int) {
 		CREATE CONSTRAINT TRIGGER hold AFTER UPDATE ON video_catalog.outbox_lanes DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION video_catalog.hold();
 		GRANT EXECUTE ON FUNCTION video_catalog.stop() TO video_catalog_rw;
 		ALTER TABLE video_catalog.outbox_pending ENABLE ROW LEVEL SECURITY;
-		CREATE POLICY stop ON video_catalog.outbox_pending USING (video_catalog.stop()) WITH CHECK (true)`); err != nil {
-		t.Fatal(err)
-	}
+		CREATE POLICY stop ON video_catalog.outbox_pending USING (video_catalog.stop()) WITH CHECK (true)`)
 
 	lock := func(key int) (unlock func()) {
 		tx, err := l.pool.Begin(t.Context())
@@ -119,9 +115,7 @@ func claimAfterLateSettlement(t *testing.T, lanes int) {
 		}
 		unlock = sync.OnceFunc(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 		t.Cleanup(unlock)
-		if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", key); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, tx, "SELECT pg_advisory_xact_lock($1)", key)
 		return unlock
 	}
 	letClaim, letSettle := lock(42), lock(43)
@@ -200,9 +194,7 @@ func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 	if got := l.namesOf(l.claim(10, 2*time.Minute)); got != "" {
 		t.Errorf("claim for 2m beside a lease of 3m = %q, want nothing", got)
 	}
-	if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET leased_until = leased_until + interval '3 hours' WHERE lane = 3"); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, l.pool, "UPDATE video_catalog.outbox_lanes SET leased_until = leased_until + interval '3 hours' WHERE lane = 3")
 	next := l.claimNames(10, "a1")
 	if held, err := l.SettleClaim(t.Context(), l.settlement(held, "")); held || err != nil {
 		t.Errorf("SettleClaim() of the lease of the other clock = %t, %v, want false, nil", held, err)

@@ -138,9 +138,7 @@ func TestQuarantineWaitsForNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := person.Exec(t.Context(), "DELETE FROM video_catalog_read.quarantine"); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, person, "DELETE FROM video_catalog_read.quarantine")
 	setAside(2)
 	checkQuarantineSize(t, pool, 0)
 	if err := person.Commit(t.Context()); err != nil {

@@ -3,6 +3,7 @@ package pg_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,5 +122,88 @@ func TestQuarantineIsReadableInSQL(t *testing.T) {
 		if err := pool.QueryRow(t.Context(), "SELECT attributes ->> $1 FROM video_catalog_read.quarantine", attribute).Scan(&got); err != nil || got != want {
 			t.Errorf("attribute %s = %q, %v, want %q, nil", attribute, got, err, want)
 		}
+	}
+}
+
+// A message that comes again, also at the same time, is quarantined once per
+// consumer: the first stored row stays.
+func TestQuarantineKeepsAMessageOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, 8)
+	inbox := pg.NewInbox(pool)
+	first := quarantined("1")
+	if err := inbox.Quarantine(t.Context(), "consumer", first); err != nil {
+		t.Fatal(err)
+	}
+	again := quarantined("1")
+	again.Reason = "another one"
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := inbox.Quarantine(t.Context(), "consumer", again); err != nil {
+				t.Errorf("Quarantine() again = %v", err)
+			}
+		})
+		wg.Go(func() {
+			if err := inbox.Quarantine(t.Context(), "other", again); err != nil {
+				t.Errorf("Quarantine() for another consumer = %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	for consumer, want := range map[string]envelope.Quarantined{"consumer": first, "other": again, "third": {}} {
+		got, err := listWhole(t, inbox, consumer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRows := []pg.Quarantined{{Quarantined: want}}
+		if consumer == "third" {
+			wantRows = []pg.Quarantined{}
+		}
+		if diff := cmp.Diff(wantRows, got, ignoreReceived); diff != "" {
+			t.Errorf("quarantine of %s (-want +got):\n%s", consumer, diff)
+		}
+	}
+}
+
+// The quarantine is listed in the order of arrival, up to a limit. A message can be deleted once.
+func TestQuarantineIsListedAndEmptied(t *testing.T) {
+	t.Parallel()
+	inbox := pg.NewInbox(pgtest.Pool(t, 2))
+	var want []string
+	for i := range 7 {
+		want = append(want, fmt.Sprint(i))
+		if err := inbox.Quarantine(t.Context(), "consumer", quarantined(want[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if some, total, err := inbox.ListQuarantine(t.Context(), pg.Filter{}, 3); len(some) != 3 || some[0].MessageID != "0" || total != 7 || err != nil {
+		t.Errorf("ListQuarantine(3) = %+v of %d, %v, want the first 3 of 7", some, total, err)
+	}
+	for filter, matching := range map[pg.Filter]int64{
+		{Cause: "newer than"}: 7, {Cause: "older"}: 0, {ID: "4"}: 1, {ID: "8"}: 0, {Type: "x"}: 0, {Aggregate: "x"}: 0,
+	} {
+		if _, total, err := inbox.ListQuarantine(t.Context(), filter, 1); total != matching || err != nil {
+			t.Errorf("%+v matches %d messages, %v, want %d", filter, total, err, matching)
+		}
+	}
+	rows, err := listWhole(t, inbox, "consumer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, row := range rows {
+		got = append(got, row.MessageID)
+		for _, want := range []int64{1, 0} {
+			if n, err := inbox.DeleteQuarantine(t.Context(), []int64{row.ID}, operator); n != want || err != nil {
+				t.Errorf("DeleteQuarantine(%d) = %d, %v, want %d", row.ID, n, err, want)
+			}
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+	if rest, err := listWhole(t, inbox, "consumer"); len(rest) != 0 || err != nil {
+		t.Errorf("quarantine = %d messages, %v, want none", len(rest), err)
 	}
 }

@@ -30,47 +30,6 @@ func NewID(t testing.TB) uuid.UUID {
 	return id
 }
 
-// Execute executes a statement.
-func Execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// Count returns the number that a query returns.
-func Count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
-	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
-// Column returns the texts that a query returns, one per row.
-func Column(t testing.TB, pool *pgxpool.Pool, sql string) []string {
-	t.Helper()
-	rows, err := pool.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return values
-}
-
-// Eventually waits until something holds, for at most 20 s.
-func Eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 20s", what)
-		}
-	}
-}
-
 // KindOf returns the kind of a problem, 0 of any other error.
 func KindOf(err error) problem.Kind {
 	if p, ok := errors.AsType[*problem.Error](err); ok {

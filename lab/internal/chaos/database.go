@@ -31,32 +31,23 @@ func ReadDatabase(ctx context.Context, conn *pgx.Conn) (Database, error) {
 }
 
 func readVideos(ctx context.Context, tx pgx.Tx, db *Database) error {
-	rows, err := tx.Query(ctx, `
-		SELECT id::text, version, title, description, release_year, duration_ms, language_code, tags, state = 'published',
+	const sql = `
+		SELECT id, version, title, description, release_year, duration_ms, language_code, tags, state = 'published',
 			create_time, update_time, publish_time, delete_time,
 			row(title, description, release_year, duration_ms, language_code, tags, state = 'published' AND delete_time IS NULL,
 				delete_time IS NOT NULL, version, publish_time, update_time, state = 'published' AND delete_time IS NULL)::text
-		FROM video_catalog.videos`)
-	if err != nil {
-		return fmt.Errorf("read videos: %w", err)
-	}
+		FROM video_catalog.videos`
 	var row VideoRow
-	var id string
 	var s state
 	var created, updated time.Time
 	var shown, ended *time.Time
-	scan := []any{&id, &s.version, &s.title, &s.description, &s.year, &s.durationMs, &s.language, &s.tags, &s.published, &created, &updated, &shown, &ended, &row.Catalog}
-	_, err = pgx.ForEachRow(rows, scan, func() (err error) {
+	scan := []any{&row.ID, &s.version, &s.title, &s.description, &s.year, &s.durationMs, &s.language, &s.tags, &s.published, &created, &updated, &shown, &ended, &row.Catalog}
+	return each(ctx, tx, "read videos", sql, scan, func() error {
 		s.created, s.updated, s.shown, s.ended = created.UnixMilli(), updated.UnixMilli(), milli(shown), milli(ended)
 		row.Version, row.State = s.version, s.digest()
-		row.ID, err = uuid.Parse(id)
 		db.Videos = append(db.Videos, row)
-		return err
+		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read videos: %w", err)
-	}
-	return nil
 }
 
 func milli(t *time.Time) int64 {
@@ -67,23 +58,17 @@ func milli(t *time.Time) int64 {
 }
 
 func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
-	rows, err := tx.Query(ctx, `
-		SELECT id::text, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, coalesce(traceparent, '')
-		FROM chaos.events`)
-	if err != nil {
-		return fmt.Errorf("read events: %w", err)
-	}
-	var id, aggregateType, aggregateID, eventType, traceparent string
+	const sql = `
+		SELECT id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, coalesce(traceparent, '')
+		FROM chaos.events`
+	var id uuid.UUID
+	var aggregateType, aggregateID, eventType, traceparent string
 	var version, schemaVersion int64
 	var payload []byte
 	var occurredAt time.Time
 	scan := []any{&id, &aggregateType, &aggregateID, &eventType, &version, &schemaVersion, &payload, &occurredAt, &traceparent}
-	_, err = pgx.ForEachRow(rows, scan, func() error {
-		row := EventRow{Version: version, Type: eventType}
-		var err error
-		if row.ID, err = uuid.Parse(id); err != nil {
-			return fmt.Errorf("event %s: %w", id, err)
-		}
+	return each(ctx, tx, "read events", sql, scan, func() (err error) {
+		row := EventRow{ID: id, Version: version, Type: eventType}
 		if row.Video, err = uuid.Parse(aggregateID); err != nil {
 			return fmt.Errorf("event %s: aggregate: %w", id, err)
 		}
@@ -100,7 +85,7 @@ func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 			row.Entry = s.entry().digest()
 		}
 		attributes := map[string]string{
-			"event_id": id, "event_type": eventType, "aggregate_type": aggregateType, "aggregate_id": aggregateID,
+			"event_id": id.String(), "event_type": eventType, "aggregate_type": aggregateType, "aggregate_id": aggregateID,
 			"version": strconv.FormatInt(version, 10), "schema_version": strconv.FormatInt(schemaVersion, 10),
 			"occurred_at": occurredAt.UTC().Format(time.RFC3339Nano),
 		}
@@ -111,53 +96,35 @@ func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 		db.Events = append(db.Events, row)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read events: %w", err)
-	}
-	return nil
 }
 
 func readProjection(ctx context.Context, tx pgx.Tx, db *Database) error {
-	rows, err := tx.Query(ctx, `
-		SELECT video_id::text, row(title, description, release_year, duration_ms, language_code, tags, visible,
+	const sql = `
+		SELECT video_id, row(title, description, release_year, duration_ms, language_code, tags, visible,
 			deleted, version, publish_time, update_time, search <> '')::text
-		FROM video_catalog_read.video_projection`)
-	if err != nil {
-		return fmt.Errorf("read projection: %w", err)
-	}
-	var id, row string
-	_, err = pgx.ForEachRow(rows, []any{&id, &row}, func() error {
-		video, err := uuid.Parse(id)
-		db.Projection[video] = row
-		return err
+		FROM video_catalog_read.video_projection`
+	var id uuid.UUID
+	var row string
+	return each(ctx, tx, "read projection", sql, []any{&id, &row}, func() error {
+		db.Projection[id] = row
+		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read projection: %w", err)
-	}
-	return nil
 }
 
 // readCatalog reads what the catalog must show for its own rows.
 func readCatalog(ctx context.Context, tx pgx.Tx, db *Database) error {
-	rows, err := tx.Query(ctx, `
-		SELECT video_id::text, title, description, release_year, duration_ms, language_code, tags, version, publish_time, update_time
-		FROM video_catalog_read.video_projection WHERE visible`)
-	if err != nil {
-		return fmt.Errorf("read catalog: %w", err)
-	}
-	var id string
+	const sql = `
+		SELECT video_id, title, description, release_year, duration_ms, language_code, tags, version, publish_time, update_time
+		FROM video_catalog_read.video_projection WHERE visible`
+	var id uuid.UUID
 	var shown, updated time.Time
 	s := state{published: true}
-	_, err = pgx.ForEachRow(rows, []any{&id, &s.title, &s.description, &s.year, &s.durationMs, &s.language, &s.tags, &s.version, &shown, &updated}, func() error {
-		video, err := uuid.Parse(id)
+	scan := []any{&id, &s.title, &s.description, &s.year, &s.durationMs, &s.language, &s.tags, &s.version, &shown, &updated}
+	return each(ctx, tx, "read catalog", sql, scan, func() error {
 		s.shown, s.updated = shown.UnixMilli(), updated.UnixMilli()
-		db.Catalog[video] = Entry{s.version, s.digest()}
-		return err
+		db.Catalog[id] = Entry{s.version, s.digest()}
+		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read catalog: %w", err)
-	}
-	return nil
 }
 
 // readIDs reads which events the inbox has ever had, and which the outbox still has.
@@ -165,20 +132,15 @@ func readIDs(ctx context.Context, tx pgx.Tx, db *Database) error {
 	for _, ids := range []struct {
 		sql string
 		to  *map[uuid.UUID]bool
-	}{{`SELECT event_id::text FROM chaos.consumed`, &db.Inbox}, {`SELECT id::text FROM video_catalog.outbox`, &db.Outbox}} {
+	}{{`SELECT event_id FROM chaos.consumed`, &db.Inbox}, {`SELECT id FROM video_catalog.outbox`, &db.Outbox}} {
 		*ids.to = map[uuid.UUID]bool{}
-		rows, err := tx.Query(ctx, ids.sql)
-		if err != nil {
-			return fmt.Errorf("read ids of events: %w", err)
-		}
-		var id string
-		_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
-			event, err := uuid.Parse(id)
+		var event uuid.UUID
+		err := each(ctx, tx, "read ids of events", ids.sql, []any{&event}, func() error {
 			(*ids.to)[event] = true
-			return err
+			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("read ids of events: %w", err)
+			return err
 		}
 	}
 	return nil

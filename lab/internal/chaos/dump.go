@@ -27,7 +27,7 @@ type heard struct {
 // arrival, reads of clients, the final copies of watchers, and acks. The caller
 // writes the results of clients and the database.
 func (h *History) dump(dir string) error {
-	lines := make([]any, 0, len(h.Sightings))
+	lines := make([]heard, 0, len(h.Sightings))
 	messages := make(map[string]bool, len(h.Sightings))
 	for _, s := range h.Sightings {
 		messages[s.MessageID] = true
@@ -38,26 +38,13 @@ func (h *History) dump(dir string) error {
 			lines = append(lines, heard{Message: id, Taken: at})
 		}
 	}
-	err := writeLines(filepath.Join(dir, "heard.jsonl"), lines)
-	lines = lines[:0]
-	for _, r := range h.Reads {
-		lines = append(lines, r)
-	}
-	err = errors.Join(err, writeLines(filepath.Join(dir, "reads.jsonl"), lines))
-	lines = lines[:0]
-	for _, c := range h.Copies {
-		lines = append(lines, c)
-	}
-	err = errors.Join(err, writeLines(filepath.Join(dir, "copies.jsonl"), lines))
-	lines = lines[:0]
-	for _, a := range h.Acks {
-		lines = append(lines, a)
-	}
-	return errors.Join(err, writeLines(filepath.Join(dir, "acks.jsonl"), lines))
+	return errors.Join(
+		writeLines(filepath.Join(dir, "heard.jsonl"), lines), writeLines(filepath.Join(dir, "reads.jsonl"), h.Reads),
+		writeLines(filepath.Join(dir, "copies.jsonl"), h.Copies), writeLines(filepath.Join(dir, "acks.jsonl"), h.Acks))
 }
 
 // writeLines writes one JSON object per line.
-func writeLines(path string, lines []any) error {
+func writeLines[T any](path string, lines []T) error {
 	file, err := os.Create(path) //nolint:gosec // in the given directory
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)

@@ -26,8 +26,10 @@ type fault struct {
 	// inject starts the fault and ends it. It sets the fields of the record that the caller
 	// cannot know, such as Target, MayRepeat and Missing. It sets Struck if that is not the time
 	// of the call.
-	inject func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error
+	inject injection
 }
+
+type injection func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error
 
 // The groups: the part of the system that a fault affects.
 const (
@@ -40,11 +42,11 @@ const (
 // kinds returns the faults of every run, and the faults that only a long run has.
 func kinds() (all, long []fault) {
 	all = []fault{
-		{"kill publisher", groupProcess, Takeover, killOne(publishers)},
-		{"kill api", groupProcess, Back, killOne(apis)},
-		{"kill projector", groupProcess, Back, killOne(projectors)},
+		{"kill publisher", groupProcess, Takeover, killAt(publishers, "")},
+		{"kill api", groupProcess, Back, killAt(apis, "")},
+		{"kill projector", groupProcess, Back, killAt(projectors, "")},
 		{"kill all", groupProcess, Takeover, killAll},
-		{"freeze publisher", groupProcess, Takeover, freezePublisher},
+		{"freeze publisher", groupProcess, Takeover, freezeAt("")},
 		{"freeze projector", groupProcess, NoRecovery, freezeProjector},
 		{"SIGTERM", groupProcess, NoRecovery, terminate},
 		{"roll to older and back", groupProcess, NoRecovery, roll},
@@ -60,8 +62,8 @@ func kinds() (all, long []fault) {
 		{"late deliveries", groupBroker, NoRecovery, lateDeliveries},
 		{"streams cut", groupBroker, NoRecovery, cutStreams},
 		{"broker connections cut", groupBroker, NoRecovery, cutBroker},
-		{"database restarted", groupDatabase, Outage, restartDatabase},
-		{"database killed", groupDatabase, Outage, killDatabase},
+		{"database restarted", groupDatabase, Outage, endDatabase((*postgres).stop, (*lab).allInHand)},
+		{"database killed", groupDatabase, Outage, endDatabase((*postgres).kill, (*lab).forgotten)},
 		{"database backend killed", groupDatabase, Outage, killBackend},
 		{"answer to a commit lost", groupDatabase, NoRecovery, loseCommit(false)},
 		{"database connections cut", groupDatabase, NoRecovery, cutDatabase},
@@ -99,6 +101,8 @@ func Kinds() []string {
 // inHand is the maximum number of events that a publisher may leave unsettled. Each worker may
 // have a batch of its lanes, and half a batch of deferred events.
 const inHand = workers * (batch + batch/2)
+
+func (l *lab) allInHand() int { return len(l.publishers) * inHand }
 
 func apis(l *lab) []*process       { return l.apis }
 func publishers(l *lab) []*process { return l.publishers }
@@ -158,32 +162,25 @@ func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 // aim records the process that a fault affects.
 func aim(record *FaultRecord, p *process) { record.Target, record.MayFail = p.name, p.serves }
 
-// aimAtFreeze records the process that a fault freezes and later continues.
-func aimAtFreeze(record *FaultRecord, p *process) {
-	aim(record, p)
-	record.GoesOn = p.serves
-}
-
-func killOne(from func(*lab) []*process) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
-	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-		p := pick(r, from(l))
-		aim(record, p)
-		record.Struck = p.kill()
-		record.MayRepeat = l.leftBy(ctx, record, p)
-		sleep(ctx, between(r, 100*time.Millisecond, time.Second))
-		return p.start(ctx)
+// reaches orders a process to act at a point, and reports whether it got there.
+func (p *process) reaches(ctx context.Context, r *rand.Rand, record *FaultRecord, point, action string) bool {
+	reached := p.order(ctx, fmt.Sprintf("%s=%s@%d", point, action, 1+r.IntN(5)), 5*time.Second)
+	if !reached {
+		record.Missing = "point not reached"
 	}
+	return reached
 }
 
-func killAt(from func(*lab) []*process, point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+// killAt kills a process at a failpoint. Empty: at once.
+func killAt(from func(*lab) []*process, point string) injection {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, from(l))
 		aim(record, p)
-		if e := p.running(); e != nil {
-			p.condemn(e)
-		}
-		if !p.order(ctx, fmt.Sprintf("%s=kill@%d", point, 1+r.IntN(5)), 5*time.Second) {
-			record.Missing = "point not reached"
+		if point != "" {
+			if e := p.running(); e != nil {
+				p.expect(e, true)
+			}
+			p.reaches(ctx, r, record, point, "kill")
 		}
 		record.Struck = p.kill()
 		record.MayRepeat = l.leftBy(ctx, record, p)
@@ -200,28 +197,17 @@ func killAll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) err
 	}
 	wait.Wait()
 	record.Struck = time.Now()
-	record.MayRepeat = l.unsettled(ctx, record, len(l.publishers)*inHand, l.publishers...)
+	record.MayRepeat = l.unsettled(ctx, record, l.allInHand(), l.publishers...)
 	return l.startAll(ctx)
 }
 
-func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	p := pick(r, l.publishers)
-	aimAtFreeze(record, p)
-	p.signal(syscall.SIGSTOP)
-	record.Struck = time.Now()
-	record.MayRepeat = l.leftBy(ctx, record, p)
-	sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))
-	p.signal(syscall.SIGCONT)
-	return nil
-}
-
-// freezeAt freezes a publisher at a failpoint until others have its lanes, and then continues it.
-func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+// freezeAt freezes a publisher at a failpoint until others have its lanes, and then continues it. Empty: at once.
+func freezeAt(point string) injection {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.publishers)
-		aimAtFreeze(record, p)
-		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
-			record.Missing = "point not reached"
+		aim(record, p)
+		record.GoesOn = p.serves
+		if point == "" || !p.reaches(ctx, r, record, point, "stop") {
 			p.signal(syscall.SIGSTOP)
 		} // else it stops itself, a moment after it has removed the order; a SIGSTOP from here would be a second one
 		record.Struck = time.Now()
@@ -286,7 +272,7 @@ func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error 
 
 // loseCommit closes a connection of an API process instead of passing on the result of a COMMIT.
 // If kill is set, it also kills the process at that time.
-func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+func loseCommit(kill bool) injection {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.serving)
 		aim(record, p)
@@ -315,9 +301,9 @@ func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord)
 	}
 }
 
-func brokerDown(d time.Duration) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+func brokerDown(d time.Duration) injection {
 	return func(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
-		record.MayRepeat = len(l.publishers) * inHand
+		record.MayRepeat = l.allInHand()
 		l.broker.SetDown(true)
 		defer l.broker.SetDown(false)
 		sleep(ctx, d)
@@ -328,8 +314,7 @@ func brokerDown(d time.Duration) func(context.Context, *lab, *rand.Rand, *FaultR
 func loseResponses(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	n := 3 + r.IntN(8)
 	record.MayRepeat = n * batch
-	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, ResponseLost: true, Times: n})
-	defer remove()
+	defer l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, ResponseLost: true, Times: n})()
 	sleep(ctx, between(r, 500*time.Millisecond, 1500*time.Millisecond))
 	return nil
 }
@@ -337,19 +322,17 @@ func loseResponses(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 func refuseAll(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	code := pick(r, []codes.Code{codes.Unavailable, codes.ResourceExhausted, codes.Internal, codes.PermissionDenied, codes.NotFound})
 	record.Target = code.String()
-	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: code})
-	defer remove()
+	defer l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: code})()
 	sleep(ctx, between(r, 500*time.Millisecond, 2*time.Second))
 	return nil
 }
 
 func slowPublish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	// Calls may take longer than the timeout of a request. Then their results are lost.
-	record.MayRepeat = 2 * len(l.publishers) * inHand
+	record.MayRepeat = 2 * l.allInHand()
 	delay := between(r, 100*time.Millisecond, time.Second)
 	record.Target = delay.String()
-	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: delay})
-	defer remove()
+	defer l.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: delay})()
 	sleep(ctx, between(r, time.Second, 2*time.Second))
 	return nil
 }
@@ -416,7 +399,7 @@ func cutStreams(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord) error
 
 func cutBroker(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	for range 1 + r.IntN(3) {
-		record.MayRepeat += len(l.publishers) * inHand
+		record.MayRepeat += l.allInHand()
 		l.broker.CutConnections()
 		sleep(ctx, between(r, 10*time.Millisecond, 300*time.Millisecond))
 	}
@@ -427,7 +410,7 @@ func cutBroker(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) e
 // connections work. Neither side gets an error: gRPC closes a connection after 40 s in which its
 // keepalive got no response.
 func forgetBroker(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
-	record.MayRepeat = 2 * len(l.publishers) * inHand
+	record.MayRepeat = 2 * l.allInHand()
 	defer l.network.silence()()
 	const noticed = 45 * time.Second
 	sleep(ctx, time.Second) // until messages in flight have arrived
@@ -442,25 +425,19 @@ func forgetBroker(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord
 // committed asynchronously, so a crash may lose the settlements of the last three rounds of the
 // WAL writer (https://www.postgresql.org/docs/current/wal-async-commit.html).
 func (l *lab) forgotten() int {
-	return len(l.publishers)*inHand + int(l.cfg.Rate)
+	return l.allInHand() + int(l.cfg.Rate)
 }
 
-func restartDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	record.MayRepeat = len(l.publishers) * inHand
-	if err := l.postgres.stop(); err != nil {
-		return err
+// endDatabase ends PostgreSQL, and starts it again after at most a second.
+func endDatabase(end func(*postgres) error, mayRepeat func(*lab) int) injection {
+	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+		record.MayRepeat = mayRepeat(l)
+		if err := end(l.postgres); err != nil {
+			return err
+		}
+		sleep(ctx, between(r, 0, time.Second))
+		return l.postgres.start(context.WithoutCancel(ctx), l.cfg.Progress)
 	}
-	sleep(ctx, between(r, 0, time.Second))
-	return l.postgres.start(context.WithoutCancel(ctx), l.cfg.Progress)
-}
-
-func killDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	record.MayRepeat = l.forgotten()
-	if err := l.postgres.kill(); err != nil {
-		return err
-	}
-	sleep(ctx, between(r, 0, time.Second))
-	return l.postgres.start(context.WithoutCancel(ctx), l.cfg.Progress)
 }
 
 func killBackend(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
@@ -486,7 +463,7 @@ func cutDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord)
 // that settlements, batches of the projection and many calls time out. A large delay lasts
 // longer than a lease.
 func slowDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	record.MayRepeat = 2 * len(l.publishers) * inHand
+	record.MayRepeat = 2 * l.allInHand()
 	delay, lasts := between(r, 5*time.Millisecond, 60*time.Millisecond), between(r, time.Second, 3*time.Second)
 	if r.IntN(3) == 0 {
 		delay, lasts = between(r, 300*time.Millisecond, 700*time.Millisecond), lease+between(r, time.Second, 3*time.Second)
@@ -520,7 +497,7 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 // their transactions, as idle_in_transaction_session_timeout does.
 func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	forget := func() {
-		record.MayRepeat += 2 * len(l.publishers) * inHand
+		record.MayRepeat += 2 * l.allInHand()
 		for _, p := range l.clients() {
 			defer p.proxy.silence()()
 		}
@@ -549,7 +526,7 @@ func longTransaction(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 }
 
 // diskFull makes a kind of statement fail as it does on a full disk.
-func diskFull(table, statement string, mayRepeat int) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+func diskFull(table, statement string, mayRepeat int) injection {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		record.Target, record.MayRepeat, record.MayFail = table, mayRepeat, statement == "INSERT" // commands insert events
 		trigger := "chaos_full ON " + table
@@ -569,7 +546,7 @@ func diskFull(table, statement string, mayRepeat int) func(context.Context, *lab
 
 // apiClock sets the clock of the events of one API process, and later sets it right
 // again.
-func apiClock(offsets ...time.Duration) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+func apiClock(offsets ...time.Duration) injection {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p, offset := pick(r, l.serving), pick(r, offsets)
 		record.Target, record.Clock = p.name+" "+offset.String(), offset

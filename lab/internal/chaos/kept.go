@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -68,21 +67,21 @@ func (p *process) kept(ctx context.Context) ([]string, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("get its metrics: %s", response.Status)
 	}
-	return notZero(response.Body, []string{"pgxpool_acquired_connections"})
+	return notZero(response.Body, "pgxpool_acquired_connections")
 }
 
-// notZero returns the lines of these gauges that are not 0, from metrics in the
+// notZero returns the lines of a gauge that are not 0, from metrics in the
 // text format of Prometheus. A gauge without a line is an error.
-func notZero(metrics io.Reader, gauges []string) (lines []string, err error) {
-	missing := slices.Clone(gauges)
+func notZero(metrics io.Reader, gauge string) (lines []string, err error) {
+	missing := true
 	scanner := bufio.NewScanner(metrics)
 	for scanner.Scan() {
 		name, _, _ := strings.Cut(scanner.Text(), " ")
 		name, _, _ = strings.Cut(name, "{") // without its attributes
-		if !slices.Contains(gauges, name) {
+		if name != gauge {
 			continue
 		}
-		missing = slices.DeleteFunc(missing, func(gauge string) bool { return gauge == name })
+		missing = false
 		if !strings.HasSuffix(scanner.Text(), " 0") {
 			lines = append(lines, scanner.Text())
 		}
@@ -90,8 +89,8 @@ func notZero(metrics io.Reader, gauges []string) (lines []string, err error) {
 	if err := scanner.Err(); err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
-	if len(missing) > 0 {
-		return nil, fmt.Errorf("its metrics have no %s", strings.Join(missing, ", "))
+	if missing {
+		return nil, fmt.Errorf("its metrics have no %s", gauge)
 	}
 	return lines, nil
 }

@@ -67,7 +67,7 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 
 	l.say("%s without a fault, in which nothing may be published twice, and then faults", faultless)
 	sleep(ctx, faultless)
-	l.load.expectFaults()
+	l.load.faults.Store(true)
 	err = l.inject(ctx)
 	sleep(ctx, time.Second)
 	stopLoad()
@@ -80,7 +80,10 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	l.quietWatchers(ctx)
 	stopWatching()
 	watchers.Wait()
-	l.countAll(ctx)
+	l.countHeld(ctx)
+	l.countKept(ctx)
+	l.countRoutines(ctx)
+	l.quietErasures(ctx) // after them, because a process that is started again erases what is left
 	l.stopAll()
 	l.countConnections(ctx)
 	l.hearAll(ctx) // including the last messages of processes that have ended
@@ -125,7 +128,7 @@ func (l *lab) watchStalls(ctx context.Context) {
 	for last := time.Now(); sleep(ctx, stallPulse); last = time.Now() {
 		if now := time.Now(); stalled(last, now) {
 			l.timeline.add("stall", "ms", now.Sub(last).Milliseconds())
-			l.stalls = append(l.stalls, Stall{From: last, Until: now, MayRepeat: len(l.publishers) * inHand})
+			l.stalls = append(l.stalls, Stall{From: last, Until: now, MayRepeat: l.allInHand()})
 		}
 	}
 }

@@ -93,16 +93,10 @@ func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int,
 // readSettlements returns how many lanes each process has settled.
 func readSettlements(ctx context.Context, c *pgx.Conn) (map[string]int64, error) {
 	settled := make(map[string]int64)
-	rows, err := c.Query(ctx, `SELECT who, sum(n)::bigint FROM chaos.settlements GROUP BY who`)
-	if err != nil {
-		return nil, fmt.Errorf("read settlements: %w", err)
-	}
 	var who string
 	var n int64
-	if _, err := pgx.ForEachRow(rows, []any{&who, &n}, func() error { settled[who] = n; return nil }); err != nil {
-		return nil, fmt.Errorf("read settlements: %w", err)
-	}
-	return settled, nil
+	const sql = `SELECT who, sum(n)::bigint FROM chaos.settlements GROUP BY who`
+	return settled, each(ctx, c, "read settlements", sql, []any{&who, &n}, func() error { settled[who] = n; return nil })
 }
 
 // laneStays is how long one claim may lease a lane. That is two leases, if the clock was set
@@ -143,22 +137,15 @@ func (l *leases) saw(at time.Time, now []leased) (stay []leased) {
 
 // readLeases returns the leases in force, as a publisher sees them. A lease that ends too late
 // to be valid is not in force.
-func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
+func readLeases(ctx context.Context, c *pgx.Conn) (claims []leased, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // so that later checks happen even if one hangs
 	defer cancel()
-	rows, err := c.Query(ctx, `
+	const sql = `
 		SELECT lane::int, token FROM video_catalog.outbox_lanes
-		WHERE token <> 0 AND leased_until BETWEEN clock_timestamp() AND clock_timestamp() + 2 * $1::interval`, lease)
-	if err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
-	}
-	claims, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (claim leased, err error) {
-		return claim, row.Scan(&claim.lane, &claim.token)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
-	}
-	return claims, nil
+		WHERE token <> 0 AND leased_until BETWEEN clock_timestamp() AND clock_timestamp() + 2 * $1::interval`
+	var claim leased
+	err = each(ctx, c, "read leases", sql, []any{&claim.lane, &claim.token}, func() error { claims = append(claims, claim); return nil }, lease)
+	return claims, err
 }
 
 // watchLeases checks every second for lanes that stay leased, until ctx ends. A check that
@@ -189,10 +176,7 @@ func (l *lab) watchLeases(ctx context.Context) {
 
 // readTrespasses returns the recorded trespasses.
 func readTrespasses(ctx context.Context, c *pgx.Conn) ([]Trespass, error) {
-	rows, err := c.Query(ctx, `SELECT at, lane, who, holder, what FROM chaos.trespasses ORDER BY at`)
-	if err != nil {
-		return nil, fmt.Errorf("read trespasses: %w", err)
-	}
+	rows, _ := c.Query(ctx, `SELECT at, lane, who, holder, what FROM chaos.trespasses ORDER BY at`) // CollectRows returns the error of the query, too
 	trespasses, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Trespass])
 	if err != nil {
 		return nil, fmt.Errorf("read trespasses: %w", err)

@@ -31,6 +31,8 @@ type load struct {
 	problem func(Rule, string, ...any)
 
 	numbers atomic.Int64 // number of the newest command
+	faults  atomic.Bool  // a fault was injected: from now on, results may be lost
+	purging atomic.Bool  // deleted videos are purged, and not undeleted
 
 	mu       sync.Mutex
 	videos   []*known        // guarded by mu
@@ -39,8 +41,6 @@ type load struct {
 	codes    map[string]int  // guarded by mu: attempts by code
 	unread   map[string]int  // guarded by mu: failed reads and streams by code
 	odd      []Odd           // guarded by mu
-	faults   bool            // guarded by mu: a fault was injected
-	purging  bool            // guarded by mu: deleted videos are purged, and not undeleted
 	purged   map[string]bool // guarded by mu: names of videos that were purged
 	attempts *json.Encoder   // guarded by mu: writes failed attempts and final results, one line each
 }
@@ -117,7 +117,7 @@ func (l *load) attempted(command int64, r request, where string, took time.Durat
 	if code == codes.OK {
 		return // the caller records the result
 	}
-	if odd(r, code) || lost(code) && !l.faults {
+	if odd(r, code) || lost(code) && !l.faults.Load() {
 		l.odd = append(l.odd, Odd{time.Now(), command, videoID(r.name), where, code})
 	}
 	// A write error is ignored: this file is for a person, and the checker does
@@ -143,17 +143,9 @@ func (l *load) failedToRead(command int64, where string, code codes.Code) {
 	defer l.mu.Unlock()
 	l.unread[code.String()]++
 	// Before the first fault, a catalog that is late for a moment is only slow.
-	if late := code == codes.DeadlineExceeded || code == codes.Canceled; !late && (code != codes.Unavailable || !l.faults) {
+	if late := code == codes.DeadlineExceeded || code == codes.Canceled; !late && (code != codes.Unavailable || !l.faults.Load()) {
 		l.odd = append(l.odd, Odd{At: time.Now(), Command: command, Where: where, Code: code})
 	}
-}
-
-// expectFaults is called before the first fault: from then on, results may be
-// lost.
-func (l *load) expectFaults() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.faults = true
 }
 
 func (l *load) read(r Read) {
@@ -252,7 +244,7 @@ func (c *client) next() (request, Answer) {
 
 func (l *load) drawKind(r *rand.Rand, k known) string {
 	switch n := r.IntN(100); {
-	case k.deleted && n < 80 && l.purges():
+	case k.deleted && n < 80 && l.purging.Load():
 		return kindPurge
 	case k.deleted && n < 80:
 		return kindUndelete
@@ -272,16 +264,10 @@ func (l *load) drawKind(r *rand.Rand, k known) string {
 // purge has clients purge deleted videos until it is called with false. It returns how many
 // were purged so far.
 func (l *load) purge(on bool) (purged int) {
+	l.purging.Store(on)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.purging = on
 	return len(l.purged)
-}
-
-func (l *load) purges() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.purging
 }
 
 // decide sends a command until it has a result, and sets what is then known. A

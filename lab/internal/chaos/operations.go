@@ -30,12 +30,12 @@ func operatorKinds() []fault {
 // disturbances returns the faults that occur beside actions of operators.
 func disturbances() []fault {
 	return []fault{
-		{"kill publisher", groupProcess, NoRecovery, killOne(publishers)},
-		{"kill api", groupProcess, NoRecovery, killOne(apis)},
-		{"kill projector", groupProcess, NoRecovery, killOne(projectors)},
+		{"kill publisher", groupProcess, NoRecovery, killAt(publishers, "")},
+		{"kill api", groupProcess, NoRecovery, killAt(apis, "")},
+		{"kill projector", groupProcess, NoRecovery, killAt(projectors, "")},
 		{"broker connections cut", groupBroker, NoRecovery, cutBroker},
-		{"database restarted", groupDatabase, NoRecovery, restartDatabase},
-		{"database killed", groupDatabase, NoRecovery, killDatabase},
+		{"database restarted", groupDatabase, NoRecovery, endDatabase((*postgres).stop, (*lab).allInHand)},
+		{"database killed", groupDatabase, NoRecovery, endDatabase((*postgres).kill, (*lab).forgotten)},
 		{"database connections cut", groupDatabase, NoRecovery, cutDatabase},
 	}
 }

@@ -215,19 +215,12 @@ func (p *process) reach() (conn *grpc.ClientConn, addr string, ok bool) {
 	return p.current.conn, p.current.addr, true
 }
 
-// expect records that the lab will end the execution.
-func (p *process) expect(e *execution) {
+// expect records that the lab will end the execution. If killed is set, any end but SIGKILL,
+// such as a panic, is a problem.
+func (p *process) expect(e *execution, killed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e.expected = true
-}
-
-// condemn records that the lab will kill the execution. Any other end before
-// that, such as a panic, is a problem.
-func (p *process) condemn(e *execution) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	e.expected, e.killed = true, true
+	e.expected, e.killed = true, killed
 }
 
 // kill kills the process, and returns the time at which it had ended.
@@ -236,7 +229,7 @@ func (p *process) kill() time.Time {
 	if e == nil {
 		return time.Now()
 	}
-	p.condemn(e)
+	p.expect(e, true)
 	_ = e.cmd.Process.Kill() // it may have ended
 	<-e.done
 	return e.ended
@@ -259,7 +252,7 @@ func (p *process) stop() (took time.Duration) {
 	if e == nil {
 		return 0
 	}
-	p.expect(e)
+	p.expect(e, false)
 	start := time.Now()
 	_ = e.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {

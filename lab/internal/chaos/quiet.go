@@ -28,6 +28,19 @@ func (l *lab) look(ctx context.Context, f func(context.Context, conn) error) err
 	return f(ctx, c)
 }
 
+// each calls f for each row of a query, whose columns are then in to.
+func each(ctx context.Context, db querier, what, sql string, to []any, f func() error, args ...any) error {
+	rows, _ := db.Query(ctx, sql, args...) // ForEachRow returns the error of the query, too
+	if _, err := pgx.ForEachRow(rows, to, f); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 const (
 	// quietWithin is how long quiet waits without any change once all faults are over
 	// and clients have stopped. It is longer than any pause before a retry.
@@ -73,15 +86,6 @@ func (l *lab) quiet(ctx context.Context) {
 		}
 	}
 	l.problem(NotQuiet, "nothing has moved for %s, with all faults over: %s", quietWithin, state)
-}
-
-// countAll counts what the processes hold when all events are processed, and waits for their
-// erasures.
-func (l *lab) countAll(ctx context.Context) {
-	l.countHeld(ctx)
-	l.countKept(ctx)
-	l.countRoutines(ctx)
-	l.quietErasures(ctx) // last, because a process that is started again erases what is left
 }
 
 // Routines is the number of goroutines of an idle process at the end of the run,
@@ -150,7 +154,7 @@ func (p *process) quit() int {
 	if e == nil {
 		return 0
 	}
-	p.expect(e)
+	p.expect(e, false)
 	path := filepath.Join(p.dir, p.name+".log")
 	before, _ := os.ReadFile(path) //nolint:gosec // its log
 	p.signal(syscall.SIGQUIT)
@@ -224,28 +228,22 @@ func tooMany(connections map[string]int, open []string, most int) (leaks []strin
 // that are open for too long.
 func readConnections(ctx context.Context, c conn) (connections map[string]int, open []string, err error) {
 	connections = make(map[string]int)
-	rows, err := c.Query(ctx, `
+	const sql = `
 		SELECT application_name, count(*)::int,
 			count(*) FILTER (WHERE xact_start < clock_timestamp() - make_interval(secs => $1))::int
 		FROM pg_stat_activity
 		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-		GROUP BY 1`, openFor.Seconds())
-	if err != nil {
-		return connections, nil, fmt.Errorf("count connections: %w", err)
-	}
+		GROUP BY 1`
 	var name string
 	var n, stands int
-	_, err = pgx.ForEachRow(rows, []any{&name, &n, &stands}, func() error {
+	err = each(ctx, c, "count connections", sql, []any{&name, &n, &stands}, func() error {
 		connections[name] = n
 		if stands > 0 {
 			open = append(open, fmt.Sprintf("%s has %d transactions that have been open for more than %s", name, stands, openFor))
 		}
 		return nil
-	})
-	if err != nil {
-		return connections, nil, fmt.Errorf("count connections: %w", err)
-	}
-	return connections, open, nil
+	}, openFor.Seconds())
+	return connections, open, err
 }
 
 // openFor is longer than any transaction of the service when all events are

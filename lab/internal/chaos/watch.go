@@ -114,6 +114,7 @@ func (s state) entry() state {
 // sometimes start from the beginning, which repairs a lost change. The others keep
 // every mistake to the end.
 type watcher struct {
+	name       string
 	freshOneIn int           // one in so many of its streams starts without data; 0: only the first
 	longest    time.Duration // maximum duration of a stream
 	apis       []*process
@@ -140,7 +141,7 @@ func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
 	until := time.Now().Add(between(w.rand, time.Second, w.longest))
 	enough, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	if w.startsAfresh() {
+	if w.token == "" || w.freshOneIn > 0 && w.rand.IntN(w.freshOneIn) == 0 {
 		w.token = ""
 		w.locked((*Copy).forget)
 	}
@@ -154,14 +155,10 @@ func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
 	w.locked(func(c *Copy) { c.Breaks++ })
 	switch code := status.Code(err); {
 	case !lost(code):
-		w.problem(WatchRefused, "%s: a stream ended with %s: %v", w.name(), code, err)
+		w.problem(WatchRefused, "%s: a stream ended with %s: %v", w.name, code, err)
 	case ctx.Err() == nil && time.Now().Before(until): // otherwise the watcher has ended the stream
-		w.failed(0, w.name(), code)
+		w.failed(0, w.name, code)
 	}
-}
-
-func (w *watcher) startsAfresh() bool {
-	return w.token == "" || w.freshOneIn > 0 && w.rand.IntN(w.freshOneIn) == 0
 }
 
 // newWatchers returns three watchers. The first sometimes starts from the
@@ -170,7 +167,8 @@ func (w *watcher) startsAfresh() bool {
 func newWatchers(seed uint64, apis []*process, problem func(Rule, string, ...any), failed func(int64, string, codes.Code)) []*watcher {
 	watchers := []*watcher{{freshOneIn: 10, longest: 10 * time.Second}, {longest: 10 * time.Second}, {longest: 24 * time.Hour}}
 	for i, w := range watchers {
-		w.apis, w.problem, w.failed, w.copy = apis, problem, failed, newCopy(fmt.Sprintf("watcher-%d", i+1))
+		w.name = fmt.Sprintf("watcher-%d", i+1)
+		w.apis, w.problem, w.failed, w.copy = apis, problem, failed, newCopy(w.name)
 		w.rand = rand.New(rand.NewPCG(seed, math.MaxUint64-uint64(i)))
 	}
 	return watchers
@@ -196,11 +194,6 @@ func (w *watcher) locked(f func(*Copy)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f(w.copy)
-}
-
-func (w *watcher) name() (name string) {
-	w.locked(func(c *Copy) { name = c.Watcher })
-	return name
 }
 
 func entryID(name string) uuid.UUID {

@@ -11,7 +11,7 @@ import (
 )
 
 // shorter shortens the pauses after a refusal, which no setting changes. An older version has settings for them.
-var shorter = strings.NewReplacer("retryMin = time.Second", "retryMin = 100 * time.Millisecond", "retryMax = 10 * time.Minute", "retryMax = time.Second")
+var shorter = strings.NewReplacer("firstRetry = time.Second", "firstRetry = 100 * time.Millisecond", "lastRetry  = 10 * time.Minute", "lastRetry = time.Second")
 
 //go:embed main.go.txt
 var main []byte
@@ -30,7 +30,7 @@ func Overlay(root, dir string, more map[string]string) (flag string, err error) 
 		return "", err
 	}
 	replace[pauses] = filepath.Join(dir, "outbox.go")
-	if err := os.WriteFile(replace[pauses], []byte(shorter.Replace(string(source))), 0o600); err != nil {
+	if err := os.WriteFile(replace[pauses], []byte(shorter.Replace(string(source))), 0o600); err != nil { //nolint:gosec // our own folder
 		return "", err
 	}
 	list, err := json.Marshal(map[string]any{"Replace": replace})

@@ -20,52 +20,43 @@ var (
 
 const readDeferred = `-- name: ReadDeferred :batchmany
 SELECT
-	event.lane, event.seq, event.id, event.aggregate_type, event.aggregate_id, event.event_type, event.version, event.schema_version, event.payload, event.occurred_at, event.traceparent, event.repeat, event.causation_id, event.correlation_id,
+	chosen.lane,
+	chosen.seq,
+	chosen.id,
+	chosen.aggregate_type,
+	chosen.aggregate_id,
+	chosen.event_type,
+	chosen.version,
+	chosen.schema_version,
+	chosen.payload,
+	chosen.occurred_at,
+	chosen.traceparent,
+	chosen.repeat,
+	chosen.causation_id,
+	chosen.correlation_id,
 	chosen.attempts,
 	false AS blocked
 FROM (
 	SELECT
-		sizes.aggregate_type, sizes.aggregate_id, sizes.attempts, sizes.next_retry_at, sizes.seq, sizes.bytes,
-		sum(sizes.bytes) OVER (
-			ORDER BY sizes.next_retry_at, sizes.aggregate_type, sizes.aggregate_id, sizes.seq ROWS UNBOUNDED PRECEDING
-		) - sizes.bytes AS bytes_before
+		oldest.lane, oldest.seq, oldest.id, oldest.aggregate_type, oldest.aggregate_id, oldest.event_type, oldest.version, oldest.schema_version, oldest.payload, oldest.occurred_at, oldest.traceparent, oldest.repeat, oldest.causation_id, oldest.correlation_id, oldest.attempts, oldest.next_retry_at,
+		sum(octet_length(oldest.payload)) OVER (
+			ORDER BY oldest.next_retry_at, oldest.aggregate_type, oldest.aggregate_id, oldest.seq ROWS UNBOUNDED PRECEDING
+		) - octet_length(oldest.payload) AS bytes_before
 	FROM (
-		SELECT
-			due.aggregate_type,
-			due.aggregate_id,
-			due.attempts,
-			due.next_retry_at,
-			oldest.seq,
-			octet_length(oldest.payload) AS bytes
+		SELECT d.lane, d.seq, d.id, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.schema_version, d.payload, d.occurred_at, d.traceparent, d.repeat, d.causation_id, d.correlation_id, due.attempts, due.next_retry_at
 		FROM (
-			SELECT aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, cause
-			FROM video_catalog.outbox_blocked b
+			SELECT aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error, cause FROM video_catalog.outbox_blocked b
 			WHERE b.lane = $1 AND b.next_retry_at <= now()
-			ORDER BY b.next_retry_at
-			LIMIT $2::int
+			ORDER BY b.next_retry_at LIMIT $2::int
 		) due
 		CROSS JOIN LATERAL (
-			SELECT
-				o.seq,
-				o.payload
-			FROM video_catalog.outbox_deferred o
-			WHERE o.aggregate_type = due.aggregate_type
-				AND o.aggregate_id = due.aggregate_id
-				AND o.seq >= due.head_seq
-			ORDER BY o.seq
-			LIMIT CASE due.attempts WHEN 0 THEN $3::int ELSE 1 END
-		) oldest
+			SELECT lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, repeat, causation_id, correlation_id FROM video_catalog.outbox_deferred o
+			WHERE o.aggregate_type = due.aggregate_type AND o.aggregate_id = due.aggregate_id AND o.seq >= due.head_seq
+			ORDER BY o.seq LIMIT CASE due.attempts WHEN 0 THEN $3::int ELSE 1 END
+		) d
 		LIMIT $3 -- read no more rows than that
-	) sizes
+	) oldest
 ) chosen
-CROSS JOIN LATERAL (
-	SELECT lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, repeat, causation_id, correlation_id
-	FROM video_catalog.outbox_deferred d
-	WHERE d.aggregate_type = chosen.aggregate_type
-		AND d.aggregate_id = chosen.aggregate_id
-		AND d.seq = chosen.seq
-	LIMIT 1
-) event
 WHERE chosen.bytes_before < $4::bigint
 `
 
@@ -178,17 +169,11 @@ WITH span AS MATERIALIZED (
 		min(sums.seq) AS head,
 		coalesce(min(sums.seq) FILTER (WHERE sums.bytes >= $2::bigint), max(sums.seq)) AS tail
 	FROM (
-		SELECT
-			sizes.seq,
-			sum(sizes.bytes) OVER (ORDER BY sizes.seq ROWS UNBOUNDED PRECEDING) AS bytes
+		SELECT sizes.seq, sum(sizes.bytes) OVER (ORDER BY sizes.seq ROWS UNBOUNDED PRECEDING) AS bytes
 		FROM (
-			SELECT
-				oldest.seq,
-				octet_length(oldest.payload) AS bytes
-			FROM video_catalog.outbox_pending oldest
+			SELECT oldest.seq, octet_length(oldest.payload) AS bytes FROM video_catalog.outbox_pending oldest
 			WHERE oldest.lane = $1 AND oldest.seq > $3
-			ORDER BY oldest.seq
-			LIMIT $4::int
+			ORDER BY oldest.seq LIMIT $4::int
 		) sizes
 	) sums
 )
@@ -196,14 +181,11 @@ SELECT
 	p.lane, p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at, p.traceparent, p.repeat, p.causation_id, p.correlation_id,
 	0 AS attempts,
 	(( -- no lookup per event while nothing of the lane is blocked
-		SELECT true
-		FROM video_catalog.outbox_blocked any_blocked
+		SELECT true FROM video_catalog.outbox_blocked any_blocked
 		WHERE any_blocked.lane = $1
-		ORDER BY any_blocked.next_retry_at
-		LIMIT 1
+		ORDER BY any_blocked.next_retry_at LIMIT 1
 	) IS NOT NULL AND (
-		SELECT true
-		FROM video_catalog.outbox_blocked b
+		SELECT true FROM video_catalog.outbox_blocked b
 		WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
 	) IS NOT NULL)::bool AS blocked
 FROM video_catalog.outbox_pending p

@@ -159,6 +159,17 @@ func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]Lis
 	return items, nil
 }
 
+const pruneCommandAudit = `-- name: PruneCommandAudit :one
+SELECT video_catalog.audit_prune($1::interval, $2::int)::bigint AS deleted
+`
+
+func (q *Queries) PruneCommandAudit(ctx context.Context, olderThan time.Duration, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, pruneCommandAudit, olderThan, maxRows)
+	var deleted int64
+	err := row.Scan(&deleted)
+	return deleted, err
+}
+
 const retryBlocked = `-- name: RetryBlocked :one
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at

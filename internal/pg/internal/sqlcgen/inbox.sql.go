@@ -44,11 +44,9 @@ func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []u
 
 const lastInbox = `-- name: LastInbox :one
 SELECT coalesce((
-	SELECT i.received_at
-	FROM video_catalog_read.inbox i
+	SELECT i.received_at FROM video_catalog_read.inbox i
 	WHERE i.consumer = $1
-	ORDER BY i.event_id DESC
-	LIMIT 1
+	ORDER BY i.event_id DESC LIMIT 1
 ), 'epoch')::timestamptz AS applied_at
 `
 
@@ -63,15 +61,13 @@ func (q *Queries) LastInbox(ctx context.Context, consumer string) (time.Time, er
 const pruneInbox = `-- name: PruneInbox :execrows
 DELETE FROM video_catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
-	SELECT o.consumer, o.event_id
-	FROM video_catalog_read.inbox o
+	SELECT o.consumer, o.event_id FROM video_catalog_read.inbox o
 	WHERE o.consumer = $1::text
 		AND o.received_at < now() - $2::interval
 		AND o.event_id < (
 			lpad(to_hex(floor(extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20)
 		)::uuid
-	ORDER BY o.event_id
-	LIMIT $3
+	ORDER BY o.event_id LIMIT $3
 )
 `
 

@@ -113,8 +113,7 @@ WITH gone AS (
 	RETURNING p.lane, p.seq, p.id, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.schema_version, p.payload, p.occurred_at, p.traceparent, p.repeat, p.causation_id, p.correlation_id
 )
 INSERT INTO video_catalog.outbox_deferred
-SELECT gone.lane, gone.seq, gone.id, gone.aggregate_type, gone.aggregate_id, gone.event_type, gone.version, gone.schema_version, gone.payload, gone.occurred_at, gone.traceparent, gone.repeat, gone.causation_id, gone.correlation_id
-FROM gone
+SELECT gone.lane, gone.seq, gone.id, gone.aggregate_type, gone.aggregate_id, gone.event_type, gone.version, gone.schema_version, gone.payload, gone.occurred_at, gone.traceparent, gone.repeat, gone.causation_id, gone.correlation_id FROM gone
 `
 
 type DeferEventsParams struct {
@@ -166,13 +165,9 @@ DELETE FROM video_catalog.outbox_blocked b
 WHERE b.lane = ANY ($1::smallint[])
 	AND b.next_retry_at <= now()
 	AND (
-		SELECT true
-		FROM video_catalog.outbox_deferred d
-		WHERE d.aggregate_type = b.aggregate_type
-			AND d.aggregate_id = b.aggregate_id
-			AND d.seq >= b.head_seq
-		ORDER BY d.seq
-		LIMIT 1
+		SELECT true FROM video_catalog.outbox_deferred d
+		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
+		ORDER BY d.seq LIMIT 1
 	) IS NULL
 `
 
@@ -185,50 +180,38 @@ func (q *Queries) EndBlocks(ctx context.Context, lanes []int16) error {
 
 const leaseLanes = `-- name: LeaseLanes :many
 WITH ready AS (
-	SELECT
-		l.lane,
-		due.found IS TRUE AS due
+	SELECT l.lane, due.found IS TRUE AS due
 	FROM video_catalog.outbox_lanes l
 	LEFT JOIN LATERAL (
-		SELECT true AS found
-		FROM video_catalog.outbox_pending p
+		SELECT true AS found FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane AND p.seq > l.settled_seq
-		ORDER BY p.seq
-		LIMIT 1
+		ORDER BY p.seq LIMIT 1
 	) fresh ON true
 	LEFT JOIN LATERAL (
-		SELECT true AS found
-		FROM video_catalog.outbox_pending p
+		SELECT true AS found FROM video_catalog.outbox_blocked b
+		WHERE b.lane = l.lane AND b.next_retry_at <= now()
+		ORDER BY b.next_retry_at LIMIT 1
+	) due ON true
+	LEFT JOIN LATERAL (
+		SELECT true AS found FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane
 			AND p.seq > l.floor_seq
 			AND p.seq <= l.settled_seq
 			AND fresh.found IS NULL -- reads what was deleted, so it is the last resort
-		ORDER BY p.seq
-		LIMIT 1
+			AND due.found IS NULL
+		ORDER BY p.seq LIMIT 1
 	) late ON true
-	LEFT JOIN LATERAL (
-		SELECT true AS found
-		FROM video_catalog.outbox_blocked b
-		WHERE b.lane = l.lane AND b.next_retry_at <= now()
-		ORDER BY b.next_retry_at
-		LIMIT 1
-	) due ON true
 	WHERE (l.token = 0 OR l.leased_until NOT BETWEEN now() AND now() + 2 * $2::interval)
-		AND (fresh.found OR late.found OR due.found)
+		AND (fresh.found OR due.found OR late.found)
 	ORDER BY CASE WHEN l.leased_until <= now() THEN l.leased_until END NULLS FIRST
 	LIMIT $3
 	FOR UPDATE OF l SKIP LOCKED
 )
 UPDATE video_catalog.outbox_lanes l
-SET
-	token = $1,
-	leased_until = clock_timestamp() + $2::interval
+SET token = $1, leased_until = clock_timestamp() + $2::interval
 FROM ready
 WHERE l.lane = ready.lane
-RETURNING
-	l.lane,
-	l.floor_seq,
-	ready.due::bool AS due
+RETURNING l.lane, l.floor_seq, ready.due::bool AS due
 `
 
 type LeaseLanesRow struct {
@@ -237,9 +220,10 @@ type LeaseLanesRow struct {
 	Due      bool
 }
 
-// Takes the lease of free lanes with work, those served longest ago. A lane is free if it is released, or its lease has ended.
-// Work is a fresh event, an event up to settled_seq that committed late, or an aggregate that is due. A time more than twice the lease ahead is from before the clock of the
-// database was set back: such a lane comes first. See outbox_lanes in db/migrations/00002_outbox.sql.
+// Takes the lease of free lanes with work, those served longest ago. A lane is free if it is released, its lease has ended, or
+// its lease ends in more than two leases: then the clock of the database was set back. Lanes with a time in the future
+// come first. settled_seq is a hint: most work is above it (fresh). Below it may be late events, which committed late, or were
+// not settled. Otherwise a lane has work if an aggregate is due.
 func (q *Queries) LeaseLanes(ctx context.Context, token int64, leaseFor time.Duration, maxLanes int32) ([]LeaseLanesRow, error) {
 	rows, err := q.db.Query(ctx, leaseLanes, token, leaseFor, maxLanes)
 	if err != nil {
@@ -270,6 +254,64 @@ func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time
 	return err
 }
 
+const measureOutbox = `-- name: MeasureOutbox :one
+SELECT
+	coalesce((
+		SELECT min(head.occurred_at) FROM video_catalog.outbox_lanes l CROSS JOIN LATERAL (
+			SELECT p.occurred_at FROM video_catalog.outbox_pending p
+			WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
+		) head
+	), 'epoch')::timestamptz AS oldest,
+	(SELECT count(*) FROM (
+		(SELECT 1 FROM video_catalog.outbox_lanes l CROSS JOIN LATERAL (
+			SELECT 1 FROM video_catalog.outbox_pending p
+			WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
+		) counted_lane)
+		UNION ALL
+		(SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1)
+		LIMIT $1
+	) counted)::bigint AS pending,
+	stuck.blocked,
+	stuck.parked,
+	coalesce((
+		SELECT max(substr(c.relname, 9))::date - (now() AT TIME ZONE 'UTC')::date FROM pg_catalog.pg_class c
+		WHERE c.relnamespace = 'video_catalog'::regnamespace
+			AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
+	), 0)::bigint AS days_ahead
+FROM (
+	SELECT count(*) AS blocked, count(limited.parked_at) AS parked
+	FROM (
+		SELECT b.parked_at FROM video_catalog.outbox_blocked b
+		ORDER BY b.lane, b.next_retry_at LIMIT $1
+	) limited
+) stuck
+`
+
+type MeasureOutboxRow struct {
+	Oldest    time.Time
+	Pending   int64
+	Blocked   int64
+	Parked    int64
+	DaysAhead int64
+}
+
+// Measures the backlog without reading all of it. It returns when the oldest event in a lane happened; the epoch means
+// none. Events that are published again do not count for that: they happened long ago, and are not late. It counts
+// events that are pending or deferred, and blocked aggregates, each up to max_counted, how many of these aggregates are
+// parked, and the future days that have their partition.
+func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
+	row := q.db.QueryRow(ctx, measureOutbox, maxCounted)
+	var i MeasureOutboxRow
+	err := row.Scan(
+		&i.Oldest,
+		&i.Pending,
+		&i.Blocked,
+		&i.Parked,
+		&i.DaysAhead,
+	)
+	return i, err
+}
+
 const raiseFloors = `-- name: RaiseFloors :exec
 WITH seen AS MATERIALIZED (
 	SELECT l.lane, l.settled_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane
@@ -290,8 +332,8 @@ WHERE l.lane = seen.lane
 
 // Raises the floor of each lane, from which claims read, to below its lowest pending seq, but not above mark_seq: a transaction
 // that has drawn a lower seq may commit later. That transaction had its xid before, so when all transactions before mark_xid have ended, no more
-// events appear at or below mark_seq. The next mark is from our snapshot, which is older than our own xid, and not from the
-// locked row, which may be newer.
+// events appear at or below mark_seq. The next mark_seq is from our snapshot (seen), and not from the locked row: a newer settled_seq
+// could be above a seq of a transaction that mark_xid does not wait for.
 func (q *Queries) RaiseFloors(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, raiseFloors)
 	return err
@@ -299,10 +341,7 @@ func (q *Queries) RaiseFloors(ctx context.Context) error {
 
 const releaseLanes = `-- name: ReleaseLanes :many
 UPDATE video_catalog.outbox_lanes l
-SET
-	token = 0,
-	leased_until = clock_timestamp(),
-	settled_seq = greatest(l.settled_seq, span.tail)
+SET token = 0, leased_until = clock_timestamp(), settled_seq = greatest(l.settled_seq, span.tail)
 FROM (SELECT unnest($2::smallint[]) AS lane, unnest($3::bigint[]) AS tail) span
 WHERE l.lane = span.lane AND l.token = $1
 RETURNING l.lane

@@ -178,8 +178,7 @@ WITH matching AS (
 		AND ($2::text = '' OR a.attributes ->> 'aggregate_type' = $2)
 		AND ($3::text = '' OR a.attributes ->> 'aggregate_id' = $3)
 		AND ($4::text = '' OR a.cause = $4 OR strpos(a.reason, $4) > 0)
-	ORDER BY a.id
-	LIMIT $5
+	ORDER BY a.id LIMIT $5
 )
 SELECT
 	q.id,
@@ -281,12 +280,9 @@ func (q *Queries) MeasureQuarantine(ctx context.Context, consumers []string, max
 const pruneQuarantine = `-- name: PruneQuarantine :execrows
 DELETE FROM video_catalog_read.quarantine
 WHERE id IN (
-	SELECT q.id
-	FROM video_catalog_read.quarantine q
-	ORDER BY q.id
-	LIMIT $1
-)
-	AND received_at < now() - $2::interval
+	SELECT q.id FROM video_catalog_read.quarantine q
+	ORDER BY q.id LIMIT $1
+) AND received_at < now() - $2::interval
 `
 
 // Deletes messages of all consumers that were received longer ago than older_than, by the clock of the database. Ids
@@ -297,4 +293,15 @@ func (q *Queries) PruneQuarantine(ctx context.Context, maxRows int32, olderThan 
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const pruneQueryAudit = `-- name: PruneQueryAudit :one
+SELECT video_catalog_read.audit_prune($1::interval, $2::int)::bigint AS deleted
+`
+
+func (q *Queries) PruneQueryAudit(ctx context.Context, olderThan time.Duration, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, pruneQueryAudit, olderThan, maxRows)
+	var deleted int64
+	err := row.Scan(&deleted)
+	return deleted, err
 }

@@ -73,11 +73,9 @@ func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) (u
 const pruneRequests = `-- name: PruneRequests :execrows
 DELETE FROM video_catalog.requests
 WHERE (aggregate_type, request_id) IN (
-	SELECT r.aggregate_type, r.request_id
-	FROM video_catalog.requests r
+	SELECT r.aggregate_type, r.request_id FROM video_catalog.requests r
 	WHERE r.create_time < now() - $1::interval
-	ORDER BY r.create_time
-	LIMIT $2
+	ORDER BY r.create_time LIMIT $2
 )
 `
 

@@ -19,10 +19,10 @@ func TestLeaseKeepsOthersOut(t *testing.T) {
 	first := l.claimNames(2, "a1 b1")
 	second := l.claimNames(10, "A1 B1")
 	l.claimNames(10, "")
-	l.settle(second, "")
+	l.settle(l.settlement(second, ""))
 	l.claimNames(10, "")
 	l.endLeases() // the publisher of the first claim has died
-	l.settle(l.claimNames(10, "a1 b1 a2"), "")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1 a2"), ""))
 	if held, err := l.SettleClaim(t.Context(), l.settlement(first, "")); held || err != nil || l.left() != 0 {
 		t.Errorf("SettleClaim() of the dead publisher = %t, %v, with %d events left, want false, nil, none", held, err, l.left())
 	}
@@ -34,7 +34,7 @@ func TestSettlementIsFenced(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 2)
 	l.append(l.pool, "a1 b1 c1 d1 d2")
-	l.settle(l.claimNames(10, "a1 b1 c1 d1 d2"), "a1 b1 d1")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1 c1 d1 d2"), "a1 b1 d1"))
 	l.append(l.pool, "c2 e1 e2 f1")
 	l.due("a")
 	l.due("b")
@@ -56,7 +56,7 @@ func TestSettlementIsFenced(t *testing.T) {
 			t.Errorf("%s: changed (-before +after):\n%s", name, diff)
 		}
 	}
-	l.settle(owner, "b1 e1")
+	l.settle(l.settlement(owner, "b1 e1"))
 	if held, err := l.SettleClaim(t.Context(), l.settlement(owner, "")); held || err != nil {
 		t.Errorf("a second settlement = %t, %v, want false, nil", held, err)
 	}
@@ -77,7 +77,7 @@ func TestLateCommitIsNotLost(t *testing.T) {
 			pass := func() {
 				version++
 				l.append(l.pool, fmt.Sprintf("b%d", version))
-				l.settle(l.claimNames(10, fmt.Sprintf("b%d", version)), "")
+				l.settle(l.settlement(l.claimNames(10, fmt.Sprintf("b%d", version)), ""))
 			}
 			floor := func() int {
 				if err := l.RaiseFloors(t.Context()); err != nil {
@@ -88,9 +88,7 @@ func TestLateCommitIsNotLost(t *testing.T) {
 			pass()
 			late := l.begin()
 			if idFirst {
-				if _, err := late.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
-					t.Fatal(err)
-				}
+				execute(t, late, "SELECT pg_current_xact_id()")
 			}
 			for range 20 {
 				pass()
@@ -106,7 +104,7 @@ func TestLateCommitIsNotLost(t *testing.T) {
 			if err := late.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			l.settle(l.claimNames(10, "a1"), "")
+			l.settle(l.settlement(l.claimNames(10, "a1"), ""))
 			for deadline := time.Now().Add(20 * time.Second); floor() <= seq; pass() { // open transactions of other tests hold the floor back
 				if time.Now().After(deadline) {
 					t.Fatalf("the floor is %d, want it above %d once the late transaction has ended", floor(), seq)
@@ -123,19 +121,19 @@ func TestBlockedAggregateWaitsAside(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 2)
 	l.append(l.pool, "a1 b1 a2 b2 a3")
-	l.settle(l.claimNames(4, "a1 b1 a2 b2"), "a1")
+	l.settle(l.settlement(l.claimNames(4, "a1 b1 a2 b2"), "a1"))
 	l.append(l.pool, "a4 b3")
-	l.settle(l.claimNames(10, "a3! a4! b3"), "")
+	l.settle(l.settlement(l.claimNames(10, "a3! a4! b3"), ""))
 	l.claimNames(10, "") // a is not due
 	l.due("a")
-	l.settle(l.claimNames(10, "a1/1"), "a1")
+	l.settle(l.settlement(l.claimNames(10, "a1/1"), "a1"))
 	l.due("a")
 	l.append(l.pool, "a5 b4")
-	l.settle(l.claimNames(10, "a1/2 a5! b4"), "")
+	l.settle(l.settlement(l.claimNames(10, "a1/2 a5! b4"), ""))
 	l.append(l.pool, "a6 b5")
-	l.settle(l.claimNames(8, "a2/0 a3/0 a4/0 a5/0 a6! b5"), "")
+	l.settle(l.settlement(l.claimNames(8, "a2/0 a3/0 a4/0 a5/0 a6! b5"), ""))
 	l.append(l.pool, "a7 b6")
-	l.settle(l.claimNames(3, "a6/0 a7 b6"), "")
+	l.settle(l.settlement(l.claimNames(3, "a6/0 a7 b6"), ""))
 	if n := l.left() + count(t, l.pool, "SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 		t.Errorf("%d rows are left, want none", n)
 	}

@@ -1,89 +1,20 @@
 package outbox_test
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
-// oneClaim is a store with one claim to give. It keeps the settlements.
-type oneClaim struct {
-	claim   outbox.Claim
-	settled []outbox.Settlement
-}
-
-func (s *oneClaim) ClaimEvents(context.Context, outbox.Limits) (outbox.Claim, error) {
-	claim := s.claim
-	s.claim = outbox.Claim{}
-	return claim, nil
-}
-
-func (s *oneClaim) SettleClaim(_ context.Context, settlement outbox.Settlement) (bool, error) {
-	s.settled = append(s.settled, settlement)
-	return true, nil
-}
-
 // lease is the lease of a claim.
 var lease = outbox.Lease{Token: 7, Spans: []outbox.Span{{Lane: 3, Head: 1, Tail: 5}}}
-
-// broker is a function as a broker.
-type broker func(m envelope.Message) outbox.Receipt
-
-func (b broker) Publish(m envelope.Message) outbox.Receipt { return b(m) }
-
-// receipt is a function as a receipt.
-type receipt func(ctx context.Context) error
-
-func (r receipt) Wait(ctx context.Context) error { return r(ctx) }
-
-// responded is the receipt of a broker that has responded.
-func responded(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
-
-var (
-	errUnavailable = errors.New("broker is unavailable")
-	errRefused     = &outbox.RefusedError{Err: errors.New("not a letter")}
-)
-
-func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.Config) *outbox.Publisher {
-	t.Helper()
-	publisher, err := outbox.New(store, broker, cfg, slog.New(slog.DiscardHandler), noop.Meter{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return publisher
-}
-
-// claimed makes the events of a claim from names like a1, which is version 1 of aggregate a.
-// Their sequence numbers are 1, 2, 3 and so on.
-func claimed(names string) (events []outbox.Claimed) {
-	for i, name := range strings.Fields(names) {
-		version, err := strconv.ParseInt(name[1:], 10, 64)
-		if err != nil {
-			panic(err)
-		}
-		events = append(events, outbox.Claimed{Seq: int64(i + 1), Message: envelope.Message{
-			AggregateType: "letter", AggregateID: name[:1], Version: version, OccurredAt: time.Now(),
-		}})
-	}
-	return events
-}
-
-func nameOf(m envelope.Message) string { return m.AggregateID + strconv.FormatInt(m.Version, 10) }
-
-func letter(id string) envelope.Aggregate { return envelope.Aggregate{Type: "letter", ID: id} }
 
 // The responses of the broker decide about each event of a claim. The events of an aggregate are
 // published up to its first event that is not acknowledged. The later events of that aggregate
@@ -259,13 +190,8 @@ func TestRefusalIsLoggedOncePerState(t *testing.T) {
 	for attempts, want := range []string{`attempts=1 parked=false retry_in_ms=\d+ `, "", "", `attempts=4 parked=true retry_in_ms=0 `} {
 		events := claimed("a1")
 		events[0].Deferred, events[0].Attempts = attempts > 0, attempts
-		var log strings.Builder
-		publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Lease: lease, Events: events}}, broker(func(envelope.Message) outbox.Receipt {
-			return responded(errRefused)
-		}), outbox.Config{MaxAttempts: 4}, slog.New(slog.NewTextHandler(&log, nil)), noop.Meter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		refuse := broker(func(envelope.Message) outbox.Receipt { return responded(errRefused) })
+		publisher, log := logged(t, &oneClaim{claim: outbox.Claim{Lease: lease, Events: events}}, refuse, outbox.Config{MaxAttempts: 4})
 		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 			t.Fatal(err)
 		}

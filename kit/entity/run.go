@@ -58,7 +58,8 @@ func command(ctx context.Context, name string, args ...string) error {
 
 // generated returns the paths of the files that are generated from the files of entities.
 func generated(all []entity) []string {
-	paths := []string{"api", "internal/pg/internal/sqlcgen", "internal/store/internal/sqlcgen", "options", "deploy/names.sh", "deploy/observe"}
+	// api is last, because the scan for secrets takes the text after it for a key.
+	paths := []string{"internal/pg/internal/sqlcgen", "internal/store/internal/sqlcgen", "options", "deploy/names.sh", "deploy/observe", "api"}
 	for _, e := range all {
 		paths = append(paths, "internal/event/testdata/"+e.Name)
 	}

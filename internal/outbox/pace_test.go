@@ -314,7 +314,7 @@ func (s *stepper) isStopped(want bool) {
 }
 
 // A backlog begins with an eighth of a batch. The limit doubles while the broker responds soon, halves when it does not,
-// and begins anew with the next backlog.
+// and starts again with the next backlog.
 func TestLimitFollowsTheBroker(t *testing.T) {
 	t.Parallel()
 	s := newStepper(t)

@@ -394,7 +394,7 @@ func (e entity) Imports(layer string) []string {
 	case "domain":
 		return quoted(slices.Concat(list(e.Has(typeBytes) && !e.Replica(), "bytes"), list(!e.Replica(), "slices"), []string{"time", "", "github.com/google/uuid", ""}, list(!e.Replica(), ours+"internal/problem"))...)
 	case "event":
-		return quoted(slices.Concat(list(!e.Replica(), "fmt"), list(e.Has(typeDuration), "time"), []string{""}, list(e.Has(typeUUID) && !e.Replica(), "github.com/google/uuid"), []string{"google.golang.org/protobuf/proto", "", messages, ours + "internal/domain", ours + "internal/envelope"})...)
+		return quoted(slices.Concat(list(!e.Replica(), "fmt"), list(e.Has(typeDuration), "time"), []string{""}, list(slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeUUID }) && !e.Replica(), "github.com/google/uuid"), []string{"google.golang.org/protobuf/proto", "", messages, ours + "internal/domain", ours + "internal/envelope"})...)
 	case "store":
 		return quoted(slices.Concat([]string{"context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
 			"", "github.com/google/uuid", "github.com/jackc/pgx/v5/pgxpool",

@@ -74,10 +74,11 @@ type Claimed struct {
 	// Only the first deferred event of an aggregate can have attempts. If it has, the claim
 	// has no other deferred event of that aggregate.
 	Attempts int
-	// Blocked means that the event must not be published, and is deferred at the
-	// settlement: its aggregate is blocked, and not all of its deferred events are in this
-	// claim.
+	// Blocked means that the event is pending, and its aggregate is blocked.
 	Blocked bool
+	// Behind means that the event must not be published, and is deferred at the settlement:
+	// its aggregate is blocked, and the claim lacks some of the deferred events before it.
+	Behind bool
 }
 
 // Add adds a lane to a claim, with the events that were read of it within its share.
@@ -95,7 +96,7 @@ func (c *Claim) Add(lane int16, deferred, pending []Claimed, share Limits) {
 	lacks := reaches(deferred, share.Deferred(), share.Bytes)
 	span := Span{Lane: lane}
 	for i, e := range pending {
-		pending[i].Blocked = e.Blocked && (lacks || !whole[e.Aggregate()])
+		pending[i].Behind = e.Blocked && (lacks || !whole[e.Aggregate()])
 		span.Head, span.Tail = pending[0].Seq, e.Seq
 	}
 	c.Full = c.Full || lacks || reaches(pending, share.Events, share.Bytes)
@@ -120,7 +121,7 @@ type Settlement struct {
 	// Published are pending events that the broker acknowledged: delete them.
 	Published []int64
 	// Defer are pending events to move to the deferred ones: refused events, the events of
-	// their aggregates behind them, and the Blocked events.
+	// their aggregates behind them, and the events with Behind.
 	Defer []int64
 	// Refused are aggregates whose first event was refused. Record them after Defer.
 	Refused []Refusal

@@ -383,7 +383,7 @@ func TestClaimUnblocks(t *testing.T) {
 		claim := claimOf(test.events, Limits{Events: 5, Bytes: test.maxBytes})
 		var got []string
 		for i, name := range strings.Fields(test.events) {
-			if name = strings.TrimSuffix(name, "!"); claim.Events[i].Blocked {
+			if name = strings.TrimSuffix(name, "!"); claim.Events[i].Behind {
 				name += "!"
 			}
 			got = append(got, name)

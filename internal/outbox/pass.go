@@ -34,7 +34,8 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 func (p *Publisher) pass(ctx context.Context, limits Limits, claimed func(Claim)) (Result, error) {
 	// The deadline begins before the claim, so that the pass stops before the lease ends by
 	// the clock of the database.
-	deadline := time.Now().Add(p.cfg.PublishTimeout)
+	begin := time.Now()
+	deadline, leaseEnd := begin.Add(p.cfg.PublishTimeout), begin.Add(p.cfg.Lease)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
 	claim, err := p.store.ClaimEvents(claimCtx, limits)
 	cancel()
@@ -50,18 +51,18 @@ func (p *Publisher) pass(ctx context.Context, limits Limits, claimed func(Claim)
 	// are still pending. They are published a second time.
 	result, settlement := p.collect(ctx, claim, receipts, deadline)
 	result.took, result.full = time.Since(start), claim.Full
-	held, err := p.settle(ctx, settlement, deadline)
+	held, err := p.settle(ctx, settlement, leaseEnd)
 	p.count(ctx, result, held)
 	return result, err
 }
 
-// publish hands events to the broker, in order. It leaves out blocked events, and the rest of the claim
+// publish hands events to the broker, in order. It leaves out events with Behind, and the rest of the claim
 // when the time of the pass is over. An event that is left out has no receipt. It does not wait between events
 // of an aggregate: the broker sends none behind one that failed, see Broker.
 func (p *Publisher) publish(ctx context.Context, events []Claimed, deadline time.Time) []Receipt {
 	receipts := make([]Receipt, len(events))
 	for i, e := range events {
-		if e.Blocked {
+		if e.Behind {
 			continue
 		}
 		// Checked before each event, because a process can be stopped at any line for
@@ -121,8 +122,7 @@ func (p *Publisher) refusal(ctx context.Context, e Claimed, cause error) Refusal
 // The first attempt is short, because its connection may be lost. Each later attempt has
 // more time. Otherwise a slow database would never settle, and the same events would be
 // published again and again.
-func (p *Publisher) settle(ctx context.Context, settlement Settlement, deadline time.Time) (held bool, err error) {
-	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
+func (p *Publisher) settle(ctx context.Context, settlement Settlement, leaseEnd time.Time) (held bool, err error) {
 	alive, end := after(ctx, SettleTimeout)
 	defer end()
 	for attempt := 1; ; attempt++ {

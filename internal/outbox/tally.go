@@ -13,7 +13,8 @@ import (
 type tally struct {
 	result     Result
 	settlement Settlement
-	refused    map[envelope.Aggregate]bool // aggregates with an event that is not acknowledged; false: it is unknown
+	refused    map[envelope.Aggregate]bool // aggregates whose first event that was not acknowledged was refused
+	unknown    map[envelope.Aggregate]bool // the same, but its result is unknown
 }
 
 func newTally(lease Lease) *tally {
@@ -21,6 +22,7 @@ func newTally(lease Lease) *tally {
 		result:     Result{Claimed: true},
 		settlement: Settlement{Lease: lease, Resumed: make(map[envelope.Aggregate]int64)},
 		refused:    make(map[envelope.Aggregate]bool),
+		unknown:    make(map[envelope.Aggregate]bool),
 	}
 }
 
@@ -32,12 +34,11 @@ var errNotHanded = errors.New("not handed to the broker")
 // A blocked aggregate counts the attempts of its first event only. If the first was acknowledged, the
 // refusal of a later event does not count: the later event is soon tried as the first.
 func (t *tally) add(e Claimed, err error) *RefusedError {
-	refused, stopped := t.refused[e.Aggregate()]
 	refusal, isRefusal := errors.AsType[*RefusedError](err)
 	switch {
-	case e.Blocked || refused:
+	case e.Behind || t.refused[e.Aggregate()]:
 		t.setAside(e)
-	case stopped:
+	case t.unknown[e.Aggregate()]:
 		t.result.Unknown++
 	case err == nil:
 		t.publish(e)
@@ -73,7 +74,7 @@ func (t *tally) publish(e Claimed) {
 // leave leaves an event whose result is unknown where it is.
 func (t *tally) leave(e Claimed, err error) {
 	t.result.Unknown++
-	t.refused[e.Aggregate()] = false
+	t.unknown[e.Aggregate()] = true
 	if err != errNotHanded { //nolint:errorlint // it is never wrapped
 		t.result.Outage = cmp.Or(t.result.Outage, err) // the first
 	}

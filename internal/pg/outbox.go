@@ -47,7 +47,7 @@ func AppendEvent(ctx context.Context, tx *Tx, m envelope.Message) {
 func (o *Outbox) ClaimEvents(ctx context.Context, limits outbox.Limits) (claim outbox.Claim, err error) {
 	token := 1 + rand.Int64N(math.MaxInt64)
 	err = inTx(ctx, o.pool, "pg.ClaimEvents", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
-		tx.Queue(q.UseOutboxSettings(ctx, true))
+		tx.Queue(q.UseOutboxSettings(ctx, async))
 		leased, err := q.LeaseLanes(ctx, token, limits.Lease, Limit(limits.Lanes))
 		if err != nil || len(leased) == 0 {
 			return err
@@ -89,6 +89,9 @@ func (o *Outbox) ClaimEvents(ctx context.Context, limits outbox.Limits) (claim o
 	return claim, nil
 }
 
+// async, for UseOutboxSettings: the commit does not wait for the disk.
+const async = true
+
 // maxDue is the most blocked aggregates that a claim tries again.
 const maxDue = 100
 
@@ -107,7 +110,7 @@ func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held boo
 	lanes := MapSlice(s.Spans, func(s outbox.Span) int16 { return s.Lane })
 	tails := MapSlice(s.Spans, func(s outbox.Span) int64 { return s.Tail })
 	err = inTx(ctx, o.pool, "pg.SettleClaim", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
-		tx.Queue(q.UseOutboxSettings(ctx, true))
+		tx.Queue(q.UseOutboxSettings(ctx, async))
 		released, err := q.ReleaseLanes(ctx, s.Token, lanes, tails)
 		if err != nil {
 			return err
@@ -131,12 +134,12 @@ func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 		if span.Tail == 0 || !slices.Contains(held, span.Lane) {
 			continue
 		}
-		gone := sqlcgen.DeletePublishedParams{Lane: span.Lane, Head: span.Head, Tail: span.Tail, Seqs: s.Published}
+		// Of each list, a statement takes the events that are in its lane.
 		if len(s.Published) > 0 {
-			tx.Queue(q.DeletePublished(ctx, gone))
+			tx.Queue(q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: span.Lane, Head: span.Head, Tail: span.Tail, Seqs: s.Published}))
 		}
-		if gone.Seqs = s.Defer; len(s.Defer) > 0 {
-			tx.Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams(gone)))
+		if len(s.Defer) > 0 {
+			tx.Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: span.Lane, Head: span.Head, Tail: span.Tail, Seqs: s.Defer}))
 		}
 	}
 	// Aggregates in the order of their names, as operators lock them.
@@ -169,7 +172,7 @@ func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 // or another long query runs, PostgreSQL keeps deleted rows, and a claim would read them.
 func (o *Outbox) RaiseFloors(ctx context.Context) error {
 	err := inTx(ctx, o.pool, "pg.RaiseFloors", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
-		tx.Queue(q.UseOutboxSettings(ctx, true))
+		tx.Queue(q.UseOutboxSettings(ctx, async))
 		tx.Queue(q.RaiseFloors(ctx))
 		return nil
 	})
@@ -185,5 +188,5 @@ func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration
 // UseOutboxSettings makes PostgreSQL use indexes for the rest of a transaction that reads the
 // outbox: the statistics of a queue are always wrong.
 func UseOutboxSettings(ctx context.Context, tx *Tx) {
-	tx.Queue(sqlcgen.New(tx).UseOutboxSettings(ctx, false))
+	tx.Queue(sqlcgen.New(tx).UseOutboxSettings(ctx, !async))
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -143,7 +142,7 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 		_ = results.Close() // the same error
 		return nil, err
 	}
-	return &txRows{Rows: rows, results: results}, nil
+	return &endingRows{Rows: rows, end: results.Close}, nil
 }
 
 // QueryRow implements DB.
@@ -152,25 +151,22 @@ func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return row{rows, err}
 }
 
-type txRows struct {
+// endingRows ends what their query holds, a batch or a connection, at the first Close.
+type endingRows struct {
 	pgx.Rows
-	results pgx.BatchResults
-	err     error
+	end func() error
+	err error // of end
 }
 
-func (r *txRows) Close() {
+func (r *endingRows) Close() {
 	r.Rows.Close()
-	if err := r.results.Close(); err != nil && r.err == nil {
-		r.err = fmt.Errorf("close batch: %w", err)
+	if r.end != nil {
+		r.err = r.end()
+		r.end = nil
 	}
 }
 
-func (r *txRows) Err() error {
-	if err := r.Rows.Err(); err != nil {
-		return err
-	}
-	return r.err
-}
+func (r *endingRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }
 
 // Acquire takes a connection from a pool. It waits at most half of the time until the
 // deadline of ctx, and then returns problem.Unavailable. That is not a
@@ -226,7 +222,7 @@ func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		conn.Release()
 		return nil, err
 	}
-	return &singleRows{Rows: rows, conn: conn}, nil
+	return &endingRows{Rows: rows, end: func() error { conn.Release(); return nil }}, nil
 }
 
 // SendBatch implements DB.
@@ -238,20 +234,6 @@ func (a autocommit) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRe
 func (a autocommit) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := a.Query(ctx, sql, args...)
 	return row{rows, err}
-}
-
-// singleRows releases its connection at the first Close.
-type singleRows struct {
-	pgx.Rows
-	conn *pgxpool.Conn
-}
-
-func (r *singleRows) Close() {
-	r.Rows.Close()
-	if r.conn != nil {
-		r.conn.Release()
-		r.conn = nil
-	}
 }
 
 // row is the first row of a query, or the error of the query.

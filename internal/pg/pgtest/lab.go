@@ -23,6 +23,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/servicekit/localpg"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 )
 
 var (
@@ -120,4 +122,30 @@ func Errors(t testing.TB, pool *pgxpool.Pool) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// Settlement returns the settlement of a claim. It calls refuse, which stands for the broker,
+// with each event that is sent.
+func Settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
+	s := outbox.Settlement{Lease: claim.Lease, Resumed: make(map[envelope.Aggregate]int64)}
+	stopped := make(map[envelope.Aggregate]bool)
+	for _, e := range claim.Events {
+		_, resumed := s.Resumed[e.Aggregate()]
+		isRefused := !e.Behind && !stopped[e.Aggregate()] && refuse(e)
+		switch {
+		case e.Behind, stopped[e.Aggregate()], isRefused:
+			if !e.Deferred {
+				s.Defer = append(s.Defer, e.Seq)
+			}
+			if isRefused && !resumed {
+				s.Refused = append(s.Refused, outbox.Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: time.Hour})
+			}
+			stopped[e.Aggregate()] = stopped[e.Aggregate()] || isRefused
+		case !e.Deferred:
+			s.Published = append(s.Published, e.Seq)
+		default:
+			s.Resumed[e.Aggregate()] = e.Seq
+		}
+	}
+	return s
 }

@@ -193,32 +193,6 @@ func Receive(ctx context.Context, to DB, consumer string, event uuid.UUID) (isNe
 	return len(recorded) == 1, err
 }
 
-// Settlement returns the settlement of a claim. It calls refuse, which stands for the broker,
-// with each event that is sent.
-func Settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
-	s := outbox.Settlement{Lease: claim.Lease, Resumed: make(map[envelope.Aggregate]int64)}
-	stopped := make(map[envelope.Aggregate]bool)
-	for _, e := range claim.Events {
-		_, resumed := s.Resumed[e.Aggregate()]
-		isRefused := !e.Blocked && !stopped[e.Aggregate()] && refuse(e)
-		switch {
-		case e.Blocked, stopped[e.Aggregate()], isRefused:
-			if !e.Deferred {
-				s.Defer = append(s.Defer, e.Seq)
-			}
-			if isRefused && !resumed {
-				s.Refused = append(s.Refused, outbox.Refusal{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: time.Hour})
-			}
-			stopped[e.Aggregate()] = stopped[e.Aggregate()] || isRefused
-		case !e.Deferred:
-			s.Published = append(s.Published, e.Seq)
-		default:
-			s.Resumed[e.Aggregate()] = e.Seq
-		}
-	}
-	return s
-}
-
 // Execute executes a statement.
 func Execute(t testing.TB, in DB, sql string, args ...any) {
 	t.Helper()

@@ -41,7 +41,7 @@ func TestSampledEventsAreTraced(t *testing.T) {
 	t.Parallel()
 	exporter := tracetest.NewInMemoryExporter()
 	store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: traced(claimed("a1 b1 c1 d2"), "a1 c1 d2")}}
-	store.claim.Events[3].Blocked = true
+	store.claim.Events[3].Behind = true
 	sent := make(map[string]string)
 	publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 		sent[nameOf(m)] = m.Traceparent
@@ -160,7 +160,7 @@ func TestEventsAreCounted(t *testing.T) {
 	}
 	events := claimed("a1 b1 c1 d1 d2 e1 b2")
 	events[0].Deferred, events[0].Attempts, events[0].OccurredAt = true, 2, time.Now().Add(-time.Hour)
-	events[6].Blocked = true // never an attempt
+	events[6].Behind = true // never an attempt
 	reader := metric.NewManualReader()
 	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: events}}, broker(func(m envelope.Message) outbox.Receipt {
 		return responded(answers[nameOf(m)])

@@ -31,7 +31,7 @@ func TestPassSettles(t *testing.T) {
 	}
 	blocked := func(events []outbox.Claimed, seqs ...int64) []outbox.Claimed {
 		for i := range events {
-			events[i].Blocked = slices.Contains(seqs, events[i].Seq)
+			events[i].Behind = slices.Contains(seqs, events[i].Seq)
 		}
 		return events
 	}

@@ -180,7 +180,7 @@ func (l *letters) namesOf(claim outbox.Claim) string {
 		if e.Deferred {
 			name += "/" + strconv.Itoa(e.Attempts)
 		}
-		if e.Blocked {
+		if e.Behind {
 			name += "!"
 		}
 		names = append(names, name)

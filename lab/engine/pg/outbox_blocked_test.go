@@ -176,7 +176,7 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	for range behind / batch {
 		claim := l.claim(batch, hour)
 		for _, e := range claim.Events {
-			if !e.Blocked || len(claim.Events) != batch {
+			if !e.Behind || len(claim.Events) != batch {
 				t.Fatalf("claimed %q, want %d blocked events", l.namesOf(claim), batch)
 			}
 		}
@@ -239,8 +239,8 @@ func TestManyDeferredHoldUpNoOther(t *testing.T) {
 			t.Errorf("a claim read %d deferred events, want no more than half a batch and a few", rows)
 		}
 		for _, e := range claim.Events {
-			if e.Version != next[e.Deferred] || e.Blocked {
-				t.Fatalf("claimed version %d (deferred: %t, blocked: %t), want %d", e.Version, e.Deferred, e.Blocked, next[e.Deferred])
+			if e.Version != next[e.Deferred] || e.Behind {
+				t.Fatalf("claimed version %d (deferred: %t, blocked: %t), want %d", e.Version, e.Deferred, e.Behind, next[e.Deferred])
 			}
 			next[e.Deferred]++
 		}

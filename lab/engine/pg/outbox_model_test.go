@@ -363,7 +363,7 @@ func (m *outboxMachine) send(t *rapid.T, p *modelPass, answer fate) {
 	e := p.claim.Events[p.sent]
 	p.sent++
 	name, aggregate := m.nameOf(e), m.names[e.AggregateID]
-	if e.Blocked {
+	if e.Behind {
 		p.fates[name] = wasBlocked
 		return
 	}

@@ -181,11 +181,14 @@ ORDER BY change_xid, video_id
 LIMIT @max_rows;
 
 -- name: GetChangesDatabase :one
--- Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the
--- transaction id yet.
+-- Returns the database whose changes ListProjectionChanges reads, whether that database has given out the transaction id
+-- yet, and whether a transaction that is open, maybe in another database of the server, holds changes back.
 SELECT
 	video_catalog_read.database_identity() AS identity,
-	(@xid::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun;
+	(@xid::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun,
+	EXISTS (
+		SELECT FROM video_catalog_read.video_projection p WHERE p.change_xid >= pg_snapshot_xmin(pg_current_snapshot())
+	) AS held;
 
 -- name: PruneProjectedTombstones :one
 -- Deletes the tombstones of videos that were purged long ago.

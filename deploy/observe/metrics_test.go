@@ -122,6 +122,7 @@ func prometheusName(t *testing.T, i sdkmetric.Instrument) string {
 var groups = []struct{ prefix, title, text string }{
 	{"outbox", "The outbox and its publisher", "Backlog, age, aggregates and partitions are measured in the database, at most every 5 s. They are the same in every process: use max, never sum."},
 	{"consumer", "The projector", ""},
+	{"database", "Old transactions", ""},
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},
 	{"db", "Statements", ""},
@@ -136,6 +137,7 @@ var attributesOf = map[string][]string{
 	"consumer.events":      {"aggregate_type", "outcome"},
 	"consumer.lag":         {"aggregate_type"},
 	"consumer.failures":    {"error.type"},
+	"database":             {"side"},
 	"rpc":                  {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
 	"server.calls.refused": {"kind"},
 	"db":                   {"db.system.name", "pgx.operation.type"},

@@ -61,6 +61,8 @@ type ChangePage struct {
 	Next Position
 	// More reports whether more changes may be available already.
 	More bool
+	// Held reports that a change is held back, until an older transaction ends.
+	Held bool
 	// Restarted reports that the requested position is not valid in this
 	// database, so this is the first page.
 	Restarted bool

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/pg/internal/sqlcgen"
@@ -32,10 +33,30 @@ func (b *Inbox) Observe(meter metric.Meter, consumers []string) error {
 	}, func(o metric.Int64Observer, n int64) { o.Observe(n) })
 	_, err := meter.Int64ObservableGauge("consumer.quarantine", metric.WithUnit("{message}"), metric.WithInt64Callback(count),
 		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person. Counted up to %d.", countLimit)))
-	if err != nil {
+	if err = errors.Join(err, observeTransactions(meter, b.queries, "queries")); err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
 	return nil
+}
+
+// observeTransactions adds the metric of the oldest transaction in the database server of a side. The
+// id of a transaction is never used again, so the same id is the same transaction.
+func observeTransactions(meter metric.Meter, queries *sqlcgen.Queries, side string) error {
+	var oldest string
+	var since time.Time
+	age := observed(func(ctx context.Context) (time.Duration, error) {
+		id, err := queries.GetOldestTransaction(ctx)
+		if err == nil && (id != oldest || id == "") {
+			oldest, since = id, time.Now()
+		}
+		return time.Since(since), Wrap(err, "get the oldest transaction")
+	}, func(o metric.Float64Observer, age time.Duration) {
+		o.Observe(age.Truncate(time.Millisecond).Seconds(), metric.WithAttributes(attribute.String("side", side)))
+	})
+	_, err := meter.Float64ObservableGauge("database.transaction.age", metric.WithUnit("s"), metric.WithFloat64Callback(age),
+		metric.WithDescription("For how long this process has seen the oldest writing transaction open in the database server of a side (commands, queries), "+
+			"also one of another database, and a prepared one; 0 if there is none. It holds back changes from watches, and dead rows from vacuum."))
+	return err
 }
 
 // observed returns a callback that observes the samples of take. See [Sampled].
@@ -107,7 +128,7 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 		observer.ObserveInt64(days, m.DaysAhead)
 		observer.ObserveFloat64(oldest, m.Age)
 	}), pending, blocked, parked, days, oldest)
-	if err := errors.Join(errs[:]...); err != nil {
+	if err := errors.Join(append(errs[:], observeTransactions(meter, o.queries, "commands"))...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}
 	return nil

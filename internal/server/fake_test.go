@@ -31,6 +31,7 @@ type fakeStore struct {
 	changed   chan struct{}
 	paused    bool // no event is projected
 	otherSide bool // another process projects: nothing is announced here
+	held      bool // changes are held back
 	waiting   []domain.VideoEvent
 	events    []domain.VideoEvent // all there ever were
 	reads     int                 // of the catalog
@@ -259,7 +260,7 @@ func (s *fakeStore) ListChanges(ctx context.Context, after domain.Position, limi
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
-	page := domain.ChangePage{Restarted: after != domain.Position{} && after.Database != s.database}
+	page := domain.ChangePage{Held: s.held, Restarted: after != domain.Position{} && after.Database != s.database}
 	if page.Restarted {
 		after = domain.Position{}
 	}

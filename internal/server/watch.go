@@ -38,15 +38,16 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 		return err
 	}
 	ctx := stream.Context()
-	var heartbeat time.Time // of the next heartbeat; zero: as soon as the caller has all changes
+	var heartbeat time.Time // of the next heartbeat, which waits until the caller has all changes
 	poll := watchGap
 	for ctx.Err() == nil {
 		changed := s.changes.Changed() // before the read, so that no change is missed
 		started := time.Now()
-		if err := w.catchUp(changed); err != nil {
+		held, err := w.catchUp(changed)
+		if err != nil {
 			return err
 		}
-		if !time.Now().Before(heartbeat) {
+		if !held && !time.Now().Before(heartbeat) {
 			if err := w.send(&catalogv1.WatchCatalogEntriesResponse{}); err != nil {
 				return err
 			}
@@ -110,17 +111,17 @@ func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogSer
 }
 
 // catchUp sends all changes after the position. They include every change that
-// was announced before changed was taken.
-func (w *watch) catchUp(changed <-chan struct{}) error {
+// was announced before changed was taken, but for those that are held back.
+func (w *watch) catchUp(changed <-chan struct{}) (held bool, err error) {
 	for {
 		page, err := w.look(changed)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if page.Restarted || w.expired {
 			w.expired = false
 			if err := w.restart(page.Next.Database); err != nil {
-				return err
+				return false, err
 			}
 		}
 		sent := false
@@ -131,7 +132,7 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 				continue
 			}
 			if err := w.send(response); err != nil {
-				return err
+				return false, err
 			}
 			sent = true
 		}
@@ -141,7 +142,7 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 		w.fresh = w.fresh && !sent
 		w.position = page.Next
 		if !page.More {
-			return nil
+			return page.Held, nil
 		}
 	}
 }

@@ -177,6 +177,25 @@ func TestWatchGivesSignsOfLife(t *testing.T) {
 	})
 }
 
+// While changes are held back, no watch says that its caller has received everything.
+func TestWatchOfHeldChangesIsNotComplete(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		seed(t, store, true)
+		store.held = true
+		time.AfterFunc(20*time.Second, func() {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			store.held = false
+		})
+		stream := watchFor(t, store, 30*time.Second, nil)
+		if diff := cmp.Diff([]string{"+x", "beat"}, stream.sent); diff != "" || stream.times[1] < 20*time.Second || stream.times[1] > 21*time.Second {
+			t.Errorf("messages at %v, want the beat when nothing is held back, at 20 s (-want +got):\n%s", stream.times, diff)
+		}
+	})
+}
+
 // Nothing is read for a caller who has left.
 func TestWatchOfNobodyReadsNothing(t *testing.T) {
 	t.Parallel()

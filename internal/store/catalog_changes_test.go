@@ -125,6 +125,31 @@ func TestOnlyChangesAreListed(t *testing.T) {
 	checkChanges(t, first[0].Position, next(t, catalog, first[0].Position, 1, 10), marker[0])
 }
 
+// A page is Held while a change is, also by a transaction in another database of the server. Then no
+// page is.
+func TestHeldChangesAreTold(t *testing.T) {
+	t.Parallel()
+	catalog, elsewhere := store.NewCatalog(pgtest.Pool(t, 2)), pgtest.Pool(t, 1)
+	slow, err := elsewhere.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is left to roll back when the test passes
+	execute(t, slow, "SELECT pg_current_xact_id()")
+	project(t, catalog, "catalog", life(t, "late", 1)...)
+	if got, err := catalog.ListChanges(t.Context(), domain.Position{}, 10); len(got.Changes) > 0 || !got.Held || err != nil {
+		t.Fatalf("ListChanges() = %+v, %v, while a transaction of another database is open, want nothing, and Held", got, err)
+	}
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	start := next(t, catalog, domain.Position{}, 1, 10)[0].Position
+	pgtest.Eventually(t, 20*time.Second, "nothing is held back", func() bool {
+		got, err := catalog.ListChanges(t.Context(), start, 10)
+		return err == nil && !got.Held
+	})
+}
+
 // A change is held back while an older transaction is open. That transaction may
 // still commit a change with an earlier position, which a cursor behind that
 // position would never see.

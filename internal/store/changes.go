@@ -17,7 +17,7 @@ const maxChangeBytes = 64 << 10
 // ListChanges returns at most maxRows changes after a position, in the order of
 // their transactions. Of several changes of one entry it returns only the last.
 // A change appears only after all older transactions in the database server
-// have ended, so that no change is ever skipped.
+// have ended, so that no change is ever skipped. Until then the page is Held.
 //
 // If the position is of another database, or its transaction has not begun
 // here, the result is the first page, marked Restarted.
@@ -43,8 +43,9 @@ func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRow
 	var database sqlcgen.GetChangesDatabaseRow
 	var rows []sqlcgen.ListProjectionChangesRow
 	var batch pgx.Batch
+	// First: what it does not see as held back, the other statement sees as a change.
 	batch.Queue(sqlcgen.GetChangesDatabase, after.Transaction).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&database.Identity, &database.Begun)
+		return row.Scan(&database.Identity, &database.Begun, &database.Held)
 	})
 	p := pg.NewPage(c.pool, maxRows)
 	p.Bytes = maxChangeBytes
@@ -56,7 +57,7 @@ func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRow
 		return page, false, err
 	}
 	page.Next = domain.Position{Database: database.Identity, Transaction: after.Transaction, VideoID: after.VideoID}
-	page.More = p.More
+	page.More, page.Held = p.More, database.Held
 	page.Changes = pg.MapSlice(rows, func(row sqlcgen.ListProjectionChangesRow) domain.Change {
 		page.Next = domain.Position{Database: database.Identity, Transaction: row.ChangeXid, VideoID: row.VideoID}
 		return domain.Change{

@@ -29,3 +29,9 @@ WHERE (i.consumer, i.event_id) IN (
 		)::uuid
 	ORDER BY o.event_id LIMIT @max_rows
 );
+
+-- name: GetOldestTransaction :one
+-- Returns the id of the oldest open transaction that has one in the database server, also of a transaction in another
+-- database and of a prepared one; empty if there is none. It needs no privilege, unlike pg_stat_activity.
+SELECT (CASE WHEN pg_snapshot_xmin(s) < pg_snapshot_xmax(s) THEN pg_snapshot_xmin(s)::text ELSE '' END)::text AS id
+FROM pg_current_snapshot() AS s;

@@ -60,6 +60,7 @@ func TestOutboxIsObserved(t *testing.T) {
 		t.Errorf("outbox.backlog.age = %s, want %s", age, time.Since(epoch))
 	}
 	delete(got, "outbox.backlog.age")
+	delete(got, "database.transaction.age") // other tests use the server
 	want := map[string]float64{
 		"outbox.backlog": 6, "outbox.aggregates.blocked": 1, "outbox.aggregates.parked": 1, "outbox.partitions.ahead": 7,
 	}
@@ -188,7 +189,30 @@ func TestInboxIsObserved(t *testing.T) {
 	if err := inbox.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), []string{"consumer"}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]float64{"consumer.quarantine": 1}, gauges(t, reader)); diff != "" {
-		t.Errorf("gauges (-want +got):\n%s", diff)
+	if got := gauges(t, reader)["consumer.quarantine"]; got != 1 {
+		t.Errorf("consumer.quarantine = %g, want 1", got)
 	}
+}
+
+// The gauge of the oldest transaction grows while one is open in another database of the server, and then falls.
+func TestOldTransactionIsObserved(t *testing.T) {
+	t.Parallel()
+	elsewhere, err := pgtest.Pool(t, 1).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is left to roll back when the test passes
+	if _, err := elsewhere.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
+		t.Fatal(err)
+	}
+	reader := metric.NewManualReader()
+	if err := pg.NewInbox(pgtest.Pool(t, 1)).Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), nil); err != nil {
+		t.Fatal(err)
+	}
+	age := func() float64 { return gauges(t, reader)["database.transaction.age"] }
+	pgtest.Eventually(t, time.Minute, "it grows", func() bool { return age() > 1 })
+	if err := elsewhere.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Eventually(t, time.Minute, "it falls", func() bool { return age() < 1 })
 }

@@ -12,6 +12,20 @@ import (
 	"github.com/google/uuid"
 )
 
+const getOldestTransaction = `-- name: GetOldestTransaction :one
+SELECT (CASE WHEN pg_snapshot_xmin(s) < pg_snapshot_xmax(s) THEN pg_snapshot_xmin(s)::text ELSE '' END)::text AS id
+FROM pg_current_snapshot() AS s
+`
+
+// Returns the id of the oldest open transaction that has one in the database server, also of a transaction in another
+// database and of a prepared one; empty if there is none. It needs no privilege, unlike pg_stat_activity.
+func (q *Queries) GetOldestTransaction(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, getOldestTransaction)
+	var id string
+	err := row.Scan(&id)
+	return id, err
+}
+
 const insertInbox = `-- name: InsertInbox :many
 INSERT INTO video_catalog_read.inbox (consumer, event_id)
 SELECT $1::text, event_id

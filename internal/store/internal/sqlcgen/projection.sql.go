@@ -15,20 +15,24 @@ import (
 const GetChangesDatabase = `-- name: GetChangesDatabase :one
 SELECT
 	video_catalog_read.database_identity() AS identity,
-	($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
+	($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun,
+	EXISTS (
+		SELECT FROM video_catalog_read.video_projection p WHERE p.change_xid >= pg_snapshot_xmin(pg_current_snapshot())
+	) AS held
 `
 
 type GetChangesDatabaseRow struct {
 	Identity string
 	Begun    bool
+	Held     bool
 }
 
-// Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the
-// transaction id yet.
+// Returns the database whose changes ListProjectionChanges reads, whether that database has given out the transaction id
+// yet, and whether a transaction that is open, maybe in another database of the server, holds changes back.
 func (q *Queries) GetChangesDatabase(ctx context.Context, xid uint64) (GetChangesDatabaseRow, error) {
 	row := q.db.QueryRow(ctx, GetChangesDatabase, xid)
 	var i GetChangesDatabaseRow
-	err := row.Scan(&i.Identity, &i.Begun)
+	err := row.Scan(&i.Identity, &i.Begun, &i.Held)
 	return i, err
 }
 

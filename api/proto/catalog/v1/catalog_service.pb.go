@@ -530,7 +530,9 @@ func (x *WatchCatalogEntriesRequest) GetResumeToken() string {
 type WatchCatalogEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The change. It is unset when the caller has received everything: once after
-	// the stream has caught up, and then about every 15 seconds as a heartbeat.
+	// the stream has caught up, and then about every 15 seconds as a heartbeat. A
+	// transaction that stays open in the database server, also in another database
+	// of it, holds later changes back, and then also this message.
 	//
 	// Types that are valid to be assigned to Change:
 	//

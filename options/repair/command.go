@@ -16,6 +16,7 @@ import (
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/options/repair/internal/sqlcgen"
 )
 
@@ -55,7 +56,7 @@ func runProjection(ctx context.Context, process *app.Process, args []string, std
 	case err != nil:
 		return app.UsageError(err)
 	case args[0] == "compare" && !everything:
-		return compareEntries(ctx, some, ids, o, stdout)
+		return compareEntries(ctx, comparisonsIn(process.QueryPool), some, ids, o, stdout)
 	case args[0] == "repair" && everything && len(o.Args) == 0:
 		return repairEverything(ctx, process, projections, o, stdout)
 	case args[0] == "repair" && !everything && len(ids) > 0:
@@ -100,12 +101,23 @@ type summary struct {
 	Differences int64          `json:"differences"`
 	Kinds       map[kind]int64 `json:"kinds"`
 	Pending     int64          `json:"pending"`
+	Recorded    bool           `json:"recorded"` // for the console and the metrics
 	// Stopped is the id at which the comparison has stopped, because of too many differences.
 	Stopped *uuid.UUID `json:"stopped,omitempty"`
 }
 
-// compareEntries shows the differences of projections, or of some ids of one projection.
-func compareEntries(ctx context.Context, projections []projection, ids []uuid.UUID, o operate.Operation, stdout io.Writer) error {
+// compareEntries shows the differences of projections, or of some ids of one projection. It records a comparison
+// of all rows, if the user may.
+func compareEntries(ctx context.Context, past comparisons, projections []projection, ids []uuid.UUID, o operate.Operation, stdout io.Writer) error {
+	if len(ids) > 0 {
+		unknown, err := projections[0].unknown(ctx, ids)
+		if err != nil {
+			return err
+		}
+		if len(unknown) > 0 {
+			return problem.Errorf(problem.NotFound, "neither the projection nor its owner has %s", unknown)
+		}
+	}
 	out := operate.NewPrinter(stdout, o.JSON)
 	out.Line("TYPE\tID\tKIND\tOWNER_VERSION\tVERSION\tFIELDS")
 	sums := make([]summary, len(projections))
@@ -121,6 +133,15 @@ func compareEntries(ctx context.Context, projections []projection, ids []uuid.UU
 		out.Line("%s: compared %d rows: %s; %d wait for their event in the outbox", sum.Type, sum.Compared, kindsText(sum.Kinds), sum.Pending)
 		if sum.Stopped != nil {
 			out.Line("stopped at %s, because so many differ: run `server projection repair --all --why WHY`", sum.Stopped)
+		}
+		if len(ids) == 0 {
+			var err error
+			if sum.Recorded, err = past.record(ctx, sum); err != nil {
+				return err
+			}
+			if !sum.Recorded {
+				out.Line("not recorded: this user may only read, so the console and the metrics do not have this result")
+			}
 		}
 		out.Row(sum)
 	}

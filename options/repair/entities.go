@@ -47,6 +47,16 @@ func (e entity) source(whole bool) source {
 	}
 }
 
+// unknown implements projection.
+func (e entity) unknown(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	entries, err := e.view.find(ctx, nil, ids)
+	if err != nil {
+		return nil, err
+	}
+	owned, err := e.owner.find(ctx, nil, ids)
+	return slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool { return entries[id].Version+owned[id].Version > 0 }), err
+}
+
 // differing returns the entries that differ, and the rows of their owner. In a transaction of the
 // projection, it locks the entries first. A tombstone on one side only is not a
 // difference: each side prunes its own. With whole, a tombstone that the projection lacks is one.

@@ -2,11 +2,13 @@ package repair
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -125,4 +127,15 @@ func (c comparisons) save(ctx context.Context, s slice, result compared, between
 		Compared: result.rows, Differences: int64(len(result.differences)), Between: between,
 	})
 	return n == 1, pg.Wrap(err, "save comparison of %s", s.name)
+}
+
+// record saves a comparison of all rows by command, as a pass that has ended. It returns false if the user may only read.
+func (c comparisons) record(ctx context.Context, sum summary) (bool, error) {
+	err := c.queries.RecordComparison(ctx, sqlcgen.RecordComparisonParams{
+		AggregateType: sum.Type, Differences: sum.Differences, Between: background.pass, Compared: sum.Compared,
+	})
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42501" || refused.Code == "25006") { // no privilege, or read-only
+		return false, nil
+	}
+	return err == nil, pg.Wrap(err, "record the comparison of %s", sum.Type)
 }

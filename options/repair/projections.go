@@ -22,6 +22,8 @@ type projection interface {
 	// source returns the two sides. If whole is true, it has rows that a comparison leaves out
 	// because each side deletes them on its own, such as tombstones.
 	source(whole bool) source
+	// unknown returns those ids that neither side has.
+	unknown(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
 	// rewrite locks entries until the end of the transaction, and then reads their owners. It
 	// writes the state of the owner to those that differ, over any version, and returns how they
 	// differed. An entry without an owner becomes deleted.

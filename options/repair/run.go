@@ -169,15 +169,16 @@ type repairedEntry struct {
 	Fields       []string  `json:"fields,omitempty"`
 }
 
-// record appends repaired entries to the audit, and restarts the comparison of the projection. Entries
-// that were missing are only counted, because nothing is lost.
+// record appends repaired entries to the audit, and restarts the comparison of the projection. Of entries
+// that were missing it has only what they are now.
 func (r *run) record(ctx context.Context, tx *pg.Tx, found map[uuid.UUID]seen) (err error) {
 	before, after := []repairedEntry{}, []repairedEntry{} // in JSON [], not null
 	for _, id := range slices.SortedFunc(maps.Keys(found), compareIDs) {
-		if s := found[id]; s.version > 0 {
+		s := found[id]
+		if s.version > 0 {
 			before = append(before, repairedEntry{ID: id, Kind: s.kind(), OwnerVersion: s.ownerVersion, Version: s.version, Fields: s.fields})
-			after = append(after, repairedEntry{ID: id, OwnerVersion: s.ownerVersion, Version: cmp.Or(s.ownerVersion, s.version)})
 		}
+		after = append(after, repairedEntry{ID: id, OwnerVersion: s.ownerVersion, Version: cmp.Or(s.ownerVersion, s.version)})
 	}
 	q, e := sqlcgen.New(tx), r.entry
 	params := sqlcgen.InsertQueryAuditParams{

@@ -38,6 +38,41 @@ SET
 	next_time = CASE WHEN @ended THEN greatest(c.next_time, c.begin_time + @between::interval) ELSE c.next_time END
 WHERE c.aggregate_type = @aggregate_type AND c.claim = @claim;
 
+-- name: RecordComparison :exec
+-- Records a comparison by command as a pass, and revokes the present claim. After differences the next pass begins as
+-- soon as possible: it waits longer for late events.
+INSERT INTO video_catalog_read.comparisons AS c (
+	aggregate_type,
+	claim,
+	next_time,
+	begin_time,
+	after_id,
+	last_time,
+	last_compared,
+	last_differences
+)
+VALUES (
+	@aggregate_type,
+	1,
+	CASE WHEN @differences::bigint = 0 THEN now() + @between::interval ELSE now() END,
+	now(),
+	'00000000-0000-0000-0000-000000000000',
+	now(),
+	@compared,
+	@differences
+)
+ON CONFLICT (aggregate_type) DO UPDATE
+SET
+	claim = c.claim + 1,
+	next_time = excluded.next_time,
+	begin_time = excluded.begin_time,
+	after_id = excluded.after_id,
+	compared = 0,
+	differences = 0,
+	last_time = excluded.last_time,
+	last_compared = excluded.last_compared,
+	last_differences = excluded.last_differences;
+
 -- name: RestartComparison :exec
 -- Begins a new pass as soon as possible, because the projection was repaired. It revokes the present claim.
 UPDATE video_catalog_read.comparisons

@@ -181,6 +181,59 @@ func (q *Queries) MeasureComparisons(ctx context.Context) ([]MeasureComparisonsR
 	return items, nil
 }
 
+const recordComparison = `-- name: RecordComparison :exec
+INSERT INTO video_catalog_read.comparisons AS c (
+	aggregate_type,
+	claim,
+	next_time,
+	begin_time,
+	after_id,
+	last_time,
+	last_compared,
+	last_differences
+)
+VALUES (
+	$1,
+	1,
+	CASE WHEN $2::bigint = 0 THEN now() + $3::interval ELSE now() END,
+	now(),
+	'00000000-0000-0000-0000-000000000000',
+	now(),
+	$4,
+	$2
+)
+ON CONFLICT (aggregate_type) DO UPDATE
+SET
+	claim = c.claim + 1,
+	next_time = excluded.next_time,
+	begin_time = excluded.begin_time,
+	after_id = excluded.after_id,
+	compared = 0,
+	differences = 0,
+	last_time = excluded.last_time,
+	last_compared = excluded.last_compared,
+	last_differences = excluded.last_differences
+`
+
+type RecordComparisonParams struct {
+	AggregateType string
+	Differences   int64
+	Between       time.Duration
+	Compared      int64
+}
+
+// Records a comparison by command as a pass, and revokes the present claim. After differences the next pass begins as
+// soon as possible: it waits longer for late events.
+func (q *Queries) RecordComparison(ctx context.Context, arg RecordComparisonParams) error {
+	_, err := q.db.Exec(ctx, recordComparison,
+		arg.AggregateType,
+		arg.Differences,
+		arg.Between,
+		arg.Compared,
+	)
+	return err
+}
+
 const restartComparison = `-- name: RestartComparison :exec
 UPDATE video_catalog_read.comparisons
 SET

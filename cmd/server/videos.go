@@ -21,6 +21,7 @@ func videos() app.Registration {
 	changes := store.NewChanges() // of this process
 	return app.Registration{
 		AggregateType: event.AggregateVideo,
+		Table:         "videos",
 		Services: func(b app.Backend) ([]transport.Service, error) {
 			// Waiting calls are at most half of all calls, and end in half of the drain timeout.
 			waits := server.CatalogConfig{MaxWaiting: b.Transport.MaxCalls / 2, DrainWait: b.Transport.DrainTimeout / 2}

@@ -16,6 +16,8 @@ import (
 type Registration struct {
 	// AggregateType is its name in events.
 	AggregateType string
+	// Table is the table of its aggregates in the schema video_catalog, with their id as id. Empty: this service does not own them.
+	Table string
 	// Services makes the services of its API, in a process with the role api. Nil: it has none.
 	Services func(Backend) ([]transport.Service, error)
 	// Subscriptions have handlers that write to the query side.

@@ -275,6 +275,8 @@ func TestConsoleInABrowser(t *testing.T) {
 	}
 	t.Run("the page moves", func(t *testing.T) { moves(t, s, b) })
 	t.Run("it pauses for good", func(t *testing.T) { pauses(t, s, b) })
+	t.Run("it says that nothing comes", func(t *testing.T) { losesTheConsole(t, s, b) })
+	t.Run("it has no dead button", func(t *testing.T) { worksWithoutScript(t, s, b) })
 	s.exec(t, trouble)
 	pages := []string{
 		"", "stuck", "stuck?id=1", "audit", "aggregates", "aggregates?q=the", "none",
@@ -325,6 +327,33 @@ func pauses(t *testing.T, s *stack, b *browser) {
 		t.Errorf("the key z changes the zone from %s to %s", utc, local)
 	}
 	b.do(t, chromedp.KeyEvent("z"))
+}
+
+// losesTheConsole checks that a page does not wait for ever for a console that does not respond, and says so.
+func losesTheConsole(t *testing.T, s *stack, b *browser) {
+	b.look(t, s.console, 1280, 900, "light")
+	eval[any](t, b, `window.fetch = (_, { signal }) => new Promise((_, fail) => signal.addEventListener("abort", () => fail(signal.reason)))`)
+	at := eval[string](t, b, `document.querySelector("[data-part=at]").textContent`)
+	pgtest.Eventually(t, patience, "the page is lost", func() bool { return eval[string](t, b, `document.querySelector("[data-pause]").textContent`) == "Lost" })
+	if got := eval[string](t, b, `document.querySelector("[data-part=at]").textContent`); !strings.HasPrefix(got, "as of ") || got != at {
+		t.Errorf("the lost page is %s, want still %s", got, at)
+	}
+}
+
+// worksWithoutScript checks that a page without script has no button that needs it.
+func worksWithoutScript(t *testing.T, s *stack, b *browser) {
+	script := func(disabled bool) {
+		t.Helper()
+		if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: disabled}); err != nil {
+			t.Fatal(err)
+		}
+		b.do(t, chromedp.Navigate(s.console))
+	}
+	script(true)
+	if eval[bool](t, b, `[...document.querySelectorAll("button")].some((e) => e.checkVisibility())`) {
+		t.Error("a button is visible without script")
+	}
+	script(false)
 }
 
 // fits checks that no page is wider than its window, and that it is light or dark as asked.

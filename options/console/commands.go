@@ -62,11 +62,14 @@ func printAggregate(ctx context.Context, s sides, args []string, out *operate.Pr
 	if err != nil {
 		return err
 	}
-	if len(h.Events)+len(h.Messages) == 0 && h.Blocked == nil && h.Title.ID == "" {
-		return problem.Errorf(problem.NotFound, "%s %s has no event in the outbox; types are %s", args[0], args[1], strings.Join(s.types, ", "))
+	if len(h.Events)+len(h.Messages)+len(h.Copies.owner)+len(h.Copies.projection) == 0 && h.Blocked == nil {
+		return problem.Errorf(problem.NotFound, "there is no %s %s; types are %s", args[0], args[1], strings.Join(s.types, ", "))
 	}
 	out.Line("%s", strconv.QuoteToGraphic(cmp.Or(h.Title.Title, args[0]+" "+args[1])))
 	if text := h.Erasure(); text != "" {
+		out.Line("%s", text)
+	}
+	if text := h.Copies.String(); text != "" {
 		out.Line("%s", text)
 	}
 	out.Line("VERSION\tEVENT\tID\tHAPPENED\tTO_THE_BROKER\tAPPLIED")

@@ -78,9 +78,11 @@ func sidesOf(process *app.Process) sides {
 	for _, subscribed := range process.Replayed() {
 		s.Consumers = append(s.Consumers, subscribed.Consumer)
 	}
-	s.projections = make(map[string][]string)
+	s.projections, s.tables = make(map[string][]string), make(map[string]string)
 	for _, registered := range process.Registered {
-		s.types = append(s.types, registered.AggregateType)
+		if s.types = append(s.types, registered.AggregateType); registered.Table != "" {
+			s.tables[registered.Table] = registered.AggregateType
+		}
 		for _, subscribed := range registered.Subscriptions {
 			for of := range subscribed.Handlers(process.Backend()) {
 				s.projections[of] = append(s.projections[of], subscribed.Consumer)

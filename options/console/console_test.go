@@ -49,7 +49,7 @@ func program() app.Program {
 		return consumer.Handlers{"thing": consumer.Handle(decode, apply)}
 	}
 	return app.Program{Options: []app.Option{Option()}, Registrations: []app.Registration{{
-		AggregateType: "thing",
+		AggregateType: "thing", Table: "things",
 		Subscriptions: []app.Subscription{{ID: "thing.events.shelf", Consumer: "shelf", Handlers: handlers}},
 	}}}
 }
@@ -570,7 +570,10 @@ func TestShowsNow(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)
 	c := start(t, target)
-	shows(t, c.get(t, "/"), "Nothing has been written", "No event has been applied.")
+	shows(t, c.get(t, "/"), "Nothing has been written", "No event has been applied.", "as of <time")
+	if _, err := pgtest.Receive(t.Context(), pool, "shelf", uuid.MustParse("00000000-0000-8000-8000-000000000001")); err != nil { // a snapshot
+		t.Fatal(err)
+	}
 	m := made(t, pool, "Ran")
 	if _, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
 		t.Fatal(err)
@@ -579,8 +582,12 @@ func TestShowsNow(t *testing.T) {
 	// A snapshot is pending, too. It has no age: its state may be of long ago.
 	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
 		SELECT lane, gen_random_uuid(), 'thing', 'old', 'Snapshot', 1, 1, '', '2000-01-01', 'snapshot' FROM video_catalog.outbox_lanes`)
-	pgtest.Eventually(t, time.Minute, "the sample is taken again", func() bool { return strings.Contains(c.get(t, "/"), "7 aggregates are parked") })
-	shows(t, c.get(t, "/"), `bad">7</b>`, "<strong>16</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %", `<svg class="flow up" viewBox`)
+	pgtest.Eventually(t, time.Minute, "the sample is taken again", func() bool { return strings.Contains(c.get(t, "/"), "7 of them parked") })
+	body := c.get(t, "/")
+	if lag := regexp.MustCompile(`<dt>lag[^<]*</dt><dd>[^<]*(h|d)</dd>`).FindString(body); lag != "" {
+		t.Errorf("the page says %q: a snapshot has no time", lag)
+	}
+	shows(t, body, `bad">7</b>`, "The last event was applied at <time", "<strong>16</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %", `<svg class="flow up" viewBox`)
 	seek(t, pool)
 	pgtest.Eventually(t, time.Minute, "it says that nothing was applied since the seek", func() bool { return strings.Contains(c.get(t, "/"), "No event applied since the seek at <time") })
 }
@@ -595,9 +602,12 @@ func TestSaysWhatIsNotApplied(t *testing.T) {
 	park(t, pool, 1, "refused") // an older event of another aggregate
 	s := &server{sides: sides{commands: pool, queries: pool, projections: map[string][]string{"thing": {"shelf"}}, retention: time.Hour}}
 	s.Consumers, s.Inbox = []string{"shelf", "reaction"}, pg.NewInbox(pool)
+	earlier := uuidFloor(old.Add(-time.Hour)).String()
 	for _, step := range []struct{ name, want, sql string }{
 		{"it is pending", "", "SELECT"},
-		{"it is published", "shelf", "DELETE FROM video_catalog.outbox_pending"},
+		{"it is published, before the subscription was created", "", "DELETE FROM video_catalog.outbox_pending"},
+		{"an earlier event was delivered after it", "", "INSERT INTO video_catalog_read.inbox (consumer, event_id) VALUES ('shelf', 'EARLIER')"},
+		{"it is published", "shelf", "UPDATE video_catalog_read.inbox SET received_at = now() - interval '3 minutes'"},
 		{"it is deferred", "", "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at) VALUES ('thing', 'AGGREGATE', 0, 10, 'too large', now())"},
 		{"it is published later", "shelf", "DELETE FROM video_catalog.outbox_blocked WHERE aggregate_id = 'AGGREGATE'"},
 		{"it is skipped", "", "INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason) VALUES ('EVENT', 'thing', 'AGGREGATE', 1, 'ann', 'test')"},
@@ -607,9 +617,9 @@ func TestSaysWhatIsNotApplied(t *testing.T) {
 		{"its message is deleted", "shelf", "DELETE FROM video_catalog_read.quarantine"},
 		{"a consumer of the command side has it", "shelf", "INSERT INTO video_catalog_read.inbox (consumer, event_id) VALUES ('reaction', 'EVENT')"},
 		{"it is applied", "", "UPDATE video_catalog_read.inbox SET consumer = 'shelf'"},
-		{"nothing has it", "shelf", "DELETE FROM video_catalog_read.inbox"},
+		{"nothing has it", "shelf", "DELETE FROM video_catalog_read.inbox WHERE event_id = 'EVENT'"},
 	} {
-		pgtest.Execute(t, pool, strings.NewReplacer("EVENT", m.ID.String(), "AGGREGATE", m.AggregateID).Replace(step.sql))
+		pgtest.Execute(t, pool, strings.NewReplacer("EARLIER", earlier, "EVENT", m.ID.String(), "AGGREGATE", m.AggregateID).Replace(step.sql))
 		if got := s.measure(t.Context()); got.Behind != step.want || got.CommandsErr+got.QueriesErr != "" {
 			t.Errorf("%s: %q is behind, want %q: %s%s", step.name, got.Behind, step.want, got.CommandsErr, got.QueriesErr)
 		}
@@ -625,6 +635,65 @@ func TestSaysWhatIsNotApplied(t *testing.T) {
 	if got := s.measure(t.Context()); got.Behind != "" {
 		t.Errorf("after a seek %q is behind", got.Behind)
 	}
+}
+
+// The bar has what the alerts have, also of options that a service may lack: here their tables are made.
+func TestSaysWhatAlertsSay(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	c := start(t, target)
+	if body := c.get(t, "/"); strings.Contains(body, `class="problems"`) {
+		t.Errorf("without a problem the page has some:\n%s", body)
+	}
+	for _, sql := range []string{
+		`CREATE TABLE IF NOT EXISTS video_catalog.timers (aggregate_type text, aggregate_id uuid, name text, due_at timestamptz, attempts int DEFAULT 0, causation_id uuid, correlation_id uuid)`,
+		`INSERT INTO video_catalog.timers (aggregate_type, aggregate_id, name, due_at, attempts, causation_id, correlation_id)
+			SELECT 'thing', gen_random_uuid(), 'expire', now() + n * interval '2 minutes', greatest(n, 0), gen_random_uuid(), gen_random_uuid() FROM generate_series(-1, 2) n`,
+		`CREATE TABLE IF NOT EXISTS video_catalog_read.comparisons (aggregate_type text, claim bigint, next_time timestamptz, begin_time timestamptz, after_id uuid,
+			differences bigint DEFAULT 0, last_time timestamptz, last_compared bigint DEFAULT 0, last_differences bigint DEFAULT 0)`,
+		`INSERT INTO video_catalog_read.comparisons (aggregate_type, claim, next_time, begin_time, after_id, last_time, last_compared, last_differences, differences)
+			VALUES ('thing', 1, now(), now(), gen_random_uuid(), now(), 17000, 410, 3), ('other', 1, now(), now(), gen_random_uuid(), NULL, 0, 0, 0)`,
+		`CREATE TABLE IF NOT EXISTS video_catalog_read.known_database (identity text)`,
+		`INSERT INTO video_catalog_read.known_database (identity) SELECT '' WHERE NOT EXISTS (SELECT FROM video_catalog_read.known_database)`,
+		`UPDATE video_catalog_read.known_database SET identity = 'before'`,
+		`DO $$ DECLARE p text; BEGIN
+			FOR p IN SELECT relname FROM pg_class WHERE relname ~ '^outbox_p[0-9]{8}$' AND substr(relname, 9)::date > (now() AT TIME ZONE 'UTC')::date + 2 LOOP
+				EXECUTE 'DROP TABLE video_catalog.' || p;
+			END LOOP;
+		END $$`,
+	} {
+		pgtest.Execute(t, pool, sql)
+	}
+	pgtest.Eventually(t, time.Minute, "the sample is taken again", func() bool { return strings.Contains(c.get(t, "/"), "A database was replaced") })
+	shows(t, c.get(t, "/"), "1 timer is due for more than a minute", "2 timers have failed", "The outbox has partitions for 2 more days",
+		"410 entries differ from their owner, of type thing", "thing: 17\u202f000 rows were compared with their owner until <time", ", 410 differ.",
+		"other: no comparison with its owner has ended, 0 differ.")
+	shows(t, start(t, user(t, pool, "support_ro")).get(t, "/"), "A database was replaced")
+}
+
+// The page and the command show say what the projection has of an aggregate, also after an edit by hand and a repair.
+func TestSaysWhatTheProjectionHas(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	m := made(t, pool, "The Third Man")
+	c := start(t, target)
+	for _, step := range []struct{ sql, want string }{
+		{"CREATE TABLE video_catalog_read.thing_projection (thing_id uuid PRIMARY KEY, event_id uuid, version bigint, label text, updated_at timestamptz)", "The projection lacks it: its owner has version 1."},
+		{"INSERT INTO video_catalog_read.thing_projection SELECT id, id, version, label, now() FROM video_catalog.things", "The projection has version 1 of 1."},
+		{"UPDATE video_catalog.things SET version = 2", "The projection has version 1 of 2: it lacks version 2."},
+		{"UPDATE video_catalog.things SET version = 4", "The projection has version 1 of 4: it lacks versions 2 to 4."},
+		{"UPDATE video_catalog_read.thing_projection SET version = 4, label = 'edited'", "The projection has version 4 of 4, and differs from its owner in label."},
+		{"UPDATE video_catalog_read.thing_projection SET version = 5", "The projection has version 5 of 4, which its owner does not have."},
+		{"UPDATE video_catalog_read.thing_projection SET version = 4, label = 'The Third Man', event_id = NULL, updated_at = '2026-01-02 03:04:05Z'",
+			"The projection has version 4 of 4; a repair wrote it at 2026-01-02 03:04:05 UTC."},
+		{"DELETE FROM video_catalog.things", "The projection has version 4, and its owner has no such aggregate; a repair wrote it at"},
+	} {
+		pgtest.Execute(t, pool, step.sql)
+		shows(t, c.get(t, "/aggregates/thing/"+m.AggregateID), "<p>"+step.want)
+		shows(t, command(t, target, 0, "show", "thing", m.AggregateID), step.want)
+	}
+	command(t, target, app.ExitNothing, "show", "bogus", m.AggregateID)
+	command(t, target, app.ExitNothing, "show", "thing", uuid.NewString())
 }
 
 // seek leaves what a seek leaves: an empty inbox, and an entry in the audit.

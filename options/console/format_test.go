@@ -37,12 +37,17 @@ func TestProblems(t *testing.T) {
 		"queries":    {sample{QueriesErr: "unavailable"}, "The query side cannot be read: unavailable."},
 		"old":        {sample{Commands: commandSample{Oldest: 2 * time.Minute}}, "The oldest pending event waits for 2\u202fmin."},
 		"blocked":    {sample{Commands: commandSample{Blocked: 1}}, "1 aggregate is blocked, and tried again by itself."},
-		"parked":     {sample{Commands: commandSample{Blocked: 3, Parked: 2}}, "2 aggregates are parked: the broker refused an event, and a person must decide."},
+		"parked":     {sample{Commands: commandSample{Blocked: 551, Parked: 2}}, "551 aggregates are blocked, because the broker refused an event: 2 of them parked, for a person to decide."},
+		"partitions": {sample{Commands: commandSample{DaysAhead: -2}}, "The outbox has partitions for 5 more days: its maintenance does not run, and without one no event can be written."},
+		"timers":     {sample{Commands: commandSample{Late: 1}}, "1 timer is due for more than a minute: does a process with the role reactor run?"},
+		"failing":    {sample{Commands: commandSample{Failing: 2}}, "2 timers have failed, to be tried again within an hour: see the runbook of TimersFail."},
+		"replaced":   {sample{Queries: querySample{Replaced: true}}, "A database was replaced, as by a failover: a projection may contradict its owner. See the runbook of DatabaseReplaced."},
 		"quarantine": {sample{Queries: querySample{Quarantined: 1}}, "1 message is in quarantine, and could not be applied."},
 		"behind":     {sample{Behind: "shelf"}, "Published events of more than a minute ago are not applied by shelf: does a process with the role projector run?"},
-		"differs":    {sample{Queries: querySample{Differences: 3}}, "3 entries differ from their owner: `server projection compare` shows how."},
+		"differs":    {sample{Queries: querySample{Comparisons: []comparison{{Type: "thing", Differences: 3}}}}, "3 entries differ from their owner, of type thing: `server projection compare` shows how."},
 	} {
 		var got []string
+		tt.Commands.DaysAhead += 7
 		for _, p := range tt.Problems() {
 			if got = append(got, p.Text); p.Link == "" {
 				t.Errorf("%s: %q has no link", name, p.Text)

@@ -19,9 +19,8 @@ type sample struct {
 	Queries     querySample
 	QueriesErr  string
 	Rights      rights
-	Behind      string // a consumer that lacks a published event which is older than patience; empty: there is none
-
-	at time.Time
+	Behind      string    // a consumer that lacks a published event which is older than patience; empty: there is none
+	At          time.Time // when it began
 }
 
 const (
@@ -35,7 +34,7 @@ const (
 func (s *server) sample(ctx context.Context) sample {
 	s.sampling.Lock()
 	defer s.sampling.Unlock()
-	if time.Since(s.last.at) > sampleAge {
+	if time.Since(s.last.At) > sampleAge {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sampleTimeout) // other requests use it, too
 		defer cancel()
 		s.last = s.measure(ctx)
@@ -44,6 +43,7 @@ func (s *server) sample(ctx context.Context) sample {
 }
 
 func (s *server) measure(ctx context.Context) (m sample) {
+	m.At = time.Now()
 	var err error
 	if m.Commands, err = s.sampleCommands(ctx); err != nil {
 		m.CommandsErr = reasonOf(err)
@@ -58,7 +58,6 @@ func (s *server) measure(ctx context.Context) (m sample) {
 			m.QueriesErr = reasonOf(err)
 		}
 	}
-	m.at = time.Now()
 	return m
 }
 
@@ -89,6 +88,9 @@ func (s *server) now(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, status, "now", "now", "Now", nil)
 }
 
+// leastDays is how many days maintenance keeps ahead, but for the hour after midnight.
+const leastDays = 6
+
 // patience is how long an event may be pending, or not applied, before the console calls it a problem.
 const patience = time.Minute
 
@@ -108,10 +110,17 @@ func (m sample) Problems() []trouble {
 	add(m.QueriesErr != "" && m.QueriesErr != m.CommandsErr, "/#view", "The query side cannot be read: %s.", m.QueriesErr)
 	add(c.Oldest > patience, "/#outbox", "The oldest pending event waits for %s.", duration(c.Oldest))
 	add(m.Behind != "", "/#view", "Published events of more than a minute ago are not applied by %s: does a process with the role projector run?", m.Behind)
-	add(c.Parked > 0, "/stuck", "%s parked: the broker refused an event, and a person must decide.", many(c.Parked, "aggregate is", "aggregates are"))
-	add(c.Blocked > c.Parked && c.Parked == 0, "/stuck", "%s blocked, and tried again by itself.", many(c.Blocked, "aggregate is", "aggregates are"))
+	blocked := many(c.Blocked, "aggregate is", "aggregates are")
+	add(c.Parked > 0, "/stuck", "%s blocked, because the broker refused an event: %s of them parked, for a person to decide.", blocked, capped(c.Parked))
+	add(c.Blocked > 0 && c.Parked == 0, "/stuck", "%s blocked, and tried again by itself.", blocked)
 	add(q.Quarantined > 0, "/stuck", "%s in quarantine, and could not be applied.", many(q.Quarantined, "message is", "messages are"))
-	add(q.Differences > 0, "/#view", "%s from their owner: `server projection compare` shows how.", many(q.Differences, "entry differs", "entries differ"))
+	for _, found := range q.Comparisons {
+		add(found.Differences > 0, "/#view", "%s from their owner, of type %s: `server projection compare` shows how.", many(found.Differences, "entry differs", "entries differ"), found.Type)
+	}
+	add(c.Replaced || q.Replaced, "/#view", "A database was replaced, as by a failover: a projection may contradict its owner. See the runbook of DatabaseReplaced.")
+	add(m.CommandsErr == "" && c.DaysAhead < leastDays, "/#outbox", "The outbox has partitions for %d more days: its maintenance does not run, and without one no event can be written.", c.DaysAhead)
+	add(c.Late > 0, "/#commands", "%s due for more than a minute: does a process with the role reactor run?", many(c.Late, "timer is", "timers are"))
+	add(c.Failing > 0, "/#commands", "%s failed, to be tried again within an hour: see the runbook of TimersFail.", many(c.Failing, "timer has", "timers have"))
 	return all
 }
 

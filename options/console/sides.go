@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +39,7 @@ type sides struct {
 
 	commands, queries *pgxpool.Pool
 	types             []string            // of aggregates
+	tables            map[string]string   // the aggregate types, by their tables
 	projections       map[string][]string // consumers of the query side, by aggregate type
 	retention         time.Duration       // of the inbox
 }
@@ -54,7 +56,10 @@ func (s *sides) inTx(ctx context.Context, name string, fn func(context.Context, 
 type commandSample struct {
 	Pending, Blocked, Parked int64         // counted up to countLimit, pending events per lane
 	Oldest                   time.Duration // age of the oldest pending event; 0: there is none
+	DaysAhead                int64         // future days that have a partition
 	Rate                     float64       // events a second
+	Late, Failing            int64         // timers that are due for longer than patience, and that have failed; counted up to countLimit
+	Replaced                 bool          // the database was replaced, and the new one is not known
 	Newest                   []write       // the newest first
 	// Published is the newest published event that is older than patience, of a type that a
 	// projection has. There may be none.
@@ -81,6 +86,7 @@ func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error)
 			return err
 		}
 		c.Pending, c.Blocked, c.Parked, c.Oldest = row.Pending, row.Blocked, row.Parked, secondsOf(max(row.LaneAge, row.DeferredAge))
+		c.DaysAhead = row.DaysAhead
 		old := uuidFloor(row.At.Add(-patience - secondsOf(row.LaneAge)))
 		if c.Published, err = q.FindPublished(ctx, old, countLimit, slices.Collect(maps.Keys(s.projections))); err != nil {
 			return err
@@ -99,13 +105,42 @@ func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error)
 		}
 		return err
 	})
+	if err == nil {
+		err = optional(ctx, s.commands, "video_catalog.timers", `SELECT
+			(SELECT count(*) FROM (SELECT FROM video_catalog.timers
+				WHERE aggregate_type = ANY ($1) AND due_at < now() - $2::interval LIMIT $3) late),
+			(SELECT count(*) FROM (SELECT FROM video_catalog.timers
+				WHERE aggregate_type = ANY ($1) AND due_at < now() + interval '1 hour' AND attempts > 0 LIMIT $3) failing)`,
+			[]any{s.types, patience, countLimit}, &c.Late, &c.Failing)
+	}
+	if err == nil {
+		err = isReplaced(ctx, s.commands, "video_catalog", &c.Replaced)
+	}
 	return c, pg.Wrap(err, "sample the command side")
+}
+
+// optional scans the row of a query on a table, if the service has the table. sqlc does not know the
+// table, because it belongs to another option or to the example.
+func optional(ctx context.Context, pool *pgxpool.Pool, table, sql string, args []any, into ...any) error {
+	has, err := sqlcgen.New(pool).HasTable(ctx, table)
+	if err == nil && has {
+		err = pool.QueryRow(ctx, sql, args...).Scan(into...)
+	}
+	return err
+}
+
+// isReplaced reports whether the database of a side is not the one that the option repair knows. A
+// standby is: it has no identity of its own.
+func isReplaced(ctx context.Context, pool *pgxpool.Pool, schema string, is *bool) error {
+	return optional(ctx, pool, schema+".known_database", strings.ReplaceAll(
+		"SELECT identity <> CASE WHEN pg_is_in_recovery() THEN identity ELSE SCHEMA.database_identity() END FROM SCHEMA.known_database", "SCHEMA", schema), nil, is)
 }
 
 // querySample is a measurement of the query side.
 type querySample struct {
 	Quarantined int64         // counted up to countLimit
-	Differences int64         // entries that differ from their owner, as the option repair has last found
+	Comparisons []comparison  // of projections with their owners, by the option repair
+	Replaced    bool          // see commandSample
 	Applied     int64         // events applied in the last five minutes, among the newest countLimit of each consumer
 	P50, P99    time.Duration // time from an event until it was applied, of these
 	Last        time.Time     // when an event was last applied; zero: never
@@ -127,7 +162,10 @@ func (s *sides) sampleQueries(ctx context.Context) (querySample, error) {
 		sample.Sought, err = q.LastSeek(ctx)
 	}
 	if err == nil {
-		sample.Differences, err = s.differences(ctx)
+		sample.Comparisons, err = s.comparisons(ctx)
+	}
+	if err == nil {
+		err = isReplaced(ctx, s.queries, "video_catalog_read", &sample.Replaced)
 	}
 	return sample, pg.Wrap(err, "sample the query side")
 }
@@ -147,6 +185,14 @@ func (s *sides) behind(ctx context.Context, published []sqlcgen.FindPublishedRow
 			if slices.ContainsFunc(applied, func(row sqlcgen.VideoCatalogReadInbox) bool { return row.Consumer == consumer }) {
 				continue
 			}
+			// A subscription has no event from before its creation.
+			had, err := sqlcgen.New(s.queries).HadApplied(ctx, sqlcgen.HadAppliedParams{Consumer: consumer, UntilID: e.ID, MaxRead: countLimit, Before: e.OccurredAt})
+			if err != nil {
+				return "", err
+			}
+			if !had {
+				continue
+			}
 			messages, _, err := s.Inbox.ListQuarantine(ctx, pg.Filter{ID: e.ID.String()}, stuckRows)
 			if err != nil {
 				return "", err
@@ -159,14 +205,18 @@ func (s *sides) behind(ctx context.Context, published []sqlcgen.FindPublishedRow
 	return "", nil
 }
 
-// differences returns how many entries differ. sqlc does not know the table, because it belongs to
-// another option.
-func (s *sides) differences(ctx context.Context) (n int64, err error) {
-	has, err := sqlcgen.New(s.queries).HasTable(ctx, "video_catalog_read.comparisons")
-	if err == nil && has {
-		err = s.queries.QueryRow(ctx, "SELECT coalesce(sum(greatest(last_differences, differences)), 0)::bigint FROM video_catalog_read.comparisons").Scan(&n)
-	}
-	return n, err
+// comparison is what the last comparison of a projection with its owner has found.
+type comparison struct {
+	Type        string
+	Time        *time.Time // when it ended; nil: none has ended
+	Rows        int64      // that it has compared
+	Differences int64      // that it has found, or the one that runs if these are more
+}
+
+func (s *sides) comparisons(ctx context.Context) (all []comparison, err error) {
+	err = optional(ctx, s.queries, "video_catalog_read.comparisons", `SELECT coalesce(jsonb_agg(jsonb_build_object('Type', aggregate_type, 'Time', last_time,
+		'Rows', last_compared, 'Differences', greatest(last_differences, differences)) ORDER BY aggregate_type), '[]') FROM video_catalog_read.comparisons`, nil, &all)
+	return all, err
 }
 
 // rights are what the database users may do.
@@ -245,7 +295,8 @@ type history struct {
 	// Messages are the messages in quarantine, also of events that the outbox no longer has.
 	Messages []pg.Quarantined
 	Title    title
-	Erasing  bool      // it was purged, and the outbox may still have its events
+	Erasing  bool // it was purged, and the outbox may still have its events
+	Copies   copies
 	Sought   time.Time // see querySample
 }
 
@@ -332,19 +383,95 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 			}
 		}
 	}
+	if h.Copies, err = s.copiesOf(ctx, of); err != nil {
+		return h, err
+	}
 	if h.Sought, err = sqlcgen.New(s.queries).LastSeek(ctx); err != nil {
 		return h, pg.Wrap(err, "read the audit")
 	}
 	return h, s.follow(ctx, h.Events)
 }
 
-// isErasing reports whether the outbox may still have events of a purged aggregate. sqlc does not
-// know the table, because it belongs to the example.
-func (s *sides) isErasing(ctx context.Context, of envelope.Aggregate) (is bool, err error) {
-	has, err := sqlcgen.New(s.commands).HasTable(ctx, "video_catalog.erasures")
-	if err == nil && has {
-		err = s.commands.QueryRow(ctx, "SELECT EXISTS (SELECT FROM video_catalog.erasures WHERE aggregate_type = $1 AND aggregate_id = $2)", of.Type, of.ID).Scan(&is)
+// copies are the rows of an aggregate: at its owner, and in its projection. A map is nil if this service
+// has no such table, and empty if the table has no row.
+type copies struct{ owner, projection map[string]any }
+
+// copiesOf reads the projection first, as a comparison does. The table of a projection has a name that
+// its aggregate type makes.
+func (s *sides) copiesOf(ctx context.Context, of envelope.Aggregate) (c copies, err error) {
+	if !slices.Contains(s.types, of.Type) {
+		return c, nil
 	}
+	if c.projection, err = rowOf(ctx, s.queries, "video_catalog_read."+of.Type+"_projection", of.Type+"_id", of.ID); err != nil {
+		return c, err
+	}
+	for table, name := range s.tables {
+		if name == of.Type && err == nil {
+			c.owner, err = rowOf(ctx, s.commands, "video_catalog."+table, "id", of.ID)
+		}
+	}
+	return c, err
+}
+
+// rowOf returns the columns of a row that the user may read.
+func rowOf(ctx context.Context, pool *pgxpool.Pool, table, key, id string) (map[string]any, error) {
+	columns, err := sqlcgen.New(pool).ListColumns(ctx, table)
+	if err != nil || !slices.Contains(columns, key) || !slices.Contains(columns, "version") {
+		return nil, pg.Wrap(err, "read the columns of %s", table)
+	}
+	for i, name := range columns {
+		columns[i] = pgx.Identifier{name}.Sanitize()
+	}
+	rows, _ := pool.Query(ctx, "SELECT "+strings.Join(columns, ", ")+" FROM "+table+" WHERE "+key+"::text = $1", id) // CollectRows returns its error
+	found, err := pgx.CollectRows(rows, pgx.RowToMap)
+	return append(found, map[string]any{})[0], pg.Wrap(err, "read a row of %s", table)
+}
+
+// String says what the projection has; empty: there is none.
+func (c copies) String() string {
+	if c.projection == nil || len(c.owner)+len(c.projection) == 0 {
+		return ""
+	}
+	has, _ := c.projection["version"].(int64)
+	owned, _ := c.owner["version"].(int64)
+	text := fmt.Sprintf("The projection has version %d of %d", has, owned)
+	switch {
+	case c.owner == nil:
+		text = fmt.Sprintf("The projection has version %d", has)
+	case owned == 0:
+		text = fmt.Sprintf("The projection has version %d, and its owner has no such aggregate", has)
+	case has == 0:
+		text = fmt.Sprintf("The projection lacks it: its owner has version %d", owned)
+	case has+1 == owned:
+		text += fmt.Sprintf(": it lacks version %d", owned)
+	case has < owned:
+		text += fmt.Sprintf(": it lacks versions %d to %d", has+1, owned)
+	case has > owned:
+		text += ", which its owner does not have"
+	default:
+		var differ []string
+		for name, value := range c.projection {
+			if other, both := c.owner[name]; both && !reflect.DeepEqual(value, other) {
+				differ = append(differ, name)
+			}
+		}
+		if slices.Sort(differ); len(differ) > 0 {
+			text += ", and differs from its owner in " + strings.Join(differ, ", ")
+		}
+	}
+	if event, has := c.projection["event_id"]; has && (event == nil || event == [16]byte{}) {
+		text += "; a repair wrote it"
+		if at, ok := c.projection["updated_at"].(time.Time); ok {
+			text += at.UTC().Format(" at 2006-01-02 15:04:05 UTC")
+		}
+	}
+	return text + "."
+}
+
+// isErasing reports whether the outbox may still have events of a purged aggregate.
+func (s *sides) isErasing(ctx context.Context, of envelope.Aggregate) (is bool, err error) {
+	err = optional(ctx, s.commands, "video_catalog.erasures",
+		"SELECT EXISTS (SELECT FROM video_catalog.erasures WHERE aggregate_type = $1 AND aggregate_id = $2)", []any{of.Type, of.ID}, &is)
 	return is, err
 }
 

@@ -1,7 +1,8 @@
 -- name: SampleOutbox :one
 -- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred
 -- events and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these
--- events, in seconds; 0 if there is none. Events that are published again have no age.
+-- events, in seconds; 0 if there is none. Events that are published again have no age. days_ahead is the number of future
+-- days that have their partition.
 SELECT
 	(coalesce(sum((SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_pending p
@@ -20,6 +21,11 @@ SELECT
 	(SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT @max_counted
 	) counted_parked)::bigint AS parked,
+	coalesce((
+		SELECT max(substr(c.relname, 9))::date - (now() AT TIME ZONE 'UTC')::date FROM pg_catalog.pg_class c
+		WHERE c.relnamespace = 'video_catalog'::regnamespace
+			AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
+	), 0)::bigint AS days_ahead,
 	now()::timestamptz AS at
 FROM video_catalog.outbox_lanes l
 LEFT JOIN LATERAL (
@@ -68,7 +74,7 @@ FROM (
 -- name: SampleInbox :one
 -- Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch
 -- if there is none. applied counts the events of the last five minutes. p50 and p99 are the median and the 99th
--- percentile of their lag, in seconds since the time in their ids.
+-- percentile of their lag, in seconds since the time in their ids. Snapshots are no events: the time in their ids is 0.
 WITH newest AS (
 	SELECT
 		i.received_at,
@@ -78,7 +84,7 @@ WITH newest AS (
 	FROM unnest(@consumers::text[]) AS c (consumer)
 	CROSS JOIN LATERAL (
 		SELECT o.event_id, o.received_at FROM video_catalog_read.inbox o
-		WHERE o.consumer = c.consumer
+		WHERE o.consumer = c.consumer AND o.event_id >= '00000000-0001-7000-8000-000000000000'
 		ORDER BY o.event_id DESC
 		LIMIT @max_read
 	) i
@@ -174,6 +180,24 @@ SELECT (to_regclass(@name::text) IS NOT NULL)::bool AS has;
 SELECT i.consumer, i.event_id, i.received_at FROM video_catalog_read.inbox i
 WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uuid[])
 ORDER BY i.received_at;
+
+-- name: HadApplied :one
+-- Reports whether a consumer applied anything before a time, among the newest max_read events before until_id.
+SELECT (count(*) > 0)::bool AS had
+FROM (
+	SELECT i.received_at FROM video_catalog_read.inbox i
+	WHERE i.consumer = @consumer AND i.event_id < @until_id
+	ORDER BY i.event_id DESC
+	LIMIT @max_read
+) newest
+WHERE newest.received_at < @before::timestamptz;
+
+-- name: ListColumns :many
+-- Returns the columns of a table that the user may read; none if there is no such table.
+SELECT a.attname::text AS name
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = to_regclass(@table_name::text) AND a.attnum > 0 AND NOT a.attisdropped
+	AND has_column_privilege(a.attrelid, a.attnum, 'SELECT');
 
 -- name: GetCommandPrivileges :one
 -- Returns the user of this connection, and whether it may act on the command side.

@@ -47,7 +47,7 @@ const isPaused = () => kept.get("paused") === "yes";
 async function reload() {
 	if (isPaused() || document.hidden) return;
 	try {
-		const response = await fetch(location.href);
+		const response = await fetch(location.href, { signal: AbortSignal.timeout(10_000) }); // longer than the console takes
 		const next = new DOMParser().parseFromString(await response.text(), "text/html");
 		if (isPaused()) return;
 		for (const part of next.querySelectorAll("[data-part]")) {

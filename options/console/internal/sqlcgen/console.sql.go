@@ -173,6 +173,37 @@ func (q *Queries) GetQueryPrivileges(ctx context.Context) (GetQueryPrivilegesRow
 	return i, err
 }
 
+const hadApplied = `-- name: HadApplied :one
+SELECT (count(*) > 0)::bool AS had
+FROM (
+	SELECT i.received_at FROM video_catalog_read.inbox i
+	WHERE i.consumer = $1 AND i.event_id < $2
+	ORDER BY i.event_id DESC
+	LIMIT $3
+) newest
+WHERE newest.received_at < $4::timestamptz
+`
+
+type HadAppliedParams struct {
+	Consumer string
+	UntilID  uuid.UUID
+	MaxRead  int32
+	Before   time.Time
+}
+
+// Reports whether a consumer applied anything before a time, among the newest max_read events before until_id.
+func (q *Queries) HadApplied(ctx context.Context, arg HadAppliedParams) (bool, error) {
+	row := q.db.QueryRow(ctx, hadApplied,
+		arg.Consumer,
+		arg.UntilID,
+		arg.MaxRead,
+		arg.Before,
+	)
+	var had bool
+	err := row.Scan(&had)
+	return had, err
+}
+
 const hasTable = `-- name: HasTable :one
 SELECT (to_regclass($1::text) IS NOT NULL)::bool AS has
 `
@@ -219,6 +250,34 @@ func (q *Queries) ListApplied(ctx context.Context, consumers []string, eventIds 
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listColumns = `-- name: ListColumns :many
+SELECT a.attname::text AS name
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped
+	AND has_column_privilege(a.attrelid, a.attnum, 'SELECT')
+`
+
+// Returns the columns of a table that the user may read; none if there is no such table.
+func (q *Queries) ListColumns(ctx context.Context, tableName string) ([]string, error) {
+	rows, err := q.db.Query(ctx, listColumns, tableName)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -645,7 +704,7 @@ WITH newest AS (
 	FROM unnest($1::text[]) AS c (consumer)
 	CROSS JOIN LATERAL (
 		SELECT o.event_id, o.received_at FROM video_catalog_read.inbox o
-		WHERE o.consumer = c.consumer
+		WHERE o.consumer = c.consumer AND o.event_id >= '00000000-0001-7000-8000-000000000000'
 		ORDER BY o.event_id DESC
 		LIMIT $2
 	) i
@@ -667,7 +726,7 @@ type SampleInboxRow struct {
 
 // Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch
 // if there is none. applied counts the events of the last five minutes. p50 and p99 are the median and the 99th
-// percentile of their lag, in seconds since the time in their ids.
+// percentile of their lag, in seconds since the time in their ids. Snapshots are no events: the time in their ids is 0.
 func (q *Queries) SampleInbox(ctx context.Context, consumers []string, maxRead int32) (SampleInboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleInbox, consumers, maxRead)
 	var i SampleInboxRow
@@ -699,6 +758,11 @@ SELECT
 	(SELECT count(*) FROM (
 		SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT $1
 	) counted_parked)::bigint AS parked,
+	coalesce((
+		SELECT max(substr(c.relname, 9))::date - (now() AT TIME ZONE 'UTC')::date FROM pg_catalog.pg_class c
+		WHERE c.relnamespace = 'video_catalog'::regnamespace
+			AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
+	), 0)::bigint AS days_ahead,
 	now()::timestamptz AS at
 FROM video_catalog.outbox_lanes l
 LEFT JOIN LATERAL (
@@ -713,12 +777,14 @@ type SampleOutboxRow struct {
 	DeferredAge float64
 	Blocked     int64
 	Parked      int64
+	DaysAhead   int64
 	At          time.Time
 }
 
 // Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred
 // events and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these
-// events, in seconds; 0 if there is none. Events that are published again have no age.
+// events, in seconds; 0 if there is none. Events that are published again have no age. days_ahead is the number of future
+// days that have their partition.
 func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
 	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
 	var i SampleOutboxRow
@@ -728,6 +794,7 @@ func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOut
 		&i.DeferredAge,
 		&i.Blocked,
 		&i.Parked,
+		&i.DaysAhead,
 		&i.At,
 	)
 	return i, err

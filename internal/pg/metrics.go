@@ -140,6 +140,8 @@ type Backlog struct {
 	// of a blocked aggregate is in its lane until a pass defers it. Events that are
 	// published again do not count.
 	Oldest time.Time `json:"oldest_event_time,omitzero"`
+	// At is when it was measured, by the clock of the database.
+	At time.Time `json:"-"`
 	// Age is the age of Oldest in seconds when it was measured: a published event must not grow older.
 	Age float64 `json:"oldest_seconds"`
 	// Pending is the number of pending and deferred events, counted up to the limit.
@@ -162,9 +164,12 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	if err != nil {
 		return Backlog{}, Wrap(err, "measure outbox")
 	}
-	b := Backlog{Oldest: notEpoch(row.Oldest), Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, DaysAhead: row.DaysAhead}
+	b := Backlog{
+		Oldest: notEpoch(row.Oldest), At: row.At,
+		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, DaysAhead: row.DaysAhead,
+	}
 	if !b.Oldest.IsZero() {
-		b.Age = max(0, time.Since(b.Oldest).Seconds())
+		b.Age = max(0, b.At.Sub(b.Oldest).Seconds())
 	}
 	return b, nil
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"example.com/videocatalog/internal/pg"
 )
 
 // Numbers have groups of three digits, durations have two units at most, and long texts are cut.
@@ -35,10 +37,10 @@ func TestProblems(t *testing.T) {
 		"well":       {sample{}, ""},
 		"commands":   {sample{CommandsErr: "unavailable", QueriesErr: "unavailable"}, "The command side cannot be read: unavailable."},
 		"queries":    {sample{QueriesErr: "unavailable"}, "The query side cannot be read: unavailable."},
-		"old":        {sample{Commands: commandSample{Oldest: 2 * time.Minute}}, "The oldest pending event waits for 2\u202fmin."},
-		"blocked":    {sample{Commands: commandSample{Blocked: 1}}, "1 aggregate is blocked, and tried again by itself."},
-		"parked":     {sample{Commands: commandSample{Blocked: 551, Parked: 2}}, "551 aggregates are blocked, because the broker refused an event: 2 of them parked, for a person to decide."},
-		"partitions": {sample{Commands: commandSample{DaysAhead: -2}}, "The outbox has partitions for 5 more days: its maintenance does not run, and without one no event can be written."},
+		"old":        {sample{Commands: commandSample{Waits: 2 * time.Minute}}, "The oldest pending event waits for 2\u202fmin."},
+		"blocked":    {sample{Commands: commandSample{Backlog: pg.Backlog{Blocked: 1}}}, "1 aggregate is blocked, and tried again by itself."},
+		"parked":     {sample{Commands: commandSample{Backlog: pg.Backlog{Blocked: 551, Parked: 2}}}, "551 aggregates are blocked, because the broker refused an event: 2 of them parked, for a person to decide."},
+		"partitions": {sample{Commands: commandSample{Backlog: pg.Backlog{DaysAhead: -2}}}, "The outbox has partitions for 5 more days: its maintenance does not run, and without one no event can be written."},
 		"timers":     {sample{Commands: commandSample{Late: 1}}, "1 timer is due for more than a minute: does a process with the role reactor run?"},
 		"failing":    {sample{Commands: commandSample{Failing: 2}}, "2 timers have failed, to be tried again within an hour: see the runbook of TimersFail."},
 		"replaced":   {sample{Queries: querySample{Replaced: true}}, "A database was replaced, as by a failover: a projection may contradict its owner. See the runbook of DatabaseReplaced."},

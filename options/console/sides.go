@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	countLimit      = 10_000  // largest count in a sample; pending events: per lane, applied events: per consumer
+	countLimit      = 10_000  // largest count in a sample; applied events: per consumer
 	newestEvents    = 10      // events that the overview shows
 	aggregateEvents = 200     // events that the page of an aggregate shows
 	readEvents      = 200_000 // newest events of the outbox that are read to find the events of an aggregate
@@ -54,13 +54,13 @@ func (s *sides) inTx(ctx context.Context, name string, fn func(context.Context, 
 
 // commandSample is a measurement of the command side.
 type commandSample struct {
-	Pending, Blocked, Parked int64         // counted up to countLimit, pending events per lane
-	Oldest                   time.Duration // age of the oldest pending event; 0: there is none
-	DaysAhead                int64         // future days that have a partition
-	Rate                     float64       // events a second
-	Late, Failing            int64         // timers that are due for longer than patience, and that have failed; counted up to countLimit
-	Replaced                 bool          // the database was replaced, and the new one is not known
-	Newest                   []write       // the newest first
+	pg.Backlog // counted up to countLimit
+
+	Waits         time.Duration // age of the oldest pending event, also of a blocked aggregate; 0: there is none
+	Rate          float64       // events a second
+	Late, Failing int64         // timers that are due for longer than patience, and that have failed; counted up to countLimit
+	Replaced      bool          // the database was replaced, and the new one is not known
+	Newest        []write       // the newest first
 	// Published is the newest published event that is older than patience, of a type that a
 	// projection has. There may be none.
 	Published []sqlcgen.FindPublishedRow
@@ -80,18 +80,20 @@ type write struct {
 }
 
 func (s *sides) sampleCommands(ctx context.Context) (c commandSample, err error) {
+	if c.Backlog, err = s.Outbox.Measure(ctx, countLimit); err != nil {
+		return c, err
+	}
 	err = s.inTx(ctx, "console.sampleCommands", func(ctx context.Context, q *sqlcgen.Queries) error {
-		row, err := q.SampleOutbox(ctx, countLimit)
+		deferred, err := q.OldestDeferred(ctx, countLimit)
 		if err != nil {
 			return err
 		}
-		c.Pending, c.Blocked, c.Parked, c.Oldest = row.Pending, row.Blocked, row.Parked, secondsOf(max(row.LaneAge, row.DeferredAge))
-		c.DaysAhead = row.DaysAhead
-		old := uuidFloor(row.At.Add(-patience - secondsOf(row.LaneAge)))
+		c.Waits = secondsOf(max(c.Age, deferred))
+		old := uuidFloor(c.At.Add(-patience - secondsOf(c.Age)))
 		if c.Published, err = q.FindPublished(ctx, old, countLimit, slices.Collect(maps.Keys(s.projections))); err != nil {
 			return err
 		}
-		until := row.At.Add(-settleTime)
+		until := c.At.Add(-settleTime)
 		n, err := q.CountEvents(ctx, uuidFloor(until.Add(-rateWindow)), uuidFloor(until), 10*countLimit)
 		if err != nil {
 			return err
@@ -130,7 +132,7 @@ func optional(ctx context.Context, pool *pgxpool.Pool, table, sql string, args [
 }
 
 // isReplaced reports whether the database of a side is not the one that the option repair knows. A
-// standby is: it has no identity of its own.
+// standby has no identity of its own, and counts as known.
 func isReplaced(ctx context.Context, pool *pgxpool.Pool, schema string, is *bool) error {
 	return optional(ctx, pool, schema+".known_database", strings.ReplaceAll(
 		"SELECT identity <> CASE WHEN pg_is_in_recovery() THEN identity ELSE SCHEMA.database_identity() END FROM SCHEMA.known_database", "SCHEMA", schema), nil, is)
@@ -186,7 +188,7 @@ func (s *sides) behind(ctx context.Context, published []sqlcgen.FindPublishedRow
 				continue
 			}
 			// A subscription has no event from before its creation.
-			had, err := sqlcgen.New(s.queries).HadApplied(ctx, sqlcgen.HadAppliedParams{Consumer: consumer, UntilID: e.ID, MaxRead: countLimit, Before: e.OccurredAt})
+			had, err := sqlcgen.New(s.queries).HadApplied(ctx, consumer, e.ID, e.OccurredAt)
 			if err != nil {
 				return "", err
 			}
@@ -399,7 +401,7 @@ type copies struct{ owner, projection map[string]any }
 // copiesOf reads the projection first, as a comparison does. The table of a projection has a name that
 // its aggregate type makes.
 func (s *sides) copiesOf(ctx context.Context, of envelope.Aggregate) (c copies, err error) {
-	if !slices.Contains(s.types, of.Type) {
+	if !slices.Contains(s.types, of.Type) || uuid.Validate(of.ID) != nil {
 		return c, nil
 	}
 	if c.projection, err = rowOf(ctx, s.queries, "video_catalog_read."+of.Type+"_projection", of.Type+"_id", of.ID); err != nil {
@@ -422,7 +424,7 @@ func rowOf(ctx context.Context, pool *pgxpool.Pool, table, key, id string) (map[
 	for i, name := range columns {
 		columns[i] = pgx.Identifier{name}.Sanitize()
 	}
-	rows, _ := pool.Query(ctx, "SELECT "+strings.Join(columns, ", ")+" FROM "+table+" WHERE "+key+"::text = $1", id) // CollectRows returns its error
+	rows, _ := pool.Query(ctx, "SELECT "+strings.Join(columns, ", ")+" FROM "+table+" WHERE "+key+" = $1", id) // CollectRows returns its error
 	found, err := pgx.CollectRows(rows, pgx.RowToMap)
 	return append(found, map[string]any{})[0], pg.Wrap(err, "read a row of %s", table)
 }
@@ -446,9 +448,7 @@ func (c copies) String() string {
 		text += fmt.Sprintf(": it lacks version %d", owned)
 	case has < owned:
 		text += fmt.Sprintf(": it lacks versions %d to %d", has+1, owned)
-	case has > owned:
-		text += ", which its owner does not have"
-	default:
+	case has == owned:
 		var differ []string
 		for name, value := range c.projection {
 			if other, both := c.owner[name]; both && !reflect.DeepEqual(value, other) {

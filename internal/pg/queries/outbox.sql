@@ -253,6 +253,7 @@ SELECT video_catalog.outbox_maintain(@days_ahead::int, @keep::interval);
 -- events that are pending or deferred, and blocked aggregates, each up to max_counted, how many of these aggregates are
 -- parked, and the future days that have their partition.
 SELECT
+	now()::timestamptz AS at,
 	coalesce((
 		SELECT min(head.occurred_at) FROM video_catalog.outbox_lanes l CROSS JOIN LATERAL (
 			SELECT p.occurred_at FROM video_catalog.outbox_pending p

@@ -1,37 +1,11 @@
--- name: SampleOutbox :one
--- Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred
--- events and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these
--- events, in seconds; 0 if there is none. Events that are published again have no age. days_ahead is the number of future
--- days that have their partition.
-SELECT
-	(coalesce(sum((SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_pending p
-		WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT @max_counted
-	) counted)), 0) + (SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted
-	) counted_deferred))::bigint AS pending,
-	greatest(extract(epoch FROM now() - min(head.occurred_at)), 0)::float8 AS lane_age,
-	greatest(extract(epoch FROM now() - (SELECT min(dated.occurred_at) FROM (
-		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
-		ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_counted
-	) dated)), 0)::float8 AS deferred_age,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_blocked LIMIT @max_counted
-	) counted_blocked)::bigint AS blocked,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT @max_counted
-	) counted_parked)::bigint AS parked,
-	coalesce((
-		SELECT max(substr(c.relname, 9))::date - (now() AT TIME ZONE 'UTC')::date FROM pg_catalog.pg_class c
-		WHERE c.relnamespace = 'video_catalog'::regnamespace
-			AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
-	), 0)::bigint AS days_ahead,
-	now()::timestamptz AS at
-FROM video_catalog.outbox_lanes l
-LEFT JOIN LATERAL (
-	SELECT p.occurred_at FROM video_catalog.outbox_pending p
-	WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
-) head ON true;
+-- name: OldestDeferred :one
+-- Returns the age of the oldest of max_read events of blocked aggregates, in seconds; 0 if there is none. Events that
+-- are published again have no age.
+SELECT greatest(extract(epoch FROM now() - min(dated.occurred_at)), 0)::float8 AS age
+FROM (
+	SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
+	ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT @max_read
+) dated;
 
 -- name: ListNewest :many
 -- Returns the newest events of the outbox, the newest first.
@@ -182,15 +156,11 @@ WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uu
 ORDER BY i.received_at;
 
 -- name: HadApplied :one
--- Reports whether a consumer applied anything before a time, among the newest max_read events before until_id.
-SELECT (count(*) > 0)::bool AS had
-FROM (
-	SELECT i.received_at FROM video_catalog_read.inbox i
-	WHERE i.consumer = @consumer AND i.event_id < @until_id
-	ORDER BY i.event_id DESC
-	LIMIT @max_read
-) newest
-WHERE newest.received_at < @before::timestamptz;
+-- Reports whether a consumer applied an event with a lower id before a time.
+SELECT EXISTS (
+	SELECT FROM video_catalog_read.inbox i
+	WHERE i.consumer = @consumer AND i.event_id BETWEEN '00000000-0001-7000-8000-000000000000' AND @until_id AND i.received_at < @before
+) AS had;
 
 -- name: ListColumns :many
 -- Returns the columns of a table that the user may read; none if there is no such table.

@@ -256,6 +256,7 @@ func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time
 
 const measureOutbox = `-- name: MeasureOutbox :one
 SELECT
+	now()::timestamptz AS at,
 	coalesce((
 		SELECT min(head.occurred_at) FROM video_catalog.outbox_lanes l CROSS JOIN LATERAL (
 			SELECT p.occurred_at FROM video_catalog.outbox_pending p
@@ -288,6 +289,7 @@ FROM (
 `
 
 type MeasureOutboxRow struct {
+	At        time.Time
 	Oldest    time.Time
 	Pending   int64
 	Blocked   int64
@@ -303,6 +305,7 @@ func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureO
 	row := q.db.QueryRow(ctx, measureOutbox, maxCounted)
 	var i MeasureOutboxRow
 	err := row.Scan(
+		&i.At,
 		&i.Oldest,
 		&i.Pending,
 		&i.Blocked,

@@ -174,31 +174,15 @@ func (q *Queries) GetQueryPrivileges(ctx context.Context) (GetQueryPrivilegesRow
 }
 
 const hadApplied = `-- name: HadApplied :one
-SELECT (count(*) > 0)::bool AS had
-FROM (
-	SELECT i.received_at FROM video_catalog_read.inbox i
-	WHERE i.consumer = $1 AND i.event_id < $2
-	ORDER BY i.event_id DESC
-	LIMIT $3
-) newest
-WHERE newest.received_at < $4::timestamptz
+SELECT EXISTS (
+	SELECT FROM video_catalog_read.inbox i
+	WHERE i.consumer = $1 AND i.event_id BETWEEN '00000000-0001-7000-8000-000000000000' AND $2 AND i.received_at < $3
+) AS had
 `
 
-type HadAppliedParams struct {
-	Consumer string
-	UntilID  uuid.UUID
-	MaxRead  int32
-	Before   time.Time
-}
-
-// Reports whether a consumer applied anything before a time, among the newest max_read events before until_id.
-func (q *Queries) HadApplied(ctx context.Context, arg HadAppliedParams) (bool, error) {
-	row := q.db.QueryRow(ctx, hadApplied,
-		arg.Consumer,
-		arg.UntilID,
-		arg.MaxRead,
-		arg.Before,
-	)
+// Reports whether a consumer applied an event with a lower id before a time.
+func (q *Queries) HadApplied(ctx context.Context, consumer string, untilID uuid.UUID, before time.Time) (bool, error) {
+	row := q.db.QueryRow(ctx, hadApplied, consumer, untilID, before)
 	var had bool
 	err := row.Scan(&had)
 	return had, err
@@ -694,6 +678,23 @@ func (q *Queries) ListTypes(ctx context.Context, fromID uuid.UUID, maxRead int32
 	return items, nil
 }
 
+const oldestDeferred = `-- name: OldestDeferred :one
+SELECT greatest(extract(epoch FROM now() - min(dated.occurred_at)), 0)::float8 AS age
+FROM (
+	SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
+	ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
+) dated
+`
+
+// Returns the age of the oldest of max_read events of blocked aggregates, in seconds; 0 if there is none. Events that
+// are published again have no age.
+func (q *Queries) OldestDeferred(ctx context.Context, maxRead int32) (float64, error) {
+	row := q.db.QueryRow(ctx, oldestDeferred, maxRead)
+	var age float64
+	err := row.Scan(&age)
+	return age, err
+}
+
 const sampleInbox = `-- name: SampleInbox :one
 WITH newest AS (
 	SELECT
@@ -735,67 +736,6 @@ func (q *Queries) SampleInbox(ctx context.Context, consumers []string, maxRead i
 		&i.Applied,
 		&i.P50,
 		&i.P99,
-	)
-	return i, err
-}
-
-const sampleOutbox = `-- name: SampleOutbox :one
-SELECT
-	(coalesce(sum((SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_pending p
-		WHERE p.lane = l.lane AND p.seq > l.floor_seq ORDER BY p.seq LIMIT $1
-	) counted)), 0) + (SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_deferred d ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
-	) counted_deferred))::bigint AS pending,
-	greatest(extract(epoch FROM now() - min(head.occurred_at)), 0)::float8 AS lane_age,
-	greatest(extract(epoch FROM now() - (SELECT min(dated.occurred_at) FROM (
-		SELECT CASE d.repeat WHEN '' THEN d.occurred_at END AS occurred_at FROM video_catalog.outbox_deferred d
-		ORDER BY d.aggregate_type, d.aggregate_id, d.seq LIMIT $1
-	) dated)), 0)::float8 AS deferred_age,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_blocked LIMIT $1
-	) counted_blocked)::bigint AS blocked,
-	(SELECT count(*) FROM (
-		SELECT 1 FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL LIMIT $1
-	) counted_parked)::bigint AS parked,
-	coalesce((
-		SELECT max(substr(c.relname, 9))::date - (now() AT TIME ZONE 'UTC')::date FROM pg_catalog.pg_class c
-		WHERE c.relnamespace = 'video_catalog'::regnamespace
-			AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
-	), 0)::bigint AS days_ahead,
-	now()::timestamptz AS at
-FROM video_catalog.outbox_lanes l
-LEFT JOIN LATERAL (
-	SELECT p.occurred_at FROM video_catalog.outbox_pending p
-	WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = '' ORDER BY p.seq LIMIT 1
-) head ON true
-`
-
-type SampleOutboxRow struct {
-	Pending     int64
-	LaneAge     float64
-	DeferredAge float64
-	Blocked     int64
-	Parked      int64
-	DaysAhead   int64
-	At          time.Time
-}
-
-// Measures the outbox by the clock of the database. Pending events are counted up to max_counted per lane, deferred
-// events and blocked aggregates up to max_counted in all. lane_age and deferred_age are the ages of the oldest of these
-// events, in seconds; 0 if there is none. Events that are published again have no age. days_ahead is the number of future
-// days that have their partition.
-func (q *Queries) SampleOutbox(ctx context.Context, maxCounted int32) (SampleOutboxRow, error) {
-	row := q.db.QueryRow(ctx, sampleOutbox, maxCounted)
-	var i SampleOutboxRow
-	err := row.Scan(
-		&i.Pending,
-		&i.LaneAge,
-		&i.DeferredAge,
-		&i.Blocked,
-		&i.Parked,
-		&i.DaysAhead,
-		&i.At,
 	)
 	return i, err
 }

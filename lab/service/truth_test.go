@@ -109,6 +109,14 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 	id := strings.TrimPrefix(video.GetName(), "videos/")
 	s.eventually("version 1 is applied", func() bool { return value[int](s.system, appliedRows) == 1 })
 	s.says(id, 1, "published")
+	for _, step := range [][2]string{{"edited by hand", ", and differs from its owner in title."}, {"The Third Man", "."}} {
+		s.exec(`UPDATE video_catalog_read.video_projection SET title = $1`, step[0])
+		for _, out := range []string{s.command("show", "video", id), s.page("/aggregates/video/" + id)} {
+			if !strings.Contains(out, "The projection has version 1 of 1"+step[1]) {
+				t.Errorf("with the title %q in the catalog:\n%s", step[0], out)
+			}
+		}
+	}
 
 	// The broker refuses version 2. Version 3 waits behind it.
 	allow := s.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: id, Code: codes.InvalidArgument})
@@ -174,12 +182,12 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 	s.eventuallySays("1 message is in quarantine")
 	s.command("skip", "--aggregate", id, "--id", event, "--why", "from a test")
 
-	// A seek empties the inbox. Afterwards nothing may say that an applied event was not applied, or not yet.
+	// A seek empties the inbox. Afterwards nothing may say that an applied event was not applied.
 	s.broker.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
 	s.command("seek", "video.events.catalog", time.Now().UTC().Format(time.RFC3339), "--why", "rows were lost")
-	s.eventually("now says that no event was not applied", func() bool { return !strings.Contains(s.page("/"), "not yet") })
+	s.eventually("now says that no event was not applied", func() bool { return !strings.Contains(s.page("/"), "not applied") })
 	for name, out := range map[string]string{"command": s.command("show", "video", id), "page": s.page("/aggregates/video/" + id)} {
-		if strings.Contains(out, "not yet") || strings.Contains(out, "not applied") {
+		if strings.Contains(out, "not applied") {
 			t.Errorf("after a seek the %s says that an event was not applied:\n%s", name, out)
 		}
 	}

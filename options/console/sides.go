@@ -401,7 +401,7 @@ type copies struct{ owner, projection map[string]any }
 // copiesOf reads the projection first, as a comparison does. The table of a projection has a name that
 // its aggregate type makes.
 func (s *sides) copiesOf(ctx context.Context, of envelope.Aggregate) (c copies, err error) {
-	if !slices.Contains(s.types, of.Type) || uuid.Validate(of.ID) != nil {
+	if isID := uuid.Validate(of.ID) == nil; !isID || !slices.Contains(s.types, of.Type) {
 		return c, nil
 	}
 	if c.projection, err = rowOf(ctx, s.queries, "video_catalog_read."+of.Type+"_projection", of.Type+"_id", of.ID); err != nil {

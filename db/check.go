@@ -1,10 +1,13 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -26,30 +29,68 @@ func CheckURL(url string) error {
 	return nil
 }
 
-// Check returns an error if the database of a pool lacks migrations of this build, or could
-// lose acknowledged commands. options are the same as the options of Migrate. A schema
-// with more migrations than this build is accepted, because a roll-back meets one.
-func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
-	const unprepared = pgx.QueryExecModeExec // works through every pooler
-	rows, _ := pool.Query(ctx, "SELECT version_id FROM "+migrationsTable+" WHERE is_applied", unprepared)
-	applied, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return fmt.Errorf("read schema version (has `server migrate` run?): %w", err)
-	}
+// unprepared works through every pooler.
+const unprepared = pgx.QueryExecModeExec
+
+// fileNames returns the names of the files of this build's migrations, by number.
+func fileNames(options []fs.FS) (map[int64]string, error) {
+	names := make(map[int64]string)
 	for _, files := range append([]fs.FS{heart}, options...) {
-		names, _ := fs.Glob(files, "migrations/*.sql") // the pattern is valid, so there is no error
-		for _, name := range names {
-			if version, err := goose.NumericComponent(name); err != nil || !slices.Contains(applied, version) {
-				return fmt.Errorf("the schema is too old: it lacks %s; run `server migrate` first", name)
+		found, _ := fs.Glob(files, "migrations/*.sql") // the pattern is valid, so there is no error
+		for _, file := range found {
+			number, err := goose.NumericComponent(file)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
 			}
+			names[number] = path.Base(file)
 		}
 	}
-	var synchronousCommit, role string
-	if err := pool.QueryRow(ctx, "SELECT current_setting('synchronous_commit'), session_user::text", unprepared).Scan(&synchronousCommit, &role); err != nil {
+	return names, nil
+}
+
+// missing returns the first of this build's migrations that a database has not run, or "". It
+// returns an error if the database has run another file with the number of one.
+func missing(ctx context.Context, names map[int64]string, pool *pgxpool.Pool) (first string, err error) {
+	ran := make(map[int64]string) // an empty name was not recorded
+	if err := pool.QueryRow(ctx, "SELECT coalesce(json_object_agg(version_id, coalesce(to_jsonb(m) ->> 'name', '')), '{}') FROM "+migrationsTable+" m WHERE is_applied",
+		unprepared).Scan(&ran); err != nil {
+		return "", fmt.Errorf("read schema version (has `server migrate` run?): %w", err)
+	}
+	for _, number := range slices.Sorted(maps.Keys(names)) {
+		switch name, ok := ran[number]; {
+		case !ok:
+			first = cmp.Or(first, names[number])
+		case name != "" && name != names[number]:
+			return "", fmt.Errorf("the database has run %s, which is not the migration %s of this build: give that one the next free number, then run `server migrate`", name, names[number])
+		}
+	}
+	return first, nil
+}
+
+// Check returns an error if the database of a pool lacks migrations of this build, has run others
+// with their numbers, or could lose or refuse commands. options are the same as the options of Migrate. A schema
+// with more migrations than this build is accepted, because a roll-back meets one.
+func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
+	names, err := fileNames(options)
+	if err != nil {
+		return err
+	}
+	if first, err := missing(ctx, names, pool); err != nil {
+		return err
+	} else if first != "" {
+		return fmt.Errorf("the schema is too old: it lacks %s; run `server migrate` first", first)
+	}
+	var synchronousCommit, isolation, role string
+	if err := pool.QueryRow(ctx, "SELECT current_setting('synchronous_commit'), current_setting('default_transaction_isolation'), session_user::text", unprepared).
+		Scan(&synchronousCommit, &isolation, &role); err != nil {
 		return fmt.Errorf("read settings of the database: %w", err)
 	}
+	role = pgx.Identifier{role}.Sanitize()
 	if synchronousCommit == "off" {
-		return fmt.Errorf("synchronous_commit is off, so a crash of the server loses acknowledged commands: ALTER ROLE %s SET synchronous_commit = on", pgx.Identifier{role}.Sanitize())
+		return fmt.Errorf("synchronous_commit is off, so a crash of the server loses acknowledged commands: ALTER ROLE %s SET synchronous_commit = on", role)
+	}
+	if isolation != "read committed" {
+		return fmt.Errorf("default_transaction_isolation is %s, so commands that change one row at once fail: ALTER ROLE %s SET default_transaction_isolation = 'read committed'", isolation, role)
 	}
 	return nil
 }

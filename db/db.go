@@ -13,14 +13,17 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose runs on
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
 	"github.com/pressly/goose/v3/lock"
 )
 
@@ -39,29 +42,43 @@ const (
 // the table video_catalog_migration_lock lets one work while the others wait. If a process
 // dies, its lease ends after 30 s.
 func Migrate(ctx context.Context, url string, log *slog.Logger, options ...fs.FS) (ran int, err error) {
-	cfg, err := pgx.ParseConfig(url)
+	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return 0, fmt.Errorf("parse database URL: %w", err)
 	}
-	sqlDB := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(noTransactionTimeout))
-	defer sqlDB.Close()
+	cfg.MaxConns, cfg.AfterConnect = 4, noTimeouts // goose's lock needs connections of its own
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return 0, fmt.Errorf("open database: %w", err)
+	}
+	defer pool.Close()
 	var encoding string
-	if err := sqlDB.QueryRowContext(ctx, "SHOW server_encoding").Scan(&encoding); err != nil {
+	var isNew bool
+	if err := pool.QueryRow(ctx, "SELECT current_setting('server_encoding'), to_regclass('"+migrationsTable+"') IS NULL", unprepared).Scan(&encoding, &isNew); err != nil {
 		return 0, fmt.Errorf("read server_encoding: %w", err)
 	}
 	if encoding != "UTF8" { // others lack characters, and SQL_ASCII does not know what a character is
 		return 0, fmt.Errorf("server_encoding is %s and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the data there", encoding)
 	}
+	names, err := fileNames(options)
+	if err == nil && !isNew {
+		_, err = missing(ctx, names, pool)
+	}
+	if err != nil {
+		return 0, err
+	}
+	sqlDB := stdlib.OpenDBFromPool(pool)
+	defer sqlDB.Close()
 	for _, files := range append([]fs.FS{heart}, options...) {
-		n, err := migrate(ctx, sqlDB, files, log)
+		n, err := migrate(ctx, sqlDB, files, names, log)
 		if ran += n; err != nil {
-			return ran, err
+			return ran, fmt.Errorf("migrate: %w%s", err, invalidIndexes(ctx, pool))
 		}
 	}
 	return ran, nil
 }
 
-func migrate(ctx context.Context, sqlDB *sql.DB, files fs.FS, log *slog.Logger) (int, error) {
+func migrate(ctx context.Context, sqlDB *sql.DB, files fs.FS, names map[int64]string, log *slog.Logger) (int, error) {
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {
 		return 0, fmt.Errorf("open migrations: %w", err)
@@ -70,29 +87,64 @@ func migrate(ctx context.Context, sqlDB *sql.DB, files fs.FS, log *slog.Logger) 
 	// seconds.
 	locker, err := lock.NewPostgresTableLocker(lock.WithTableName(lockTable), lock.WithTableLockTimeout(time.Second, 300), lock.WithTableLogger(log))
 	if err != nil {
-		return 0, fmt.Errorf("make migration lock: %w", err)
+		return 0, fmt.Errorf("make lock: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, migrations, goose.WithAllowOutofOrder(true),
-		goose.WithTableName(migrationsTable), goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
+	goosed, err := database.NewStore(database.DialectPostgres, migrationsTable)
+	if err != nil {
+		return 0, fmt.Errorf("make store: %w", err)
+	}
+	provider, err := goose.NewProvider(goose.DialectCustom, sqlDB, migrations, goose.WithAllowOutofOrder(true),
+		goose.WithStore(store{goosed, names}), goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return 0, fmt.Errorf("load migrations: %w", err)
 	}
 	results, err := provider.Up(ctx)
-	if err != nil {
-		return len(results), fmt.Errorf("migrate: %w", err)
-	}
-	return len(results), nil
+	return len(results), err
 }
 
-// noTransactionTimeout turns off transaction_timeout for a migration, on servers that have
-// it (17 and newer). Behind a pooler the backend is not the one that the connection
-// reports, and a session setting would change the session of another client. There, set it
-// for the role.
-func noTransactionTimeout(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, `SELECT set_config(name, '0', false) FROM pg_settings
-		WHERE name = 'transaction_timeout' AND pg_backend_pid()::bigint = $1`, int64(conn.PgConn().PID()))
+// store is goose's store. It also records the names of files, because goose knows only their numbers.
+type store struct {
+	database.Store
+
+	names map[int64]string
+}
+
+// firstNamed is the migration that makes the column name.
+const firstNamed = 10
+
+// Insert implements database.Store. The first call with a column name also names all earlier migrations.
+func (s store) Insert(ctx context.Context, tx database.DBTxConn, req database.InsertRequest) error {
+	if err := s.Store.Insert(ctx, tx, req); err != nil || req.Version < firstNamed {
+		return err
+	}
+	names, err := json.Marshal(s.names)
 	if err != nil {
-		return fmt.Errorf("set transaction_timeout: %w", err)
+		return fmt.Errorf("write names: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE "+migrationsTable+" SET name = $1::jsonb ->> version_id::text WHERE name IS NULL", string(names)); err != nil {
+		return fmt.Errorf("record names: %w", err)
+	}
+	return nil
+}
+
+// invalidIndexes returns how to remove the indexes that an interrupted CREATE INDEX CONCURRENTLY has left.
+func invalidIndexes(ctx context.Context, pool *pgxpool.Pool) (hint string) {
+	_ = pool.QueryRow(ctx, `SELECT string_agg(format('; an index is invalid: DROP INDEX CONCURRENTLY %s, then migrate again', c.oid::regclass), '')
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE NOT i.indisvalid AND c.relkind = 'i' AND c.relnamespace::regnamespace::text IN ('video_catalog', 'video_catalog_read')`,
+		unprepared).Scan(&hint) // without it, the error of the migration stays
+	return hint
+}
+
+// noTimeouts turns off the timeouts that the role or the database has, because a long migration must end: a failed CREATE
+// INDEX CONCURRENTLY leaves an invalid index. A migration that takes a lock sets its own lock_timeout. Behind a pooler the
+// backend is not the one that the connection reports, and a session setting would change the session of another client. There,
+// the role must have no timeouts.
+func noTimeouts(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `SELECT set_config(name, '0', false) FROM pg_settings
+		WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout') AND pg_backend_pid()::bigint = $1`, int64(conn.PgConn().PID()))
+	if err != nil {
+		return fmt.Errorf("turn off timeouts: %w", err)
 	}
 	return nil
 }

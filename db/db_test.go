@@ -16,8 +16,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/pressly/goose/v3"
 
@@ -203,6 +205,85 @@ func TestMigrateRunsWhatIsMissing(t *testing.T) {
 		}
 	}
 	execute(t, open(t, target), "SELECT FROM video_catalog.stamps, video_catalog.envelopes, video_catalog.pens")
+}
+
+// Two branches may give the same number to two files. The one that a database has not run is refused
+// by name, by migrate and at the start, also if the other ran before names were recorded.
+func TestAnotherFileOfANumberIsRefused(t *testing.T) {
+	t.Parallel()
+	target := fresh(t)
+	pool := open(t, target)
+	stamps, pens := option("00701_stamps"), option("00701_pens", "00702_inks")
+	if _, err := db.Migrate(t.Context(), target, discard, stamps); err != nil {
+		t.Fatal(err)
+	}
+	refused := func() {
+		t.Helper()
+		for name, err := range map[string]error{"Check": db.Check(t.Context(), []fs.FS{pens}, pool), "Migrate": func() error {
+			_, err := db.Migrate(t.Context(), target, discard, pens)
+			return err
+		}()} {
+			if err == nil || !strings.Contains(err.Error(), "has run 00701_stamps.sql, which is not the migration 00701_pens.sql") {
+				t.Errorf("%s() = %v, want both names", name, err)
+			}
+		}
+	}
+	refused()
+	execute(t, pool, "ALTER TABLE video_catalog_migrations DROP COLUMN name")
+	execute(t, pool, "DELETE FROM video_catalog_migrations WHERE version_id >= 10 AND version_id < 100")
+	if got, err := db.Migrate(t.Context(), target, discard, stamps); got == 0 || err != nil {
+		t.Fatalf("Migrate() of an older database = %d, %v, want that it records the names", got, err)
+	}
+	refused()
+	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog_migrations WHERE version_id > 0 AND name IS NULL"); n != 0 {
+		t.Errorf("%d migrations have no name", n)
+	}
+}
+
+// An index is built beside a transaction that is older than any timeout of the role. If a build ends early, the
+// next migrate names the command that removes the rest.
+func TestIndexOfATableInUse(t *testing.T) {
+	t.Parallel()
+	target := fresh(t)
+	pool := open(t, target)
+	execute(t, pool, "ALTER DATABASE "+pool.Config().ConnConfig.Database+" SET lock_timeout = '100ms'")
+	execute(t, pool, "ALTER DATABASE "+pool.Config().ConnConfig.Database+" SET statement_timeout = '300ms'")
+	stamps := option("00701_stamps")
+	if _, err := db.Migrate(t.Context(), target, discard, stamps); err != nil {
+		t.Fatal(err)
+	}
+	stamps["migrations/00702_stamps_id.sql"] = &fstest.MapFile{Data: []byte("-- +goose NO TRANSACTION\n-- +goose Up\nCREATE UNIQUE INDEX CONCURRENTLY stamps_id ON video_catalog.stamps (id);\n")}
+	execute(t, pool, "INSERT INTO video_catalog.stamps VALUES (1), (1)")
+	for _, want := range []string{"23505", "DROP INDEX CONCURRENTLY video_catalog.stamps_id"} {
+		if _, err := db.Migrate(t.Context(), target, discard, stamps); err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("Migrate() with the same value twice = %v, want %q", err, want)
+		}
+	}
+	execute(t, pool, "TRUNCATE video_catalog.stamps")
+	execute(t, pool, "DROP INDEX CONCURRENTLY video_catalog.stamps_id")
+
+	report, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := report.Exec(t.Context(), "SELECT FROM video_catalog.stamps"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := db.Migrate(t.Context(), target, discard, stamps)
+		done <- err
+	}()
+	pgtest.Eventually(t, 30*time.Second, "the build waits for the report", func() bool {
+		return len(done) > 0 || pgtest.Count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'CREATE UNIQUE%'
+			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '500ms'`) > 0
+	})
+	if err := report.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("Migrate() beside an older transaction = %v, want nil", err)
+	}
 }
 
 // A build refuses only a schema that lacks one of the build's migrations:

@@ -52,17 +52,21 @@ func user(t *testing.T, target string, settings ...string) string {
 	return address.String()
 }
 
-// A role whose commits a crash of the server would lose is refused, with the remedy.
-func TestCheckRefusesCommitsThatACrashLoses(t *testing.T) {
+// A role whose commits a crash of the server would lose, or whose transactions fail beside others, is
+// refused, with the remedy.
+func TestCheckRefusesSettings(t *testing.T) {
 	t.Parallel()
 	direct := pgtest.Direct(t, pgtest.URL(t))
 	for setting, want := range map[string]string{
-		"on": "", "local": "", // on this server only
-		"off": "SET synchronous_commit = on",
+		"synchronous_commit = on": "", "synchronous_commit = local": "", // on this server only
+		"synchronous_commit = off":                          "SET synchronous_commit = on",
+		"default_transaction_isolation = 'read committed'":  "",
+		"default_transaction_isolation = 'repeatable read'": "SET default_transaction_isolation = 'read committed'",
+		"default_transaction_isolation = 'serializable'":    "SET default_transaction_isolation = 'read committed'",
 	} {
-		err := db.Check(t.Context(), pgtest.Options(), open(t, user(t, direct, "ALTER ROLE %s SET synchronous_commit = "+setting)))
+		err := db.Check(t.Context(), pgtest.Options(), open(t, user(t, direct, "ALTER ROLE %s SET "+setting)))
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("Check() with synchronous_commit = %s = %v, want %q", setting, err, want)
+			t.Errorf("Check() with %s = %v, want %q", setting, err, want)
 		}
 	}
 }

@@ -1,0 +1,8 @@
+-- +goose Up
+SET LOCAL lock_timeout = '2s';
+
+-- The file of each migration: two branches may give two files the same number. `server migrate` writes it.
+ALTER TABLE video_catalog_migrations ADD COLUMN name text;
+
+-- +goose Down
+ALTER TABLE video_catalog_migrations DROP COLUMN name;

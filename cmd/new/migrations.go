@@ -87,7 +87,7 @@ func (s *service) checkNumber(ctx context.Context, next, added string, own []str
 			return nil
 		}
 		return fmt.Errorf("the template adds the migration %s, and the service has its number in %s: number your own from %05d on,"+
-			" in the name of the file and, where databases have run it, in version_id of their table %s_migrations", added, name, firstOwn, s.Schema)
+			" in the name of the file and, where databases have run it, in version_id and name of their table %s_migrations", added, name, firstOwn, s.Schema)
 	}
 	return nil
 }

@@ -83,6 +83,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if _, err := os.Stat("sqlc.yaml"); err != nil {
 		return errors.New("this folder is no service: run the command in the root of the repository")
 	}
+	if err := checkNumbers(); err != nil {
+		return err
+	}
 	all, err := o.entities(ctx)
 	if err != nil {
 		return err
@@ -254,6 +257,21 @@ func nextMigration() int {
 		}
 	}
 	return number
+}
+
+// checkNumbers returns an error if two migrations have one number: two branches may have made them.
+func checkNumbers() error {
+	files, _ := filepath.Glob("db/migrations/*.sql") // in the order of the names; the pattern is right
+	var errs []error
+	for i := 1; i < len(files); i++ {
+		first, second, next := filepath.Base(files[i-1]), filepath.Base(files[i]), nextMigration()
+		if number, name, _ := strings.Cut(second, "_"); strings.HasPrefix(first, number+"_") {
+			errs = append(errs, fmt.Errorf("db/migrations has %s and %s: rename one that no shared database has run, as in\n"+
+				"  git mv db/migrations/%s db/migrations/%05d_%s\nand write %d for %s in its description in %s",
+				first, second, second, next, name, next, strings.TrimLeft(number, "0"), folder))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // checkFree returns an error if a file or the proto package of the entity exists already.

@@ -269,6 +269,20 @@ func TestMissingMigrationIsNotMadeAgain(t *testing.T) {
 	}
 }
 
+// Two branches may have given one number to two migrations. Every command says how to renumber.
+func TestNumberOfTwoMigrationsIsRefused(t *testing.T) {
+	service(t)
+	if err := writeFile("db/migrations/01000_parcels.sql", []byte("-- of another branch\n")); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"add", "box", "--fields=title:string"}, {"render"}, {"replicate", "box", "../boxes"}} {
+		err := run(t.Context(), args, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), "git mv db/migrations/01000_parcels.sql db/migrations/01001_parcels.sql\nand write 1001 for 1000 in its description in internal/entities") {
+			t.Errorf("%q = %v, want how to renumber", args, err)
+		}
+	}
+}
+
 // A run that fails leaves every file as it was.
 func TestFailureLeavesNothing(t *testing.T) {
 	service(t)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,15 +105,19 @@ func (p Program) readConfig(subcommand string, environ []string) (config, error)
 	return cfg, nil
 }
 
+// comma separates the items of a list.
+var comma = regexp.MustCompile(`\s*,\s*`)
+
 // read fills a struct. The parse errors of the library name fields of Go and may show values, so
 // each of them is replaced.
 func read(settings any, variables map[string]string) (errs []error) {
-	err := env.ParseWithOptions(settings, env.Options{Environment: variables})
+	list := func(value string) (any, error) { return comma.Split(strings.TrimSpace(value), -1), nil }
+	err := env.ParseWithOptions(settings, env.Options{Environment: variables, FuncMap: map[reflect.Type]env.ParserFunc{reflect.TypeFor[[]string](): list}})
 	all, _ := errors.AsType[env.AggregateError](err)
 	for _, err := range all.Errors {
 		if parse, ok := errors.AsType[env.ParseError](err); ok {
 			field, _ := reflect.TypeOf(settings).Elem().FieldByName(parse.Name)
-			err = fmt.Errorf("%s cannot be read as %s", field.Tag.Get("env"), parse.Type)
+			err = fmt.Errorf("%s cannot be read as %s, such as %s", field.Tag.Get("env"), parse.Type, cmp.Or(field.Tag.Get("envDefault"), "1"))
 		}
 		errs = append(errs, err)
 	}
@@ -149,6 +154,9 @@ func (p Program) roles() []string {
 
 // isOpen reports whether everybody who reaches the port may call the API.
 func (c config) isOpen() bool { return c.has(roleAPI) && c.Auth == authOff }
+
+// hostName matches what the Host header of a request may have, without its port.
+var hostName = regexp.MustCompile(`^[\w-]+(\.[\w-]+)*$`)
 
 // hosts returns the hosts of a port that authenticates nobody.
 func (c config) hosts() []string { return append([]string{"localhost"}, c.AllowedHosts...) }
@@ -213,6 +221,9 @@ func (c config) check(subcommand string) []error {
 	roles := c.program.roles()
 	for _, role := range c.Roles {
 		m.unless(slices.Contains(roles, role), "ROLES has %q: it may have %s", role, strings.Join(roles, ", "))
+	}
+	for _, host := range c.AllowedHosts {
+		m.unless(host == "*" || hostName.MatchString(host), "ALLOWED_HOSTS has %q: it must be a host name without scheme and port, such as app.example.com, or * for any", host)
 	}
 	m.unless(c.DatabaseURL != "", "DATABASE_URL is required")
 	m.add("DATABASE_URL", db.CheckURL(c.DatabaseURL))

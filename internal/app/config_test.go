@@ -32,7 +32,11 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
 		{"an option that is not there", []string{"DATABASE_URL=postgres://x", "AUTH=oidc", "PUBSUB_PROJECT=x"}, []string{"AUTH must be one of off, iam: another value is the name of an option, such as oidc, and needs its line in cmd/server/options.go"}},
 		{"wrong types, which are reported first", []string{"PORT=70000", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
-			"PORT cannot be read as uint16", "OUTBOX_RETENTION cannot be read as time.Duration", "LOG_LEVEL cannot be read as slog.Level",
+			"PORT cannot be read as uint16, such as 8080", "OUTBOX_RETENTION cannot be read as time.Duration, such as 168h", "LOG_LEVEL cannot be read as slog.Level, such as INFO",
+		}},
+		{"lists with spaces", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "ROLES= api , publisher ", "ALLOWED_HOSTS=*, a.example, web_1"}, nil},
+		{"hosts that no request has", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "ALLOWED_HOSTS=https://a.example, a.example:80, *.example, a.example.,"}, []string{
+			`ALLOWED_HOSTS has "https://a.example"`, `"a.example:80"`, `"*.example"`, `"a.example."`, `ALLOWED_HOSTS has ""`,
 		}},
 		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
 			"DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",

@@ -15,14 +15,14 @@ import (
 // the settings of serve, and of no other command.
 func TestCheckOrigin(t *testing.T) {
 	t.Parallel()
-	for _, origin := range []string{"*", "https://app.example.com", "http://localhost:3000"} {
+	for _, origin := range []string{"*", "https://app.example.com", "http://localhost:3000", "http://[::1]:3000", "https://app.example.com:80"} {
 		if err := checkOrigin(origin); err != nil {
 			t.Errorf("checkOrigin(%q) = %v, want nil", origin, err)
 		}
 	}
 	for _, origin := range []string{
 		"", "app.example.com", "https://app.example.com/", "https://app.example.com/x", "https://u@app.example.com", "ftp://app.example.com", "null", "https://", "HTTPS://app.example.com", "https://a b",
-		"https://*.example.com",
+		"https://*.example.com", "https://app.example.com:443", "http://app.example.com:80", "https://bücher.example",
 	} {
 		if err := checkOrigin(origin); err == nil || !strings.Contains(err.Error(), "is no origin") {
 			t.Errorf("checkOrigin(%q) = %v, want an error", origin, err)

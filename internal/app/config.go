@@ -36,8 +36,8 @@ const (
 	authIAM = "iam"
 )
 
-// startTimeout is how long the check of a database at the start may take.
-const startTimeout = 10 * time.Second
+// startTimeout is how long a start waits for a database: less than the startup probes of deploy/run.
+const startTimeout = 25 * time.Second
 
 // Limits are what differs between services, and not between deployments. A zero field means
 // its default.

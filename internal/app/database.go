@@ -2,11 +2,14 @@ package app
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/transport"
 )
 
@@ -43,12 +46,27 @@ func (p *Process) open(ctx context.Context, setting string, opened *side, pool *
 		return err
 	}
 	*pool = opened.own
+	return p.whenAvailable(ctx, func(ctx context.Context) error {
+		return pg.Wrap(db.Check(ctx, p.cfg.program.migrations(), *pool), "%s", setting)
+	})
+}
+
+// whenAvailable calls do. A process that serves calls it again while the database is unavailable, as in a failover.
+func (p *Process) whenAvailable(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := db.Check(ctx, p.cfg.program.migrations(), *pool); err != nil {
-		return fmt.Errorf("%s: %w", setting, err)
+	for again := time.Tick(time.Second); ; {
+		err := do(ctx)
+		if known, ok := errors.AsType[*problem.Error](err); !ok || known.Kind != problem.Unavailable || p.Subcommand != "serve" {
+			return err
+		}
+		p.Log.WarnContext(ctx, "start: waiting for the database", "err", err)
+		select {
+		case <-again:
+		case <-ctx.Done():
+			return err
+		}
 	}
-	return nil
 }
 
 // openPools makes the pools of both sides, once.

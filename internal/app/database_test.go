@@ -1,8 +1,12 @@
 package app
 
 import (
+	"context"
+	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
@@ -18,5 +22,45 @@ func TestStartNeedsPartitions(t *testing.T) {
 		RETURNS void LANGUAGE sql AS $$ SELECT 1 / 0 $$`)
 	if err := new(Process).maintainPartitions(t.Context(), pg.NewOutbox(pool)); err == nil || !strings.Contains(err.Error(), "maintain outbox") {
 		t.Errorf("maintainPartitions() = %v, want an error of the maintenance", err)
+	}
+}
+
+// each is called with each line of the log.
+type each func()
+
+func (e each) Write(line []byte) (int, error) {
+	e()
+	return len(line), nil
+}
+
+// A process that starts while its database is unavailable waits for it. A command fails at once.
+func TestStartWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	cfg, err := pgx.ParseConfig(pgtest.Direct(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	database := cfg.Database
+	cfg.Database = "postgres"
+	admin, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.WithoutCancel(t.Context()))
+	pgtest.Execute(t, admin, "ALTER DATABASE "+database+" ALLOW_CONNECTIONS false")
+
+	lines := 0
+	log := slog.New(slog.NewTextHandler(each(func() {
+		lines++
+		pgtest.Execute(t, admin, "ALTER DATABASE "+database+" ALLOW_CONNECTIONS true")
+	}), nil))
+	for _, subcommand := range []string{"status", "serve"} {
+		p, opens := newProcess(subcommand, config{program: empty, DatabaseURL: url, ReadDatabaseURL: url, DatabaseMaxConns: 1}, log), subcommand == "serve"
+		err := p.OpenCommandSide(t.Context())
+		p.close()
+		if (err == nil) != opens || lines > 1 {
+			t.Errorf("start of %s = %v after %d lines of the log, want that it opens: %t", subcommand, err, lines, opens)
+		}
 	}
 }

@@ -53,7 +53,7 @@ func serve(ctx context.Context, p *Process, _ []string, _ io.Writer) (err error)
 		return err
 	}
 	if p.CommandPool != nil {
-		if err := p.maintainPartitions(ctx, events); err != nil {
+		if err := p.whenAvailable(ctx, func(ctx context.Context) error { return p.maintainPartitions(ctx, events) }); err != nil {
 			return err
 		}
 	}

@@ -127,7 +127,7 @@ func editService(t *testing.T, dir string) {
 	edit(t, path("internal/domain/video.go"), validate,
 		validate+"\tif d.ReleaseYear > 2100 {\n\t\treturn problem.InvalidField(\"video.release_year\", \"must not be a year of the far future\")\n\t}\n")
 	edit(t, path("internal/app/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\" envDefault:\"EUR\" help:\"of all prices\"`\n\n\tOutboxRetention time.Duration")
-	edit(t, path("internal/app/config.go"), "startTimeout = 10 * time.Second", "startTimeout = 20 * time.Second")
+	edit(t, path("internal/app/config.go"), "startTimeout = 25 * time.Second", "startTimeout = 20 * time.Second")
 	edit(t, path("README.md"), "## Read next", "## Our own section\n\nOrders.\n\n## Read next")
 	edit(t, path("internal/names/video.go"), `{"catalog"}`, `{"catalog", "billing"}`)
 	write(t, path("db/migrations/01000_invoice.sql"), "-- +goose Up\nCREATE TABLE orders_db.invoice (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE orders_db.invoice;\n")
@@ -273,7 +273,7 @@ func refusedMigrations(s upgrading, template string) {
 // also again after an abort, and that the printed advice completes the merge.
 func conflicts(s upgrading, template string) {
 	s.t.Helper()
-	edit(s.t, filepath.Join(template, "internal", "app", "config.go"), "startTimeout = 10 * time.Second", "startTimeout = 30 * time.Second")
+	edit(s.t, filepath.Join(template, "internal", "app", "config.go"), "startTimeout = 25 * time.Second", "startTimeout = 30 * time.Second")
 	commit(s.t, template)
 	for range 2 {
 		s.stops("\n  internal/app/config.go\n", "make generate, git add --all, and git commit", "git merge --abort", "rerere")

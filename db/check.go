@@ -33,27 +33,24 @@ func CheckURL(url string) error {
 const unprepared = pgx.QueryExecModeExec
 
 // fileNames returns the names of the files of this build's migrations, by number.
-func fileNames(options []fs.FS) (map[int64]string, error) {
+func fileNames(options []fs.FS) map[int64]string {
 	names := make(map[int64]string)
 	for _, files := range append([]fs.FS{heart}, options...) {
 		found, _ := fs.Glob(files, "migrations/*.sql") // the pattern is valid, so there is no error
 		for _, file := range found {
-			number, err := goose.NumericComponent(file)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", file, err)
-			}
+			number, _ := goose.NumericComponent(file) // goose ignores a file without a number
 			names[number] = path.Base(file)
 		}
 	}
-	return names, nil
+	return names
 }
 
-// missing returns the first of this build's migrations that a database has not run, or "". It
-// returns an error if the database has run another file with the number of one.
-func missing(ctx context.Context, names map[int64]string, pool *pgxpool.Pool) (first string, err error) {
+// missing returns the first of some migrations that a database has not run, or "". It returns an
+// error if the database has run another file with the number of one.
+func missing(ctx context.Context, pool *pgxpool.Pool, names map[int64]string) (first string, err error) {
 	ran := make(map[int64]string) // an empty name was not recorded
-	if err := pool.QueryRow(ctx, "SELECT coalesce(json_object_agg(version_id, coalesce(to_jsonb(m) ->> 'name', '')), '{}') FROM "+migrationsTable+" m WHERE is_applied",
-		unprepared).Scan(&ran); err != nil {
+	const sql = "SELECT coalesce(json_object_agg(version_id, coalesce(to_jsonb(m) ->> 'name', '')), '{}') FROM " + migrationsTable + " m WHERE is_applied"
+	if err := pool.QueryRow(ctx, sql, unprepared).Scan(&ran); err != nil {
 		return "", fmt.Errorf("read schema version (has `server migrate` run?): %w", err)
 	}
 	for _, number := range slices.Sorted(maps.Keys(names)) {
@@ -67,30 +64,32 @@ func missing(ctx context.Context, names map[int64]string, pool *pgxpool.Pool) (f
 	return first, nil
 }
 
-// Check returns an error if the database of a pool lacks migrations of this build, has run others
-// with their numbers, or could lose or refuse commands. options are the same as the options of Migrate. A schema
-// with more migrations than this build is accepted, because a roll-back meets one.
+// mistakes returns the settings of the session's role that a service cannot have, with the remedies.
+const mistakes = `
+	SELECT coalesce(string_agg(format('%s is %s, so %s: ALTER ROLE %I SET %s = %L', name, current_setting(name), effect, session_user, name, remedy), '; '), '')
+	FROM (VALUES
+		('synchronous_commit', 'off', 'a crash of the server loses acknowledged commands', 'on'),
+		('default_transaction_isolation', 'repeatable read|serializable', 'commands fail that meet at a row', 'read committed')
+	) wrong (name, setting, effect, remedy)
+	WHERE current_setting(name) ~ setting`
+
+// Check returns an error if the database of a pool lacks migrations of this build, has run other
+// files with their numbers, or could lose or refuse commands. options are the same as the options of
+// Migrate. A schema with more migrations than this build is accepted, because a roll-back meets one.
 func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
-	names, err := fileNames(options)
+	first, err := missing(ctx, pool, fileNames(options))
 	if err != nil {
 		return err
 	}
-	if first, err := missing(ctx, names, pool); err != nil {
-		return err
-	} else if first != "" {
+	if first != "" {
 		return fmt.Errorf("the schema is too old: it lacks %s; run `server migrate` first", first)
 	}
-	var synchronousCommit, isolation, role string
-	if err := pool.QueryRow(ctx, "SELECT current_setting('synchronous_commit'), current_setting('default_transaction_isolation'), session_user::text", unprepared).
-		Scan(&synchronousCommit, &isolation, &role); err != nil {
+	var wrong string
+	if err := pool.QueryRow(ctx, mistakes, unprepared).Scan(&wrong); err != nil {
 		return fmt.Errorf("read settings of the database: %w", err)
 	}
-	role = pgx.Identifier{role}.Sanitize()
-	if synchronousCommit == "off" {
-		return fmt.Errorf("synchronous_commit is off, so a crash of the server loses acknowledged commands: ALTER ROLE %s SET synchronous_commit = on", role)
-	}
-	if isolation != "read committed" {
-		return fmt.Errorf("default_transaction_isolation is %s, so commands that change one row at once fail: ALTER ROLE %s SET default_transaction_isolation = 'read committed'", isolation, role)
+	if wrong != "" {
+		return errors.New(wrong)
 	}
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"context"
 	"database/sql"
 	"embed"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -53,24 +52,20 @@ func Migrate(ctx context.Context, url string, log *slog.Logger, options ...fs.FS
 	}
 	defer pool.Close()
 	var encoding string
-	var isNew bool
-	if err := pool.QueryRow(ctx, "SELECT current_setting('server_encoding'), to_regclass('"+migrationsTable+"') IS NULL", unprepared).Scan(&encoding, &isNew); err != nil {
+	if err := pool.QueryRow(ctx, "SHOW server_encoding", unprepared).Scan(&encoding); err != nil {
 		return 0, fmt.Errorf("read server_encoding: %w", err)
 	}
 	if encoding != "UTF8" { // others lack characters, and SQL_ASCII does not know what a character is
 		return 0, fmt.Errorf("server_encoding is %s and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the data there", encoding)
 	}
-	names, err := fileNames(options)
-	if err == nil && !isNew {
-		_, err = missing(ctx, names, pool)
-	}
+	goosed, err := database.NewStore(database.DialectPostgres, migrationsTable)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("make store: %w", err)
 	}
 	sqlDB := stdlib.OpenDBFromPool(pool)
 	defer sqlDB.Close()
 	for _, files := range append([]fs.FS{heart}, options...) {
-		n, err := migrate(ctx, sqlDB, files, names, log)
+		n, err := migrate(ctx, sqlDB, files, store{goosed, pool, fileNames(options)}, log)
 		if ran += n; err != nil {
 			return ran, fmt.Errorf("migrate: %w%s", err, invalidIndexes(ctx, pool))
 		}
@@ -78,7 +73,7 @@ func Migrate(ctx context.Context, url string, log *slog.Logger, options ...fs.FS
 	return ran, nil
 }
 
-func migrate(ctx context.Context, sqlDB *sql.DB, files fs.FS, names map[int64]string, log *slog.Logger) (int, error) {
+func migrate(ctx context.Context, sqlDB *sql.DB, files fs.FS, s store, log *slog.Logger) (int, error) {
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {
 		return 0, fmt.Errorf("open migrations: %w", err)
@@ -89,12 +84,8 @@ func migrate(ctx context.Context, sqlDB *sql.DB, files fs.FS, names map[int64]st
 	if err != nil {
 		return 0, fmt.Errorf("make lock: %w", err)
 	}
-	goosed, err := database.NewStore(database.DialectPostgres, migrationsTable)
-	if err != nil {
-		return 0, fmt.Errorf("make store: %w", err)
-	}
 	provider, err := goose.NewProvider(goose.DialectCustom, sqlDB, migrations, goose.WithAllowOutofOrder(true),
-		goose.WithStore(store{goosed, names}), goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
+		goose.WithStore(s), goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return 0, fmt.Errorf("load migrations: %w", err)
 	}
@@ -102,29 +93,32 @@ func migrate(ctx context.Context, sqlDB *sql.DB, files fs.FS, names map[int64]st
 	return len(results), err
 }
 
-// store is goose's store. It also records the names of files, because goose knows only their numbers.
+// store is goose's store. It also knows the files of migrations, because two branches may give one number to two files.
 type store struct {
 	database.Store
 
+	pool  *pgxpool.Pool
 	names map[int64]string
+}
+
+// ListMigrations implements database.Store. It returns an error if another file has run with the number of one of ours.
+func (s store) ListMigrations(ctx context.Context, tx database.DBTxConn) ([]*database.ListMigrationsResult, error) {
+	if _, err := missing(ctx, s.pool, s.names); err != nil {
+		return nil, err
+	}
+	return s.Store.ListMigrations(ctx, tx)
 }
 
 // firstNamed is the migration that makes the column name.
 const firstNamed = 10
 
-// Insert implements database.Store. The first call with a column name also names all earlier migrations.
+// Insert implements database.Store. The first call with the column also names the earlier migrations.
 func (s store) Insert(ctx context.Context, tx database.DBTxConn, req database.InsertRequest) error {
-	if err := s.Store.Insert(ctx, tx, req); err != nil || req.Version < firstNamed {
-		return err
+	err := s.Store.Insert(ctx, tx, req)
+	if err == nil && req.Version >= firstNamed {
+		_, err = tx.ExecContext(ctx, "UPDATE "+migrationsTable+" SET name = $1::jsonb ->> version_id::text WHERE name IS NULL", s.names)
 	}
-	names, err := json.Marshal(s.names)
-	if err != nil {
-		return fmt.Errorf("write names: %w", err)
-	}
-	if _, err := tx.ExecContext(ctx, "UPDATE "+migrationsTable+" SET name = $1::jsonb ->> version_id::text WHERE name IS NULL", string(names)); err != nil {
-		return fmt.Errorf("record names: %w", err)
-	}
-	return nil
+	return err
 }
 
 // invalidIndexes returns how to remove the indexes that an interrupted CREATE INDEX CONCURRENTLY has left.

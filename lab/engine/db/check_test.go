@@ -59,7 +59,7 @@ func TestCheckRefusesSettings(t *testing.T) {
 	direct := pgtest.Direct(t, pgtest.URL(t))
 	for setting, want := range map[string]string{
 		"synchronous_commit = on": "", "synchronous_commit = local": "", // on this server only
-		"synchronous_commit = off":                          "SET synchronous_commit = on",
+		"synchronous_commit = off":                          "SET synchronous_commit = 'on'",
 		"default_transaction_isolation = 'read committed'":  "",
 		"default_transaction_isolation = 'repeatable read'": "SET default_transaction_isolation = 'read committed'",
 		"default_transaction_isolation = 'serializable'":    "SET default_transaction_isolation = 'read committed'",

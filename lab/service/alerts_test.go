@@ -186,7 +186,7 @@ func noPartitions(s *system) {
 		_, _ = s.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}) // it fails, and the failure is counted
 	})
 	s.fire("PartitionsRunOut", "PartitionsBehind", "ErrorBudgetBurnsFast", "ErrorBudgetBurns")
-	s.exec(`SELECT video_catalog.outbox_maintain(7, interval '1000 years')`)
+	s.exec(`SELECT video_catalog.outbox_maintain(7, interval '7 days')`)
 	s.resolve()
 }
 

@@ -244,8 +244,8 @@ SELECT set_config('enable_seqscan', 'off', true),
 	CASE WHEN @async::bool THEN set_config('synchronous_commit', 'off', true) END;
 
 -- name: MaintainOutbox :exec
--- Creates partitions, and drops old ones.
-SELECT video_catalog.outbox_maintain(@days_ahead::int, interval '1000 years'), video_catalog.outbox_drop_old(@keep::interval);
+-- Creates and drops partitions.
+SELECT video_catalog.outbox_maintain(@days_ahead::int, @keep::interval);
 
 -- name: MeasureOutbox :one
 -- Measures the backlog without reading all of it. It returns when the oldest event in a lane happened; the epoch means

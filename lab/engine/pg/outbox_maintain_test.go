@@ -66,26 +66,12 @@ func days(from, to int) (days []int) {
 	return days
 }
 
-// maintain runs a maintenance, and another one a day later: that one drops what both found old.
+// maintain runs a maintenance.
 func (l *letters) maintain(daysAhead int, keep time.Duration) {
-	l.t.Helper()
-	l.look(daysAhead, keep)
-	l.moveMarks("-1 day")
-	l.look(daysAhead, keep)
-}
-
-// look runs one maintenance.
-func (l *letters) look(daysAhead int, keep time.Duration) {
 	l.t.Helper()
 	if err := l.Maintain(l.t.Context(), daysAhead, keep); err != nil {
 		l.t.Fatalf("Maintain() = %v", err)
 	}
-}
-
-// moveMarks moves the times at which partitions were found old.
-func (l *letters) moveMarks(by string) {
-	l.t.Helper()
-	execute(l.t, l.pool, "UPDATE pg_description SET description = 'old since ' || substr(description, 11)::timestamp + '"+by+"'::interval WHERE description LIKE 'old since %'")
 }
 
 const week = 7 * 24 * time.Hour
@@ -144,33 +130,6 @@ func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	l.maintain(7, 3*24*time.Hour)
 	if diff := cmp.Diff(append([]int{-2}, days(-1, 7)...), l.partitions()); diff != "" {
 		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
-}
-
-// A clock that is ten days ahead for less than a day drops nothing, and neither does the maintenance after it.
-func TestMaintenanceUnderAWrongClock(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	l.addPartition(-12, "a1")
-	l.settle(l.settlement(l.claimNames(1, "a1"), ""))
-	execute(t, l.pool, `INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason)
-		SELECT id, aggregate_type, aggregate_id, 1, 'ada', 'wrong' FROM video_catalog.outbox`)
-	want := append([]int{-12}, days(-1, 7)...)
-	l.look(7, week-10*24*time.Hour)
-	l.moveMarks("10 days") // the clock is right again
-	for range 2 {
-		l.look(7, week)
-		if diff := cmp.Diff(want, l.partitions()); diff != "" {
-			t.Errorf("partitions (-want +got):\n%s", diff)
-		}
-	}
-	l.append(l.pool, "a2")
-	if notes := l.count("SELECT count(*) FROM video_catalog.outbox_skipped"); notes != 1 {
-		t.Errorf("%d notes of skipped events are left, want the one whose event is there", notes)
-	}
-	l.maintain(7, week)
-	if diff := cmp.Diff(want[1:], l.partitions()); diff != "" {
-		t.Errorf("partitions a day later (-want +got):\n%s", diff)
 	}
 }
 

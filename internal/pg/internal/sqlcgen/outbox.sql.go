@@ -245,10 +245,10 @@ func (q *Queries) LeaseLanes(ctx context.Context, token int64, leaseFor time.Dur
 }
 
 const maintainOutbox = `-- name: MaintainOutbox :exec
-SELECT video_catalog.outbox_maintain($1::int, interval '1000 years'), video_catalog.outbox_drop_old($2::interval)
+SELECT video_catalog.outbox_maintain($1::int, $2::interval)
 `
 
-// Creates partitions, and drops old ones.
+// Creates and drops partitions.
 func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time.Duration) error {
 	_, err := q.db.Exec(ctx, maintainOutbox, daysAhead, keep)
 	return err

@@ -2,7 +2,8 @@
 SET LOCAL lock_timeout = '2s';
 
 -- The file of each migration: two branches may give two files the same number. `server migrate` writes it.
-ALTER TABLE video_catalog_migrations ADD COLUMN name text;
+-- IF EXISTS is for sqlc, which does not know the table of goose.
+ALTER TABLE IF EXISTS video_catalog_migrations ADD COLUMN name text;
 
 -- +goose Down
 ALTER TABLE video_catalog_migrations DROP COLUMN name;

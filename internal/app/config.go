@@ -67,7 +67,7 @@ type config struct {
 	CallerRate     uint16 `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
 	TrustedProxies uint8  `env:"SERVER_TRUSTED_PROXIES" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; default: 1 on Cloud Run, else 0"`
 
-	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
+	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened, counted until the newest event; one that is still pending is published all the same"`
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
 	TelemetryAddr string `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles; without authentication, so never a public one; default: none"`

@@ -180,8 +180,13 @@ func (o *Outbox) RaiseFloors(ctx context.Context) error {
 }
 
 // Maintain creates the partitions from yesterday until daysAhead days from now, and drops a few
-// that are older than keep.
+// that were older than keep when the newest event happened: a clock that is ahead must not delete.
 func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration) error {
+	age, err := o.queries.NewestEventAge(ctx)
+	if err != nil {
+		return Wrap(err, "maintain outbox")
+	}
+	keep += age
 	return Wrap(o.queries.MaintainOutbox(ctx, Limit(daysAhead), keep), "maintain outbox")
 }
 

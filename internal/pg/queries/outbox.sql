@@ -243,6 +243,11 @@ SELECT set_config('enable_seqscan', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true),
 	CASE WHEN @async::bool THEN set_config('synchronous_commit', 'off', true) END;
 
+-- name: NewestEventAge :one
+-- Returns how long ago the newest event happened, by the time in its id; 0 if there is none.
+SELECT greatest(interval '0', now() - max(to_timestamp(('x' || translate(left(newest.id::text, 13), '-', ''))::bit(48)::bigint / 1000.0)))::interval AS age
+FROM (SELECT o.id FROM video_catalog.outbox o ORDER BY o.id DESC LIMIT 1) newest;
+
 -- name: MaintainOutbox :exec
 -- Creates and drops partitions.
 SELECT video_catalog.outbox_maintain(@days_ahead::int, @keep::interval);

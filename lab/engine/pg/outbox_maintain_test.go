@@ -120,6 +120,7 @@ func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	l.addPartition(-2, "C1")
 	l.settle(l.settlement(l.claimNames(10, "A1 B1 C1"), ""))
 
+	l.append(l.pool, "D1") // today
 	// -8 ended a week ago at midnight; -7 becomes a week old only at the next midnight.
 	l.maintain(7, week)
 	if diff := cmp.Diff(append([]int{-7, -2}, days(-1, 7)...), l.partitions()); diff != "" {
@@ -130,6 +131,31 @@ func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	l.maintain(7, 3*24*time.Hour)
 	if diff := cmp.Diff(append([]int{-2}, days(-1, 7)...), l.partitions()); diff != "" {
 		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+}
+
+// A clock that is ten days ahead of the newest event drops nothing.
+func TestMaintenanceUnderAWrongClock(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.addPartition(-12, "a1")
+	l.addPartition(-10, "b1")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1"), ""))
+	execute(t, l.pool, `INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason, create_time)
+		SELECT id, aggregate_type, aggregate_id, 1, 'ada', 'wrong', now() - interval '11 days' FROM video_catalog.outbox`)
+	l.maintain(7, week)
+	if diff := cmp.Diff(append([]int{-12, -10}, days(-1, 7)...), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+	if notes := l.count("SELECT count(*) FROM video_catalog.outbox_skipped"); notes != 2 {
+		t.Errorf("%d notes of skipped events are left, want both", notes)
+	}
+	l.append(l.pool, "a2") // now there is an event of today
+	if l.maintain(7, week); l.count("SELECT count(*) FROM video_catalog.outbox_skipped") != 0 {
+		t.Error("the notes of old events are left")
+	}
+	if diff := cmp.Diff(days(-1, 7), l.partitions()); diff != "" {
+		t.Errorf("partitions after an event of today (-want +got):\n%s", diff)
 	}
 }
 
@@ -154,6 +180,7 @@ func TestMaintenanceLeavesWhatCannotBeDropped(t *testing.T) {
 	l.addPartition(-12, "a1")
 	l.addPartition(-11, "b1")
 	l.settle(l.settlement(l.claimNames(10, "a1 b1"), ""))
+	l.append(l.pool, "c1") // today
 	oldest := time.Now().UTC().AddDate(0, 0, -12).Format("20060102")
 	left := func() int {
 		return l.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'video_catalog.outbox'::regclass")
@@ -244,7 +271,8 @@ func TestMaintenanceRunsEverywhere(t *testing.T) {
 	for i := range 7 {
 		l.addPartition(-30+i, fmt.Sprintf("a%d", i+1))
 	}
-	l.settle(l.settlement(l.claimNames(10, "a1 a2 a3 a4 a5 a6 a7"), ""))
+	l.append(l.pool, "c1") // today
+	l.settle(l.settlement(l.claimNames(10, "a1 a2 a3 a4 a5 a6 a7 c1"), ""))
 	if l.maintain(12, week); len(l.partitions()) != 2+len(days(-1, 12)) {
 		t.Errorf("partitions after one call: %v, want five of the seven old ones dropped", l.partitions())
 	}

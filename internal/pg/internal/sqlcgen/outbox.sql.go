@@ -315,6 +315,19 @@ func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureO
 	return i, err
 }
 
+const newestEventAge = `-- name: NewestEventAge :one
+SELECT greatest(interval '0', now() - max(to_timestamp(('x' || translate(left(newest.id::text, 13), '-', ''))::bit(48)::bigint / 1000.0)))::interval AS age
+FROM (SELECT o.id FROM video_catalog.outbox o ORDER BY o.id DESC LIMIT 1) newest
+`
+
+// Returns how long ago the newest event happened, by the time in its id; 0 if there is none.
+func (q *Queries) NewestEventAge(ctx context.Context) (time.Duration, error) {
+	row := q.db.QueryRow(ctx, newestEventAge)
+	var age time.Duration
+	err := row.Scan(&age)
+	return age, err
+}
+
 const raiseFloors = `-- name: RaiseFloors :exec
 WITH seen AS MATERIALIZED (
 	SELECT l.lane, l.settled_seq FROM video_catalog.outbox_lanes l ORDER BY l.lane

@@ -69,7 +69,7 @@ func TestFields(t *testing.T) {
 	resource := &pubsubpb.ListTopicsRequest{Project: "x", PageSize: 7}
 	all := []field{"project", "page_token", "page_size"}
 	for _, test := range []struct{ paths, want []string }{
-		{nil, []string{"project", "page_size"}}, {[]string{"*"}, []string{"project", "page_token", "page_size"}}, {[]string{"page_token"}, []string{"page_token"}},
+		{nil, []string{"project", "page_size"}}, {[]string{"*"}, []string{"project", "page_size", "page_token"}}, {[]string{"page_token"}, []string{"page_token"}},
 	} {
 		got, err := Fields(&fieldmaskpb.FieldMask{Paths: test.paths}, resource, all)
 		if err != nil || !slices.EqualFunc(got, test.want, func(f field, s string) bool { return string(f) == s }) {
@@ -128,7 +128,7 @@ func TestMaskGoesIntoMessages(t *testing.T) {
 			s.AckDeadlineSeconds, s.Labels, s.ExpirationPolicy = 20, map[string]string{"a": "new"}, subscription().GetExpirationPolicy()
 			s.DeadLetterPolicy.MaxDeliveryAttempts, s.PushConfig.PushEndpoint, s.GetPushConfig().GetOidcToken().Audience = 7, "new", "new"
 		}},
-		"all": {[]string{"*"}, all, func(s *pubsubpb.Subscription) { s.Reset(); proto.Merge(s, subscription()) }},
+		"all": {[]string{"*"}, all, func(s *pubsubpb.Subscription) { s.Reset(); proto.Merge(s, subscription()); s.Name, s.State = "old", 0 }},
 	} {
 		mask := &fieldmaskpb.FieldMask{Paths: test.mask}
 		fields, err := Fields(mask, subscription(), all)
@@ -141,6 +141,40 @@ func TestMaskGoesIntoMessages(t *testing.T) {
 		if got := Merged(mask, old(), subscription()); !proto.Equal(got, want) {
 			t.Errorf("%s: Merged() = %v, want %v", name, got, want)
 		}
+	}
+}
+
+// A field that only the server sets is dropped from a request, at any depth. No mask changes or empties it.
+func TestOutputOnly(t *testing.T) {
+	t.Parallel()
+	of := func(table string, state pubsubpb.BigQueryConfig_State) *pubsubpb.Subscription {
+		return &pubsubpb.Subscription{State: pubsubpb.Subscription_State(state), BigqueryConfig: &pubsubpb.BigQueryConfig{Table: table, State: state}}
+	}
+	current, update := of("old", pubsubpb.BigQueryConfig_ACTIVE), of("new", pubsubpb.BigQueryConfig_NOT_FOUND)
+	for _, test := range []struct {
+		mask   []string
+		update *pubsubpb.Subscription
+		table  string
+	}{
+		{[]string{"*"}, update, "new"},
+		{[]string{"*"}, &pubsubpb.Subscription{}, ""},
+		{[]string{"bigquery_config"}, update, "new"},
+		{[]string{"bigquery_config.table", "bigquery_config.state", "state"}, update, "new"},
+		{nil, update, "new"},
+	} {
+		mask := &fieldmaskpb.FieldMask{Paths: test.mask}
+		fields, err := Fields(mask, test.update, []string{"bigquery_config", "state"})
+		if err != nil || !slices.Equal(fields, []string{"bigquery_config"}) {
+			t.Errorf("Fields(%q) = %q, %v, want only bigquery_config", test.mask, fields, err)
+		}
+		if got, want := Merged(mask, current, test.update), of(test.table, pubsubpb.BigQueryConfig_ACTIVE); !proto.Equal(got, want) {
+			t.Errorf("Merged(%q) = %v, want %v", test.mask, got, want)
+		}
+	}
+	got := &pubsubpb.ListSubscriptionsResponse{Subscriptions: []*pubsubpb.Subscription{update, {}}}
+	DropOutputOnly(got.ProtoReflect())
+	if want := (&pubsubpb.ListSubscriptionsResponse{Subscriptions: []*pubsubpb.Subscription{of("new", 0), {}}}); !proto.Equal(got, want) {
+		t.Errorf("DropOutputOnly() = %v, want %v", got, want)
 	}
 }
 

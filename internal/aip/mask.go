@@ -46,12 +46,23 @@ func (u Update) isWhole() bool { return slices.Equal(u.Mask.GetPaths(), []string
 // paths returns the paths of the mask, without a path inside another. Without a
 // mask it returns the paths of the fields that are not empty (AIP-134).
 func (u Update) paths() []string {
-	if len(u.Mask.GetPaths()) == 0 {
+	switch {
+	case len(u.Mask.GetPaths()) == 0:
 		return filled(u.Resource, "")
+	case u.isWhole():
+		return namesOf(u.Resource)
 	}
 	mask := proto.CloneOf(u.Mask)
 	mask.Normalize()
 	return mask.GetPaths()
+}
+
+// namesOf returns the names of all fields of a message.
+func namesOf(message protoreflect.Message) (names []string) {
+	for i := range message.Descriptor().Fields().Len() {
+		names = append(names, message.Descriptor().Fields().Get(i).TextName())
+	}
+	return names
 }
 
 // filled returns the paths of the fields that are not empty. If a message has fields
@@ -75,20 +86,22 @@ func filled(message protoreflect.Message, within string) (paths []string) {
 	return paths
 }
 
-// RulesFor selects the rules of api/proto that apply to a request. In an
-// update, rules of unchanged fields do not apply, because those values are
-// ignored. Rules of a whole message that is changed in part do not apply either:
-// they need every field, so the domain checks them.
+// RulesFor selects the rules of api/proto that apply to a request, which are not those of
+// fields that only the server sets. In an update, rules of unchanged fields do not apply,
+// because those values are ignored. Rules of a whole message that is changed in part do not
+// apply either: they need every field, so the domain checks them.
 func RulesFor(request proto.Message) protovalidate.Filter {
-	u, isUpdate := UpdateOf(request)
-	if !isUpdate {
-		return protovalidate.FilterFunc(func(protoreflect.Message, protoreflect.Descriptor) bool { return true })
+	var parts map[proto.Message][]string
+	if u, ok := UpdateOf(request); ok {
+		parts = u.parts()
 	}
-	parts := u.parts()
 	return protovalidate.FilterFunc(func(message protoreflect.Message, descriptor protoreflect.Descriptor) bool {
 		changed, isPart := parts[message.Interface()]
 		field, isField := descriptor.(protoreflect.FieldDescriptor)
-		return !isPart || isField && (!Changeable(field) || u.isWhole() || slices.Contains(changed, field.TextName()))
+		if isField && behaves(field, annotations.FieldBehavior_OUTPUT_ONLY) {
+			return false
+		}
+		return !isPart || isField && (!Changeable(field) || slices.Contains(changed, field.TextName()))
 	})
 }
 
@@ -110,14 +123,41 @@ func (u Update) parts() map[proto.Message][]string {
 	return parts
 }
 
-// Changeable reports whether a caller may change the field of a resource. It
-// may not change the etag (AIP-154) or a field that only the server sets
-// (AIP-203).
+// Changeable reports whether a caller may change a field. It may not change a field that only
+// the server sets (AIP-203), nor the etag (AIP-154) or the name of a resource.
 func Changeable(field protoreflect.FieldDescriptor) bool {
+	isOfResource := proto.HasExtension(field.ContainingMessage().Options(), annotations.E_Resource)
+	return !behaves(field, annotations.FieldBehavior_OUTPUT_ONLY) &&
+		(!isOfResource || field.Name() != "etag" && !behaves(field, annotations.FieldBehavior_IDENTIFIER))
+}
+
+func behaves(field protoreflect.FieldDescriptor, as annotations.FieldBehavior) bool {
 	behaviors, _ := proto.GetExtension(field.Options(), annotations.E_FieldBehavior).([]annotations.FieldBehavior)
-	return field.Name() != "etag" &&
-		!slices.Contains(behaviors, annotations.FieldBehavior_OUTPUT_ONLY) &&
-		!slices.Contains(behaviors, annotations.FieldBehavior_IDENTIFIER)
+	return slices.Contains(behaviors, as)
+}
+
+// DropOutputOnly clears the fields that only the server sets, also in messages inside the
+// message: a request that has them is the same as one without (AIP-203).
+func DropOutputOnly(message protoreflect.Message) {
+	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case behaves(field, annotations.FieldBehavior_OUTPUT_ONLY):
+			message.Clear(field)
+		case field.IsMap() && field.MapValue().Message() != nil:
+			value.Map().Range(func(_ protoreflect.MapKey, item protoreflect.Value) bool {
+				DropOutputOnly(item.Message())
+				return true
+			})
+		case field.IsMap(), field.Message() == nil:
+		case field.IsList():
+			for i := range value.List().Len() {
+				DropOutputOnly(value.List().Get(i).Message())
+			}
+		default:
+			DropOutputOnly(value.Message())
+		}
+		return true
+	})
 }
 
 // IsPartial reports whether a mask may name fields inside the field (AIP-161). A
@@ -133,16 +173,13 @@ func IsPartial(field protoreflect.FieldDescriptor) bool {
 // their names in proto. Any other path of the mask is problem.Invalid.
 func Fields[F ~string](mask *fieldmaskpb.FieldMask, resource proto.Message, all []F) ([]F, error) {
 	u := Update{resource.ProtoReflect(), mask}
-	if u.isWhole() {
-		return slices.Clone(all), nil
-	}
 	var fields []F
 	for _, path := range u.paths() {
 		name, _, _ := strings.Cut(path, ".")
 		field := u.Resource.Descriptor().Fields().ByTextName(name)
 		isServers := field != nil && !Changeable(field)
 		if !isServers && !slices.Contains(all, F(name)) {
-			if len(mask.GetPaths()) == 0 {
+			if len(mask.GetPaths()) == 0 || u.isWhole() {
 				continue
 			}
 			return nil, problem.InvalidField("update_mask", "%q is no field that can be changed; these can: %v, and * alone is all of them", path, all)
@@ -181,9 +218,6 @@ func checkPath(message protoreflect.MessageDescriptor, path string) error {
 // from update. An update can change a part of a message. Fields must have accepted the mask.
 func Merged[M proto.Message](mask *fieldmaskpb.FieldMask, current, update M) M {
 	u := Update{update.ProtoReflect(), mask}
-	if u.isWhole() {
-		return update
-	}
 	merged := proto.CloneOf(current)
 	for _, path := range u.paths() {
 		set(merged.ProtoReflect(), u.Resource, strings.Split(path, "."))
@@ -191,13 +225,22 @@ func Merged[M proto.Message](mask *fieldmaskpb.FieldMask, current, update M) M {
 	return merged
 }
 
-// set copies the field at a path from a message to another.
+// set copies the field at a path from a message to another. In a message that it copies, the
+// fields that only the server sets stay as they are; the items of a list are replaced.
 func set(to, from protoreflect.Message, path []string) {
 	field := to.Descriptor().Fields().ByTextName(path[0])
 	switch {
 	case field == nil || !Changeable(field):
 	case len(path) > 1:
 		set(to.Mutable(field).Message(), from.Get(field).Message(), path[1:])
+	case IsPartial(field) && (to.Has(field) || from.Has(field)):
+		within := to.Mutable(field).Message()
+		for _, name := range namesOf(within) {
+			set(within, from.Get(field).Message(), []string{name})
+		}
+		if !from.Has(field) && len(filled(within, "")) == 0 {
+			to.Clear(field)
+		}
 	case from.Has(field):
 		to.Set(field, from.Get(field))
 	default:

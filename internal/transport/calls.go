@@ -98,9 +98,10 @@ func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
 	return auth.WithCaller(ctx, c.caller), nil
 }
 
-// validate checks a request against the rules in api/proto.
+// validate checks a request against the rules in api/proto, without the fields that only the server sets.
 func validate(request any) error {
 	message, _ := request.(proto.Message) // as gRPC has decoded it
+	aip.DropOutputOnly(message.ProtoReflect())
 	return protovalidate.Validate(message, protovalidate.WithFilter(aip.RulesFor(message)))
 }
 

@@ -441,7 +441,7 @@ func (e *entity) growFields(next []field, exists bool, migration int) error {
 		if now.Ref && !f.Ref {
 			errs = append(errs, errLateRef(f.Name))
 		}
-		fields[i].Values = now.Values
+		fields[i].Values, fields[i].OutputOnly = now.Values, f.OutputOnly || now.OutputOnly
 		if f.Migration == e.Migration && len(now.Values) > len(f.Values) { // a column that came later has no constraint
 			e.widened = append(e.widened, widening{f.Column(), f.allowed(f.Values), f.allowed(now.Values)})
 		}

@@ -327,7 +327,7 @@ func TestReadProto(t *testing.T) {
 		{Name: "supplier_id", Type: typeUUID, Comment: "Who delivers, one of our suppliers."},
 		{Name: "payment", Type: typeEnum, Values: []string{"invoice", "credit_card"}},
 		{Name: "address", Type: typeMessage, Parts: []field{
-			{Name: "street", Type: typeString, Comment: "The street and the number."}, {Name: "city", Type: typeString}, {Name: "home_url", Type: typeString},
+			{Name: "street", Type: typeString, Comment: "The street and the number."}, {Name: "city", Type: typeString, OutputOnly: true}, {Name: "home_url", Type: typeString},
 			{Name: "floor", Type: typeInt32}, {Name: "code", Type: typeInt64}, {Name: "latitude", Type: typeDouble}, {Name: "verified", Type: typeBool},
 		}},
 		{Name: "note", Type: typeString, Optional: true},
@@ -344,12 +344,12 @@ func TestReadProto(t *testing.T) {
 		{Name: "totals", Type: "int64s"},
 		{Name: "prices", Type: "doubles"},
 		{Name: "item_ids", Type: "uuids"},
-		{Name: "parcels", Type: typeMessages, Parts: []field{{Name: "barcode", Type: typeString}, {Name: "grams", Type: typeInt32}}},
+		{Name: "parcels", Type: typeMessages, Parts: []field{{Name: "barcode", Type: typeString}, {Name: "grams", Type: typeInt32, OutputOnly: true}}},
 		{Name: "title", Type: typeString, Required: true},
 		{Name: "open", Type: typeBool},
 		{Name: "lines", Type: typeInt32},
 		{Name: "total_cents", Type: typeInt64},
-		{Name: "rate", Type: typeDouble},
+		{Name: "rate", Type: typeDouble, OutputOnly: true},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(field{})); diff != "" {
 		t.Errorf("readProto() (-want +got):\n%s", diff)

@@ -19,6 +19,8 @@ type field struct {
 	Comment  string   `yaml:"comment,omitempty"`
 	Values   []string `yaml:"values,omitempty"` // of an enum
 	Parts    []field  `yaml:"parts,omitempty"`  // of a message
+	// OutputOnly means that only the server sets the field.
+	OutputOnly bool `yaml:"output_only,omitempty"`
 	// Number is the number in the messages. It never changes.
 	Number int `yaml:"number,omitempty"`
 	// Migration is the number of the migration that adds the column.

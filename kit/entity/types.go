@@ -86,11 +86,7 @@ func (f field) messageType(of string) string {
 
 // ProtoOptions are the options of the field in the API, as buf formats them.
 func (f field) ProtoOptions() string {
-	behavior, rules := "OPTIONAL", types[f.kind()].rules
-	if f.Required {
-		behavior = "REQUIRED"
-	}
-	options := []string{"(google.api.field_behavior) = " + behavior}
+	rules, options := types[f.kind()].rules, []string{f.behavior()}
 	if f.Required {
 		options = append(options, "(buf.validate.field).required = true")
 	} else if f.Type == typeUUID {
@@ -113,6 +109,17 @@ func (f field) ProtoOptions() string {
 	return bracketed("  ", options)
 }
 
+// behavior says who sets the field.
+func (f field) behavior() string {
+	behavior := "OPTIONAL"
+	if f.OutputOnly {
+		behavior = "OUTPUT_ONLY"
+	} else if f.Required {
+		behavior = "REQUIRED"
+	}
+	return "(google.api.field_behavior) = " + behavior
+}
+
 // notEpoch is the rule for a time: in events its millisecond 0 stands for a time that is not
 // set.
 const notEpoch = `(buf.validate.field).cel = {
@@ -123,7 +130,7 @@ const notEpoch = `(buf.validate.field).cel = {
 
 // PartOptions are the options of a part of a message.
 func (f field) PartOptions() string {
-	options := []string{"(google.api.field_behavior) = OPTIONAL"}
+	options := []string{f.behavior()}
 	if rules := types[f.Type].rules; rules != "" {
 		options = append(options, "(buf.validate.field)."+rules)
 	}

@@ -60,7 +60,7 @@ func (s CommandSide) Create(ctx context.Context, name string, requestID uuid.UUI
 	if repeated {
 		return s.requestedBy(ctx, requestID, fingerprint)
 	}
-	return id, Wrap(err, "create %s %s", s.aggregateType, id)
+	return id, wrapChange(err, "create %s %s", s.aggregateType, id)
 }
 
 // Change runs record, which writes the next event of an aggregate, in one transaction. record
@@ -74,7 +74,7 @@ func (s CommandSide) Change(ctx context.Context, name string, id uuid.UUID, reco
 	if changed {
 		s.Committed(err)
 	}
-	return Wrap(err, "change %s %s", s.aggregateType, id)
+	return wrapChange(err, "change %s %s", s.aggregateType, id)
 }
 
 // Committed calls onCommit after a transaction that changed an aggregate, unless the database

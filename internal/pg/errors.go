@@ -47,6 +47,28 @@ func Wrap(err error, format string, args ...any) error {
 	return detailed
 }
 
+// refusals maps the violations of constraints to what they are for a caller
+// (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+var refusals = map[string]problem.Kind{
+	"23505": problem.Exists,       // unique
+	"23P01": problem.Exists,       // exclusion
+	"23503": problem.Precondition, // foreign key
+	"23514": problem.Invalid,      // check
+}
+
+// wrapChange is [Wrap] for a transaction that changes an aggregate. A constraint that refuses the change is a
+// rule for its caller, with its name in capitals as the reason. A primary key is not: only a defect breaks it.
+func wrapChange(err error, format string, args ...any) error {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || refusals[pgErr.Code] == 0 || pgErr.ConstraintName == "" || strings.HasSuffix(pgErr.ConstraintName, "_pkey") {
+		return Wrap(err, format, args...)
+	}
+	return &problem.Error{
+		Kind: refusals[pgErr.Code], Reason: problem.Reason(strings.ToUpper(pgErr.ConstraintName)),
+		Message: "the change breaks the rule " + pgErr.ConstraintName, Err: fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err),
+	}
+}
+
 // isAway reports whether the same transaction may succeed later, unchanged
 // (https://www.postgresql.org/docs/current/errcodes-appendix.html). It returns true for every
 // error while connecting, from the server or from a pooler, and for every error that ends a

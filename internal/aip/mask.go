@@ -86,10 +86,10 @@ func filled(message protoreflect.Message, within string) (paths []string) {
 	return paths
 }
 
-// RulesFor selects the rules of api/proto that apply to a request, which are not those of
-// fields that only the server sets. In an update, rules of unchanged fields do not apply,
-// because those values are ignored. Rules of a whole message that is changed in part do not
-// apply either: they need every field, so the domain checks them.
+// RulesFor selects the rules of api/proto that apply to a request: not the rules of fields that
+// only the server sets. In an update, rules of unchanged fields do not apply, because those
+// values are ignored. Rules of a whole message that is changed in part do not apply either:
+// they need every field, so the domain checks them.
 func RulesFor(request proto.Message) protovalidate.Filter {
 	var parts map[proto.Message][]string
 	if u, ok := UpdateOf(request); ok {

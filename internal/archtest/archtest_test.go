@@ -35,6 +35,7 @@ var imports = map[string][]string{
 	"internal/problem":     {},
 	"internal/domain":      {"internal/problem"},
 	"internal/names":       {},
+	"internal/sample":      {"internal/aip", "internal/domain", "api"},
 	"internal/auth":        {},
 	"internal/envelope":    {},
 	"internal/event":       {"internal/domain", "internal/envelope", "internal/problem", "api"},

@@ -210,7 +210,7 @@ func TestFilesAreTheOwners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	owned := regexp.MustCompile(`^(api/proto|cmd/server|db/queries|internal/(domain|event|names|server|store)|options/replay)/`)
+	owned := regexp.MustCompile(`^(api/proto|cmd/server|db/queries|internal/(domain|event|names|sample|server|store)|options/replay)/`)
 	for _, f := range e.files() {
 		if !owned.MatchString(f.path) {
 			t.Errorf("%s is in a folder of the machinery", f.path)

@@ -47,6 +47,7 @@ func (e entity) files() []file {
 		{path: topicFile(e.Name), template: "topic.go", replica: "topic.go"},
 		{path: "internal/domain/" + e.Name + ".go", template: "domain.go", replica: "domain.go"},
 		{path: "internal/domain/" + e.Name + "_test.go", template: "domain_test.go"},
+		{path: "internal/sample/" + e.Name + ".go", template: "sample.go", replica: "sample.go"},
 		{path: "internal/event/" + e.Name + ".go", template: "event.go", replica: "event.go", after: true},
 		{path: "internal/event/" + e.Name + "_test.go", template: "event_test.go", replica: "replica_event_test.go", after: true},
 		{path: "internal/store/" + e.Plural + ".go", template: "store.go", replica: "store.go", after: true},

@@ -360,7 +360,7 @@ func TestEditedFilesAreMerged(t *testing.T) {
 	if err := e.save(new(undo)); err != nil {
 		t.Fatal(err)
 	}
-	const merged, conflict, removed = "internal/domain/order.go", "api/proto/order/v1/order.proto", "internal/domain/order_test.go"
+	const merged, conflict, removed = "internal/domain/order.go", "api/proto/order/v1/order.proto", "internal/sample/order.go"
 	content := func(path string) string {
 		t.Helper()
 		text, err := os.ReadFile(path)

@@ -361,9 +361,11 @@ func (f field) Sample(n int) string {
 	case f.Type == typeEnum:
 		return "domain." + f.DomainType() + camel(f.Values[n%len(f.Values)])
 	case f.Type == typeMessage:
-		return literal("\t\t\t", "domain."+f.DomainType(), f.partSamples(n, field.Go))
+		return literal("\t\t\t", "domain."+f.DomainType(), f.partSamples(n))
 	case f.Type == typeMessages:
-		return f.listSample(n, "[]domain."+f.DomainType(), field.Go)
+		return literal("\t\t\t", "[]domain."+f.DomainType(), []string{
+			literal("\t\t\t\t", "", f.partSamples(n)), literal("\t\t\t\t", "", f.partSamples((n+1)%3)),
+		})
 	case f.IsList():
 		return literal("\t\t\t", "[]"+t.domain, slices.Concat(t.sample[n:], t.sample[:n]))
 	case f.Optional:
@@ -373,23 +375,20 @@ func (f field) Sample(n int) string {
 }
 
 // partSamples are the n-th samples of the field's parts, with their names.
-func (f field) partSamples(n int, name func(field) string) (parts []string) {
+func (f field) partSamples(n int) (parts []string) {
 	for _, p := range f.Parts {
-		parts = append(parts, name(p)+": "+p.Sample(n))
+		parts = append(parts, p.Go()+": "+p.Sample(n))
 	}
 	return parts
 }
 
-// listSample is a list of two samples.
-func (f field) listSample(n int, typ string, name func(field) string) string {
-	items := []string{literal("\t\t\t\t", "", f.partSamples(n, name)), literal("\t\t\t\t", "", f.partSamples((n+1)%3, name))}
-	return literal("\t\t\t", typ, items)
-}
-
-// EventSample is Sample as a value of the event, unless it is a UUID.
+// EventSample is Sample as a value of the event.
 func (f field) EventSample(n int) string {
-	if f.Type == typeTime {
+	switch f.kind() {
+	case typeTime:
 		return f.Sample(n) + ".UnixMilli()"
+	case typeUUID:
+		return strings.NewReplacer("[]uuid.UUID", "[]string", "uuid.MustParse(", "", ")", "").Replace(f.Sample(n))
 	}
 	return f.ToEvent(f.Sample(n))
 }
@@ -401,27 +400,26 @@ func convert(format, x string) string {
 	return fmt.Sprintf(format, x)
 }
 
-// ProtoSample is Sample as a value of the API.
-func (f field) ProtoSample(n int) string {
-	t := types[f.kind()]
-	text := strings.NewReplacer(`uuid.MustParse(`, "", `)`, "")
-	switch {
-	case f.Type == typeEnum:
-		return fmt.Sprintf("%s.%s_%s_%s", f.messages(), camel(f.entity), strings.ToUpper(f.Name), strings.ToUpper(f.Values[n%len(f.Values)]))
-	case f.Type == typeMessage:
-		return literal("\t\t", "&"+f.messages()+"."+camel(f.entity)+"_"+f.Proto(), f.partSamples(n, field.ProtoGo))
-	case f.Type == typeMessages:
-		return f.listSample(n, "[]*"+f.messages()+"."+camel(f.entity)+"_"+f.Proto(), field.ProtoGo)
-	case f.Type == "uuids":
-		return text.Replace(literal("\t\t", "[]string", slices.Concat(t.sample[n:], t.sample[:n])))
-	case f.Type == typeUUID:
-		return text.Replace(t.sample[n])
-	case f.Type == typeTime:
-		return "timestamppb.New(" + t.sample[n] + ")"
-	case f.Type == typeDuration:
-		return "durationpb.New(" + t.sample[n] + ")"
+// ToMessage converts a value of the domain to one of the API without the code under test.
+func (f field) ToMessage(x string) string {
+	message := camel(f.entity) + "_" + f.Proto()
+	of := func(x string) string {
+		var parts []string
+		for _, p := range f.Parts {
+			parts = append(parts, p.ProtoGo()+": "+x+"."+p.Go())
+		}
+		return literal("\t\t", "&"+f.messages()+"."+message, parts)
 	}
-	return f.Sample(n)
+	switch f.Type {
+	case typeEnum:
+		value := fmt.Sprintf(`"%s_"+strings.ToUpper(string(%s))`, strings.ToUpper(f.Name), x)
+		return fmt.Sprintf("%[1]s.%[2]s(%[1]s.%[2]s_value[%[3]s])", f.messages(), message, value)
+	case typeMessage:
+		return of(x)
+	case typeMessages:
+		return fmt.Sprintf("aip.Each(%s, func(item domain.%s) *%s.%s { return %s })", x, f.DomainType(), f.messages(), message, of("item"))
+	}
+	return f.ToProto(x)
 }
 
 // messages is the Go package of the messages.

@@ -118,14 +118,6 @@ func (e entity) Samples(n int) (items []string) {
 	return items
 }
 
-// ProtoSamples are Samples for the messages of the API.
-func (e entity) ProtoSamples(n int) (items []string) {
-	for _, f := range e.Fields {
-		items = append(items, f.ProtoGo()+": "+f.ProtoSample(n))
-	}
-	return items
-}
-
 // Required are the fields that must be set.
 func (e entity) Required() []field { return e.where(func(f field) bool { return f.Required }) }
 
@@ -393,6 +385,11 @@ func (e entity) Imports(layer string) []string {
 	switch layer {
 	case "domain":
 		return quoted(slices.Concat(list(e.Has(typeBytes) && !e.Replica(), "bytes"), list(!e.Replica(), "slices"), []string{"time", "", "github.com/google/uuid", ""}, list(!e.Replica(), ours+"internal/problem"))...)
+	case "sample":
+		hasIDs, hasTimes := e.Has(typeUUID), e.Has(typeTime) || e.Has(typeDuration)
+		hasLists := slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeMessages })
+		return quoted(slices.Concat(list(len(e.Enums()) > 0, "strings"), list(hasTimes, "time"), []string{""}, list(hasIDs, "github.com/google/uuid"), list(e.Has(typeDuration), known+"durationpb"),
+			[]string{"", messages}, list(hasIDs || hasTimes || hasLists, ours+"internal/aip"), []string{ours + "internal/domain"})...)
 	case "event":
 		return quoted(slices.Concat(list(!e.Replica(), "fmt"), list(e.Has(typeDuration), "time"), []string{""}, list(slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeUUID }) && !e.Replica(), "github.com/google/uuid"), []string{"google.golang.org/protobuf/proto", "", messages, ours + "internal/domain", ours + "internal/envelope"})...)
 	case "store":

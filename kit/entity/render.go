@@ -276,15 +276,15 @@ func (e entity) contentOf(path string) ([]byte, error) {
 	return nil, nil
 }
 
-// merge returns there with the changes from base to content. Without a base, all lines that differ are
-// conflicts.
+// merge returns there with the changes from base to content. Lines that both have added at one place are kept, the owner's
+// first. Without a base, all lines that differ are conflicts.
 func merge(ctx context.Context, there, base, content []byte) (merged []byte, conflict bool, err error) {
 	dir, err := os.MkdirTemp("", "entity-")
 	if err != nil {
 		return nil, false, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	args := []string{"merge-file", "--quiet", "--stdout", "-L", "yours", "-L", "before", "-L", "new"}
+	args := []string{"merge-file", "--quiet", "--stdout", "--diff3", "-L", "yours", "-L", "before", "-L", "new"}
 	for name, version := range [][]byte{there, base, content} {
 		path := filepath.Join(dir, strconv.Itoa(name))
 		if err := os.WriteFile(path, version, 0o600); err != nil { //nolint:gosec // in a folder made here
@@ -294,11 +294,22 @@ func merge(ctx context.Context, there, base, content []byte) (merged []byte, con
 	}
 	merged, err = exec.CommandContext(ctx, "git", args...).Output()
 	// Git exits with the number of conflicts, at most 127.
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && exit.ExitCode() < 128 {
-		return merged, true, nil
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() < 0 || exit.ExitCode() > 127 {
+		return merged, false, err
 	}
-	return merged, false, err
+	merged = hunk.ReplaceAllFunc(merged, func(text []byte) []byte {
+		parts := hunk.FindSubmatch(text)
+		if len(parts[2]) == 0 && len(base) > 0 {
+			return slices.Concat(parts[1], parts[3])
+		}
+		conflict = true
+		return slices.Concat([]byte("<<<<<<< yours\n"), parts[1], []byte("=======\n"), parts[3], []byte(">>>>>>> new\n"))
+	})
+	return merged, conflict, nil
 }
+
+// hunk matches a conflict of git's, with the lines of yours, before and new.
+var hunk = regexp.MustCompile(`(?ms)^<<<<<<< yours\n(.*?)^\|{7} before\n(.*?)^=======\n(.*?)^>>>>>>> new\n`)
 
 func hash(content []byte) string {
 	sum := sha256.Sum256(content)

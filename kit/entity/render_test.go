@@ -346,8 +346,8 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	}
 }
 
-// New lines are merged into edited files. Lines that are both edited and new get the marks of conflicts, as does
-// a file without a known base, and the run fails. A removed file stays removed.
+// New lines are merged into edited files, also at a place where the owner has added lines. Lines that are both edited and
+// new get the marks of conflicts, as does a file without a known base, and the run fails. A removed file stays removed.
 func TestEditedFilesAreMerged(t *testing.T) {
 	service(t)
 	e, err := load(pathOf("order"))
@@ -360,7 +360,7 @@ func TestEditedFilesAreMerged(t *testing.T) {
 	if err := e.save(new(undo)); err != nil {
 		t.Fatal(err)
 	}
-	const merged, conflict, removed = "internal/domain/order.go", "api/proto/order/v1/order.proto", "internal/sample/order.go"
+	const merged, conflict, removed = "api/proto/order/v1/order.proto", "internal/sample/order.go", "db/queries/orders.sql"
 	content := func(path string) string {
 		t.Helper()
 		text, err := os.ReadFile(path)
@@ -369,10 +369,10 @@ func TestEditedFilesAreMerged(t *testing.T) {
 		}
 		return string(text)
 	}
-	const rule, mine = "// Deleted, as we say, reports whether", "  // mine\n}\n"
+	const mine, value = "  string hue = 1001;\n", `{Title: "hue", `
 	for path, text := range map[string]string{
-		merged:   strings.Replace(content(merged), "// Deleted reports whether", rule, 1),
-		conflict: strings.TrimSuffix(content(conflict), "}\n") + mine,
+		merged:   strings.TrimSuffix(content(merged), "}\n") + mine + "}\n",
+		conflict: strings.Replace(content(conflict), `{Title: "alpha", `, value, 1),
 	} {
 		if err := writeFile(path, []byte(text)); err != nil {
 			t.Fatal(err)
@@ -381,7 +381,7 @@ func TestEditedFilesAreMerged(t *testing.T) {
 	if err := os.Remove(removed); err != nil {
 		t.Fatal(err)
 	}
-	if found := written(t, &e); !found.are(edits{}) || !strings.Contains(content(merged), rule) {
+	if found := written(t, &e); !found.are(edits{}) || !strings.Contains(content(merged), mine) {
 		t.Errorf("a write of nothing new = %+v, want the edits as they are", found)
 	}
 
@@ -392,10 +392,10 @@ func TestEditedFilesAreMerged(t *testing.T) {
 	if !found.are(edits{merged: []string{merged}, removed: []string{removed}, conflicts: []string{conflict}}) || isThere(removed) {
 		t.Errorf("a write with a new field = %+v", found)
 	}
-	if text := content(merged); !strings.Contains(text, rule) || !strings.Contains(text, "Note") {
+	if text := content(merged); !strings.Contains(text, mine+"  // The note") {
 		t.Errorf("%s has not what is new and the edit:\n%s", merged, text)
 	}
-	if text := content(conflict); !strings.Contains(text, "<<<<<<< yours\n"+strings.TrimSuffix(mine, "}\n")+"=======\n") || !strings.Contains(text, ">>>>>>> new\n") {
+	if text := content(conflict); !strings.Contains(text, "<<<<<<< yours\n\t\t"+value) || !strings.Contains(text, ">>>>>>> new\n") {
 		t.Errorf("%s has no marks of the conflict:\n%s", conflict, text)
 	}
 	var out bytes.Buffer
@@ -404,6 +404,9 @@ func TestEditedFilesAreMerged(t *testing.T) {
 	}
 
 	const unknown = "db/queries/parcels.sql"
+	if err := os.Remove(conflict); err != nil { // the names of other files are read
+		t.Fatal(err)
+	}
 	if e, err = described(t, "parcel", "--fields=title:string"); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -17,6 +18,15 @@ import (
 
 	"example.com/videocatalog/internal/problem"
 )
+
+// A handler never sees a value in a field that only the server sets.
+func TestHandlersSeeNoOutputOnly(t *testing.T) {
+	t.Parallel()
+	request := &pubsubpb.UpdateSubscriptionRequest{Subscription: &pubsubpb.Subscription{Topic: "t", State: pubsubpb.Subscription_ACTIVE}}
+	if err := validate(request); err != nil || request.GetSubscription().GetState() != 0 || request.GetSubscription().GetTopic() != "t" {
+		t.Errorf("validate() = %v, %v, want it without the state", request, err)
+	}
+}
 
 // Each kind of error has its code, even if it is wrapped. Only the message of a domain
 // error reaches the caller.

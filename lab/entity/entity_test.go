@@ -113,7 +113,7 @@ func changesOnlyGenerated(t *testing.T, dir string) {
 func check(t *testing.T, dir string) {
 	t.Helper()
 	clone.Run(t, dir, "make", "--silent", "drift", "breaking", "lint",
-		"PACKAGES=./internal/domain/... ./internal/event/... ./internal/store/... ./internal/server/... ./cmd/server/...")
+		"PACKAGES=./internal/domain/... ./internal/event/... ./internal/sample/... ./internal/store/... ./internal/server/... ./cmd/server/...")
 
 	const ours = "Order|PurchaseOrder|Status"
 	clone.Run(t, dir, "go", "test", "./internal/archtest", "./internal/names/...", "./internal/domain", "./internal/event")
@@ -277,6 +277,9 @@ func useOthers(t *testing.T, api string) {
 		})
 	}
 	useParts(t, api)
+	if made := call(t, http.StatusOK, "POST", api+"purchaseOrders", purchase); made["rate"] != 0.0 || strings.Contains(fmt.Sprint(made), "grams:2") {
+		t.Errorf("a purchase order with fields that are OUTPUT_ONLY = %v, want it without their values", made)
+	}
 	name, _ := call(t, http.StatusOK, "POST", api+"videos", `{"title": "Ran"}`)["name"].(string)
 	call(t, http.StatusOK, "POST", api+name+":publish", "{}")
 	entry := call(t, http.StatusOK, "GET", api+strings.Replace(name, "videos/", "catalogEntries/", 1)+"?minVersion=2", "")

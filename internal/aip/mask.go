@@ -220,23 +220,24 @@ func Merged[M proto.Message](mask *fieldmaskpb.FieldMask, current, update M) M {
 	u := Update{update.ProtoReflect(), mask}
 	merged := proto.CloneOf(current)
 	for _, path := range u.paths() {
-		set(merged.ProtoReflect(), u.Resource, strings.Split(path, "."))
+		set(merged.ProtoReflect(), u.Resource, path)
 	}
 	return merged
 }
 
 // set copies the field at a path from a message to another. In a message that it copies, the
 // fields that only the server sets stay as they are; the items of a list are replaced.
-func set(to, from protoreflect.Message, path []string) {
-	field := to.Descriptor().Fields().ByTextName(path[0])
+func set(to, from protoreflect.Message, path string) {
+	name, inside, _ := strings.Cut(path, ".")
+	field := to.Descriptor().Fields().ByTextName(name)
 	switch {
 	case field == nil || !Changeable(field):
-	case len(path) > 1:
-		set(to.Mutable(field).Message(), from.Get(field).Message(), path[1:])
+	case inside != "":
+		set(to.Mutable(field).Message(), from.Get(field).Message(), inside)
 	case IsPartial(field) && (to.Has(field) || from.Has(field)):
 		within := to.Mutable(field).Message()
 		for _, name := range namesOf(within) {
-			set(within, from.Get(field).Message(), []string{name})
+			set(within, from.Get(field).Message(), name)
 		}
 		if !from.Has(field) && len(filled(within, "")) == 0 {
 			to.Clear(field)

@@ -1,16 +1,17 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"strings"
 	"sync"
+	"unicode"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
@@ -149,28 +150,37 @@ func (g *Gate) withinRate(caller string) bool {
 	return g.callers[caller].Allow()
 }
 
-// Address returns the address of the caller, as reported by the trusted
-// proxies, or "unknown". An IPv6 address is reduced to its /64, because one
-// caller can use all of it.
+// Address returns the address of the caller, as reported by the trusted proxies. If they
+// report none, it is the address of the connection, or "unknown" without one. An IPv6
+// address is reduced to its /64, because one caller can use all of it.
 func Address(ctx context.Context, proxies int) string {
 	forwarded := strings.Join(metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"), ",")
-	hops := strings.FieldsFunc(forwarded, func(r rune) bool { return r == ',' || r == ' ' })
+	hops := strings.FieldsFunc(forwarded, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	// The gateway has already appended the address of a REST call.
 	if p, ok := peer.FromContext(ctx); ok && p.Addr.Network() != "bufconn" {
-		host, _, _ := net.SplitHostPort(p.Addr.String())
-		hops = append(hops, host)
+		hops = append(hops, p.Addr.String())
 	}
-	if len(hops) == 0 {
-		return "unknown"
+	var ip netip.Addr
+	if last := len(hops) - 1; last >= 0 {
+		ip = cmp.Or(parseAddress(hops[max(0, last-proxies)]), parseAddress(hops[last]))
 	}
-	ip, err := netip.ParseAddr(hops[max(0, len(hops)-1-proxies)])
-	if err != nil {
-		return "unknown"
-	}
-	if ip = ip.Unmap(); ip.Is6() {
+	switch {
+	case ip.Is6():
 		return netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
+	case ip.IsValid():
+		return ip.String()
 	}
-	return ip.String()
+	return "unknown"
+}
+
+// parseAddress returns an address, which may have a port: some proxies report it. The zero Addr
+// is for any other text.
+func parseAddress(text string) netip.Addr {
+	if with, err := netip.ParseAddrPort(text); err == nil {
+		return with.Addr().Unmap()
+	}
+	ip, _ := netip.ParseAddr(strings.Trim(text, "[]"))
+	return ip.Unmap()
 }
 
 // refuse logs the reason, and returns the status for the caller.

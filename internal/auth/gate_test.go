@@ -189,7 +189,11 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 		"one proxy":                 {1, somewhere, []string{"x-forwarded-for", "203.0.113.1, 198.51.100.7"}, "address 198.51.100.7"},
 		"two proxies":               {2, somewhere, []string{"x-forwarded-for", "203.0.113.1,198.51.100.7", "x-forwarded-for", "192.0.2.77"}, "address 198.51.100.7"},
 		"fewer than there should":   {2, somewhere, nil, "address 192.0.2.1"},
-		"nonsense":                  {1, somewhere, []string{"x-forwarded-for", "x"}, "address unknown"},
+		"nonsense":                  {1, somewhere, []string{"x-forwarded-for", "x"}, "address 192.0.2.1"},
+		"a port":                    {1, somewhere, []string{"x-forwarded-for", "203.0.113.1, 198.51.100.7:5123"}, "address 198.51.100.7"},
+		"a port of IPv6":            {1, somewhere, []string{"x-forwarded-for", "[2001:db8:1:2:3:4:5:6]:5123"}, "address 2001:db8:1:2::/64"},
+		"IPv6 in brackets":          {1, somewhere, []string{"x-forwarded-for", "[2001:db8:1:2:3:4:5:6]"}, "address 2001:db8:1:2::/64"},
+		"a tab":                     {1, somewhere, []string{"x-forwarded-for", "203.0.113.1,\t198.51.100.7"}, "address 198.51.100.7"},
 		"IPv6":                      {0, "[2001:db8:1:2:3:4:5:6]:1", nil, "address 2001:db8:1:2::/64"},
 		"IPv4 in IPv6":              {0, "[::ffff:192.0.2.1]:1", nil, "address 192.0.2.1"},
 	} {

@@ -119,6 +119,25 @@ func TestHeadersBecomeMetadata(t *testing.T) {
 	}
 }
 
+// A proxy's address counts whatever is before it: the gateway would drop a header that is no ASCII.
+func TestForwardedAddressOutlivesNonsense(t *testing.T) {
+	t.Parallel()
+	seen := make(chan string, 1)
+	r := start(t, transport.Config{}, func(d *deps) {
+		d.Proxies = 1
+		d.Admit = func(ctx context.Context, _ string) (string, error) {
+			seen <- transport.Caller(ctx)
+			return "", nil
+		}
+	})
+	for forwarded, want := range map[string]string{"\xe9,\t203.0.113.7": "203.0.113.7", "\xe9": "127.0.0.1"} {
+		ask(t, r, "GET", "/v1/videos", "", "X-Forwarded-For", forwarded)
+		if got := <-seen; got != want {
+			t.Errorf("the caller of a request forwarded for %q is %q, want %q", forwarded, got, want)
+		}
+	}
+}
+
 // A call ends after CallTimeout if its caller sets no deadline, or a later one.
 func TestServerGivesEveryCallADeadline(t *testing.T) {
 	t.Parallel()

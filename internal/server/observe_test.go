@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -177,11 +178,13 @@ func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
 	}
 	conn := r.dial(t)
 	for method, want := range map[string]codes.Code{
-		"/video.v1.VideoService/Nothing": codes.Unimplemented, "/nobody.v1.NoService/Nothing": codes.Unimplemented,
+		"/video.v1.VideoService/Nothing": codes.Unimplemented, "/nobody.v1.NoService/Nothing": codes.Unimplemented, "/Nothing": codes.Unimplemented,
 		"/video.v1.VideoService/GetVideo": codes.Internal, // the name is not UTF-8
 	} {
 		if err := conn.Invoke(t.Context(), method, wrapperspb.Bytes([]byte{0xff}), new(videov1.Video)); status.Code(err) != want {
 			t.Errorf("%s = %v, want %s", method, err, want)
+		} else if st := status.Convert(err); want == codes.Unimplemented && !slices.Equal(reasonsOf(st), []string{names.ErrorDomain + " METHOD_UNKNOWN"}) {
+			t.Errorf("%s has the reasons %q, want METHOD_UNKNOWN", method, reasonsOf(st))
 		}
 	}
 	r.stop()

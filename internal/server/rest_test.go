@@ -60,10 +60,18 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 		{"PATCH", "/v1/videos/%ff", "{}", "path"},
 		{"POST", "/v1/videos/%ff:publish", "{}", "path"},
 		{"GET", "/v1/videos?%ff=1", "", "%FF"},
-		{"POST", "/v1/videos", "{\"title\": \"\xff\"}", "body"},
+		{"POST", "/v1/videos", "{\"title\": \"\xff\"}", "title"},
 		{"POST", "/v1/videos", `{"title": 1}`, "title"},
+		{"POST", "/v1/videos", `{"title": "x", "duration": "soon"}`, "duration"},
+		{"PATCH", name, `{"title": "x", "createTime": "soon"}`, "createTime"},
+		{"POST", "/v1/videos", `{"title": "x", "tags": "y"}`, "tags"},
+		{"POST", "/v1/videos", `{"title": "x", "titel": "y"}`, "titel"},
+		{"POST", "/v1/videos", `{"title": "x", "title": "y"}`, "body"},
+		{"POST", "/v1/videos", `{"title": "x", "a b: c": "y"}`, "a+b%3A+c"},
+		{"POST", "/v1/videos", `null`, "body"},
+		{"POST", "/v1/videos", "\ufeff{\"title\": \"x\"}", "body"},
 		{"PATCH", name, `{"title": "x"`, ""},
-		{"POST", name + ":publish", "{\"etag\": \"\xff\"}", "body"},
+		{"POST", name + ":publish", "{\"etag\": \"\xff\"}", "etag"},
 		{"GET", "/v1/videos?filter=%00", "", "filter"},
 		{"GET", "/v1/videos?filter=%zz", "", ""},
 		{"GET", "/v1/catalogEntries:search?query=%c3%28", "", "query"},
@@ -110,7 +118,17 @@ func TestGatewayFollowsHTTP(t *testing.T) {
 		"unknown verb, GET":       {"GET", path + ":foo", "", nil, 400, "INVALID_REQUEST"},
 		"slash at the end":        {"GET", "/v1/videos/", "", nil, 400, "INVALID_REQUEST"},
 		"no JSON":                 {"POST", "/v1/videos", `<title/>`, []string{"Content-Type", "application/xml"}, 400, "INVALID_REQUEST"},
-		"gzip":                    {"POST", "/v1/videos", gzipped(t, `{"title":"x"}`), []string{"Content-Encoding", "gzip"}, 400, "INVALID_REQUEST"},
+		"gzip":                    {"POST", "/v1/videos", gzipped(t, `{"title":"x"}`), []string{"Content-Encoding", "gzip"}, 415, "CONTENT_ENCODING_UNSUPPORTED"},
+		"two values":              {"POST", "/v1/videos", `{"title":"x"}{"title":"y"}`, nil, 400, "INVALID_REQUEST"},
+		"two values, PATCH":       {"PATCH", path, `{"title":"x"} {"title":"y"}`, nil, 400, "INVALID_REQUEST"},
+		"two values of a verb":    {"POST", path + ":publish", `{}]`, nil, 400, "INVALID_REQUEST"},
+		"a value and spaces":      {"POST", "/v1/videos", "\t{\"title\":\"x\"}\r\n ", nil, 200, ""},
+		"too large by spaces":     {"POST", "/v1/videos", `{"title":"x"}` + strings.Repeat(" ", 10_000), nil, 413, "REQUEST_TOO_LARGE"},
+		"escaped verb":            {"POST", path + "%3Apublish", `{}`, nil, 405, "METHOD_NOT_ALLOWED"},
+		"escaped verb, in part":   {"POST", path + ":%70ublish", `{}`, nil, 405, "METHOD_NOT_ALLOWED"},
+		"escaped collection":      {"GET", "/v1/%76ideos", "", nil, 404, "PATH_UNKNOWN"},
+		"escaped slash":           {"GET", strings.Replace(path, "videos/", "videos%2F", 1), "", nil, 404, "PATH_UNKNOWN"},
+		"escaped id":              {"GET", strings.Replace(path, "-", "%2D", 1), "", nil, 200, ""},
 		"text":                    {"POST", "/v1/videos", `{"title":"x"}`, []string{"Content-Type", "text/plain"}, 200, ""},
 		"too large":               {"POST", "/v1/videos", `{"title": "` + strings.Repeat("x", 10_000) + `"}`, nil, 413, "REQUEST_TOO_LARGE"},
 		"too large, PATCH":        {"PATCH", path, `{"title": "` + strings.Repeat("x", 10_000) + `"}`, nil, 413, "REQUEST_TOO_LARGE"},
@@ -136,6 +154,9 @@ func TestGatewayFollowsHTTP(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			response, answer := ask(t, r, tt.method, tt.path, tt.body, tt.header...)
+			if allow := response.Header.Get("Allow"); (allow != "") != (tt.status == 405) || strings.Contains(allow, tt.method) {
+				t.Errorf("Allow: %s with status %d, want the other methods with 405 (RFC 9110, 15.5.6)", allow, response.StatusCode)
+			}
 			if response.StatusCode != tt.status {
 				t.Errorf("status %d (%v), want %d", response.StatusCode, answer, tt.status)
 			}
@@ -157,6 +178,25 @@ func gzipped(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return out.String()
+}
+
+// A GET over HTTP/2 whose stream ends after its header has no body (RFC 9113, 8.1).
+func TestEmptyBodyIsNone(t *testing.T) {
+	t.Parallel()
+	r := start(t, transport.Config{})
+	for body, want := range map[string]int{"": 200, "{}": 400} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+"/v1/videos", io.NopCloser(strings.NewReader(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := httpClient(t, true).Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = response.Body.Close(); response.StatusCode != want {
+			t.Errorf("GET with the body %q: %s, want %d", body, response.Status, want)
+		}
+	}
 }
 
 // HEAD is GET without the body, over HTTP/1.1 and HTTP/2.

@@ -56,8 +56,11 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Telemetry, error
 	registerGoogle()
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attribute.String("service.name", cfg.Service),
 		attribute.String("service.version", cfg.Version), attribute.String("service.instance.id", uuid.NewString())), resource.WithFromEnv())
+	if err != nil { // the rest of the resource is made, as OpenTelemetry specifies
+		otel.Handle(fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: %w", err))
+	}
 	t := &Telemetry{}
-	if err = errors.Join(err, t.startTraces(ctx, about), t.startMetrics(ctx, about, cfg.Prometheus)); err != nil {
+	if err = errors.Join(t.startTraces(ctx, about), t.startMetrics(ctx, about, cfg.Prometheus)); err != nil {
 		return nil, fmt.Errorf("start telemetry: %w", errors.Join(err, t.Close(ctx)))
 	}
 	return t, nil
@@ -75,8 +78,11 @@ func (t *Telemetry) startTraces(ctx context.Context, about *resource.Resource) e
 		return nil
 	}
 	exporter, err := autoexport.NewSpanExporter(ctx)
-	if err != nil || autoexport.IsNoneSpanExporter(exporter) {
-		return err
+	if err != nil {
+		return fmt.Errorf("OTEL_TRACES_EXPORTER: %w", err)
+	}
+	if autoexport.IsNoneSpanExporter(exporter) {
+		return nil
 	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithResource(about), sdktrace.WithBatcher(exporter))
 	t.Tracing, t.close = provider, append(t.close, provider.Shutdown)
@@ -88,7 +94,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, about *resource.Resource, 
 	if asked("METRICS") {
 		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("OTEL_METRICS_EXPORTER: %w", err)
 		}
 		if !autoexport.IsNoneMetricReader(reader) {
 			readers = append(readers, sdkmetric.WithReader(reader))

@@ -37,6 +37,7 @@ func TestVariablesTurnExportOn(t *testing.T) {
 		{"an endpoint of metrics", map[string]string{"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1"}, false, true, false},
 		{"an endpoint, but no traces", map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"}, false, true, false},
 		{"gRPC", map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, true, false, false},
+		{"a wrong attribute", map[string]string{"OTEL_RESOURCE_ATTRIBUTES": "team=shop,"}, false, false, false},
 		{"no such exporter", map[string]string{"OTEL_METRICS_EXPORTER": "pigeon"}, false, false, true},
 		{"google", map[string]string{"OTEL_TRACES_EXPORTER": "google", "OTEL_METRICS_EXPORTER": "google", "GOOGLE_APPLICATION_CREDENTIALS": credentials}, true, true, false},
 		{"google without credentials", map[string]string{"OTEL_TRACES_EXPORTER": "google", "GOOGLE_APPLICATION_CREDENTIALS": credentials + "x"}, false, false, true},
@@ -45,11 +46,15 @@ func TestVariablesTurnExportOn(t *testing.T) {
 			for name, value := range test.environ {
 				t.Setenv(name, value)
 			}
-			tel, err := telemetry.Start(t.Context(), telemetry.Config{}, discard)
-			if (err != nil) != test.fails {
-				t.Fatalf("Start() = %v, want an error: %t", err, test.fails)
+			var log strings.Builder
+			tel, err := telemetry.Start(t.Context(), telemetry.Config{}, slog.New(slog.NewTextHandler(&log, nil)))
+			if (err != nil) != test.fails || strings.Contains(log.String(), "OTEL_RESOURCE_ATTRIBUTES") != (test.environ["OTEL_RESOURCE_ATTRIBUTES"] != "") {
+				t.Fatalf("Start() = %v, log = %s, want an error: %t, and the name of a variable that is dropped", err, &log, test.fails)
 			}
 			if err != nil {
+				if !strings.Contains(err.Error(), "S_EXPORTER") {
+					t.Errorf("Start() = %v, want it to name the variable", err)
+				}
 				return
 			}
 			if (tel.Tracing != nil) != test.traces || (tel.Metrics != nil) != test.metrics || (tel.Meter("x") != noop.Meter{}) != test.metrics {

@@ -28,6 +28,7 @@ var (
 	errStreamOver    = problem.Errorf(problem.Unavailable, "the stream has lasted as long as it may: call again").Because("STREAM_LIFETIME_OVER")
 	errTooManyCalls  = problem.Errorf(problem.Exhausted, "too many calls at a time: call again").Because("TOO_MANY_CALLS")
 	errTooLarge      = problem.Errorf(problem.Exhausted, "the body is larger than a request may be").Because("REQUEST_TOO_LARGE")
+	errEncoded       = problem.Errorf(problem.Invalid, "the header Content-Encoding must be identity: send the body as it is").Because("CONTENT_ENCODING_UNSUPPORTED")
 	errPathUnknown   = problem.Errorf(problem.NotFound, "there is nothing at this path").Because("PATH_UNKNOWN")
 	errMethodUnknown = problem.Errorf(problem.Kind(codes.Unimplemented), "this path has other methods").Because("METHOD_NOT_ALLOWED")
 )
@@ -128,13 +129,12 @@ func detail[T any](st *status.Status) (found T) {
 	return found
 }
 
+// httpStatusOf maps a reason to an HTTP status, if it is not that of the code.
+var httpStatusOf = map[problem.Reason]int{
+	errTooLarge.Reason: http.StatusRequestEntityTooLarge, errMethodUnknown.Reason: http.StatusMethodNotAllowed, errEncoded.Reason: http.StatusUnsupportedMediaType,
+}
+
 // httpStatus returns the HTTP status for the status of an error.
 func httpStatus(st *status.Status) int {
-	switch detail[*errdetails.ErrorInfo](st).GetReason() {
-	case string(errTooLarge.Reason):
-		return http.StatusRequestEntityTooLarge
-	case string(errMethodUnknown.Reason):
-		return http.StatusMethodNotAllowed
-	}
-	return runtime.HTTPStatusFromCode(st.Code())
+	return cmp.Or(httpStatusOf[problem.Reason(detail[*errdetails.ErrorInfo](st).GetReason())], runtime.HTTPStatusFromCode(st.Code()))
 }

@@ -88,7 +88,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\| (\\d+)").FindAllStringSubmatch(table, -1) {
 		got[row[1]] = row[2] + " " + row[3]
 	}
-	errs := []error{ErrDraining, errStreamOver, errTooManyCalls, errTooLarge, errPathUnknown, errMethodUnknown}
+	errs := []error{ErrDraining, errStreamOver, errTooManyCalls, errTooLarge, errEncoded, errPathUnknown, errMethodUnknown}
 	for code := range reasonOf {
 		errs = append(errs, status.Error(code, "x"))
 	}

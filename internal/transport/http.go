@@ -73,7 +73,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case isGRPC(r):
-		s.limited(w, r, s.streaming[strings.TrimPrefix(r.URL.Path, "/")], s.serveGRPC)
+		stream, known := s.streaming[strings.TrimPrefix(r.URL.Path, "/")]
+		if !known {
+			refuse(w, r, status.Error(codes.Unimplemented, "there is no such method"))
+			return
+		}
+		s.limited(w, r, stream, s.serveGRPC)
 	case r.URL.Path == "/health/live":
 		s.handleLive(w, r)
 	case r.URL.Path == "/health/ready":

@@ -1,14 +1,19 @@
 package transport
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -27,6 +32,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"example.com/videocatalog/internal/aip"
@@ -48,64 +54,84 @@ func (s *Server) makeGateway() (err error) {
 	}
 	useStrictQuery()
 	none := func(string) (string, bool) { return "", false }
-	s.mux = runtime.NewServeMux(
+	shared := []runtime.ServeMuxOption{
+		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
+		// A proxy's rule about a path must hold: what is escaped is no part of a verb or a collection.
+		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptReserved),
+	}
+	s.allow = runtime.NewServeMux(append(shared,
+		runtime.WithMiddlewares(func(runtime.HandlerFunc) runtime.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request, _ map[string]string) { w.Header().Add("Allow", r.Method) }
+		}),
+		runtime.WithRoutingErrorHandler(func(context.Context, *runtime.ServeMux, runtime.Marshaler, http.ResponseWriter, *http.Request, int) {}),
+	)...)
+	s.mux = runtime.NewServeMux(append(shared,
 		// Empty numbers, strings and lists are written, too. Unset messages are left out:
 		// null would look like a value.
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, lines{&runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true}}}),
 		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) { return strings.ToLower(name), slices.Contains(passedOn, name) }),
 		runtime.WithOutgoingHeaderMatcher(none),
 		runtime.WithOutgoingTrailerMatcher(none),
-		runtime.WithMiddlewares(keepRequest),
 		runtime.WithRoutingErrorHandler(s.routingError),
 		runtime.WithErrorHandler(s.gatewayError),
-		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
-	)
+	)...)
 	for _, service := range s.deps.Services {
 		if service.Gateway != nil {
-			err = errors.Join(err, service.Gateway(s.mux, s.conn))
+			err = errors.Join(err, service.Gateway(s.mux, s.conn), service.Gateway(s.allow, s.conn))
 		}
 	}
 	return err
 }
 
 func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	r = r.WithContext(context.WithValue(r.Context(), queryKey{}, query))
+	r.Form, r.Body = query, http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive))
 	switch {
+	case err != nil:
+		err = problem.Errorf(problem.Invalid, "the query cannot be read: %v", err)
 	case !utf8.ValidString(r.URL.Path):
-		s.reject(w, r, problem.InvalidField("path", "must be UTF-8"))
-		return
-	case r.ContentLength != 0 && (r.Method == http.MethodGet || r.Method == http.MethodDelete):
-		s.reject(w, r, problem.InvalidField("body", "%s has none: send parameters in the query", r.Method))
-		return
+		err = problem.InvalidField("path", "must be UTF-8")
+	case (r.Method == http.MethodGet || r.Method == http.MethodDelete) && hasBody(r):
+		err = problem.InvalidField("body", "%s has none: send parameters in the query", r.Method)
 	case r.Header["If-Match"] != nil:
-		s.reject(w, r, problem.InvalidField("If-Match", "is not read: send the etag in the request"))
+		err = problem.InvalidField("If-Match", "is not read: send the etag in the request")
+	case !strings.EqualFold(cmp.Or(r.Header.Get("Content-Encoding"), "identity"), "identity"):
+		err = errEncoded
+	}
+	if err != nil {
+		s.reject(w, r, err)
 		return
-	case isStream(r): // proxies must not buffer it
+	}
+	if isStream(r) { // proxies must not buffer it
 		w.Header().Set("X-Accel-Buffering", "no")
 		w.Header().Set("Cache-Control", "no-store")
-	case r.Method == http.MethodHead && !strings.HasSuffix(r.URL.Path, ":watch"):
-		r = r.WithContext(r.Context()) // a copy: net/http sends no body for a HEAD request
-		r.Method = http.MethodGet
+	} else if r.Method == http.MethodHead && !strings.HasSuffix(r.URL.Path, ":watch") {
+		r.Method = http.MethodGet // net/http sends no body for a HEAD request
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive))
+	// The gateway drops the header if a part of it is no text of gRPC.
+	for i, forwarded := range r.Header["X-Forwarded-For"] {
+		r.Header["X-Forwarded-For"][i] = notText.ReplaceAllString(forwarded, " ")
+	}
 	s.mux.ServeHTTP(w, r)
 }
 
-// restKey is the key of the request of a REST call, in its context.
-type restKey struct{}
+var notText = regexp.MustCompile("[^ -~]")
 
-// keepRequest puts each request into its own context, so that checkQuery sees whether it was parsed.
-func keepRequest(next runtime.HandlerFunc) runtime.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
-		rest := new(http.Request)
-		*rest = *r.WithContext(context.WithValue(r.Context(), restKey{}, rest))
-		next(w, rest, path)
-	}
+// hasBody reports whether a request has a body that is not empty. Its header alone does not
+// say it if the stream ends later (RFC 9113, 8.1).
+func hasBody(r *http.Request) bool {
+	n, _ := io.CopyN(io.Discard, r.Body, 1) // an error is an end, too
+	return n > 0
 }
+
+// queryKey is the key of the query of a REST call, in its context: the parameters that strictQuery has not yet read.
+type queryKey struct{}
 
 // checkQuery makes the call of a REST request. It rejects the query of a method without query
 // parameters, which the gateway would ignore. Its error has the form that gatewayError reads.
 func checkQuery(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, call grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	if rest, ok := ctx.Value(restKey{}).(*http.Request); ok && rest.Form == nil && rest.URL.RawQuery != "" {
+	if query, _ := ctx.Value(queryKey{}).(url.Values); len(query) > 0 {
 		return status.Error(codes.InvalidArgument, "query: unknown parameter: this method has none")
 	}
 	return call(ctx, method, request, response, conn, options...)
@@ -125,11 +151,68 @@ func (l lines) Marshal(v any) ([]byte, error) {
 
 func (lines) StreamContentType(any) string { return "application/x-ndjson" }
 
+// NewDecoder returns a decoder of a body, which is one value. An empty body is io.EOF, and an
+// empty message. An error about a field has the form that gatewayError reads.
+func (l lines) NewDecoder(r io.Reader) runtime.Decoder {
+	return runtime.DecoderFunc(func(v any) error {
+		body, err := io.ReadAll(r)
+		switch {
+		case err != nil:
+			return err //nolint:wrapcheck // a reader's own
+		case len(bytes.TrimSpace(body)) == 0:
+			return io.EOF
+		case bytes.HasPrefix(body, []byte("\ufeff")):
+			return errors.New("body: begins with a byte order mark")
+		case !json.Valid(body):
+			return json.Unmarshal(body, new(json.RawMessage)) //nolint:wrapcheck // names the place
+		}
+		if err = l.Unmarshal(body, v); err == nil {
+			return nil
+		}
+		message, ok := v.(proto.Message)
+		if !ok { // a pointer to the message of a field, which Unmarshal has made
+			message, ok = reflect.ValueOf(v).Elem().Interface().(proto.Message)
+		}
+		if ok {
+			err = cmp.Or(misfit(body, message.ProtoReflect()), err)
+		}
+		return err
+	})
+}
+
+// misfit returns an error about a field of JSON that a message cannot have, or nil.
+func misfit(body []byte, message protoreflect.Message) error {
+	var values map[string]json.RawMessage
+	_ = json.Unmarshal(body, &values) // what is no object has no fields
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		field := cmp.Or(message.Descriptor().Fields().ByJSONName(key), message.Descriptor().Fields().ByTextName(key))
+		if field == nil {
+			return fmt.Errorf("%s: unknown field", url.QueryEscape(key))
+		}
+		alone, _ := json.Marshal(map[string]json.RawMessage{key: values[key]}) // cannot fail for what was JSON
+		if protojson.Unmarshal(alone, message.New().Interface()) == nil {
+			continue
+		}
+		if aip.IsPartial(field) {
+			if err := misfit(values[key], message.NewField(field).Message()); err != nil {
+				return fmt.Errorf("%s.%w", key, err)
+			}
+		}
+		return fmt.Errorf("%s: cannot be %.100s", key, values[key])
+	}
+	return nil
+}
+
 // routingError handles a request whose path or method has no handler.
 func (s *Server) routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, httpStatus int) {
 	err := errPathUnknown
 	if httpStatus == http.StatusMethodNotAllowed {
 		err = errMethodUnknown
+		other := r.WithContext(r.Context())
+		for _, other.Method = range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+			s.allow.ServeHTTP(w, other)
+		}
+		w.Header().Set("Allow", strings.Join(w.Header().Values("Allow"), ", ")) // RFC 9110, 15.5.6
 	}
 	s.reject(w, r, err)
 }
@@ -139,23 +222,20 @@ func (s *Server) routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(err)
 	text := strings.ReplaceAll(st.Message(), "\u00a0", " ") // protobuf puts a random space into its errors
-	field, rule, isField := strings.Cut(wrongScalar.ReplaceAllString(text, "$1: cannot be $2"), ": ")
+	field, rule, isField := strings.Cut(text, ": ")
 	switch {
 	case st.Code() != codes.InvalidArgument || len(st.Details()) > 0:
 		writeError(w, err)
 	case text == (&http.MaxBytesError{}).Error():
 		s.reject(w, r, errTooLarge)
 	case isField && field == "proto":
-		s.reject(w, r, problem.InvalidField("body", "%s", strings.Replace(rule, "syntax error", "wrong type or syntax", 1)))
+		s.reject(w, r, problem.InvalidField("body", "%s", rule))
 	case isField && !strings.Contains(field, " "):
 		s.reject(w, r, problem.InvalidField(field, "%s", rule))
 	default:
 		s.reject(w, r, problem.Errorf(problem.Invalid, "the request cannot be read: %s", text))
 	}
 }
-
-// wrongScalar matches protobuf's error about a field of JSON with a value of another type.
-var wrongScalar = regexp.MustCompile(`^proto: .*invalid value for \w+ field (\w+): (.*)$`)
 
 // reject writes the error of a REST request that never becomes a call, and logs it. The line
 // omits the path and the query, which can contain anything.
@@ -225,6 +305,7 @@ func (q *strictQuery) Parse(message proto.Message, values url.Values, taken *uti
 		}
 		u.Mask.Paths = slices.DeleteFunc(u.Mask.Paths, func(path string) bool { return path == "" }) // of an empty mask or body
 	}
+	clear(values) // for checkQuery
 	return nil
 }
 

@@ -102,6 +102,7 @@ type Server struct {
 	http      *http.Server // serves the port
 	grpc      *grpc.Server
 	mux       *runtime.ServeMux // of REST
+	allow     *runtime.ServeMux // adds the method of a request to Allow if mux has a handler
 	inProcess *bufconn.Listener // gRPC calls of mux
 	conn      *grpc.ClientConn  // from mux to inProcess
 	sideOf    map[string]string // the side of a service with a handler

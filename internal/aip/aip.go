@@ -32,13 +32,12 @@ func Etag(version int64) string { return strconv.Quote(strconv.FormatInt(version
 // an empty one. For an etag that Etag never returns, it returns a version that
 // no resource has.
 func ParseEtag(etag string) int64 {
-	if etag == "" {
-		return 0
-	}
-	const never = -1
 	version, err := strconv.ParseInt(strings.Trim(etag, `"`), 10, 64)
-	if err != nil || version < 1 || Etag(version) != etag {
-		return never
+	switch {
+	case etag == "":
+		return 0
+	case err != nil || version < 1 || Etag(version) != etag:
+		return -1
 	}
 	return version
 }

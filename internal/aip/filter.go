@@ -3,9 +3,11 @@ package aip
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"text/scanner"
+	"unicode"
 	"unicode/utf8"
 
 	"example.com/videocatalog/internal/problem"
@@ -25,62 +27,43 @@ type Restriction struct {
 // supports.
 var ErrUnsupported = errors.New("not supported; it can be restrictions joined by AND")
 
+// restriction matches a restriction at the begin of a filter, and the AND behind it.
+var restriction = regexp.MustCompile(`^\s*(\w+)\s*([=:])\s*("(?:[^"\\\n]|\\.)*"|\w+)\s*(AND\b|$)`)
+
 // ParseFilter applies a filter: restrictions joined by AND, the part of AIP-160
 // that the API supports. Any other filter is problem.Invalid.
 func ParseFilter(filter, supported string, fields map[string]Restriction) error {
-	var tokens scanner.Scanner
-	tokens.Init(strings.NewReader(filter))
-	tokens.Mode = scanner.ScanIdents | scanner.ScanInts | scanner.ScanStrings
-	tokens.Error = func(*scanner.Scanner, string) {} // ErrorCount counts them: NUL, invalid UTF-8, open quotes
-
 	seen := make(map[string]bool, len(fields))
-	var err error
-	for token := tokens.Scan(); err == nil && token != scanner.EOF; token = tokens.Scan() {
-		if len(seen) > 0 {
-			if tokens.TokenText() != "AND" {
-				err = ErrUnsupported
-				break
-			}
-			tokens.Scan()
+	for rest, more := filter, strings.TrimSpace(filter) != ""; more; {
+		err := ErrUnsupported
+		match := restriction.FindStringSubmatch(rest)
+		if match != nil && (match[2] == ":" || !seen[match[1]]) {
+			err = fields[match[1]].apply(match[2], match[3])
 		}
-		err = readRestriction(&tokens, fields, seen)
-	}
-	if tokens.ErrorCount > 0 {
-		err = ErrUnsupported
-	}
-	if err != nil {
-		return problem.InvalidField("filter", "%v: %s", err, supported)
+		if err != nil {
+			return problem.InvalidField("filter", "%v: %s", err, supported)
+		}
+		seen[match[1]], rest, more = true, rest[len(match[0]):], match[4] != ""
 	}
 	return nil
 }
 
-// readRestriction reads one restriction, whose first token is already scanned.
-func readRestriction(tokens *scanner.Scanner, fields map[string]Restriction, seen map[string]bool) error {
-	name := tokens.TokenText()
-	field, known := fields[name]
-	if !known || seen[name] && field.Operator == '=' || tokens.Scan() != field.Operator || tokens.Scan() != field.Kind {
+// apply sets the value of a token, if the restriction has this operator and kind. The zero
+// Restriction has no operator.
+func (r Restriction) apply(operator, token string) (err error) {
+	kind, value := rune(scanner.Ident), token
+	if token[0] == '"' {
+		kind = scanner.String
+		value, err = strconv.Unquote(token)
+	} else if unicode.IsDigit(rune(token[0])) {
+		kind = scanner.Int
+	}
+	// Escapes can produce bytes that are no text, and characters that the database does not store.
+	if err != nil || operator != string(r.Operator) || kind != r.Kind || value == "" || !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
 		return ErrUnsupported
 	}
-	seen[name] = true
-	value, err := literal(tokens.TokenText(), field.Kind)
-	if err != nil {
-		return err
-	}
-	return field.Set(value)
-}
-
-// literal returns the value of a token. It checks strings again after
-// unquoting, because escapes can produce characters that the scanner rejects.
-func literal(token string, kind rune) (string, error) {
-	if kind != scanner.String {
-		return token, nil
-	}
-	value, err := strconv.Unquote(token)
-	if err != nil || value == "" || !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
-		return "", ErrUnsupported
-	}
 	if strings.ContainsRune(value, '*') { // in AIP-160 it matches any text
-		return "", fmt.Errorf("%s has a wildcard, which is not supported; it can be restrictions joined by AND", token)
+		return fmt.Errorf("%s has a wildcard, which is not supported; it can be restrictions joined by AND", token)
 	}
-	return value, nil
+	return r.Set(value)
 }

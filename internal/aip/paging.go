@@ -2,6 +2,7 @@ package aip
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -35,17 +36,10 @@ type Pager[C any] struct {
 
 // NewPager returns the pager of a request. A negative page size, and a page token
 // that is not from the same list, are problem.Invalid (AIP-158).
-func NewPager[C any](request ListRequest) (Pager[C], error) {
-	p := Pager[C]{Size: min(int(request.GetPageSize()), maxPageSize)}
+func NewPager[C any](request ListRequest) (p Pager[C], err error) {
+	p.tokens, p.Size = NewTokens(request, "page_token"), min(cmp.Or(int(request.GetPageSize()), defaultPageSize), maxPageSize)
 	if p.Size < 0 {
 		return p, problem.InvalidField("page_size", "must not be negative")
-	}
-	if p.Size == 0 {
-		p.Size = defaultPageSize
-	}
-	var err error
-	if p.tokens, err = NewTokens(request, "page_token"); err != nil {
-		return p, err
 	}
 	if token := request.GetPageToken(); token != "" {
 		p.After = new(C)
@@ -84,7 +78,7 @@ type Tokens struct {
 
 // NewTokens returns the tokens of a request. Between two calls only the token
 // field and page_size may change.
-func NewTokens(request proto.Message, field protoreflect.Name) (Tokens, error) {
+func NewTokens(request proto.Message, field protoreflect.Name) Tokens {
 	rest := proto.Clone(request).ProtoReflect()
 	for _, name := range []protoreflect.Name{field, "page_size"} {
 		if fd := rest.Descriptor().Fields().ByName(name); fd != nil {
@@ -92,11 +86,8 @@ func NewTokens(request proto.Message, field protoreflect.Name) (Tokens, error) {
 		}
 	}
 	seed := fmt.Appendf(nil, "%d %s ", tokenFormat, rest.Descriptor().FullName())
-	seed, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(seed, rest.Interface())
-	if err != nil {
-		return Tokens{}, fmt.Errorf("marshal request: %w", err)
-	}
-	return Tokens{field: string(field), seed: seed}, nil
+	seed, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend(seed, rest.Interface()) // cannot fail for what gRPC has decoded
+	return Tokens{field: string(field), seed: seed}
 }
 
 // Encode returns the token of a cursor.

@@ -94,15 +94,12 @@ type resumeToken struct {
 }
 
 func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
-	tokens, err := aip.NewTokens(request, "resume_token")
-	if err != nil {
-		return nil, err
-	}
-	w := &watch{service: service, stream: stream, tokens: tokens, fresh: true}
+	w := &watch{service: service, stream: stream, tokens: aip.NewTokens(request, "resume_token"), fresh: true}
+	var err error
 	if token := request.GetResumeToken(); token != "" {
 		w.fresh = false
 		var sent resumeToken
-		err = tokens.Decode(token, &sent)
+		err = w.tokens.Decode(token, &sent)
 		if w.expired = !sent.Time.IsZero() && time.Since(sent.Time) > ResumeTokenAge; !w.expired {
 			w.position = sent.Position
 		}

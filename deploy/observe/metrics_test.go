@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -79,7 +80,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	check(err)
-	srv, err := transport.New(transport.Config{}, transport.Deps{Metrics: provider, Listener: listener})
+	srv, err := transport.New(transport.Config{}, transport.Deps{Metrics: provider, Listener: listener, Log: slog.Default()})
 	check(err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -94,6 +95,10 @@ func newServer(cfg transport.Config, d deps, changes Changes) (*transport.Server
 		if store == nil {
 			d.Services[i].Handler = nil
 		}
+	}
+	d.Log = cmp.Or(d.Log, slog.Default())
+	if d.Live == nil {
+		d.Live = func() error { return nil }
 	}
 	server, err := transport.New(cfg, d.Deps)
 	return server, catalog, err

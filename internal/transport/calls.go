@@ -90,12 +90,12 @@ func (s *checkedStream) RecvMsg(message any) error {
 	return validate(message)
 }
 
-// admit returns the context of a call that may continue, with its caller.
+// admit returns the context of a call with its caller, and an error if the call may not continue.
 func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
-	if c.caller, err = c.server.deps.Admit(ctx, c.method); err != nil {
-		return ctx, err
+	if c.server.deps.Admit != nil {
+		c.caller, err = c.server.deps.Admit(ctx, c.method)
 	}
-	return auth.WithCaller(ctx, c.caller), nil
+	return auth.WithCaller(ctx, c.caller), err
 }
 
 // validate checks a request against the rules in api/proto, without the fields that only the server sets.

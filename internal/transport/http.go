@@ -1,8 +1,8 @@
 package transport
 
 import (
+	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -11,17 +11,16 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 )
 
 // limitGrace lets a call end with a status before its HTTP request is cut off.
@@ -75,7 +74,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	case isGRPC(r):
 		stream, known := s.streaming[strings.TrimPrefix(r.URL.Path, "/")]
 		if !known {
-			refuse(w, r, status.Error(codes.Unimplemented, "there is no such method"))
+			writeError(w, r, status.Error(codes.Unimplemented, "there is no such method"))
 			return
 		}
 		s.limited(w, r, stream, s.serveGRPC)
@@ -111,7 +110,7 @@ func (s *Server) limited(w http.ResponseWriter, r *http.Request, stream bool, se
 	if count.Add(1) > most {
 		s.refused.Add(r.Context(), 1, metric.WithAttributes(attribute.String("kind", kind)))
 		s.deps.Log.WarnContext(r.Context(), "server: call refused, there are too many", "kind", kind, "most", most)
-		refuse(w, r, errTooManyCalls)
+		writeError(w, r, errTooManyCalls)
 		return
 	}
 	if stream {
@@ -153,7 +152,8 @@ func (b *wholeMessages) Read(p []byte) (n int, err error) {
 // makeRefused makes the counter of refused calls. It starts at 0 for each kind, so that the
 // first refusal shows as an increase.
 func (s *Server) makeRefused() (err error) {
-	s.refused, err = s.deps.Metrics.Meter("example.com/videocatalog/internal/transport").Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
+	provider := cmp.Or[metric.MeterProvider](s.deps.Metrics, noop.NewMeterProvider())
+	s.refused, err = provider.Meter("example.com/videocatalog/internal/transport").Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
 		metric.WithDescription("Calls refused because there were too many at a time (transport.Config.MaxCalls), by kind: call, stream. They are in no other metric."))
 	for _, kind := range []string{"call", "stream"} {
 		s.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("kind", kind)))
@@ -169,9 +169,9 @@ func RefusePages(hosts []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case len(hosts) > 0 && !allowed(hosts, r.Host):
-			refuse(w, r, status.Errorf(codes.PermissionDenied, "nobody is authenticated here, so the host %q may not be used: call localhost or an IP address, or add the host to ALLOWED_HOSTS", r.Host))
+			writeError(w, r, status.Errorf(codes.PermissionDenied, "nobody is authenticated here, so the host %q may not be used: call localhost or an IP address, or add the host to ALLOWED_HOSTS", r.Host))
 		case protection.Check(r) != nil:
-			refuse(w, r, status.Error(codes.PermissionDenied, "a page of this origin may not call"))
+			writeError(w, r, status.Error(codes.PermissionDenied, "a page of this origin may not call"))
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -185,20 +185,4 @@ func allowed(hosts []string, header string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil || host == "localhost" || strings.HasSuffix(host, ".localhost") ||
 		slices.ContainsFunc(hosts, func(name string) bool { return name == "*" || strings.EqualFold(name, host) })
-}
-
-// refuse rejects a request before any interceptor runs. Over gRPC the response has only
-// trailers (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
-func refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if !isGRPC(r) {
-		writeError(w, err)
-		return
-	}
-	st := status.Convert(toStatus(err))
-	w.Header().Set("Content-Type", "application/grpc")
-	w.Header().Set("Grpc-Status", strconv.Itoa(int(st.Code())))
-	w.Header().Set("Grpc-Message", st.Message())
-	details, _ := proto.Marshal(st.Proto()) // cannot fail for what toStatus makes
-	w.Header().Set("Grpc-Status-Details-Bin", base64.RawStdEncoding.EncodeToString(details))
-	w.WriteHeader(http.StatusOK)
 }

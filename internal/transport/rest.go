@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -225,7 +226,7 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 	field, rule, isField := strings.Cut(text, ": ")
 	switch {
 	case st.Code() != codes.InvalidArgument || len(st.Details()) > 0:
-		writeError(w, err)
+		writeError(w, r, err)
 	case text == (&http.MaxBytesError{}).Error():
 		s.reject(w, r, errTooLarge)
 	case isField && field == "proto":
@@ -240,15 +241,24 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 // reject writes the error of a REST request that never becomes a call, and logs it. The line
 // omits the path and the query, which can contain anything.
 func (s *Server) reject(w http.ResponseWriter, r *http.Request, err error) {
-	writeError(w, err)
+	writeError(w, r, err)
 	address, _, _ := net.SplitHostPort(r.RemoteAddr)
 	s.deps.Log.LogAttrs(r.Context(), slog.LevelInfo, "server: request", attr("method", "REST "+r.Method),
 		attr("code", status.Code(toStatus(err)).String()), attr("caller", address), attr("x_request_id", r.Header.Get("X-Request-Id")))
 }
 
-// writeError writes an error response.
-func writeError(w http.ResponseWriter, err error) {
+// writeError writes an error response. Over gRPC it has only trailers
+// (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
+func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(toStatus(err))
+	if isGRPC(r) {
+		details, _ := proto.Marshal(st.Proto()) // cannot fail for what toStatus makes
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Grpc-Status", strconv.Itoa(int(st.Code())))
+		w.Header().Set("Grpc-Message", st.Message())
+		w.Header().Set("Grpc-Status-Details-Bin", base64.RawStdEncoding.EncodeToString(details))
+		return
+	}
 	code := httpStatus(st)
 	if st.Code() == codes.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", "Bearer")

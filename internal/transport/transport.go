@@ -28,7 +28,6 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
 	"go.opentelemetry.io/otel/metric"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/net/netutil"
@@ -59,7 +58,7 @@ type Service struct {
 	// only full: end
 }
 
-// Deps has the dependencies of a Server. All but Listener may be zero.
+// Deps has the dependencies of a Server. All but Listener, Live and Log may be zero.
 type Deps struct {
 	Listener net.Listener // Run closes it
 	Services []Service
@@ -79,19 +78,6 @@ type Deps struct {
 	Tracing trace.TracerProvider
 	Metrics metric.MeterProvider
 	Log     *slog.Logger // gets a line for every call, and the errors that clients must not see
-}
-
-// withDefaults replaces the zero values that calls would use.
-func (d Deps) withDefaults() Deps {
-	if d.Admit == nil {
-		d.Admit = func(context.Context, string) (string, error) { return "", nil }
-	}
-	if d.Live == nil {
-		d.Live = func() error { return nil }
-	}
-	d.Metrics = cmp.Or[metric.MeterProvider](d.Metrics, metricnoop.NewMeterProvider())
-	d.Log = cmp.Or(d.Log, slog.Default())
-	return d
 }
 
 // Server serves the API on one port. Create it with New.
@@ -118,7 +104,7 @@ type Server struct {
 // releases the resources.
 func New(cfg Config, deps Deps) (*Server, error) {
 	s := &Server{
-		cfg: cfg.WithDefaults(), deps: deps.withDefaults(), sideOf: map[string]string{"": ""},
+		cfg: cfg.WithDefaults(), deps: deps, sideOf: map[string]string{"": ""},
 		inProcess: bufconn.Listen(256 << 10),
 	}
 	s.draining, s.drain = context.WithCancel(context.Background())

@@ -10,7 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
+	_ "net/http/pprof" //nolint:gosec // G108: nothing else serves http.DefaultServeMux, and this only on the private port
 	"os"
 	"time"
 
@@ -153,11 +153,7 @@ func (t *Telemetry) ObservePool(pool *pgxpool.Pool, name string) error {
 func Private(scrape http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", scrape)
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
 	return mux
 }
 

@@ -124,7 +124,7 @@ func (c *call) end(ctx context.Context, err error, panicked, request, response a
 		log.LogAttrs(ctx, slog.LevelInfo, "server: request",
 			attr("method", c.method), attr("code", status.Code(result).String()), attr("caller", Caller(ctx)),
 			slog.Float64("latency_ms", float64(time.Since(c.start).Microseconds())/1000),
-			attr("name", nameOf(request, response)), attr("x_request_id", header(ctx, "x-request-id")))
+			attr("name", nameOf(request, response)), attr("x_request_id", append(metadata.ValueFromIncomingContext(ctx, "x-request-id"), "")[0]))
 	}
 	return result
 }
@@ -145,11 +145,6 @@ func nameOf(messages ...any) string {
 		}
 	}
 	return ""
-}
-
-// header returns the first value of a header of a call.
-func header(ctx context.Context, name string) string {
-	return append(metadata.ValueFromIncomingContext(ctx, name), "")[0]
 }
 
 // Caller identifies the caller of a call in flight, for the log and for limits: its verified

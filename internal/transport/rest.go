@@ -19,7 +19,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -40,9 +39,6 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// passedOn are the headers that become gRPC metadata, besides Authorization and addresses.
-var passedOn = []string{"Traceparent", "Tracestate", "X-Request-Id", "X-Serverless-Authorization"}
-
 // makeGateway makes the REST API as api/proto maps it. Each request becomes a gRPC call
 // over a connection inside the process, which skips net/http and its cost.
 func (s *Server) makeGateway() (err error) {
@@ -53,7 +49,6 @@ func (s *Server) makeGateway() (err error) {
 	if err != nil {
 		return fmt.Errorf("connect gateway: %w", err)
 	}
-	useStrictQuery()
 	none := func(string) (string, bool) { return "", false }
 	shared := []runtime.ServeMuxOption{
 		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
@@ -70,7 +65,9 @@ func (s *Server) makeGateway() (err error) {
 		// Empty numbers, strings and lists are written, too. Unset messages are left out:
 		// null would look like a value.
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, lines{&runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true}}}),
-		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) { return strings.ToLower(name), slices.Contains(passedOn, name) }),
+		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) { // besides Authorization and addresses
+			return strings.ToLower(name), slices.Contains([]string{"Traceparent", "Tracestate", "X-Request-Id", "X-Serverless-Authorization"}, name)
+		}),
 		runtime.WithOutgoingHeaderMatcher(none),
 		runtime.WithOutgoingTrailerMatcher(none),
 		runtime.WithRoutingErrorHandler(s.routingError),
@@ -88,12 +85,16 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	r = r.WithContext(context.WithValue(r.Context(), queryKey{}, query))
 	r.Form, r.Body = query, http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive))
+	var sent int64
+	if r.Method == http.MethodGet || r.Method == http.MethodDelete {
+		sent, _ = io.CopyN(io.Discard, r.Body, 1) // a header without a length does not say that the body is empty (RFC 9113, 8.1)
+	}
 	switch {
 	case err != nil:
 		err = problem.Errorf(problem.Invalid, "the query cannot be read: %v", err)
 	case !utf8.ValidString(r.URL.Path):
 		err = problem.InvalidField("path", "must be UTF-8")
-	case (r.Method == http.MethodGet || r.Method == http.MethodDelete) && hasBody(r):
+	case sent > 0:
 		err = problem.InvalidField("body", "%s has none: send parameters in the query", r.Method)
 	case r.Header["If-Match"] != nil:
 		err = problem.InvalidField("If-Match", "is not read: send the etag in the request")
@@ -110,21 +111,13 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	} else if r.Method == http.MethodHead && !strings.HasSuffix(r.URL.Path, ":watch") {
 		r.Method = http.MethodGet // net/http sends no body for a HEAD request
 	}
-	// The gateway drops the header if a part of it is no text of gRPC.
 	for i, forwarded := range r.Header["X-Forwarded-For"] {
-		r.Header["X-Forwarded-For"][i] = notText.ReplaceAllString(forwarded, " ")
+		r.Header["X-Forwarded-For"][i] = notASCII.ReplaceAllString(forwarded, " ") // because of it the gateway would drop the header
 	}
 	s.mux.ServeHTTP(w, r)
 }
 
-var notText = regexp.MustCompile("[^ -~]")
-
-// hasBody reports whether a request has a body that is not empty. Its header alone does not
-// say it if the stream ends later (RFC 9113, 8.1).
-func hasBody(r *http.Request) bool {
-	n, _ := io.CopyN(io.Discard, r.Body, 1) // an error is an end, too
-	return n > 0
-}
+var notASCII = regexp.MustCompile("[^ -~]")
 
 // queryKey is the key of the query of a REST call, in its context: the parameters that strictQuery has not yet read.
 type queryKey struct{}
@@ -174,6 +167,8 @@ func (l lines) NewDecoder(r io.Reader) runtime.Decoder {
 		if !ok { // a pointer to the message of a field, which Unmarshal has made
 			message, ok = reflect.ValueOf(v).Elem().Interface().(proto.Message)
 		}
+		_, rule, _ := strings.Cut(err.Error(), "): ") // after its place in the body
+		err = fmt.Errorf("body: %s", rule)
 		if ok {
 			err = cmp.Or(misfit(body, message.ProtoReflect()), err)
 		}
@@ -222,19 +217,16 @@ func (s *Server) routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 // the latter the gateway has only a text such as "field: rule".
 func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(err)
-	text := strings.ReplaceAll(st.Message(), "\u00a0", " ") // protobuf puts a random space into its errors
-	field, rule, isField := strings.Cut(text, ": ")
+	field, rule, isField := strings.Cut(st.Message(), ": ")
 	switch {
 	case st.Code() != codes.InvalidArgument || len(st.Details()) > 0:
 		writeError(w, r, err)
-	case text == (&http.MaxBytesError{}).Error():
+	case st.Message() == (&http.MaxBytesError{}).Error():
 		s.reject(w, r, errTooLarge)
-	case isField && field == "proto":
-		s.reject(w, r, problem.InvalidField("body", "%s", rule))
 	case isField && !strings.Contains(field, " "):
 		s.reject(w, r, problem.InvalidField(field, "%s", rule))
 	default:
-		s.reject(w, r, problem.Errorf(problem.Invalid, "the request cannot be read: %s", text))
+		s.reject(w, r, problem.Errorf(problem.Invalid, "the request cannot be read: %s", st.Message()))
 	}
 }
 
@@ -290,8 +282,8 @@ func errorBody(st *status.Status, httpStatus int) any {
 // never runs. Its errors have the form "field: rule".
 type strictQuery struct{ runtime.DefaultQueryParser }
 
-// useStrictQuery sets the parser of all muxes: the gateway has one for the process.
-var useStrictQuery = sync.OnceFunc(func() { runtime.SetQueryParameterParser(new(strictQuery))(nil) })
+// The gateway has one parser for all muxes of the process.
+func init() { runtime.SetQueryParameterParser(new(strictQuery))(nil) }
 
 // Parse adds the query to a message. taken has the fields of the path and of the body.
 func (q *strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {

@@ -27,7 +27,7 @@ type Restriction struct {
 // supports.
 var ErrUnsupported = errors.New("not supported; it can be restrictions joined by AND")
 
-// restriction matches a restriction at the begin of a filter, and the AND behind it.
+// restriction matches a restriction at the start of a filter, and the AND after it.
 var restriction = regexp.MustCompile(`^\s*(\w+)\s*([=:])\s*("(?:[^"\\\n]|\\.)*"|\w+)\s*(AND\b|$)`)
 
 // ParseFilter applies a filter: restrictions joined by AND, the part of AIP-160

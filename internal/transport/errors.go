@@ -129,7 +129,7 @@ func detail[T any](st *status.Status) (found T) {
 	return found
 }
 
-// httpStatusOf maps a reason to an HTTP status, if it is not that of the code.
+// httpStatusOf maps a reason to an HTTP status, if the code has another one.
 var httpStatusOf = map[problem.Reason]int{
 	errTooLarge.Reason: http.StatusRequestEntityTooLarge, errMethodUnknown.Reason: http.StatusMethodNotAllowed, errEncoded.Reason: http.StatusUnsupportedMediaType,
 }

@@ -165,7 +165,7 @@ func (l lines) NewDecoder(r io.Reader) runtime.Decoder {
 		}
 		message, ok := v.(proto.Message)
 		if !ok { // a pointer to the message of a field, which Unmarshal has made
-			message, ok = reflect.ValueOf(v).Elem().Interface().(proto.Message)
+			message, ok = reflect.TypeAssert[proto.Message](reflect.ValueOf(v).Elem())
 		}
 		_, rule, _ := strings.Cut(err.Error(), "): ") // after its place in the body
 		err = fmt.Errorf("body: %s", rule)

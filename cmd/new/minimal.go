@@ -15,6 +15,7 @@ var exampleFiles = []string{
 	"api/proto/catalog", "api/proto/video",
 	"cmd/server/bench_test.go", "cmd/server/videos.go",
 	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00009_erasures.sql",
+	"db/migrations/00011_audited_purges.sql",
 	"db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/video*.sql",
 	"deploy/smoke/video.go",
 	"docs/catalog.md", "docs/erasure.md", "docs/performance.md",

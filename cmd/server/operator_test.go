@@ -245,6 +245,16 @@ func TestFilters(t *testing.T) {
 	if out, err := s.command(t, "skip", "--type", "video", "--limit", "3", "--why", "some", "--json"); err != nil || !strings.Contains(out, `"matched":18,"done":3}`) {
 		t.Errorf("skip of 3 = %q, %v, want 3 messages: only one aggregate has an event, and it is not among the first three", out, err)
 	}
+	pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_blocked SET parked_at = NULL, next_retry_at = now() + interval '1 hour'")
+	for _, test := range [][]string{
+		{"skip", "0 match; nothing was changed\ntried again by themselves, so a skip takes them only by the id of the event: 5\n"},
+		{"retry", "retry: 5 of 5; action "},
+		{"retry", "0 match; nothing was changed\ndue already, so a publisher tries them next: 5\n"},
+	} {
+		if out, err := s.command(t, test[0], "--cause", cause[1], "--why", "quota is up"); err != nil || !strings.HasPrefix(out, test[1]) {
+			t.Errorf("%s of what is tried again by itself = %q, %v, want %q", test[0], out, err, test[1])
+		}
+	}
 }
 
 // An action that is interrupted changes nothing. Running the same command again completes it.

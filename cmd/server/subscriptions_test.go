@@ -6,7 +6,19 @@ import (
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
+
+// The table of each registration exists, so the console finds its aggregates.
+func TestTablesAreInTheSchema(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, 1)
+	for _, r := range registrations() {
+		if r.Table != "" {
+			pgtest.Execute(t, pool, "SELECT id FROM video_catalog."+r.Table)
+		}
+	}
+}
 
 // Every subscription of the service is one that internal/names has, so it is provisioned.
 func TestSubscriptionsAreInNames(t *testing.T) {

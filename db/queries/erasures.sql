@@ -15,7 +15,20 @@ DELETE FROM video_catalog.outbox_pending p
 WHERE p.lane = @lane AND p.seq > @floor_seq AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id;
 
 -- name: InsertErasure :exec
--- Queues an aggregate whose events and requests must be erased.
+-- Queues an aggregate whose events and requests must be erased. Appends the purge to the audit, with the id of its event.
+WITH audited AS (
+	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
+	VALUES (
+		@event_id,
+		coalesce(nullif(@caller::text, ''), 'unknown'),
+		'api',
+		'purge',
+		jsonb_build_object('type', @aggregate_type::text, 'aggregate', @aggregate_id::text),
+		'',
+		1,
+		'[]'
+	)
+)
 INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES (@aggregate_type, @aggregate_id);
 
 -- name: ListErasures :many

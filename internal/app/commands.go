@@ -102,7 +102,7 @@ const helpHead = `server is the program of the service.
          --limit N                     at most so many aggregates, and so many messages; default: 10000
   server retry WHICH --why TEXT        publish these events, or apply these messages, now
   server skip WHICH --why TEXT         never publish these events, and delete these messages
-         --all                         of retry and skip, in place of WHICH: all that wait for a person
+         --all                         of retry and skip, in place of WHICH: all; without --id a skip takes only what waits for a person
          --by NAME                     of all that change something: who does it; default: the user and the host, if there is a user
          --dry-run                     of these: change nothing, and count what matches
 `

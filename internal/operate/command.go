@@ -85,11 +85,13 @@ func NewPrinter(w io.Writer, asJSON bool) *Printer {
 	return &Printer{table: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0), json: asJSON}
 }
 
-// Row prints a value as JSON, or its cells as a row of the table, if it has any. Control characters
-// become spaces: a text from elsewhere could command the terminal.
+// Row prints a value as JSON, if it is not nil, or its cells as a row of the table, if it has any. Control
+// characters become spaces: a text from elsewhere could command the terminal.
 func (p *Printer) Row(value any, cells ...string) {
 	if p.json {
-		p.err = cmp.Or(p.err, json.NewEncoder(p.table).Encode(value))
+		if value != nil {
+			p.err = cmp.Or(p.err, json.NewEncoder(p.table).Encode(value))
+		}
 		return
 	}
 	for i := range cells {

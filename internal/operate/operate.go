@@ -37,6 +37,12 @@ const (
 	Skip  = "skip"
 )
 
+// left says why an action takes none of the aggregates that are stuck.
+var left = map[string]string{
+	Retry: "due already, so a publisher tries them next: %d",
+	Skip:  "tried again by themselves, so a skip takes them only by the id of the event: %d",
+}
+
 // MostItems is how many items of each side an action changes at most, unless --limit says otherwise.
 const MostItems = 10_000
 
@@ -79,6 +85,7 @@ type Result struct {
 	ActionID uuid.UUID `json:"action_id,omitzero"` // of its entries in the table audit; zero if nothing was changed
 	Matched  int64     `json:"matched"`
 	Done     int64     `json:"done"`
+	Left     string    `json:"left,omitempty"`   // why nothing matches, although it is stuck
 	Failed   []string  `json:"failed,omitempty"` // messages that could not be applied, and why: they stay
 }
 
@@ -87,17 +94,26 @@ type Result struct {
 // aggregate for ever, and deletes a message. It changes no item that others have changed meanwhile.
 // Without an entry nothing is changed: the result has how many items match.
 //
-// An aggregate that is not parked matches only a filter with an id or an aggregate. A skip of a
-// named aggregate needs the id of the event, so that a repeated skip does not give up the next one.
+// A skip takes an aggregate that is not parked only by the id of its event. A skip of a named
+// aggregate needs that id, too, so that a repeated skip does not give up the next event.
 // If the process dies in the middle of a retry, messages that it has applied stay. Another retry
 // applies them again, which the inbox and the version make harmless.
 func (s Sides) Act(ctx context.Context, action string, f pg.Filter, mostOfSide int, e pg.Entry) (r Result, err error) {
 	if action == Skip && f.Aggregate != "" && f.ID == "" {
 		return r, problem.InvalidField("id", "must name what to skip")
 	}
-	f.Parked = f.ID == "" && f.Aggregate == ""
+	if f.ID == "" && f.Aggregate == "" {
+		f.Action = action
+	}
 	found, err := s.Find(ctx, f, mostOfSide)
-	if r.Matched = found.Total; err != nil || e.Action == "" {
+	if r.Matched = found.Total; err == nil && r.Matched == 0 {
+		f.Action = ""
+		var all Found
+		if all, err = s.Find(ctx, f, 1); all.Total > 0 {
+			r.Left = fmt.Sprintf(left[action], all.Total)
+		}
+	}
+	if err != nil || e.Action == "" {
 		return r, err
 	}
 	if len(found.Blocked) > 0 && action == Skip {

@@ -85,6 +85,9 @@ func (j *job) act(ctx context.Context, action string, e pg.Entry) (matched int64
 		return r.Matched, err
 	case r.Done == 0:
 		j.out.Line("%d match; nothing was changed", r.Matched)
+		if r.Left != "" {
+			j.out.Line("%s", r.Left)
+		}
 	default:
 		j.out.Line("%s: %d of %d; action %s; `server stuck` has what fails again", action, r.Done, r.Matched, r.ActionID)
 	}
@@ -120,7 +123,11 @@ func (j *job) stuck(ctx context.Context) (total int64, err error) {
 		of := m.Aggregate()
 		j.out.Row(m, m.Cause, strconv.FormatInt(m.ID, 10), of.Type, of.ID, timeText(m.ReceivedAt), state, "-", fmt.Sprintf("%.200s", m.Reason))
 	}
-	j.out.Line("%d of %d", len(found.Blocked)+len(found.Messages), found.Total)
+	shown := int64(len(found.Blocked) + len(found.Messages))
+	j.out.Line("%d of %d", shown, found.Total)
+	if shown < found.Total {
+		j.out.Row(map[string]int64{"shown": shown, "total": found.Total})
+	}
 	return found.Total, nil
 }
 
@@ -148,7 +155,7 @@ func (j *job) status(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			show(map[string]string{"consumer": consumer, "newest_apply_time": timeText(at)}, "consumer "+consumer, "its newest event was applied at %s", ago(at))
+			show(map[string]any{"consumer": consumer, "newest_apply_time": pg.Optional(at)}, "consumer "+consumer, "its newest event was applied at %s", ago(at))
 		}
 	}
 	groups, err := j.Causes(ctx, 10)

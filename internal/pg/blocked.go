@@ -22,7 +22,8 @@ func (o *Outbox) GroupBlocked(ctx context.Context, maxRows int) ([]Group, error)
 // match in all.
 func (o *Outbox) ListBlocked(ctx context.Context, f Filter, maxRows int) (blocked []Blocked, total int64, err error) {
 	rows, err := o.queries.ListBlocked(ctx, sqlcgen.ListBlockedParams{
-		ID: Escape(f.ID), AggregateType: Escape(f.Type), AggregateID: Escape(f.Aggregate), Cause: Escape(f.Cause), Parked: f.Parked, MaxRows: Limit(maxRows),
+		ID: Escape(f.ID), AggregateType: Escape(f.Type), AggregateID: Escape(f.Aggregate), Cause: Escape(f.Cause),
+		Until: Optional(f.Until), Action: f.Action, MaxRows: Limit(maxRows),
 	})
 	for _, row := range rows {
 		total = row.Total

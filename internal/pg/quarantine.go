@@ -76,7 +76,8 @@ func (b *Inbox) GroupQuarantine(ctx context.Context, maxRows int) ([]Group, erro
 // many match in all.
 func (b *Inbox) ListQuarantine(ctx context.Context, f Filter, maxRows int) (messages []Quarantined, total int64, err error) {
 	rows, err := b.queries.ListQuarantine(ctx, sqlcgen.ListQuarantineParams{
-		ID: Escape(f.ID), AggregateType: Escape(f.Type), AggregateID: Escape(f.Aggregate), Cause: Escape(f.Cause), MaxRows: Limit(maxRows),
+		ID: Escape(f.ID), AggregateType: Escape(f.Type), AggregateID: Escape(f.Aggregate), Cause: Escape(f.Cause),
+		Until: Optional(f.Until), MaxRows: Limit(maxRows),
 	})
 	for _, row := range rows {
 		var attributes map[string]string

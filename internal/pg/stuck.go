@@ -20,7 +20,11 @@ type Filter struct {
 	Type      string `json:"type,omitempty"`      // of an aggregate
 	Aggregate string `json:"aggregate,omitempty"` // its id
 	Cause     string `json:"cause,omitempty"`     // of a Group, or a part of the error
-	Parked    bool   `json:"-"`                   // leaves out the aggregates that are tried again by themselves
+	// Until leaves out what began to wait for a person later.
+	Until time.Time `json:"until,omitzero"`
+	// Action leaves out the aggregates that it would not change: retry those that are due, skip those that are tried
+	// again by themselves.
+	Action string `json:"-"`
 }
 
 // Group counts the stuck items of one cause.

@@ -14,14 +14,14 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// erase erases the pending events of an aggregate. It queues the erasure of the
-// aggregate's other data on the command side, which an Eraser does. It runs in the
+// erase erases the pending events of an aggregate, and appends the purge to the audit. It queues the
+// erasure of the aggregate's other data on the command side, which an Eraser does. It runs in the
 // transaction that purges the aggregate, after its row is locked and before the event of
 // the purge is appended. A publisher that has claimed those events may still publish them.
 // The publisher keeps its lane until it settles, so the event of the purge is sent after them.
-func erase(ctx context.Context, tx *pg.Tx, aggregate envelope.Aggregate) error {
+func erase(ctx context.Context, tx *pg.Tx, purge envelope.Message) error {
 	pg.UseOutboxSettings(ctx, tx)
-	q := sqlcgen.New(tx)
+	q, aggregate := sqlcgen.New(tx), purge.Aggregate()
 	lane := outbox.Lane(aggregate)
 	floor, err := q.LockOutboxLane(ctx, lane)
 	if err != nil {
@@ -30,7 +30,9 @@ func erase(ctx context.Context, tx *pg.Tx, aggregate envelope.Aggregate) error {
 	tx.Queue(q.ErasePending(ctx, sqlcgen.ErasePendingParams{
 		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane, FloorSeq: floor,
 	}))
-	tx.Queue(q.InsertErasure(ctx, aggregate.Type, aggregate.ID))
+	tx.Queue(q.InsertErasure(ctx, sqlcgen.InsertErasureParams{
+		EventID: purge.ID, Caller: pg.Escape(purge.Caller), AggregateType: aggregate.Type, AggregateID: aggregate.ID,
+	}))
 	return nil
 }
 

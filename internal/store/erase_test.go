@@ -87,7 +87,9 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 		t.Fatalf("before the purge %s is in %q, want four tables: the test does not test much", marker, got)
 	}
 
-	got := change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
+	purge := stamp(t)
+	purge.Caller = "ann@example.com"
+	got := change(t, videos, id, domain.PurgeVideo(5, purge))
 	if !got.Purged() || got.Version != 6 || !cmp.Equal(got.VideoDetails, domain.VideoDetails{}) {
 		t.Errorf("ChangeVideo() = %+v, want a tombstone of version 6", got)
 	}
@@ -120,6 +122,10 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 	}
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String()); n != 1 {
 		t.Errorf("after a second purge: %d events, want 1", n)
+	}
+	const audited = "SELECT concat_ws(' ', action, filter, actor, via, items, before, create_time > now() - interval '1 hour') FROM video_catalog.audit"
+	if got, want := column(t, pool, audited), []string{`purge {"type": "video", "aggregate": "` + id.String() + `"} ann@example.com api 1 [] t`}; !slices.Equal(got, want) {
+		t.Errorf("the audit has %q, want one purge: %q", got, want)
 	}
 	if _, err := videos.GetVideo(t.Context(), id); kindOf(err) != problem.NotFound {
 		t.Errorf("GetVideo() = %v, want NotFound", err)

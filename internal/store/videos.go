@@ -102,7 +102,7 @@ func recordVideo(ctx context.Context, tx *pg.Tx, e *domain.VideoEvent) error {
 	}
 	v := e.Video
 	if v.Purged() {
-		if err := erase(ctx, tx, message.Aggregate()); err != nil {
+		if err := erase(ctx, tx, message); err != nil {
 			return err
 		}
 	}

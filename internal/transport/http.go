@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -163,18 +164,25 @@ func (s *Server) makeRefused() (err error) {
 
 // RefusePages rejects requests that pages of other origins can send without a
 // preflight, such as forms. With hosts it also rejects a request whose Host is
-// not allowed; see Config.Hosts.
+// not allowed; see Config.Hosts. A person in a browser gets the reason as text.
 func RefusePages(hosts []string, next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reason := ""
 		switch {
 		case len(hosts) > 0 && !allowed(hosts, r.Host):
-			writeError(w, r, status.Errorf(codes.PermissionDenied, "nobody is authenticated here, so the host %q may not be used: call localhost or an IP address, or add the host to ALLOWED_HOSTS", r.Host))
+			reason = fmt.Sprintf("nobody is authenticated here, so the host %q may not be used: call localhost or an IP address, or add the host to ALLOWED_HOSTS", r.Host)
 		case protection.Check(r) != nil:
-			writeError(w, r, status.Error(codes.PermissionDenied, "a page of this origin may not call"))
+			reason = "a page of this origin may not call"
 		default:
 			next.ServeHTTP(w, r)
+			return
 		}
+		if strings.HasPrefix(r.Header.Get("Accept"), "text/html") {
+			http.Error(w, reason, http.StatusForbidden)
+			return
+		}
+		writeError(w, r, status.Error(codes.PermissionDenied, reason))
 	})
 }
 

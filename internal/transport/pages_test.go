@@ -56,6 +56,12 @@ func TestRefusePages(t *testing.T) {
 		}
 		response := httptest.NewRecorder()
 		handler.ServeHTTP(response, request)
+		if request.Header.Set("Accept", "text/html,*/*;q=0.8"); tt.refused != "" {
+			page := httptest.NewRecorder()
+			if handler.ServeHTTP(page, request); page.Code != http.StatusForbidden || !strings.HasPrefix(page.Header().Get("Content-Type"), "text/plain") || !strings.Contains(page.Body.String(), tt.refused) {
+				t.Errorf("%s, in a browser: %d %s, want 403 and text with %s", tt.name, page.Code, page.Body, tt.refused)
+			}
+		}
 		if tt.refused == "" {
 			if response.Code != http.StatusNoContent {
 				t.Errorf("%s: %d %s, want it let through", tt.name, response.Code, response.Body)

@@ -412,6 +412,10 @@ func keyboardActs(t *testing.T, s *stack, b *browser) {
 	pgtest.Eventually(t, patience, "the audit has the action", func() bool {
 		return eval[bool](t, b, `location.pathname === "/audit" && (document.querySelector("td.n")?.textContent === "24")`)
 	})
+	eval[any](t, b, "history.back()")
+	pgtest.Eventually(t, patience, "Back leads to the count", func() bool {
+		return eval[bool](t, b, `location.pathname === "/actions" && document.querySelector(".question") !== null`)
+	})
 }
 
 // policyStops checks that the content security policy stops a script, and that b collects the complaint.

@@ -27,28 +27,15 @@ func (s *server) find(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch {
 	case uuid.Validate(p.Text) == nil:
-		var types []string
-		if types, err = s.typesOf(ctx, p.Text); err != nil {
-			break
-		}
-		if len(types) == 0 && len(s.types) == 1 {
-			types = s.types // its events are older than those in the outbox
-		}
-		if len(types) > 0 { // an id is of one aggregate
-			http.Redirect(w, r, "/aggregates/"+url.PathEscape(types[0])+"/"+url.PathEscape(p.Text), http.StatusSeeOther)
-			return
-		}
+		p.Found, err = s.titles(ctx, titlesByID, []string{p.Text})
 	case p.Text != "":
-		var isCut bool
-		if p.Found, isCut, err = s.findTitles(ctx, p.Text); isCut {
-			p.Cut = cutSearch
-		}
+		p.Found, p.Cut, err = s.findTitles(ctx, p.Text)
 	}
 	switch {
 	case err != nil:
 		s.fail(w, r, err)
 	case len(p.Found) == 1 && (p.Cut == "" || strings.EqualFold(p.Found[0].Title, p.Text)):
-		http.Redirect(w, r, "/aggregates?q="+p.Found[0].ID, http.StatusSeeOther)
+		http.Redirect(w, r, "/aggregates/"+url.PathEscape(p.Found[0].Type)+"/"+p.Found[0].ID, http.StatusSeeOther)
 	default:
 		s.show(w, r, http.StatusOK, "find", "aggregates", "Aggregates", p)
 	}

@@ -33,6 +33,9 @@ func (s *sides) listAudit(ctx context.Context, text string) ([]entry, error) {
 	for _, row := range queries {
 		entries = append(entries, entry(row))
 	}
+	for i := range entries {
+		entries[i].CreateTime = entries[i].CreateTime.UTC()
+	}
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Or(b.CreateTime.Compare(a.CreateTime), cmp.Compare(b.ID, a.ID)) })
 	return slices.DeleteFunc(entries, func(e entry) bool {
 		all := strings.Join([]string{e.Action, e.Reason, e.Actor, e.DatabaseUser, string(e.Filter), e.ActionID.String(), string(e.Before), string(e.After)}, "\n")

@@ -42,29 +42,39 @@ func reader(arguments []string, show func(context.Context, sides, []string, *ope
 
 // printFound prints the aggregates that have a text in their title.
 func printFound(ctx context.Context, s sides, args []string, out *operate.Printer) error {
-	found, isCut, err := s.findTitles(ctx, args[0])
-	if err == nil && len(found) == 0 && !isCut {
+	found, cut, err := s.findTitles(ctx, args[0])
+	if err == nil && len(found) == 0 && cut == "" {
 		return problem.Errorf(problem.NotFound, "no title has %q in it", args[0])
 	}
-	out.Line("ID\tTITLE")
+	out.Line("TYPE\tID\tTITLE")
 	for _, f := range found {
-		out.Row(f, f.ID, f.Title)
+		out.Row(f, f.Type, f.ID, f.Title)
 	}
-	if isCut {
-		out.Line("%s", cutSearch)
+	if cut != "" {
+		out.Row(map[string]string{"note": cut}, cut)
 	}
 	return err
 }
 
 // printAggregate prints an aggregate and its events.
 func printAggregate(ctx context.Context, s sides, args []string, out *operate.Printer) error {
-	h, err := s.history(ctx, envelope.Aggregate{Type: args[0], ID: args[1]})
+	of := envelope.Aggregate{Type: args[0], ID: args[1]}
+	h, err := s.history(ctx, of)
 	if err != nil {
 		return err
 	}
 	if len(h.Events)+len(h.Messages)+len(h.Copies.owner)+len(h.Copies.projection) == 0 && h.Blocked == nil {
 		return problem.Errorf(problem.NotFound, "there is no %s %s; types are %s", args[0], args[1], strings.Join(s.types, ", "))
 	}
+	acts, err := s.listAudit(ctx, of.ID)
+	out.Row(struct {
+		title
+		history
+		Erasure    string   `json:"erasure,omitempty"`
+		Projection string   `json:"projection,omitempty"`
+		Notes      []string `json:"notes,omitempty"`
+		Audit      []entry  `json:"audit"`
+	}{title{of, h.Title.Title, h.Title.Erased}, h, h.Erasure(), h.Copies.String(), h.Notes(), acts})
 	out.Line("%s", strconv.QuoteToGraphic(cmp.Or(h.Title.Title, args[0]+" "+args[1])))
 	if text := h.Erasure(); text != "" {
 		out.Line("%s", text)
@@ -74,7 +84,7 @@ func printAggregate(ctx context.Context, s sides, args []string, out *operate.Pr
 	}
 	out.Line("VERSION\tEVENT\tID\tHAPPENED\tTO_THE_BROKER\tAPPLIED")
 	for _, e := range h.Events {
-		out.Row(e, strconv.FormatInt(e.Version, 10), e.Type, e.ID.String(), e.Time.Format(time.RFC3339), string(e.State), e.effects(h.Sought))
+		out.Row(nil, strconv.FormatInt(e.Version, 10), e.Type, e.ID.String(), e.Time.Format(time.RFC3339), string(e.State), e.effects(h.Sought))
 	}
 	for _, note := range h.Notes() {
 		out.Line("%s", note)
@@ -85,9 +95,8 @@ func printAggregate(ctx context.Context, s sides, args []string, out *operate.Pr
 	for _, m := range h.Messages {
 		out.Line("message %d is in quarantine of %s: %q", m.ID, m.Consumer, m.Reason)
 	}
-	acts, err := s.listAudit(ctx, args[1])
 	for _, a := range acts {
-		out.Line("%s by %q at %s: %q; action %s", a.Action, a.Actor, a.CreateTime.UTC().Format(time.RFC3339), a.Reason, a.ActionID)
+		out.Line("%s by %q at %s: %q; action %s", a.Action, a.Actor, a.CreateTime.Format(time.RFC3339), a.Reason, a.ActionID)
 	}
 	return err
 }
@@ -112,7 +121,7 @@ func printAudit(ctx context.Context, s sides, args []string, out *operate.Printe
 	entries, err := s.listAudit(ctx, args[0])
 	out.Line("TIME\tACTION\tITEMS\tFILTER\tWHY\tWHO\tACTION_ID")
 	for _, e := range entries {
-		out.Row(e, e.CreateTime.UTC().Format(time.RFC3339), e.Action, strconv.FormatInt(e.Items, 10), string(e.Filter), e.Reason, e.Actor, e.ActionID.String())
+		out.Row(e, e.CreateTime.Format(time.RFC3339), e.Action, strconv.FormatInt(e.Items, 10), string(e.Filter), e.Reason, e.Actor, e.ActionID.String())
 	}
 	return err
 }

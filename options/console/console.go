@@ -15,8 +15,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/names"
@@ -43,9 +45,13 @@ const help = `  server console [FLAGS]               serve the console for a bro
   server audit TEXT                    list the last entries of the audit that have a text in them; '' lists all
 `
 
-// maxConns is how many connections the console opens to each database. The role for people in
-// docs/database.md has the same limit.
-const maxConns = 3
+const (
+	// maxConns is how many connections the console opens to each database. The role for people in
+	// docs/database.md may have one more, for psql.
+	maxConns = 2
+	// idleTime is how long the console keeps them while no page is loaded.
+	idleTime = 5 * time.Second
+)
 
 // traceID stands for the id of a trace in the flag --traces.
 const traceID = "{trace_id}"
@@ -123,6 +129,11 @@ func run(ctx context.Context, process *app.Process, args []string, stdout io.Wri
 	if ip := net.ParseIP(host); ip != nil && !ip.IsLoopback() {
 		process.Log.WarnContext(ctx, "console: everybody who reaches this address can do what its database users may do", "addr", listener.Addr().String())
 	}
+	idle, pages := time.AfterFunc(idleTime, func() { s.commands.Reset(); s.queries.Reset() }), s.routes()
+	defer idle.Stop()
 	fmt.Fprintf(stdout, "console: http://localhost:%s/\n", number)
-	return s.serve(ctx, listener, transport.RefusePages(process.Hosts, s.routes()))
+	return s.serve(ctx, listener, transport.RefusePages(process.Hosts, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer idle.Reset(idleTime)
+		pages.ServeHTTP(w, r)
+	})))
 }

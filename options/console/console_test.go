@@ -139,6 +139,19 @@ func (r *running) act(t testing.TB, form url.Values) string {
 	return body
 }
 
+// later is a time after every count.
+const later = "2100-01-01T00:00:00Z"
+
+// counted returns when a page has counted the items of an action.
+func counted(t testing.TB, body string) string {
+	t.Helper()
+	found := regexp.MustCompile(`name="until" value="([^"]+)"`).FindStringSubmatch(body)
+	if found == nil {
+		t.Fatalf("the page has counted nothing:\n%s", body)
+	}
+	return found[1]
+}
+
 // command returns the output of a command of the service, which must end with an exit code.
 func command(t testing.TB, target string, wantCode int, args ...string) string {
 	t.Helper()
@@ -257,7 +270,7 @@ func TestEscapesTextOfOthers(t *testing.T) {
 	t.Parallel()
 	pool, target, m := newEvil(t)
 	c := start(t, target)
-	c.act(t, url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"3"}, "reason": {evil}})
+	c.act(t, url.Values{"action": {"retry"}, "type": {"thing"}, "until": {later}, "reason": {evil}})
 	park(t, pool, 1, evil+" again ")
 	wrong := m
 	wrong.Type = evil
@@ -301,7 +314,7 @@ func TestRefusesOtherOrigins(t *testing.T) {
 	pool, target := newDatabase(t)
 	park(t, pool, 1, "refused")
 	c := start(t, target)
-	form := url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"1"}, "reason": {"none"}}
+	form := url.Values{"action": {"retry"}, "type": {"thing"}, "until": {later}, "reason": {"none"}}
 	for _, header := range [][]string{
 		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example.com"},
 		{"Host", "evil.example.com", "Origin", "http://evil.example.com"},
@@ -333,65 +346,67 @@ func TestActs(t *testing.T) {
 		t.Errorf("the items of a cause:\n%.5000s", body)
 	}
 	form := url.Values{"action": {"retry"}, "cause": {cause[1]}}
-	refused := func(name string, wantStatus int, want string) {
+	refused := func(name, want string) {
 		t.Helper()
 		status, _, body := c.do(t, http.MethodPost, "/actions", form)
-		if status != wantStatus || !strings.Contains(body, want) {
-			t.Errorf("%s: %d, want %d with %q\n%s", name, status, wantStatus, want, body)
+		if status != http.StatusBadRequest || !strings.Contains(body, want) {
+			t.Errorf("%s: %d, want %d with %q\n%s", name, status, http.StatusBadRequest, want, body)
 		}
-		if n := parked(t, pool); n < 2503 {
+		if n := parked(t, pool); n != 2503 {
 			t.Fatalf("%s: %d are parked, want all", name, n)
 		}
 	}
-	refused("without an answer", http.StatusOK, "Retry 2\u202f500?")
-	form.Set("confirmed", "2500")
-	refused("without a reason", http.StatusBadRequest, "The reason: must say why")
+	refused("what nobody has counted", "until: must be when")
+	count := c.get(t, "/actions?action=retry&cause="+cause[1])
+	shows(t, count, "Retry 2\u202f500?")
+	form.Set("until", counted(t, count))
+	refused("without a reason", "The reason: must say why")
 	form.Set("reason", strings.Repeat("因", 501))
-	refused("with a reason that is too long", http.StatusBadRequest, "in 1 to 500 characters")
+	refused("with a reason that is too long", "in 1 to 500 characters")
 	form.Set("reason", strings.Repeat("因", 500-len("the limit was raised"))+"the limit was raised")
-	park(t, pool, 2502, "too large: 0")
-	refused("when more match", http.StatusBadRequest, "More match now")
-	form.Set("confirmed", "5002")
-	shows(t, c.act(t, form), "5\u202f002</td>", "the limit was raised")
+	park(t, pool, 2502, "too large: 0") // after the count
+	shows(t, c.act(t, form), "2\u202f500</td>", "the limit was raised")
+	if n := parked(t, pool); n != 2505 {
+		t.Errorf("%d are parked, want those that came later, and the 3 of the other cause", n)
+	}
+	form.Set("until", later)
+	c.act(t, form)
 	if n := parked(t, pool); n != 3 {
 		t.Errorf("%d are parked, want the 3 of the other cause", n)
 	}
-	shows(t, c.get(t, "/audit"), "the limit was raised", operate.OperatorName(), "by console", "5\u202f002")
+	shows(t, c.get(t, "/audit"), "the limit was raised", operate.OperatorName(), "by console", "2\u202f500", "2\u202f502")
 	shows(t, c.get(t, "/audit?text=RAISED"), "the limit was raised")
 	if body := c.get(t, "/audit?text=lowered"); strings.Contains(body, "the limit was raised") {
 		t.Errorf("the audit has an entry without the text:\n%s", body)
 	}
 	park(t, pool, operate.MostItems+1, "many: ")
-	form = url.Values{"action": {"retry"}, "type": {"thing"}}
-	refused("with more than an action does", http.StatusOK, "At most 10\u202f000 of each side are done at once")
+	pgtest.Execute(t, pool, "INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, next_retry_at) VALUES ('thing', 'blocked', 0, 3, 'busy', now() + interval '1 hour')")
+	shows(t, c.get(t, "/actions?action=retry&cause=busy"), "Retry 1?")
+	shows(t, c.get(t, "/actions?action=skip&cause=busy"), "Nothing matches", "by the id of the event: 1")
+	shows(t, c.get(t, "/actions?action=retry&type=thing"), "At most 10\u202f000 of each side are done at once")
 	const skipsAll = `value="retry">Retry…</button> <button name="action" value="skip">Skip…</button></form>` + "\n" + `<form class="filter">`
 	for query, skips := range map[string]bool{"": true, "type=thing": true, "cause=many": true, "aggregate=" + oneParked(t, pool): false} {
 		if body := c.get(t, "/stuck?"+query); strings.Contains(body, skipsAll) != skips {
 			t.Errorf("with the filter %q the page offers to skip all that match, or does not:\n%.3000s", query, body)
 		}
 	}
-	for want, form := range map[string]url.Values{
-		"action: must be": {"action": {"drop"}},
-		"id: must name":   {"action": {"skip"}, "aggregate": {"1"}},
-	} {
-		if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest || !strings.Contains(body, want) {
-			t.Errorf("POST %v: %d, want %d with %q\n%s", form, status, http.StatusBadRequest, want, body)
+	for query, want := range map[string]string{"action=drop": "action: must be", "action=skip&aggregate=1": "id: must name"} {
+		if status, _, body := c.do(t, http.MethodGet, "/actions?"+query, nil); status != http.StatusBadRequest || !strings.Contains(body, want) {
+			t.Errorf("GET %s: %d, want %d with %q\n%s", query, status, http.StatusBadRequest, want, body)
 		}
 	}
 }
 
-// A person who has confirmed that nothing matches changes nothing, even if items match later.
-func TestConfirmedNothingChangesNothing(t *testing.T) {
+// An action changes nothing that began to wait after the count.
+func TestLeavesWhatCameLater(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)
-	c := start(t, target)
-	form := url.Values{"action": {"retry"}, "confirmed": {"0"}, "reason": {"test"}}
-	if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest {
-		t.Errorf("POST = %d, want that it is refused\n%s", status, body)
-	}
 	park(t, pool, 1, "refused")
-	if status, _, _ := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest || parked(t, pool) != 1 {
-		t.Errorf("POST = %d, %d parked, want that it is refused", status, parked(t, pool))
+	setAside(t, pool, made(t, pool, "Good"), "not known yet")
+	form := url.Values{"action": {"skip"}, "until": {time.Now().Add(-time.Hour).Format(time.RFC3339Nano)}, "reason": {"test"}}
+	status, _, body := start(t, target).do(t, http.MethodPost, "/actions", form)
+	if status != http.StatusBadRequest || !strings.Contains(body, "Nothing matches") || parked(t, pool) != 1 || pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine") != 1 {
+		t.Errorf("POST = %d, %d parked, want that nothing matches\n%s", status, parked(t, pool), body)
 	}
 }
 
@@ -407,7 +422,7 @@ func TestIsClosedInTheMiddle(t *testing.T) {
 	}
 	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
 	pgtest.Execute(t, hold, "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = (SELECT max(aggregate_id) FROM video_catalog.outbox_blocked) FOR UPDATE")
-	form := url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"25"}, "reason": {"the limit was raised"}}
+	form := url.Values{"action": {"retry"}, "type": {"thing"}, "until": {later}, "reason": {"the limit was raised"}}
 	c := start(t, target)
 	var posting sync.WaitGroup
 	posting.Go(func() {
@@ -451,7 +466,7 @@ func TestShowsPartialFailure(t *testing.T) {
 	c := start(t, target)
 	shows(t, c.get(t, "/stuck"), "Good", "Bad", "quarantine 2")
 	shows(t, c.get(t, "/aggregates/thing/"+bad.AggregateID), `<span title="by shelf">after`, `<a class="missing" href="/stuck?id=2">quarantined</a>`)
-	body := c.act(t, url.Values{"action": {"retry"}, "type": {"thing"}, "confirmed": {"2"}, "reason": {"a newer build"}})
+	body := c.act(t, url.Values{"action": {"retry"}, "type": {"thing"}, "until": {later}, "reason": {"a newer build"}})
 	shows(t, body, "1 of 2 is done.", "1 could not be done", "message 2: decode event: too new")
 	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine WHERE payload = 'bad'"); n != 1 {
 		t.Errorf("%d messages are left, want the bad one", n)
@@ -480,13 +495,41 @@ func TestOnlyReads(t *testing.T) {
 				}
 			}
 			for name := range actions {
-				form := url.Values{"action": {name}, "type": {"thing"}, "confirmed": {"9"}, "reason": {"none"}}
+				form := url.Values{"action": {name}, "type": {"thing"}, "until": {later}, "reason": {"none"}}
 				if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusForbidden || !strings.Contains(body, "may only read") {
 					t.Errorf("%s: %d\n%s", name, status, body)
 				}
 			}
 		})
 	}
+}
+
+// The console leaves one of the three connections of a person, and gives back the others.
+func TestLeavesConnections(t *testing.T) {
+	t.Parallel()
+	pool, _ := newDatabase(t)
+	target := user(t, pool, "support_ro")
+	c := start(t, target)
+	t.Cleanup(func() { _ = c.stop() })
+	var loading sync.WaitGroup
+	for range 10 {
+		for _, path := range []string{"/", "/stuck", "/audit"} {
+			loading.Go(func() {
+				if status, _, _ := c.do(t, http.MethodGet, path, nil); status != http.StatusOK {
+					t.Errorf("GET %s: %d", path, status)
+				}
+			})
+		}
+	}
+	loading.Wait()
+	conn, err := pgx.Connect(t.Context(), target)
+	if err != nil {
+		t.Fatalf("the console leaves no connection: %v", err)
+	}
+	conn.Close(t.Context())
+	pgtest.Eventually(t, time.Minute, "it has given back its connections", func() bool {
+		return pgtest.Count(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename LIKE 'person%'") == 0
+	})
 }
 
 // A user with the roles of the service acts, as the owner of the schemas does. A skipped event is
@@ -503,7 +546,7 @@ func TestActsWithTheRolesOfTheService(t *testing.T) {
 	t.Cleanup(func() { _ = c.stop() })
 	path := "/aggregates/thing/" + m.AggregateID
 	shows(t, c.get(t, path), `aside">refused`, "Version 2 was not published", "the broker has refused it 10 times", "too large")
-	if body := c.act(t, url.Values{"action": {"skip"}, "type": {"thing"}, "confirmed": {"4"}, "reason": {"given up"}}); strings.Contains(body, "Stopped") || strings.Count(body, ">given up</td>") != 2 {
+	if body := c.act(t, url.Values{"action": {"skip"}, "type": {"thing"}, "until": {later}, "reason": {"given up"}}); strings.Contains(body, "Stopped") || strings.Count(body, ">given up</td>") != 2 {
 		t.Errorf("the action does not have an entry on each side:\n%s", body)
 	}
 	shows(t, c.get(t, path), `aside">skipped`)
@@ -534,9 +577,6 @@ func TestShowsAnAggregate(t *testing.T) {
 	path := "/aggregates/thing/" + first.AggregateID
 	for _, text := range []string{"third m", first.AggregateID} {
 		status, header, _ := c.do(t, http.MethodGet, "/aggregates?q="+url.QueryEscape(text), nil)
-		if text != first.AggregateID && status == http.StatusSeeOther {
-			status, header, _ = c.do(t, http.MethodGet, header.Get("Location"), nil)
-		}
 		if status != http.StatusSeeOther || header.Get("Location") != path {
 			t.Errorf("a search for %q: %d %s", text, status, header.Get("Location"))
 		}
@@ -587,7 +627,7 @@ func TestShowsNow(t *testing.T) {
 	if lag := regexp.MustCompile(`<dt>lag[^<]*</dt><dd>[^<]*(h|d)</dd>`).FindString(body); lag != "" {
 		t.Errorf("the page says %q: a snapshot has no time", lag)
 	}
-	shows(t, body, `bad">7</b>`, "The last event was applied at <time", "<strong>16</strong><span>pending", "The oldest pending event waits for 2\u202fh.", "<strong>1</strong><span>applied in five minutes", "lag, 99 %", `<svg class="flow up" viewBox`)
+	shows(t, body, `bad">7</b>`, "The last event was applied at <time", "<strong>16</strong><span>pending", "The oldest pending event waits since ", "<strong>1</strong><span>applied in five minutes", "lag, 99 %", `<svg class="flow up" viewBox`)
 	seek(t, pool)
 	pgtest.Eventually(t, time.Minute, "it says that nothing was applied since the seek", func() bool { return strings.Contains(c.get(t, "/"), "No event applied since the seek at <time") })
 }
@@ -704,6 +744,42 @@ func seek(t testing.TB, pool *pgxpool.Pool) {
 		VALUES (gen_random_uuid(), 'ann', 'command', 'inbox.seek', '{}', 'rows were lost', 1, '[]')`)
 }
 
+// With --json every command prints what its text has, in objects whose keys are in snake case.
+func TestJSONHasWhatTheTextHas(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	m := made(t, pool, "The Third Man")
+	if _, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Execute(t, pool, "WITH gone AS (DELETE FROM video_catalog.outbox_pending RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone")
+	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, next_retry_at) VALUES ('thing', $1, 0, 3, 'too large', now() + interval '1 hour')`, m.AggregateID)
+	setAside(t, pool, made(t, pool, "Good"), "not known yet")
+	command(t, target, 0, "skip", "--cause", "not known", "--why", "given up", "--by", "ann")
+	setAside(t, pool, m, "too new")
+	setAside(t, pool, made(t, pool, "Late"), "too new")
+	pgtest.Execute(t, pool, "ALTER TABLE video_catalog.things ADD purge_time timestamptz DEFAULT now()")
+	values := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|too \w+|not known|given up|ann|The Third Man|It is erased`)
+	for args, want := range map[string][]string{
+		"find third": {`"title":"The Third Man"`}, "show thing " + m.AggregateID: {`"retry_time":`, `"erasure":`, `"quarantined":[`, `"audit":[`},
+		"audit given": {`"before":[{`, `"filter":{"cause":"not known"}`}, "stuck --limit 1": {`"total":3`}, "status": {`"newest_apply_time":"2`}, "retry --all --dry-run": {`"matched":3`},
+	} {
+		given := strings.Fields(args)
+		text, lines := command(t, target, 0, given...), command(t, target, 0, append(given, "--json")...)
+		shows(t, lines, want...)
+		for _, value := range values.FindAllString(text, -1) {
+			if !strings.Contains(lines, value) {
+				t.Errorf("%s --json lacks %q:\n%s", args, value, lines)
+			}
+		}
+		for line := range strings.Lines(lines) {
+			if strings.Count(line, "{") == 0 || regexp.MustCompile(`[{,]"[^"]*[A-Z][^"]*":`).MatchString(line) {
+				t.Errorf("%s --json has a line that is no object in snake case: %s", args, line)
+			}
+		}
+	}
+}
+
 // A search that reached a limit says so, and does not say that nothing was found.
 func TestSaysWhatASearchDidNotRead(t *testing.T) {
 	t.Parallel()
@@ -714,6 +790,8 @@ func TestSaysWhatASearchDidNotRead(t *testing.T) {
 		pgtest.Execute(t, pool, "INSERT INTO video_catalog.things SELECT ('ffffffff' || substr(gen_random_uuid()::text, 9))::uuid, 1, 'made', 'Other ' || n FROM generate_series(1, $1::int) n", n)
 	}
 	command(t, target, app.ExitNothing, "find", "fourth")
+	command(t, target, app.ExitNothing, "find", "thing") // the outbox has it in every row, and is no table of aggregates
+	shows(t, command(t, target, 0, "find", "third"), "thing ", "The Third Man")
 	fill(foundTitles + 1)
 	shows(t, command(t, target, 0, "find", "other"), cutSearch)
 	body := c.get(t, "/aggregates?q=other")

@@ -30,6 +30,7 @@ func TestFormats(t *testing.T) {
 
 // The problems of a sample are named, each with a page to look at; a good sample has none.
 func TestProblems(t *testing.T) {
+	noon := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	for name, tt := range map[string]struct {
 		sample
 		want string
@@ -37,7 +38,8 @@ func TestProblems(t *testing.T) {
 		"well":       {sample{}, ""},
 		"commands":   {sample{CommandsErr: "unavailable", QueriesErr: "unavailable"}, "The command side cannot be read: unavailable."},
 		"queries":    {sample{QueriesErr: "unavailable"}, "The query side cannot be read: unavailable."},
-		"old":        {sample{Commands: commandSample{Waits: 2 * time.Minute}}, "The oldest pending event waits for 2\u202fmin."},
+		"old":        {sample{Commands: commandSample{Backlog: pg.Backlog{At: noon}, Waits: 2 * time.Minute}}, "The oldest pending event waits since 2026-01-31 11:58 UTC."},
+		"older":      {sample{Commands: commandSample{Backlog: pg.Backlog{At: noon.Add(2 * time.Second)}, Waits: 122 * time.Second}}, "The oldest pending event waits since 2026-01-31 11:58 UTC."},
 		"blocked":    {sample{Commands: commandSample{Backlog: pg.Backlog{Blocked: 1}}}, "1 aggregate is blocked, and tried again by itself."},
 		"parked":     {sample{Commands: commandSample{Backlog: pg.Backlog{Blocked: 551, Parked: 2}}}, "551 aggregates are blocked, because the broker refused an event: 2 of them parked, for a person to decide."},
 		"partitions": {sample{Commands: commandSample{Backlog: pg.Backlog{DaysAhead: -2}}}, "The outbox has partitions for 5 more days: its maintenance does not run, and without one no event can be written."},

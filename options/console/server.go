@@ -68,9 +68,10 @@ func (s *server) routes() *http.ServeMux {
 	mux.HandleFunc("GET /aggregates", s.find)
 	mux.HandleFunc("GET /aggregates/{type}/{id}", s.aggregate)
 	mux.HandleFunc("GET /audit", s.audit)
+	mux.HandleFunc("GET /actions", s.act) // counts
 	mux.HandleFunc("POST /actions", s.act)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, problem.Errorf(problem.NotFound, "there is no such page"))
+		s.fail(w, r, problem.Errorf(problem.NotFound, "there is no such page: the console needs a host of its own, and has no path prefix"))
 	})
 	return mux
 }

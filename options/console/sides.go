@@ -224,8 +224,9 @@ func (s *sides) comparisons(ctx context.Context) (all []comparison, err error) {
 // rights are what the database users may do.
 type rights struct {
 	User              string
-	Commands, Queries bool  // may act on that side
-	Err               error // why it is not known
+	Commands, Queries bool      // may act on that side
+	At                time.Time // when they were read, by the clock of the command side
+	Err               error     // why it is not known
 }
 
 // readRights reads the rights from the database, because they may change while the console runs.
@@ -238,7 +239,7 @@ func (s *sides) readRights(ctx context.Context) (r rights) {
 	if err != nil {
 		return rights{Err: pg.Wrap(err, "read privileges")}
 	}
-	r = rights{User: commands.Name, Commands: commands.Writes, Queries: queries.Writes}
+	r = rights{User: commands.Name, Commands: commands.Writes, Queries: queries.Writes, At: commands.At.UTC()}
 	if queries.Name != r.User {
 		r.User += " and " + queries.Name
 	}
@@ -288,18 +289,18 @@ type applied struct {
 
 // history has the events of an aggregate.
 type history struct {
-	Events []event // the newest first
+	Events []event `json:"events"` // the newest first
 	// Cut says that there may be older events, which were not read.
-	Cut bool
+	Cut bool `json:"-"` // see Notes
 	// Unsure says that not all pending events were read: a waiting event may look published.
-	Unsure  bool
-	Blocked *pg.Blocked // nil: the aggregate is not blocked
+	Unsure  bool        `json:"-"`
+	Blocked *pg.Blocked `json:"blocked,omitempty"` // nil: the aggregate is not blocked
 	// Messages are the messages in quarantine, also of events that the outbox no longer has.
-	Messages []pg.Quarantined
-	Title    title
-	Erasing  bool // it was purged, and the outbox may still have its events
-	Copies   copies
-	Sought   time.Time // see querySample
+	Messages []pg.Quarantined `json:"quarantined,omitempty"`
+	Title    title            `json:"-"`
+	Erasing  bool             `json:"-"` // it was purged, and the outbox may still have its events
+	Copies   copies           `json:"-"`
+	Sought   time.Time        `json:"-"` // see querySample
 }
 
 // Erasure says how much of a purged aggregate is erased; empty: it is not purged.
@@ -322,12 +323,6 @@ func (h history) Notes() (notes []string) {
 		notes = append(notes, "Many events are pending, and not all were read: one that is shown as published may still be waiting.")
 	}
 	return notes
-}
-
-// typesOf returns the aggregate types that have events of an id in the outbox.
-func (s *sides) typesOf(ctx context.Context, id string) ([]string, error) {
-	types, err := sqlcgen.New(s.commands).ListTypes(ctx, sinceID(id), readEvents, id)
-	return types, pg.Wrap(err, "find %s", id)
 }
 
 // history returns the newest events of an aggregate.
@@ -559,20 +554,22 @@ func (s *sides) followReactions(ctx context.Context, ids []uuid.UUID, at map[uui
 
 // title is the title of an aggregate.
 type title struct {
-	ID, Title string
-	Erased    bool // its content was erased for good
+	envelope.Aggregate
+	Title  string `json:"title"`
+	Erased bool   `json:"erased,omitempty"` // its content was erased for good
 }
 
-// titles runs a query on every table of aggregates that has titles. In the query, TABLE_NAME and
-// TITLE stand for the names of the table and the column, and ERASED for the condition.
+// titles runs a query on every table of aggregates. In the query, TYPE stands for the aggregate type, TABLE for
+// the name of the table, and TITLE and ERASED for expressions.
 func (s *sides) titles(ctx context.Context, query string, args ...any) ([]title, error) {
-	tables, err := sqlcgen.New(s.commands).ListTitled(ctx)
+	tables, err := sqlcgen.New(s.commands).ListTables(ctx, slices.Collect(maps.Keys(s.tables)))
 	if err != nil || len(tables) == 0 {
 		return nil, pg.Wrap(err, "find titles")
 	}
 	var parts []string
-	for _, t := range tables { // the database has quoted both names
-		parts = append(parts, "("+strings.NewReplacer("TABLE_NAME", t.TableName, "TITLE", t.ColumnName, "ERASED", t.Erased).Replace(query)+")")
+	for _, t := range tables {
+		table := pgx.Identifier{"video_catalog", t.Name}.Sanitize()
+		parts = append(parts, "("+strings.NewReplacer("TYPE", "'"+s.tables[t.Name]+"'", "TABLE", table, "TITLE", t.Title, "ERASED", t.Erased).Replace(query)+")")
 	}
 	rows, err := s.commands.Query(ctx, strings.Join(parts, " UNION ALL "), args...)
 	if err != nil {
@@ -586,22 +583,27 @@ func (s *sides) titles(ctx context.Context, query string, args ...any) ([]title,
 var cutSearch = fmt.Sprintf("There may be more: a search reads the newest %d rows of a table, and shows %d titles.", readTitles, foundTitles)
 
 // findTitles returns the newest foundTitles aggregates whose title contains a text, among the newest
-// readTitles per table. isCut reports that a limit was reached.
-func (s *sides) findTitles(ctx context.Context, text string) (found []title, isCut bool, err error) {
-	found, err = s.titles(ctx, fmt.Sprintf(`SELECT id::text, TITLE, false FROM (SELECT id, TITLE FROM TABLE_NAME ORDER BY id DESC LIMIT %d) newest
-		WHERE strpos(lower(TITLE), lower($1)) > 0 ORDER BY id DESC LIMIT %d`, readTitles, foundTitles+1), text)
+// readTitles per table. If it has reached a limit, cut says so.
+func (s *sides) findTitles(ctx context.Context, text string) (found []title, cut string, err error) {
+	found, err = s.titles(ctx, fmt.Sprintf(`SELECT TYPE, id::text, title, false FROM (SELECT id, TITLE AS title FROM TABLE ORDER BY id DESC LIMIT %d) newest
+		WHERE strpos(lower(title), lower($1)) > 0 ORDER BY id DESC LIMIT %d`, readTitles, foundTitles+1), text)
 	if err != nil {
-		return nil, false, err
+		return nil, "", err
 	}
 	slices.SortFunc(found, func(a, b title) int { return strings.Compare(b.ID, a.ID) })
-	unread, err := s.titles(ctx, fmt.Sprintf("SELECT '', '', false FROM TABLE_NAME OFFSET %d LIMIT 1", readTitles))
-	return found[:min(len(found), foundTitles)], len(found) > foundTitles || len(unread) > 0, err
+	unread, err := s.titles(ctx, fmt.Sprintf("SELECT '', '', '', false FROM TABLE OFFSET %d LIMIT 1", readTitles))
+	if len(found) > foundTitles || len(unread) > 0 {
+		cut = cutSearch
+	}
+	return found[:min(len(found), foundTitles)], cut, err
 }
+
+const titlesByID = "SELECT TYPE, id::text, TITLE, ERASED FROM TABLE WHERE id = ANY ($1::uuid[])"
 
 // titlesOf returns the titles of aggregates, by id. It leaves out what it cannot find.
 func (s *sides) titlesOf(ctx context.Context, ids []string) map[string]title {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return uuid.Validate(id) != nil })
-	all, err := s.titles(ctx, "SELECT id::text, TITLE, ERASED FROM TABLE_NAME WHERE id = ANY ($1::uuid[])", ids)
+	all, err := s.titles(ctx, titlesByID, ids)
 	titles := make(map[string]title, len(all))
 	if err != nil {
 		return titles // the ids are shown all the same

@@ -48,7 +48,7 @@ func readFilter(values url.Values) filter {
 }
 
 // Empty reports whether the filter matches everything.
-func (f filter) Empty() bool { return f == filter{} }
+func (f filter) Empty() bool { return f == filter{Until: f.Until} }
 
 // stuck shows what is stuck on both sides.
 func (s *server) stuck(w http.ResponseWriter, r *http.Request) {

@@ -249,7 +249,8 @@ func repairEverything(ctx context.Context, process *app.Process, projections []p
 	}
 	out := operate.NewPrinter(stdout, o.JSON)
 	if slices.ContainsFunc(process.Registered, func(r app.Registration) bool { return len(r.Subscriptions) > 0 && !covered[r.AggregateType] }) {
-		out.Line("a projection of this service cannot be compared with its owner: see options/repair/failover.md about `server databases accept`")
+		note := "a projection of this service cannot be compared with its owner: see options/repair/failover.md about `server databases accept`"
+		out.Row(map[string]string{"note": note}, note)
 		return out.End()
 	}
 	entry, err := o.Entry(actionAccept, struct{}{})

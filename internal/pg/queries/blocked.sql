@@ -16,8 +16,8 @@ LIMIT @max_rows;
 
 -- name: ListBlocked :many
 -- Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty
--- text matches all. cause matches a cause, or a part of an error. With parked it returns only aggregates that wait for
--- a person.
+-- text matches all. cause matches a cause, or a part of an error. until leaves out those parked later. The action retry
+-- leaves out those that are due, and the action skip those that do not wait for a person.
 SELECT
 	b.aggregate_type,
 	b.aggregate_id,
@@ -41,7 +41,8 @@ WHERE (@id::text = '' OR h.id::text = @id)
 	AND (@aggregate_type::text = '' OR b.aggregate_type = @aggregate_type)
 	AND (@aggregate_id::text = '' OR b.aggregate_id = @aggregate_id)
 	AND (@cause::text = '' OR b.cause = @cause OR strpos(b.last_error, @cause) > 0)
-	AND (b.parked_at IS NOT NULL OR NOT @parked::boolean)
+	AND coalesce(b.parked_at <= sqlc.narg('until')::timestamptz, true)
+	AND (@action::text = '' OR b.parked_at IS NOT NULL OR @action = 'retry' AND (b.attempts > 0 OR b.next_retry_at > now()))
 ORDER BY b.aggregate_type, b.aggregate_id
 LIMIT @max_rows;
 

@@ -51,6 +51,7 @@ WITH matching AS (
 		AND (@aggregate_type::text = '' OR a.attributes ->> 'aggregate_type' = @aggregate_type)
 		AND (@aggregate_id::text = '' OR a.attributes ->> 'aggregate_id' = @aggregate_id)
 		AND (@cause::text = '' OR a.cause = @cause OR strpos(a.reason, @cause) > 0)
+		AND coalesce(a.received_at <= sqlc.narg('until')::timestamptz, true)
 	ORDER BY a.id LIMIT @max_rows
 )
 SELECT

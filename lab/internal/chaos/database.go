@@ -170,8 +170,11 @@ func readLeft(ctx context.Context, tx pgx.Tx, db *Database) error {
 			SELECT format('request_id of the purged video %s', v.id) FROM video_catalog.requests q JOIN video_catalog.videos v ON v.id = q.aggregate_id::uuid
 			WHERE v.purge_time IS NOT NULL
 			UNION ALL
+			SELECT format('purge of %s, which the audit lacks', v.id) FROM video_catalog.videos v
+			WHERE v.purge_time IS NOT NULL AND NOT EXISTS (SELECT FROM video_catalog.audit a WHERE a.action = 'purge' AND a.filter ->> 'aggregate' = v.id::text)
+			UNION ALL
 			SELECT format('audit of %s: %s items, and operators changed %s', side, items, acted) FROM (
-				SELECT 'video_catalog' AS side, coalesce(sum(items), 0) AS items FROM video_catalog.audit
+				SELECT 'video_catalog' AS side, coalesce(sum(items), 0) AS items FROM video_catalog.audit WHERE action <> 'purge'
 				UNION ALL
 				SELECT 'video_catalog_read', coalesce(sum(items), 0) FROM video_catalog_read.audit WHERE action <> 'inbox.seek'
 			) audited CROSS JOIN LATERAL (SELECT count(*) AS acted FROM chaos.acted c WHERE c.side = audited.side) changed

@@ -74,18 +74,9 @@ FROM newest;
 -- Counts the messages in quarantine, up to max_counted.
 SELECT count(*)::bigint AS n FROM (SELECT 1 FROM video_catalog_read.quarantine LIMIT @max_counted) counted;
 
--- name: ListTypes :many
--- Returns the types of the aggregates with an id. The outbox has no index of aggregates, so the query reads only the
--- newest max_read events from from_id on.
-SELECT DISTINCT aggregate_type
-FROM (
-	SELECT aggregate_type, aggregate_id FROM video_catalog.outbox WHERE id >= @from_id ORDER BY id DESC LIMIT @max_read
-) newest
-WHERE aggregate_id = @aggregate_id
-ORDER BY aggregate_type;
-
 -- name: ListEvents :many
--- Returns up to max_rows events of one aggregate, the newest first. Like ListTypes, it reads at most max_read events.
+-- Returns up to max_rows events of one aggregate, the newest first. The outbox has no index of aggregates, so the query
+-- reads only the newest max_read events from from_id on.
 SELECT
 	id,
 	event_type,
@@ -170,9 +161,10 @@ WHERE a.attrelid = to_regclass(@table_name::text) AND a.attnum > 0 AND NOT a.att
 	AND has_column_privilege(a.attrelid, a.attnum, 'SELECT');
 
 -- name: GetCommandPrivileges :one
--- Returns the user of this connection, and whether it may act on the command side.
+-- Returns the user of this connection, whether it may act on the command side, and the time.
 SELECT
 	session_user::text AS name,
+	now()::timestamptz AS at,
 	coalesce(
 		has_table_privilege(to_regclass('video_catalog.outbox_blocked'), 'UPDATE')
 			AND current_setting('transaction_read_only') = 'off',
@@ -195,21 +187,19 @@ SELECT coalesce(max(a.create_time), 'epoch')::timestamptz AS sought_at
 FROM video_catalog_read.audit a
 WHERE a.action = 'inbox.seek';
 
--- name: ListTitled :many
--- Returns the tables of aggregates with a text, the column with the title, and the condition of an erased row. The
--- title is the column title or display_name, or else the first text.
+-- name: ListTables :many
+-- Returns those of some tables of aggregates that the user may read, with expressions: the title of a row, and whether
+-- it is erased. The title is the column title or display_name, or else the first text; empty if there is none.
 SELECT DISTINCT ON (c.oid)
-	format('%I.%I', n.nspname, c.relname)::text AS table_name,
-	a.attname::text AS column_name,
+	c.relname::text AS name,
+	coalesce(quote_ident(a.attname), '''''')::text AS title,
 	CASE WHEN p.attname IS NULL THEN 'false' ELSE 'purge_time IS NOT NULL' END AS erased
 FROM pg_catalog.pg_class c
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
-	AND a.attnotnull AND a.atttypid = 'text'::regtype AND a.attname <> 'state'
-JOIN pg_catalog.pg_attribute i ON i.attrelid = c.oid AND i.attname = 'id' AND i.atttypid = 'uuid'::regtype
-JOIN pg_catalog.pg_attribute v ON v.attrelid = c.oid AND v.attname = 'version' AND v.atttypid = 'bigint'::regtype
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnotnull AND a.atttypid = 'text'::regtype
+	AND a.attname <> 'state' AND has_column_privilege(c.oid, a.attnum, 'SELECT')
 LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = 'purge_time' AND NOT p.attisdropped
-WHERE n.nspname = 'video_catalog' AND c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
+WHERE c.relnamespace = to_regnamespace('video_catalog') AND c.relname = ANY (@tables::text[])
+	AND has_column_privilege(c.oid, 'id', 'SELECT')
 ORDER BY c.oid, (a.attname IN ('title', 'display_name')) DESC, a.attnum;
 
 -- name: ListCommandAudit :many

@@ -87,9 +87,10 @@ WHERE ($1::text = '' OR h.id::text = $1)
 	AND ($2::text = '' OR b.aggregate_type = $2)
 	AND ($3::text = '' OR b.aggregate_id = $3)
 	AND ($4::text = '' OR b.cause = $4 OR strpos(b.last_error, $4) > 0)
-	AND (b.parked_at IS NOT NULL OR NOT $5::boolean)
+	AND coalesce(b.parked_at <= $5::timestamptz, true)
+	AND ($6::text = '' OR b.parked_at IS NOT NULL OR $6 = 'retry' AND (b.attempts > 0 OR b.next_retry_at > now()))
 ORDER BY b.aggregate_type, b.aggregate_id
-LIMIT $6
+LIMIT $7
 `
 
 type ListBlockedParams struct {
@@ -97,7 +98,8 @@ type ListBlockedParams struct {
 	AggregateType string
 	AggregateID   string
 	Cause         string
-	Parked        bool
+	Until         *time.Time
+	Action        string
 	MaxRows       int32
 }
 
@@ -117,15 +119,16 @@ type ListBlockedRow struct {
 }
 
 // Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty
-// text matches all. cause matches a cause, or a part of an error. With parked it returns only aggregates that wait for
-// a person.
+// text matches all. cause matches a cause, or a part of an error. until leaves out those parked later. The action retry
+// leaves out those that are due, and the action skip those that do not wait for a person.
 func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]ListBlockedRow, error) {
 	rows, err := q.db.Query(ctx, listBlocked,
 		arg.ID,
 		arg.AggregateType,
 		arg.AggregateID,
 		arg.Cause,
-		arg.Parked,
+		arg.Until,
+		arg.Action,
 		arg.MaxRows,
 	)
 	if err != nil {

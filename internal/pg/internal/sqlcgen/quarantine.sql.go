@@ -178,7 +178,8 @@ WITH matching AS (
 		AND ($2::text = '' OR a.attributes ->> 'aggregate_type' = $2)
 		AND ($3::text = '' OR a.attributes ->> 'aggregate_id' = $3)
 		AND ($4::text = '' OR a.cause = $4 OR strpos(a.reason, $4) > 0)
-	ORDER BY a.id LIMIT $5
+		AND coalesce(a.received_at <= $5::timestamptz, true)
+	ORDER BY a.id LIMIT $6
 )
 SELECT
 	q.id,
@@ -203,6 +204,7 @@ type ListQuarantineParams struct {
 	AggregateType string
 	AggregateID   string
 	Cause         string
+	Until         *time.Time
 	MaxRows       int32
 }
 
@@ -230,6 +232,7 @@ func (q *Queries) ListQuarantine(ctx context.Context, arg ListQuarantineParams) 
 		arg.AggregateType,
 		arg.AggregateID,
 		arg.Cause,
+		arg.Until,
 		arg.MaxRows,
 	)
 	if err != nil {

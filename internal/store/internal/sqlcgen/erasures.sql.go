@@ -105,12 +105,37 @@ func (q *Queries) EraseRequests(ctx context.Context, afterTime time.Time, maxRow
 }
 
 const InsertErasure = `-- name: InsertErasure :exec
+WITH audited AS (
+	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
+	VALUES (
+		$3,
+		coalesce(nullif($4::text, ''), 'unknown'),
+		'api',
+		'purge',
+		jsonb_build_object('type', $1::text, 'aggregate', $2::text),
+		'',
+		1,
+		'[]'
+	)
+)
 INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES ($1, $2)
 `
 
-// Queues an aggregate whose events and requests must be erased.
-func (q *Queries) InsertErasure(ctx context.Context, aggregateType string, aggregateID string) error {
-	_, err := q.db.Exec(ctx, InsertErasure, aggregateType, aggregateID)
+type InsertErasureParams struct {
+	AggregateType string
+	AggregateID   string
+	EventID       uuid.UUID
+	Caller        string
+}
+
+// Queues an aggregate whose events and requests must be erased. Appends the purge to the audit, with the id of its event.
+func (q *Queries) InsertErasure(ctx context.Context, arg InsertErasureParams) error {
+	_, err := q.db.Exec(ctx, InsertErasure,
+		arg.AggregateType,
+		arg.AggregateID,
+		arg.EventID,
+		arg.Caller,
+	)
 	return err
 }
 

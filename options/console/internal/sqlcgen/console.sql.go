@@ -7,6 +7,7 @@ package sqlcgen
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,10 +52,10 @@ WHERE id = ANY ($1::uuid[])
 `
 
 type FindEventsRow struct {
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
-	EventType     string
+	ID            uuid.UUID `json:"id"`
+	AggregateType string    `json:"aggregate_type"`
+	AggregateID   string    `json:"aggregate_id"`
+	EventType     string    `json:"event_type"`
 }
 
 // Returns the given events, if the outbox still has them.
@@ -100,9 +101,9 @@ LIMIT 1
 `
 
 type FindPublishedRow struct {
-	ID            uuid.UUID
-	AggregateType string
-	OccurredAt    time.Time
+	ID            uuid.UUID `json:"id"`
+	AggregateType string    `json:"aggregate_type"`
+	OccurredAt    time.Time `json:"occurred_at"`
 }
 
 // Returns the newest published event of some types, or nothing. It reads the newest max_read events before until_id,
@@ -130,6 +131,7 @@ func (q *Queries) FindPublished(ctx context.Context, untilID uuid.UUID, maxRead 
 const getCommandPrivileges = `-- name: GetCommandPrivileges :one
 SELECT
 	session_user::text AS name,
+	now()::timestamptz AS at,
 	coalesce(
 		has_table_privilege(to_regclass('video_catalog.outbox_blocked'), 'UPDATE')
 			AND current_setting('transaction_read_only') = 'off',
@@ -138,15 +140,16 @@ SELECT
 `
 
 type GetCommandPrivilegesRow struct {
-	Name   string
-	Writes bool
+	Name   string    `json:"name"`
+	At     time.Time `json:"at"`
+	Writes bool      `json:"writes"`
 }
 
-// Returns the user of this connection, and whether it may act on the command side.
+// Returns the user of this connection, whether it may act on the command side, and the time.
 func (q *Queries) GetCommandPrivileges(ctx context.Context) (GetCommandPrivilegesRow, error) {
 	row := q.db.QueryRow(ctx, getCommandPrivileges)
 	var i GetCommandPrivilegesRow
-	err := row.Scan(&i.Name, &i.Writes)
+	err := row.Scan(&i.Name, &i.At, &i.Writes)
 	return i, err
 }
 
@@ -161,8 +164,8 @@ SELECT
 `
 
 type GetQueryPrivilegesRow struct {
-	Name   string
-	Writes bool
+	Name   string `json:"name"`
+	Writes bool   `json:"writes"`
 }
 
 // Returns the same for the query side.
@@ -289,18 +292,18 @@ LIMIT $1
 `
 
 type ListCommandAuditRow struct {
-	ID           int64
-	ActionID     uuid.UUID
-	CreateTime   time.Time
-	Actor        string
-	Via          string
-	DatabaseUser string
-	Action       string
-	Reason       string
-	Items        int64
-	Filter       []byte
-	Before       []byte
-	After        []byte
+	ID           int64           `json:"id"`
+	ActionID     uuid.UUID       `json:"action_id"`
+	CreateTime   time.Time       `json:"create_time"`
+	Actor        string          `json:"actor"`
+	Via          string          `json:"via"`
+	DatabaseUser string          `json:"database_user"`
+	Action       string          `json:"action"`
+	Reason       string          `json:"reason"`
+	Items        int64           `json:"items"`
+	Filter       json.RawMessage `json:"filter"`
+	Before       json.RawMessage `json:"before"`
+	After        json.RawMessage `json:"after"`
 }
 
 // Returns what operators did to the command side, the newest first.
@@ -369,25 +372,26 @@ LIMIT $5
 `
 
 type ListEventsParams struct {
-	FromID        uuid.UUID
-	MaxRead       int32
-	AggregateType string
-	AggregateID   string
-	MaxRows       int32
+	FromID        uuid.UUID `json:"from_id"`
+	MaxRead       int32     `json:"max_read"`
+	AggregateType string    `json:"aggregate_type"`
+	AggregateID   string    `json:"aggregate_id"`
+	MaxRows       int32     `json:"max_rows"`
 }
 
 type ListEventsRow struct {
-	ID            uuid.UUID
-	EventType     string
-	Version       int64
-	OccurredAt    time.Time
-	Traceparent   string
-	Caller        string
-	CausationID   *uuid.UUID
-	CorrelationID *uuid.UUID
+	ID            uuid.UUID  `json:"id"`
+	EventType     string     `json:"event_type"`
+	Version       int64      `json:"version"`
+	OccurredAt    time.Time  `json:"occurred_at"`
+	Traceparent   string     `json:"traceparent"`
+	Caller        string     `json:"caller"`
+	CausationID   *uuid.UUID `json:"causation_id"`
+	CorrelationID *uuid.UUID `json:"correlation_id"`
 }
 
-// Returns up to max_rows events of one aggregate, the newest first. Like ListTypes, it reads at most max_read events.
+// Returns up to max_rows events of one aggregate, the newest first. The outbox has no index of aggregates, so the query
+// reads only the newest max_read events from from_id on.
 func (q *Queries) ListEvents(ctx context.Context, arg ListEventsParams) ([]ListEventsRow, error) {
 	rows, err := q.db.Query(ctx, listEvents,
 		arg.FromID,
@@ -437,12 +441,12 @@ LIMIT $1
 `
 
 type ListNewestRow struct {
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
-	EventType     string
-	Version       int64
-	OccurredAt    time.Time
+	ID            uuid.UUID `json:"id"`
+	AggregateType string    `json:"aggregate_type"`
+	AggregateID   string    `json:"aggregate_id"`
+	EventType     string    `json:"event_type"`
+	Version       int64     `json:"version"`
+	OccurredAt    time.Time `json:"occurred_at"`
 }
 
 // Returns the newest events of the outbox, the newest first.
@@ -530,18 +534,18 @@ LIMIT $1
 `
 
 type ListQueryAuditRow struct {
-	ID           int64
-	ActionID     uuid.UUID
-	CreateTime   time.Time
-	Actor        string
-	Via          string
-	DatabaseUser string
-	Action       string
-	Reason       string
-	Items        int64
-	Filter       []byte
-	Before       []byte
-	After        []byte
+	ID           int64           `json:"id"`
+	ActionID     uuid.UUID       `json:"action_id"`
+	CreateTime   time.Time       `json:"create_time"`
+	Actor        string          `json:"actor"`
+	Via          string          `json:"via"`
+	DatabaseUser string          `json:"database_user"`
+	Action       string          `json:"action"`
+	Reason       string          `json:"reason"`
+	Items        int64           `json:"items"`
+	Filter       json.RawMessage `json:"filter"`
+	Before       json.RawMessage `json:"before"`
+	After        json.RawMessage `json:"after"`
 }
 
 // The same for the query side.
@@ -603,74 +607,41 @@ func (q *Queries) ListSkipped(ctx context.Context, eventIds []uuid.UUID) ([]uuid
 	return items, nil
 }
 
-const listTitled = `-- name: ListTitled :many
+const listTables = `-- name: ListTables :many
 SELECT DISTINCT ON (c.oid)
-	format('%I.%I', n.nspname, c.relname)::text AS table_name,
-	a.attname::text AS column_name,
+	c.relname::text AS name,
+	coalesce(quote_ident(a.attname), '''''')::text AS title,
 	CASE WHEN p.attname IS NULL THEN 'false' ELSE 'purge_time IS NOT NULL' END AS erased
 FROM pg_catalog.pg_class c
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
-	AND a.attnotnull AND a.atttypid = 'text'::regtype AND a.attname <> 'state'
-JOIN pg_catalog.pg_attribute i ON i.attrelid = c.oid AND i.attname = 'id' AND i.atttypid = 'uuid'::regtype
-JOIN pg_catalog.pg_attribute v ON v.attrelid = c.oid AND v.attname = 'version' AND v.atttypid = 'bigint'::regtype
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnotnull AND a.atttypid = 'text'::regtype
+	AND a.attname <> 'state' AND has_column_privilege(c.oid, a.attnum, 'SELECT')
 LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = 'purge_time' AND NOT p.attisdropped
-WHERE n.nspname = 'video_catalog' AND c.relkind = 'r' AND has_table_privilege(c.oid, 'SELECT')
+WHERE c.relnamespace = to_regnamespace('video_catalog') AND c.relname = ANY ($1::text[])
+	AND has_column_privilege(c.oid, 'id', 'SELECT')
 ORDER BY c.oid, (a.attname IN ('title', 'display_name')) DESC, a.attnum
 `
 
-type ListTitledRow struct {
-	TableName  string
-	ColumnName string
-	Erased     string
+type ListTablesRow struct {
+	Name   string `json:"name"`
+	Title  string `json:"title"`
+	Erased string `json:"erased"`
 }
 
-// Returns the tables of aggregates with a text, the column with the title, and the condition of an erased row. The
-// title is the column title or display_name, or else the first text.
-func (q *Queries) ListTitled(ctx context.Context) ([]ListTitledRow, error) {
-	rows, err := q.db.Query(ctx, listTitled)
+// Returns those of some tables of aggregates that the user may read, with expressions: the title of a row, and whether
+// it is erased. The title is the column title or display_name, or else the first text; empty if there is none.
+func (q *Queries) ListTables(ctx context.Context, tables []string) ([]ListTablesRow, error) {
+	rows, err := q.db.Query(ctx, listTables, tables)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListTitledRow
+	var items []ListTablesRow
 	for rows.Next() {
-		var i ListTitledRow
-		if err := rows.Scan(&i.TableName, &i.ColumnName, &i.Erased); err != nil {
+		var i ListTablesRow
+		if err := rows.Scan(&i.Name, &i.Title, &i.Erased); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const listTypes = `-- name: ListTypes :many
-SELECT DISTINCT aggregate_type
-FROM (
-	SELECT aggregate_type, aggregate_id FROM video_catalog.outbox WHERE id >= $1 ORDER BY id DESC LIMIT $2
-) newest
-WHERE aggregate_id = $3
-ORDER BY aggregate_type
-`
-
-// Returns the types of the aggregates with an id. The outbox has no index of aggregates, so the query reads only the
-// newest max_read events from from_id on.
-func (q *Queries) ListTypes(ctx context.Context, fromID uuid.UUID, maxRead int32, aggregateID string) ([]string, error) {
-	rows, err := q.db.Query(ctx, listTypes, fromID, maxRead, aggregateID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var aggregate_type string
-		if err := rows.Scan(&aggregate_type); err != nil {
-			return nil, err
-		}
-		items = append(items, aggregate_type)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -719,10 +690,10 @@ FROM newest
 `
 
 type SampleInboxRow struct {
-	AppliedAt time.Time
-	Applied   int64
-	P50       float64
-	P99       float64
+	AppliedAt time.Time `json:"applied_at"`
+	Applied   int64     `json:"applied"`
+	P50       float64   `json:"p50"`
+	P99       float64   `json:"p99"`
 }
 
 // Measures the newest max_read events that each consumer has applied. applied_at is the time of the last one; the epoch

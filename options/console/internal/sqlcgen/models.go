@@ -12,7 +12,7 @@ import (
 
 // Ids of the events that a consumer has projected, for deduplication and audit.
 type VideoCatalogReadInbox struct {
-	Consumer   string
-	EventID    uuid.UUID
-	ReceivedAt time.Time
+	Consumer   string    `json:"consumer"`
+	EventID    uuid.UUID `json:"event_id"`
+	ReceivedAt time.Time `json:"received_at"`
 }

@@ -13,6 +13,7 @@ require (
 	cloud.google.com/go/pubsub/v2 v2.8.1
 	github.com/bufbuild/protocompile v0.14.1
 	github.com/gammazero/deque v1.2.3
+	github.com/gertd/go-pluralize v0.2.1
 	github.com/getkin/kin-openapi v0.153.0
 	github.com/google/go-cmp v0.7.0
 	github.com/google/uuid v1.6.0

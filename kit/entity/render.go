@@ -184,6 +184,11 @@ func (found edits) report(stdout io.Writer, all []entity) error {
 	} else if slices.ContainsFunc(all, entity.Replica) {
 		text.WriteString("\nA replica begins with the next event: what was published before the subscription existed is not in it.\n")
 	}
+	for _, e := range all {
+		if slices.Contains(e.made, e.Migration) && !e.Replica() {
+			fmt.Fprintf(&text, "\nClients find %s at /v1/%s. Before they do, you can remove the files with git, and choose another --plural.\n", e.PluralWords(), e.Collection())
+		}
+	}
 	if len(found.conflicts) == 0 && found.broken == nil {
 		text.WriteString("\nNext:\n\n  git status\n  go test ./...\n")
 	}

@@ -6,21 +6,20 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	pluralize "github.com/gertd/go-pluralize"
 )
 
-// IsSQLKeyword reports whether a word is reserved in SQL, so that it cannot be a name without
-// quotes (https://www.postgresql.org/docs/current/sql-keywords-appendix.html).
+// IsSQLKeyword reports whether PostgreSQL needs quotes around a word that names a table or a column: SELECT catcode IN ('R', 'T') FROM
+// pg_get_keywords(). Other keywords, such as position, are names as they are.
 func IsSQLKeyword(word string) bool { return slices.Contains(keywords, word) }
 
-var keywords = strings.Fields(`all analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast
-	char character check coalesce collate collation column concurrently constraint create cross current_catalog current_date current_role
-	current_schema current_time current_timestamp current_user dec decimal default deferrable desc distinct do else end except exists extract false
-	fetch float for foreign freeze from full grant greatest group grouping having ilike in initially inner inout int integer intersect interval into
-	is isnull join lateral leading least left like limit localtime localtimestamp national natural nchar none normalize not notnull null nullif
-	numeric offset on only or order out outer overlaps overlay placing position precision primary real references returning right row select
-	session_user setof similar smallint some substring symmetric system_user table tablesample then time timestamp to trailing treat trim true union
-	unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces
-	xmlparse xmlpi xmlroot xmlserialize xmltable analyse`)
+var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
+	column concurrently constraint create cross current_catalog current_date current_role current_schema current_time current_timestamp current_user
+	default deferrable desc distinct do else end except false fetch for foreign freeze from full grant group having ilike in initially inner intersect
+	into is isnull join lateral leading left like limit localtime localtimestamp natural not notnull null offset on only or order outer overlaps placing
+	primary references returning right select session_user similar some symmetric system_user table tablesample then to trailing true union unique user
+	using variadic verbose when where window with`)
 
 // HasFileSuffix reports whether the file NAME.go would be a test, or of one system only: see go help buildconstraint.
 func HasFileSuffix(name string) bool {
@@ -39,8 +38,14 @@ func IsInitialism(part string) bool { return slices.Contains(initialisms, part) 
 var initialisms = strings.Fields(`acl amqp api ascii cpu css db dns eof gid guid html http https id ip json qps ram rpc rtp sip sla smtp sql ssh tcp
 	tls ts ttl udp ui uid uri url utf8 uuid vm xml xmpp xsrf xss`)
 
-// IsClientKeyword reports whether a word is a keyword of Java, JavaScript or Python.
+// IsClientKeyword reports whether a word is a keyword of Java, JavaScript or Python, so that it cannot be the name of a package.
 func IsClientKeyword(word string) bool { return slices.Contains(clientKeywords, word) }
+
+// IsPythonKeyword reports whether clients in Python cannot name a field so. Java and JavaScript can.
+func IsPythonKeyword(word string) bool { return slices.Contains(pythonKeywords, word) }
+
+var pythonKeywords = strings.Fields(`and as assert async await break class continue def del elif else except finally for from global if import in is
+	lambda nonlocal not or pass raise return try while with yield`)
 
 var clientKeywords = strings.Fields(`abstract and arguments as assert async await boolean break byte case catch char class const continue crate debugger def
 	default del delete do double elif else enum eval except export extends false final finally float for from function global goto if implements
@@ -75,25 +80,24 @@ func StartsWithVowel(word string) bool {
 	return word != "" && strings.ContainsRune("aeiou", rune(word[0]))
 }
 
-// Plural returns the regular plural of an English word, or word_list if the plural could not be a name.
+// Plural returns the plural of an English word, or word_list if the plural could not be a name, or is the word itself, as of news.
 func Plural(word string) string {
-	ends := func(suffixes ...string) bool {
-		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(word, s) })
-	}
-	plural := word + "s"
-	switch {
-	case word == "":
-		return ""
-	case ends("s", "x", "z", "ch", "sh"):
-		plural = word + "es"
-	case ends("y") && !ends("ay", "ey", "iy", "oy", "uy"):
-		plural = word[:len(word)-1] + "ies"
-	}
-	if IsSQLKeyword(plural) || HasFileSuffix(plural) {
+	last := strings.LastIndexByte(word, '_') + 1
+	plural := word[:last] + english.Plural(word[last:])
+	if word != "" && (plural == word || IsSQLKeyword(plural) || HasFileSuffix(plural)) {
 		return word + "_list"
 	}
 	return plural
 }
+
+// english has some plurals that are more usual than those of the library.
+var english = func() *pluralize.Client {
+	client := pluralize.NewClient()
+	for word, plural := range map[string]string{"agenda": "agendas", "bias": "biases", "lens": "lenses", "schema": "schemas", "virus": "viruses"} {
+		client.AddIrregularRule(word, plural)
+	}
+	return client
+}()
 
 // Singular returns the singular of a usual English plural. Any other word is returned as it is.
 func Singular(word string) string {

@@ -21,12 +21,16 @@ func TestNaming(t *testing.T) {
 			t.Errorf("Singular(%q) = %q, want %q", plural, got, word)
 		}
 	}
-	for word, plural := range map[string]string{"value": "value_list", "delivery_window": "delivery_window_list", "window": "windows"} {
+	for word, plural := range map[string]string{
+		"value": "values", "delivery_window": "delivery_window_list", "window": "windows", "news": "news_list", "series": "series_list", "species": "species_list",
+		"data": "data_list", "leaf": "leaves", "person": "people", "sales_person": "sales_people", "quiz": "quizzes", "schema": "schemas", "virus": "viruses", "lens": "lenses",
+		"cache": "caches", "video": "videos", "hero": "heroes", "analysis": "analyses", "child": "children", "price_revision": "price_revisions", "organisation": "organisations",
+	} {
 		if got := Plural(word); got != plural {
 			t.Errorf("Plural(%q) = %q, want %q", word, got, plural)
 		}
 	}
-	for word, keyword := range map[string]bool{"order": true, "user": true, "orders": false, "current_catalog": true} {
+	for word, keyword := range map[string]bool{"order": true, "user": true, "orders": false, "current_catalog": true, "position": false, "values": false} {
 		if got := IsSQLKeyword(word); got != keyword {
 			t.Errorf("IsSQLKeyword(%q) = %t", word, got)
 		}
@@ -41,9 +45,9 @@ func TestNaming(t *testing.T) {
 			t.Errorf("ForShell(%q) = %s, want %s", word, got, want)
 		}
 	}
-	for word, refused := range map[string]bool{"class": true, "order": false} {
-		if got := IsClientKeyword(word); got != refused {
-			t.Errorf("IsClientKeyword(%q) = %t", word, got)
+	for word, refused := range map[string][2]bool{"class": {true, true}, "package": {true, false}, "order": {false, false}} {
+		if got := [2]bool{IsClientKeyword(word), IsPythonKeyword(word)}; got != refused {
+			t.Errorf("keywords of clients and of Python: %q = %t", word, got)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (q question) ask(a *options, lines *bufio.Scanner, stdout io.Writer) error 
 		byDefault := q.byDefault(*a)
 		text := q.text
 		if q.flag == "with" {
-			text += ", separated by commas, of " + strings.Join(append(slices.Clone(choices), a.offered...), ", ")
+			text += ", separated by commas or spaces, of " + strings.Join(append(slices.Clone(choices), a.offered...), ", ")
 		}
 		fmt.Fprintf(stdout, "%s [%s]: ", text, cmp.Or(byDefault, "none"))
 		if !lines.Scan() {

@@ -31,6 +31,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode"
 )
 
 const usage = `go run ./cmd/new DIR makes a service of your own from this repository, in the new folder DIR.
@@ -46,7 +47,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --transitions LIST   its transitions; default: none
   --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
   --purpose TEXT   what the service is for, in a sentence, for its README
-  --with LIST      parts that the service also has, separated by commas: pools, terraform, and the folders of options
+  --with LIST      parts that the service also has, separated by commas or spaces: pools, terraform, and the folders of options
   --full           the whole reference instead, with the example and every part
   --yes            take the defaults without asking
   --upgrade        bring the service in DIR, which this command made, to the version of this template, add the parts of --with,
@@ -134,7 +135,7 @@ func parse(args []string) (a options, m mode, err error) {
 		dirs, args = append(dirs, flags.Arg(0)), flags.Args()[1:]
 	}
 	if len(dirs) != 1 {
-		return a, m, fmt.Errorf("%d folders, want one: try go run ./cmd/new --help", len(dirs))
+		return a, m, fmt.Errorf("want one folder, and not %q: a list with spaces needs quotes; try go run ./cmd/new --help", dirs)
 	}
 	a.dir = dirs[0]
 	flags.Visit(func(f *flag.Flag) {
@@ -150,8 +151,8 @@ func parse(args []string) (a options, m mode, err error) {
 
 // list returns the parts in the value of --with or --without.
 func list(text string) (parts []string) {
-	for part := range strings.SplitSeq(text, ",") {
-		if part = strings.TrimSpace(part); part != "" && !slices.Contains(parts, part) {
+	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) }) {
+		if !slices.Contains(parts, part) {
 			parts = append(parts, part)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"example.com/servicekit/naming"
 )
 
 // errInMerge means that the service is in the middle of a merge, which its owner completes.
@@ -61,7 +63,7 @@ func (s *service) mergeApart(ctx context.Context, next string, stdout io.Writer)
 			{"merge", func() error {
 				m, err = mergeInto(ctx, tree, next)
 				if err == nil && len(m.open) > 0 {
-					err = errors.New("both sides changed the same lines")
+					err = errors.New("it has conflicts")
 				}
 				return err
 			}},
@@ -74,7 +76,7 @@ func (s *service) mergeApart(ctx context.Context, next string, stdout io.Writer)
 				return command(ctx, tree, "git", "add", "--all")
 			}},
 			{"commit the merge", func() error {
-				message := "Merge the branch template: " + next[:12]
+				message := "Merge the branch template: " + next[:12] + s.changed
 				return command(ctx, tree, "git", append(identity(ctx, tree), "commit", "--quiet", "--no-verify", "--message", message)...)
 			}},
 		}
@@ -106,18 +108,18 @@ func (s *service) leaveMerge(ctx context.Context, next string, failure error) er
 	for _, generator := range m.generators() {
 		generators = append(generators, strings.Join(generator, " "))
 	}
-	then := strings.Join(generators, ", ") + ", git add --all, and git commit"
+	then := strings.Join(generators, ", ") + ", go vet ./..., git add --all, and git commit"
 	if len(m.open) == 0 {
 		return fmt.Errorf("%w, which has no conflicts, but this failed: %w\nCorrect the sources, then %s. Or take all back with git merge --abort", errInMerge, failure, then)
 	}
-	return fmt.Errorf("%w: both sides changed the same lines of\n  %s\nResolve these conflicts, then %s. Or take all back with git merge --abort.\n"+
+	return fmt.Errorf("%w: both sides changed\n  %s\nResolve these conflicts, then %s. Or take all back with git merge --abort.\n"+
 		"After git config rerere.enabled true, git remembers how you resolve a conflict, and does it again after an abort",
 		errInMerge, strings.Join(m.open, "\n  "), then)
 }
 
 // merging is a merge before its commit.
 type merging struct {
-	open      []string   // sources with conflicts
+	open      []string   // sources with conflicts, each with its deletion
 	generated []string   // files that had conflicts, to be generated again
 	further   [][]string // generators of these files that make generate does not run
 }
@@ -154,7 +156,7 @@ func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 		}
 		generator, ok := generatorOf(ctx, tree, name)
 		if !ok {
-			m.open = append(m.open, name)
+			m.open = append(m.open, name+deletion(ctx, tree, name))
 			continue
 		}
 		m.generated = append(m.generated, name)
@@ -169,6 +171,16 @@ func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 		}
 	}
 	return m, nil
+}
+
+// deletion returns what to do with a file that one side of a merge has removed, or "". Git leaves the version of the other side.
+func deletion(ctx context.Context, tree, name string) string {
+	for commit, side := range map[string]string{"HEAD": "you", "MERGE_HEAD": "the template"} {
+		if _, err := output(ctx, tree, "git", "cat-file", "-e", commit+":"+name); err != nil {
+			return ", which " + side + " removed: git rm " + naming.ForShell(name) + ", or keep it"
+		}
+	}
+	return ""
 }
 
 // takeOwnMigrations stages the migrations of the service as it has them. The branch template

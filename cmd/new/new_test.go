@@ -49,7 +49,7 @@ func TestWrongOptions(t *testing.T) {
 		"a URL":                 {options{Module: "https://github.com/acme/orders"}, []string{"--module"}},
 		"a space":               {options{Module: "github.com/acme/my orders", Service: "orders"}, []string{"--module"}},
 		"a version":             {options{Module: "github.com/acme/orders@v1", Service: "orders"}, []string{"--module"}},
-		"short service":         {options{Module: "github.com/acme/orders", Service: "shop"}, []string{"--service"}},
+		"short service":         {options{Module: "github.com/acme/orders", Service: "shop"}, []string{"--service", "such as shop-service"}},
 		"long service":          {options{Module: "github.com/acme/orders", Service: strings.Repeat("x", 21)}, []string{"--service"}},
 		"service in capitals":   {options{Module: "github.com/acme/orders", Service: "Orders"}, []string{"--service", "--schema", "--domain"}},
 		"service with a dot":    {options{Module: "github.com/acme/orders", Service: "orders.v1"}, []string{"--service", "--schema"}},
@@ -59,10 +59,10 @@ func TestWrongOptions(t *testing.T) {
 		"part vendor":           {options{Module: "github.com/vendor/orders"}, []string{"--module", "go command"}},
 		"version 1":             {options{Module: "github.com/acme/orders/v1"}, []string{"--module", "go command"}},
 		"version 02":            {options{Module: "github.com/acme/orders/v02"}, []string{"--module", "go command"}},
-		"schema of PostgreSQL":  {options{Module: "github.com/acme/orders", Schema: "pg_orders"}, []string{"--schema"}},
+		"schema of PostgreSQL":  {options{Module: "github.com/acme/orders", Schema: "pg_orders"}, []string{"--schema", "such as orders_db"}},
 		"schema of Supabase":    {options{Module: "github.com/acme/orders", Schema: "auth"}, []string{"--schema"}},
 		"schema is a keyword":   {options{Module: "github.com/acme/orders", Schema: "order"}, []string{"--schema", "keyword"}},
-		"schema user":           {options{Module: "github.com/acme/orders", Schema: "user"}, []string{"--schema", "keyword"}},
+		"schema user":           {options{Module: "github.com/acme/orders", Schema: "user"}, []string{"--schema", "keyword", "such as user_db"}},
 		"schema of the example": {options{Module: "github.com/acme/orders", Schema: "video"}, []string{"--schema"}},
 		"schema is the service": {options{Module: "github.com/acme/orders", Schema: "orders"}, []string{"--schema", "differ"}},
 		"no domain":             {options{Module: "github.com/acme/orders", Domain: "orders"}, []string{"--domain"}},
@@ -157,6 +157,7 @@ func TestParse(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"dir", "--module", "m", "--with", "console, terraform", "--yes"}, {"--module", "m", "--yes", "--with=console,terraform", "dir"},
+		{"--module", "m", "--yes", "--with", "console terraform", "dir"},
 	} {
 		a, m, err := parse(args)
 		if err != nil || a.dir != "dir" || a.Module != "m" || !m.yes || strings.Join(list(a.with), " ") != "console terraform" {

@@ -212,17 +212,18 @@ func (a *options) checkWith(all *mistakes) {
 
 func (a *options) checkNames(all *mistakes) {
 	if !serviceName.MatchString(a.Service) {
-		all.add("service", "%q must have 6 to 20 lower-case letters, digits and hyphens, and begin with a letter: Google Cloud's rule for accounts", a.Service)
+		all.add("service", "%q must have 6 to 20 lower-case letters, digits and hyphens, and begin with a letter, such as %s: Google Cloud's rule for accounts",
+			a.Service, serviceOf(a.Service))
 	}
 	switch {
 	case !schemaName.MatchString(a.Schema):
 		all.add("schema", "%q must have 2 to 40 lower-case letters, digits and underscores, and begin with a letter", a.Schema)
 	case strings.HasPrefix(a.Schema, "pg_") || slices.Contains(reserved, a.Schema):
-		all.add("schema", "%q is a name that PostgreSQL or its platforms use: choose another", a.Schema)
+		all.add("schema", "%q is a name that PostgreSQL or its platforms use: choose another, such as %s_db", a.Schema, strings.TrimPrefix(a.Schema, "pg_"))
 	case slices.Contains([]string{a.Service, a.Entity, a.Plural}, a.Schema):
 		all.add("schema", "%q must differ from the service, the entity and its plural: a later change of one must not change the other", a.Schema)
 	case naming.IsSQLKeyword(a.Schema):
-		all.add("schema", "%q is a keyword of SQL: choose another", a.Schema)
+		all.add("schema", "%q is a keyword of SQL: choose another, such as %[1]s_db", a.Schema)
 	}
 	if strings.HasPrefix(a.Service, "goog") {
 		all.add("service", "%q begins with goog, which Pub/Sub keeps for itself, and topics begin with it: choose another", a.Service)

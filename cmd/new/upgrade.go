@@ -34,6 +34,7 @@ type service struct {
 	start string
 	// adopted reports whether adopt has added entities of the service to base.
 	adopted bool
+	changed string // the parts that change, for the subjects of commits
 	local   string // the commit of refs/heads/template, or "" if only the remote has the branch
 	work    string // a temporary folder
 }
@@ -152,12 +153,14 @@ func (s *service) change(from template, with, without []string) (err error) {
 			return fmt.Errorf("--without %s: %s was not made with --with %[1]s", part, s.Service)
 		}
 		s.With = slices.DeleteFunc(s.With, func(name string) bool { return name == part })
+		s.changed += ", without " + part
 	}
 	for _, part := range with {
 		if s.Full || slices.Contains(s.With, part) {
 			return fmt.Errorf("--with %s: %s has it", part, s.Service)
 		}
 		s.With = append(s.With, part)
+		s.changed += ", with " + part
 	}
 	if s.offered, err = from.optionNames(); err != nil {
 		return err
@@ -238,7 +241,7 @@ func (s *service) render(ctx context.Context, from template, stdout io.Writer) (
 				if err := command(ctx, tree, "git", "-c", "core.excludesFile=/dev/null", "add", "--all"); err != nil {
 					return err
 				}
-				return r.commitAs("Template at " + from.commit)
+				return r.commitAs("Template at " + from.commit + s.changed)
 			}},
 		}
 		if err := inSteps(stdout, steps); err != nil {

@@ -443,8 +443,8 @@ func TestMergeInto(t *testing.T) {
 		return map[string]string{
 			"api/a/a.pb.go": text, "api/openapi.json": text, "deploy/names.sh": text, "deploy/observe/dashboard.json": text,
 			"internal/store/internal/sqlcgen/a.sql.go": text, "api/baseline.binpb": text,
-			"docs/metrics.md": generated + text + "\n", "a_string.go": marked + text, "half.go": text,
-			"source.go": text, "docs/about.md": strings.Repeat("x\n", 20) + generated + text,
+			"docs/metrics.md": generated + text + "\n", "a_string.go": marked + text, "half.go": text, "old.go": text,
+			"options/o/o.go": text, "source.go": text, "docs/about.md": strings.Repeat("x\n", 20) + generated + text,
 			"template.json": `{"form": 3, "template": "` + text + `"}`,
 		}
 	}
@@ -452,16 +452,20 @@ func TestMergeInto(t *testing.T) {
 	git(t, dir, "merge", "--quiet", "template")
 	ours, theirs := files("ours"), files("theirs")
 	ours["api/a/removed.pb.go"], theirs["half.go"] = "ours", marked+"theirs"
-	delete(ours, "deploy/names.sh")
+	ours["options/o/o.go"], theirs["options/o/o.go"] = "ours", ""
+	ours["old.go"], theirs["old.go"] = "", "theirs"
+	ours["deploy/names.sh"] = ""
 	commitOn(t, dir, "main", ours)
-	commitOn(t, dir, "main", map[string]string{"deploy/names.sh": ""})
 	commitOn(t, dir, "template", theirs)
 
 	m, err := mergeInto(t.Context(), dir, "template")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"docs/about.md", "half.go", "source.go"}; !slices.Equal(m.open, want) {
+	if want := []string{
+		"docs/about.md", "half.go", "old.go, which you removed: git rm old.go, or keep it",
+		"options/o/o.go, which the template removed: git rm options/o/o.go, or keep it", "source.go",
+	}; !slices.Equal(m.open, want) {
 		t.Errorf("conflicts = %q, want %q", m.open, want)
 	}
 	if len(m.generated) != 7 {
@@ -528,8 +532,9 @@ func TestSource(t *testing.T) {
 func TestPartsChange(t *testing.T) {
 	s := service{record: record{options: options{Service: "orders", With: []string{"console", "cors"}}}}
 	from := template{root: "../.."}
-	if err := s.change(from, []string{"repair"}, []string{"console"}); err != nil || !slices.Equal(s.With, []string{"cors", "repair"}) {
-		t.Errorf("change() = %v, and the parts are %q, want cors and repair", err, s.With)
+	err := s.change(from, []string{"repair"}, []string{"console"})
+	if err != nil || !slices.Equal(s.With, []string{"cors", "repair"}) || s.changed != ", without console, with repair" {
+		t.Errorf("change() = %v, and the parts are %q%s, want cors and repair", err, s.With, s.changed)
 	}
 	if err := s.change(from, nil, []string{"console"}); err == nil || !strings.Contains(err.Error(), "--without console: orders was not made with --with console") {
 		t.Errorf("change() = %v, want the part that is not there refused", err)

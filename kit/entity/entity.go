@@ -180,26 +180,26 @@ const firstNumber = 10
 func (e entity) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !snake.MatchString(e.Name) || strings.ContainsAny(e.Name, digits) || len(e.Name) > 24 { // the name of its consumer has six more characters, and 30 at most
+	if !entityName.MatchString(e.Name) || len(e.Name) > 24 { // the name of its consumer has six more characters, and 30 at most
 		wrong("entity %q: the name must be lower_snake_case without digits, with at most 24 characters, in the singular", e.Name)
 	}
-	errs = append(errs, cmp.Or(checkWord(e.Name), checkWord(e.Plural)))
+	errs = append(errs, cmp.Or(checkWord(e.Name, "_record"), checkWord(e.Plural, "_list")))
 	switch {
-	case e.Plural == "" && !snake.MatchString(e.Name): // it follows from the name
-	case !snake.MatchString(e.Plural) || strings.ContainsAny(e.Plural, digits) || len(e.Plural) > 32:
+	case e.Plural == "" && !entityName.MatchString(e.Name): // it follows from the name
+	case !entityName.MatchString(e.Plural) || len(e.Plural) > 32:
 		wrong("plural %q must be lower_snake_case without digits, with at most 32 characters", e.Plural)
 	case e.Plural == e.Name:
 		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
 	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || gotypes.Universe.Lookup(e.Plural) != nil:
-		wrong("plural %q is a word of SQL or Go: choose another", e.Plural)
+		wrong("plural %q is a word of SQL or Go: choose another, such as %s_list", e.Plural, e.Name)
 	}
 	if len(e.Fields) == 0 {
-		wrong("an entity needs at least one field")
+		wrong("an entity needs at least one field, from a file or --fields")
 	}
 	for i, f := range e.Fields {
 		errs = append(errs, f.check()...)
 		if slices.Contains([]string{e.Name, e.ID(), e.Name + "_details"}, f.Name) {
-			wrong("field %q: the entity itself has this name", f.Name)
+			wrong("field %q: the entity itself has this name: choose another, such as %s_value", f.Name, f.Name)
 		}
 		for _, other := range e.Fields[:i] {
 			if f.sharesName(other) {
@@ -218,7 +218,7 @@ func (e entity) checkTransitions() (errs []error) {
 	}
 	for i, t := range e.Transitions {
 		for _, word := range []string{t.From, t.To, t.Command} {
-			if !snake.MatchString(word) || word == "unspecified" {
+			if !snakeOfType.MatchString(word) || word == "unspecified" {
 				wrong(t, "%q must be "+snakeRule+", other than unspecified", word)
 			}
 		}
@@ -276,7 +276,8 @@ func (e entity) checkTimers() (errs []error) {
 }
 
 // errNoReactions is the error of a timer or a reaction that nothing would run.
-var errNoReactions = errors.New("timers and reactions need the option reactions: go run ./cmd/upgrade --with reactions adds it")
+var errNoReactions = errors.New("timers and reactions need the option reactions: go run ./cmd/upgrade --with reactions adds it; " +
+	"its README says how to lose them")
 
 // nested are the messages and enums in the message of the events. protoc-gen-go makes a Go type of each, and one
 // of the field of each event: their names must differ.
@@ -327,7 +328,7 @@ func parseFields(text string) ([]field, error) {
 		}
 		item, isList := inBrackets(typ, "[", "]")
 		if parts, ok := inBrackets(cmp.Or(item, typ), "{", "}"); ok {
-			inner, err := parseFields(strings.ReplaceAll(parts, ",", " "))
+			inner, err := parseFields(parts)
 			errs = append(errs, err)
 			f.Type, f.Parts = typeMessage, inner
 			if isList {
@@ -345,7 +346,7 @@ func inBrackets(text, left, right string) (inner string, ok bool) {
 	return inner, begins && ends
 }
 
-// splitOutside splits a text at spaces outside of brackets.
+// splitOutside splits a list at spaces and commas outside of brackets.
 func splitOutside(text string) []string {
 	depth := 0
 	return strings.FieldsFunc(text, func(r rune) bool {
@@ -355,7 +356,7 @@ func splitOutside(text string) []string {
 		case ')', '}':
 			depth--
 		}
-		return depth == 0 && unicode.IsSpace(r)
+		return depth == 0 && (r == ',' || unicode.IsSpace(r))
 	})
 }
 
@@ -364,7 +365,7 @@ func splitOutside(text string) []string {
 func parseTransitions(text string) ([]transition, error) {
 	var all []transition
 	var errs []error
-	for word := range strings.FieldsSeq(strings.ReplaceAll(text, "->", "→")) {
+	for _, word := range splitOutside(strings.ReplaceAll(text, "->", "→")) {
 		states, command, ok := strings.Cut(word, ":")
 		from, to, ok2 := strings.Cut(states, "→")
 		if !ok || !ok2 {
@@ -380,7 +381,7 @@ func parseTransitions(text string) ([]transition, error) {
 func parseTimers(text string) ([]stateTimer, error) {
 	var all []stateTimer
 	var errs []error
-	for word := range strings.FieldsSeq(text) {
+	for _, word := range splitOutside(text) {
 		parts := strings.Split(word, ":")
 		if len(parts) != 3 {
 			errs = append(errs, fmt.Errorf("timer %q: want STATE:DURATION:COMMAND, such as placed:15m:cancel", word))

@@ -2,6 +2,7 @@ package entity
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,8 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"example.com/servicekit/naming"
 )
 
 const root = "../.." // of the repository
@@ -29,7 +28,7 @@ func described(t *testing.T, args ...string) (entity, error) {
 
 // The fields of a command line have their types, rules, values and parts.
 func TestParseFields(t *testing.T) {
-	got, err := parseFields("customer_id:uuid! note:string?\n\tcolor:enum(red,green)! place:{street:string,floor:int32} tags:strings lines:[{title:string,quantity:int32}]!")
+	got, err := parseFields("customer_id:uuid!,note:string?\n\tcolor:enum(red,green)! place:{street:string,floor:int32} tags:strings lines:[{title:string,quantity:int32}]!")
 	want := []field{
 		{Name: "customer_id", Type: typeUUID, Required: true},
 		{Name: "note", Type: typeString, Optional: true},
@@ -50,7 +49,7 @@ func TestParseFields(t *testing.T) {
 
 // Transitions are read with either arrow, and other words are refused.
 func TestParseTransitions(t *testing.T) {
-	got, err := parseTransitions(" draft→placed:place\n placed->canceled:cancel ")
+	got, err := parseTransitions(" draft→placed:place,\n placed->canceled:cancel ")
 	want := []transition{{From: "draft", To: "placed", Command: "place"}, {From: "placed", To: "canceled", Command: "cancel"}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("parseTransitions() = %v (-want +got):\n%s", err, diff)
@@ -76,7 +75,7 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"order__item", title}, `entity "order__item": the name must be lower_snake_case`},
 		{[]string{strings.Repeat("a", 25), title}, `at most 24 characters`},
 		{[]string{"vendor", title}, `"vendor" is a folder that the go command or buf treats differently`},
-		{[]string{"audit", title}, `"audit" is a name of the machinery: choose another, such as order_audit`},
+		{[]string{"audit", title}, `"audit" is a name of the machinery: choose another, such as audit_record`},
 		{[]string{"turnip", "--plural=requests", title}, `"requests" is a name of the machinery`},
 		{[]string{"b2b_contract", title}, `entity "b2b_contract": the name must be lower_snake_case without digits`},
 		{[]string{"_order", title}, `entity "_order": the name must be lower_snake_case`},
@@ -94,15 +93,18 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"turnip", "--plural=table", title}, `plural "table" is a word of SQL`},
 		{[]string{"turnip", "--plural=order_arm", title}, `"order_arm" ends in _arm,`},
 		// Fields.
-		{[]string{"turnip"}, `want the fields from a file, or from --fields`},
-		{[]string{"turnip", "turnip.proto", title}, `and not both`},
+		{[]string{"turnip"}, `an entity needs at least one field, from a file or --fields`},
+		{[]string{"turnip", "turnip.proto", title}, `want the fields from the file turnip.proto, or from --fields, and not both: a list with spaces needs quotes`},
 		{[]string{"turnip", "--fields= "}, `an entity needs at least one field`},
 		{[]string{"turnip", "--fields=Title:string"}, `field "Title": the name must be lower_snake_case`},
 		{[]string{"turnip", "--fields=version:int64"}, `field "version": every entity has this name`},
 		{[]string{"turnip", "--fields=proto_reflect:string"}, `field "proto_reflect": every entity has this name, or needs it`},
 		{[]string{"turnip", "--fields=xmin:double"}, `field "xmin": every entity has this name, or needs it`},
 		{[]string{"turnip", "--fields=user:string"}, `field "user": the name is a keyword of SQL`},
-		{[]string{"turnip", "--fields=private:bool"}, `field "private": the name is a word of Java`},
+		{[]string{"turnip", "--fields=class:bool"}, `field "class": the name is a keyword of Python: choose another, such as turnip_class`},
+		{[]string{"turnip", "--fields=order:int32"}, `field "order": the name is a keyword of SQL: choose another, such as sort_order`},
+		{[]string{"turnip", "--fields=line_1:enum(a,b)"}, `field "line_1": the name of a message or an enum must be lower_snake_case, with digits only`},
+		{[]string{"turnip", "--fields=b2b:bool b2_b:bool"}, `field "b2_b": the field "b2b" has this name`},
 		{[]string{"turnip", "--fields=turnip_id:uuid"}, `field "turnip_id": the entity itself has this name`},
 		{[]string{"turnip", "--fields=turnip_details:string"}, `field "turnip_details": the entity itself has this name`},
 		{[]string{"turnip", "--fields=title:string title:int64"}, `field "title": the field "title" has this name`},
@@ -132,7 +134,7 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"turnip", "--fields=place:{street:string!}"}, `field "place": the part "street" must be one of string, bool, int32, int64, double, without ! and ?`},
 		{[]string{"turnip", "--fields=place:{a:string,a:bool}"}, `field "place": the part "a" is listed twice`},
 		{[]string{"turnip", "--fields=place:{reset:string}"}, `field "place": the part "reset" has the name of a method`},
-		{[]string{"turnip", "--fields=place:{class:string}"}, `field "place": the part "class" is a word of Java`},
+		{[]string{"turnip", "--fields=place:{class:string}"}, `field "place": the part "class" is a keyword of Python: choose another, such as place_class`},
 		{[]string{"turnip", "--fields=title"}, `field "title": want NAME:TYPE`},
 		// Transitions.
 		{[]string{"turnip", title, "--transitions=draft:place"}, `transition "draft:place": want FROM→TO:COMMAND`},
@@ -150,7 +152,7 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"turnip", title, "--transitions=draft→version:freeze"}, `symbol "turnip.v1.TurnipEvent.version" already defined`},
 		{[]string{"turnip", title, "--transitions=draft→type:classify"}, `symbol "turnip.v1.TurnipEvent.type" already defined`},
 		// Filters.
-		{[]string{"turnip", "--fields=title:string owner_id:uuid", "--refs=title"}, `--refs title: no field of the type uuid has this name`},
+		{[]string{"turnip", "--fields=title:string owner_id:uuid", "--refs=owner_id,title"}, `--refs title: no field of the type uuid has this name`},
 		// Timers.
 		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:15m"}, `timer "draft:15m": want STATE:DURATION:COMMAND`},
 		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:soon:place"}, `"soon" must be a duration`},
@@ -167,6 +169,27 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		if strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: more than one error: %v", c.args, err)
 		}
+	}
+}
+
+// Each name that is refused has a proposal, which is accepted.
+func TestNamesAreProposed(t *testing.T) {
+	proposal := regexp.MustCompile(`choose another, such as (\w+)$`)
+	propose := func(word string, check func(word string) error) {
+		t.Helper()
+		err := check(word)
+		if found := proposal.FindStringSubmatch(fmt.Sprint(err)); found == nil {
+			t.Errorf("%q = %v, want an error with a proposal", word, err)
+		} else if err := check(found[1]); err != nil {
+			t.Errorf("instead of %q: %v", word, err)
+		}
+	}
+	for _, word := range slices.Concat(machinery, folders, strings.Fields("reset string class api api_key key_id order_test requests")) {
+		propose(word, func(word string) error { return Check(word, "", "title:string", "", "", "") })
+		propose(word, func(word string) error { return Check("turnip", word, "title:string", "", "", "") })
+	}
+	for _, word := range slices.Concat(taken, strings.Fields("order group user end from to default limit class turnip_id")) {
+		propose(word, func(word string) error { return Check("turnip", "", word+":bool", "", "", "") })
 	}
 }
 
@@ -242,7 +265,8 @@ func TestNamesAreAccepted(t *testing.T) {
 		"linux", "test", "syntax", "vendor_turnip", "outbox_turnip", "turnip_confirmation_abc", "bill_of_lading",
 		"subscription", "event", "message", "topic", "group", "schema", "lease", "server", "service", "domain", "client", "view", "func",
 	} {
-		if _, err := described(t, name, "--fields=type:string value:int64 lines:int32 internal:bool",
+		if _, err := described(t, name, "--fields=type:string value:int64 lines:int32 internal:bool "+
+			"position:int32 values:strings interval:duration precision:double none:bool package:string address_line_1:string b2b:bool",
 			"--transitions=draft→placed:place placed→canceled:cancel placed→draft:reopen draft→paid:mark_paid paid→void:void", "--timers=placed:15m:cancel"); err != nil {
 			t.Errorf("%s = %v, want no error", name, err)
 		}
@@ -393,7 +417,9 @@ func TestWords(t *testing.T) {
 		{"item_ids", "ItemIDs", "itemIDs", "ItemIds", "ItemIds", "itemIds"},
 		{"url_item", "URLItem", "urlItem", "UrlItem", "UrlItem", "urlItem"},
 		{"vm_ttl", "VMTTL", "vmTTL", "VmTtl", "VmTtl", "vmTtl"},
-		{"line_2", "Line2", "line2", "Line2", "Line2", "line2"},
+		{"line2", "Line2", "line2", "Line2", "Line2", "line2"},
+		{"line_2", "Line2", "line2", "Line_2", "Line2", "line2"},
+		{"b2b_code", "B2bCode", "b2bCode", "B2BCode", "B2bCode", "b2bCode"},
 	} {
 		got := [...]string{camel(c.name), unexported(c.name), protoCamel(c.name), sqlCamel(c.name), lowerCamel(c.name)}
 		if want := [...]string{c.camel, c.unexported, c.proto, c.sql, c.json}; got != want {
@@ -405,13 +431,6 @@ func TestWords(t *testing.T) {
 	} {
 		if got := article(words(name)); got != want {
 			t.Errorf("article of %s = %q, want %q", name, got, want)
-		}
-	}
-	for name, want := range map[string]string{
-		"order": "orders", "category": "categories", "day": "days", "box": "boxes", "status": "statuses", "batch": "batches", "wish": "wishes", "purchase_order": "purchase_orders",
-	} {
-		if got := naming.Plural(name); got != want {
-			t.Errorf("naming.Plural(%s) = %q, want %q", name, got, want)
 		}
 	}
 	for command, want := range map[string]string{"reopen": "reopened", "release": "released"} {
@@ -433,6 +452,8 @@ func TestComments(t *testing.T) {
 		{field{Name: "note", Type: typeString, Comment: "For the cook."}, "For the cook.", "The note."},
 		{field{Name: "open", Type: typeBool}, "Whether it is open.", "Whether it is open."},
 		{field{Name: "is_open", Type: typeBool}, "Whether it is open.", "Whether it is open."},
+		{field{Name: "auto_renew", Type: typeBool}, "Whether auto renew is set.", "Whether auto renew is set."},
+		{field{Name: "ended_on", Type: typeString}, "When it was ended, at most 200 characters.", "When it was ended."},
 		{field{Name: "has_lines", Type: typeBool}, "Whether it has lines.", "Whether it has lines."},
 		{field{Name: "placed_at", Type: typeTime}, "When it was placed.", "When it was placed, in milliseconds since 1970-01-01 UTC; 0: not set."},
 		{field{Name: "due_time", Type: typeTime}, "The due time.", "The due time, in milliseconds since 1970-01-01 UTC; 0: not set."},

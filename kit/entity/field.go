@@ -63,12 +63,16 @@ func (f field) kind() string {
 // IsList reports whether the field is a list.
 func (f field) IsList() bool { return slices.Contains(lists, f.Type) }
 
-// snake matches a name. After a digit, protoc-gen-go writes a letter in upper case, and the templates do not.
-var snake = regexp.MustCompile(`^[a-z]+[0-9]*(_[a-z]+[0-9]*)*$`)
+var (
+	// snake matches a name.
+	snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
+	// snakeOfType matches the name of a type or a method too: behind a digit, protoc-gen-go writes its letters in another case.
+	snakeOfType = regexp.MustCompile(`^[a-z]+[0-9]*(_[a-z]+[0-9]*)*$`)
+	enumValue   = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
+	entityName  = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+)
 
-var enumValue = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
-
-const snakeRule, digits = "lower_snake_case, without a letter behind a digit", "0123456789"
+const snakeRule = "lower_snake_case, with digits only behind the letters of a word, such as line1"
 
 // given are the fields that every entity has.
 var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}
@@ -86,13 +90,15 @@ func (f field) check() (errs []error) {
 	}
 	switch {
 	case !snake.MatchString(f.Name) || len(f.Name) > 40:
-		wrong("the name must be " + snakeRule + ", with at most 40 characters")
+		wrong("the name must be lower_snake_case, with at most 40 characters")
+	case f.isNested() && !snakeOfType.MatchString(f.Name):
+		wrong("the name of a message or an enum must be " + snakeRule)
 	case slices.Contains(taken, f.Name):
-		wrong("every entity has this name, or needs it: choose another")
-	case naming.IsClientKeyword(f.Name):
-		wrong("the name is a word of Java, JavaScript or Python: choose another")
+		wrong("every entity has this name, or needs it: choose another, such as %s", f.another())
+	case naming.IsPythonKeyword(f.Name):
+		wrong("the name is a keyword of Python: choose another, such as %s", f.another())
 	case naming.IsSQLKeyword(f.Name):
-		wrong("the name is a keyword of SQL: choose another")
+		wrong("the name is a keyword of SQL: choose another, such as %s", f.another())
 	case f.Type == typeTime && strings.HasSuffix(f.Name, "_ms"), f.Type == typeDuration && strings.HasSuffix(f.Name, "_ms"):
 		wrong("the suffix _ms is added in events: leave it out")
 	}
@@ -113,9 +119,17 @@ func (f field) check() (errs []error) {
 	case f.Type != typeEnum && len(f.Values) > 0, f.kind() != typeMessage && len(f.Parts) > 0:
 		wrong("%s has neither values nor parts", f.Type)
 	case f.isNested() && slices.Contains([]string{"snapshot", "created", "updated", "undeleted"}, f.typeName()):
-		wrong("the event has a message of this name: choose another")
+		wrong("the event has a message of this name: choose another, such as %s", f.another())
 	}
 	return append(errs, f.checkInner()...)
+}
+
+// another returns a name in place of one that cannot be.
+func (f field) another() string {
+	if name := map[string]string{"id": "external_id", "name": "display_name", "order": "sort_order"}[f.Name]; name != "" {
+		return name
+	}
+	return f.entity + "_" + f.Name
 }
 
 // checkInner checks the values of an enum and the parts of a message.
@@ -131,11 +145,11 @@ func (f field) checkInner() (errs []error) {
 	for i, part := range f.Parts {
 		switch {
 		case !snake.MatchString(part.Name) || len(part.Name) > 40:
-			wrong("the name of the part %q must be "+snakeRule+", with at most 40 characters", part.Name)
+			wrong("the name of the part %q must be lower_snake_case, with at most 40 characters", part.Name)
 		case slices.Contains(methods, part.Name):
-			wrong("the part %q has the name of a method of messages: choose another", part.Name)
-		case naming.IsClientKeyword(part.Name):
-			wrong("the part %q is a word of Java, JavaScript or Python: choose another", part.Name)
+			wrong("the part %q has the name of a method of messages: choose another, such as %[1]s_%[2]s", part.Name)
+		case naming.IsPythonKeyword(part.Name):
+			wrong("the part %q is a keyword of Python: choose another, such as %[1]s_%[2]s", part.Name)
 		case !slices.Contains(scalars, part.Type) || part.Optional || part.Required:
 			wrong("the part %q must be one of %s, without ! and ?", part.Name, strings.Join(scalars, ", "))
 		case slices.ContainsFunc(f.Parts[:i], part.sharesName):
@@ -147,7 +161,8 @@ func (f field) checkInner() (errs []error) {
 
 // sharesName reports whether two fields have the same name in a layer.
 func (f field) sharesName(other field) bool {
-	return f.isNested() && other.isNested() && f.typeName() == other.typeName() || f.Go() == other.Go() || f.EventName() == other.EventName() || f.Column() == other.Column() ||
+	return f.isNested() && other.isNested() && f.typeName() == other.typeName() || f.Go() == other.Go() || f.ProtoGo() == other.ProtoGo() ||
+		f.EventName() == other.EventName() || f.Column() == other.Column() ||
 		f.Name == "get_"+other.Name || other.Name == "get_"+f.Name // the method that reads a field
 }
 
@@ -206,18 +221,25 @@ func (f field) EventGo() string { return protoCamel(f.EventName()) }
 
 // Comments.
 
+// pastTime matches the name of a time or a date: placed at, ended on.
+var pastTime = regexp.MustCompile(`^(.*ed) (at|on)$`)
+
 // subject describes the value of the field, as the start of a sentence.
 func (f field) subject() string {
-	if past, ok := strings.CutSuffix(f.Name, "ed_at"); ok && f.Type == typeTime {
-		return "When it was " + words(past) + "ed"
+	name := words(f.Name)
+	if past := pastTime.FindStringSubmatch(name); past != nil && (f.Type == typeTime || f.Type == typeString) {
+		return "When it was " + past[1]
 	}
 	if f.Type == typeBool {
-		if has, ok := strings.CutPrefix(f.Name, "has_"); ok {
-			return "Whether it has " + words(has)
+		if has, ok := strings.CutPrefix(name, "has "); ok {
+			return "Whether it has " + has
 		}
-		return "Whether it is " + words(strings.TrimPrefix(f.Name, "is_"))
+		if is := strings.TrimPrefix(name, "is "); is != name || !strings.Contains(name, " ") {
+			return "Whether it is " + is
+		}
+		return "Whether " + name + " is set"
 	}
-	return "The " + words(f.Name)
+	return "The " + name
 }
 
 // Doc is the comment in the API.

@@ -28,7 +28,7 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
 
   FILE.proto          takes the fields and their comments from the message with the name of the entity. Its numbers begin at 10, after
                       the fields of every entity, and a nested type has the name of its field. Or:
-  --fields LIST       fields as NAME:TYPE, separated by spaces. TYPE is
+  --fields LIST       fields as NAME:TYPE. A list has spaces, in quotes, or commas. TYPE is
                         string bool int32 int64 double bytes time duration uuid   one value
                         strings bools int32s int64s doubles uuids                 a list
                         enum(red,green)                                           one of some values
@@ -40,10 +40,11 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
                       -> is the same as →. A new entity has the first state. The event has the name of the new state; a further
                       command to a state has its own, such as resumed for paused→active:resume
   --refs LIST         uuid fields of a new entity by which lists can be filtered, such as customer_id
-  --timers LIST       limits of the time in a state, as STATE:DURATION:COMMAND, such as placed:15m:cancel
+  --timers LIST       limits of the time in a state, as STATE:DURATION:COMMAND, such as placed:15m:cancel; none removes them
   --plural NAME       default: the regular plural
 
-For an entity that exists it adds the fields, values, states and transitions that are new, also to files that you edited. Its other commands:
+For an entity that exists it adds the fields, values, states and transitions that are new, also to files that you edited. A list that
+is not given stays. Its other commands:
 
 go run ./cmd/entity replicate NAME OWNER   keeps a copy of an entity of another service, made of its events
 
@@ -171,8 +172,8 @@ func parse(args []string) (o options, err error) {
 	default:
 		return o, errors.New("want add NAME [FILE.proto], replicate NAME OWNER, react NAME OTHER, or render: try go run ./cmd/entity --help")
 	}
-	if !o.render && (o.file == "") == (o.fields == "") {
-		return o, errors.New("want the fields from a file, or from --fields, and not both")
+	if o.file != "" && o.fields != "" {
+		return o, fmt.Errorf("want the fields from the file %s, or from --fields, and not both: a list with spaces needs quotes", o.file)
 	}
 	return o, nil
 }
@@ -206,21 +207,23 @@ func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	next := entity{Name: o.name, Plural: o.plural}
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural
-	} else if next.Plural == "" && snake.MatchString(o.name) {
+	} else if next.Plural == "" && entityName.MatchString(o.name) {
 		next.Plural = naming.Plural(o.name)
 	}
 	var fieldErr, moveErr, timerErr error
 	if o.file != "" {
 		next.Fields, fieldErr = readProto(ctx, o.file, o.name)
-	} else {
-		next.Fields, fieldErr = parseFields(o.fields)
+	} else if next.Fields, fieldErr = parseFields(o.fields); o.fields == "" && exists {
+		next.Fields = slices.Clone(before.Fields)
 	}
-	fieldErr = errors.Join(fieldErr, setRefs(next.Fields, strings.Fields(o.refs)))
+	fieldErr = errors.Join(fieldErr, setRefs(next.Fields, splitOutside(o.refs)))
 	if next.Transitions, moveErr = parseTransitions(o.moves); o.moves == "" && exists {
 		next.Transitions = before.Transitions
 	}
-	if next.Timers, timerErr = parseTimers(o.timers); o.timers == "" && exists {
-		next.Timers = before.Timers
+	if next.Timers = before.Timers; o.timers == "none" {
+		next.Timers = nil
+	} else if o.timers != "" {
+		next.Timers, timerErr = parseTimers(o.timers)
 	}
 	if err := errors.Join(fieldErr, moveErr, timerErr); err != nil {
 		return entity{}, err

@@ -19,25 +19,29 @@ import (
 	"example.com/servicekit/naming"
 )
 
-// checkWord returns an error if a word cannot be the name or the plural of an entity in any service.
+// checkWord returns an error if a word cannot be the name or the plural of an entity in any service. It proposes the word with an end.
 // checkNames finds the names that one service has.
-func checkWord(word string) error {
+func checkWord(word, end string) error {
 	named := func(taken string) bool { return taken == word || naming.Plural(taken) == word }
+	parts := slices.DeleteFunc(strings.Split(word, "_"), naming.IsInitialism)
+	var why string
 	switch {
 	case naming.HasFileSuffix(word):
-		return fmt.Errorf("%q ends in %s, which in the name of a Go file says where it is built: choose another name", word, word[strings.LastIndexByte(word, '_'):])
+		why = "ends in " + word[strings.LastIndexByte(word, '_'):] + ", which in the name of a Go file says where it is built"
 	case slices.Contains(folders, word):
-		return fmt.Errorf("%q is a folder that the go command or buf treats differently: choose another", word)
+		why = "is a folder that the go command or buf treats differently"
 	case naming.IsClientKeyword(word):
-		return fmt.Errorf("%q is a word of Java, JavaScript or Python, whose clients could not name the package: choose another", word)
+		why = "is a word of Java, JavaScript or Python, whose clients could not name the package"
 	case slices.Contains(methods, word):
-		return fmt.Errorf("%q would be a field of messages, which have a method of this name: choose another", word)
-	case slices.ContainsFunc(strings.Split(word, "_"), naming.IsInitialism):
-		return fmt.Errorf("%q has a word, such as id, that Go and the API linter write in different ways: choose another", word)
+		why = "would be a field of messages, which have a method of this name"
+	case len(parts) <= strings.Count(word, "_"):
+		why = "has a word, such as id, that Go and the API linter write in different ways"
 	case slices.ContainsFunc(machinery, named):
-		return fmt.Errorf("%q is a name of the machinery: choose another, such as order_%s", word, word)
+		why = "is a name of the machinery"
+	default:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%q %s: choose another, such as %s", word, why, strings.TrimPrefix(strings.Join(parts, "_")+end, "_"))
 }
 
 // folders have a meaning to the go command (https://pkg.go.dev/cmd/go), or contain packages that

@@ -41,7 +41,7 @@ func (r rule) String() string { return r.Event + ":" + r.Field + ":" + r.Command
 // parseRules reads rules from the command line, such as captured:order_id:confirm.
 func parseRules(text string) (rules []rule, err error) {
 	var errs []error
-	for word := range strings.FieldsSeq(text) {
+	for _, word := range splitOutside(text) {
 		parts := strings.Split(word, ":")
 		if len(parts) != 3 {
 			errs = append(errs, fmt.Errorf("reaction %q: want EVENT:FIELD:COMMAND, such as captured:order_id:confirm", word))

@@ -99,7 +99,7 @@ func TestDescriptionGrowsAtItsEnd(t *testing.T) {
 	}
 }
 
-// A description keeps the parts that databases and events have.
+// A description keeps the parts that databases and events have, and the lists that are not given. Timers can be removed.
 func TestDescriptionsOnlyGrow(t *testing.T) {
 	service(t)
 	const fields, transitions = "--fields=title:string color:enum(red,green)", "--transitions=draft→placed:place"
@@ -124,8 +124,20 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 			t.Errorf("%q = %v, want an error with %q", c.args, err, c.want)
 		}
 	}
-	if e, err := described(t, "order", fields); err != nil || len(e.Transitions) != 1 {
-		t.Errorf("without --transitions = %v, %v, want those of before", e.Transitions, err)
+	if err := writeFile("options/reactions/README.md", nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		flags  []string
+		timers int
+	}{{[]string{fields, "--timers=draft:15m:place"}, 1}, {nil, 1}, {[]string{"--timers=none"}, 0}, {nil, 0}} {
+		e, err := described(t, append([]string{"order"}, c.flags...)...)
+		if err != nil || len(e.Fields) != 2 || len(e.Transitions) != 1 || len(e.Timers) != c.timers {
+			t.Errorf("%q = %v, %v, %v, %v, want the other lists of before, and %d timers", c.flags, e.Fields, e.Transitions, e.Timers, err, c.timers)
+		}
+		if err := e.save(new(undo)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

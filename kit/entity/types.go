@@ -368,7 +368,9 @@ func (f field) Sample(n int) string {
 		})
 	case f.IsList():
 		return literal("\t\t\t", "[]"+t.domain, slices.Concat(t.sample[n:], t.sample[:n]))
-	case f.Optional:
+	case f.Optional && slices.Contains([]string{typeString, typeBool}, f.Type):
+		return "new(" + t.sample[n] + ")"
+	case f.Optional: // a constant without a type is an int
 		return "new(" + t.domain + "(" + t.sample[n] + "))"
 	}
 	return t.sample[n]

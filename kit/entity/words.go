@@ -1,6 +1,7 @@
 package entity
 
 import (
+	"regexp"
 	"strings"
 
 	"example.com/servicekit/naming"
@@ -34,8 +35,12 @@ func unexported(name string) string {
 	return first + camel(rest)
 }
 
-// protoCamel returns a name as protoc-gen-go writes it: OrderId.
-func protoCamel(name string) string { return inCamel(name, capital) }
+// protoCamel returns a name as protoc-gen-go writes it: OrderId, Line_1, B2BCode.
+func protoCamel(name string) string {
+	return protoWord.ReplaceAllStringFunc(name, func(word string) string { return capital(strings.TrimPrefix(word, "_")) })
+}
+
+var protoWord = regexp.MustCompile(`_?[a-z]+`)
 
 // sqlCamel returns a name as sqlc writes it, for which only id is an abbreviation.
 func sqlCamel(name string) string {
@@ -48,7 +53,7 @@ func sqlCamel(name string) string {
 }
 
 // lowerCamel returns a name as JSON writes it: orderId.
-func lowerCamel(name string) string { return lowerFirst(protoCamel(name)) }
+func lowerCamel(name string) string { return lowerFirst(inCamel(name, capital)) }
 
 func capital(part string) string {
 	if part == "" {

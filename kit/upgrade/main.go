@@ -29,7 +29,7 @@ import (
 const usage = `go run ./cmd/upgrade [REF] brings this service to a later version of its template.
 
   REF             tag, branch or commit of the template; default: its default branch
-  --with LIST     options that the service gets, separated by commas. Without REF its version stays
+  --with LIST     options that the service gets, separated by commas or spaces. Without REF its version stays
   --without LIST  options that it loses
   --from PLACE    path or URL of the template; default: "source" in template.json, then the place of the last upgrade
 `
@@ -126,7 +126,7 @@ func parse(args []string) (from, ref string, change []string, err error) {
 		refs, args = append(refs, flags.Arg(0)), flags.Args()[1:]
 	}
 	if len(refs) > 1 {
-		return "", "", nil, fmt.Errorf("%d versions, want one: try go run ./cmd/upgrade --help", len(refs))
+		return "", "", nil, fmt.Errorf("want one version, and not %q: a list with spaces needs quotes; try go run ./cmd/upgrade --help", refs)
 	}
 	return from, strings.Join(refs, ""), change, nil
 }

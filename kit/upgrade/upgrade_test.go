@@ -132,7 +132,7 @@ func TestWrongInputs(t *testing.T) {
 		"the source has moved":   {service(`{"source": "/nowhere/at/all"}`), nil, "clone the template from /nowhere/at/all"},
 		"unknown version":        {good, []string{"v9"}, `no tag, branch or commit "v9"`},
 		"a flag as version":      {good, []string{"--", "-v9"}, `"-v9"`},
-		"two versions":           {good, []string{"v1", "v2"}, "2 versions, want one"},
+		"two versions":           {good, []string{"v1", "v2"}, `want one version, and not ["v1" "v2"]: a list with spaces needs quotes`},
 		"unknown flag":           {good, []string{"--force"}, "--help"},
 		"without the command":    {good, []string{first}, "cmd/new"},
 		"an older version":       {service(`{"template": "` + gitIn(t, template, "rev-parse", "main") + `", "source": "` + template + `"}`), []string{second}, "no way back"},

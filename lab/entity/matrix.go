@@ -43,14 +43,15 @@ func Matrix() []Row {
 		{
 			Name: "bill_of_lading", Collection: "billOfLadings",
 			Fields: "nanos:int64 status:enum(open,closed)! ip_address:string ttl:string configuration:string currency:string num_items:int32 first_name:string " +
-				"due_date:string placed_at:time file_name:string url:uuid days_of_week:strings colour:string dry_run:bool payment_state:enum(open,b2b_paid)",
+				"due_date:string placed_at:time file_name:string url:uuid days_of_week:strings colour:string dry_run:bool payment_state:enum(open,b2b_paid) " +
+				"position:int32 values:strings interval:duration precision:double? none:bool package:string? address_line_1:string b2b:bool between:time coalesce:uuid row:{a_1:string}",
 			Transitions: "new→return:return return→new:reopen return→sent:send_to sent→seen:read seen→sent:rollback sent→made:make made→late:postpone late→new:patch",
 			Body:        `{"status": "STATUS_OPEN", "placedAt": "2026-01-02T03:04:05Z"}`,
 			Commands:    []string{"return", "reopen", "return", "sendTo", "read", "rollback", "make", "postpone", "patch"},
 		},
 	}
 	for name, collection := range map[string]string{"charge": "charges", "entry": "entries", "event": "events", "group": "groups", "lease": "leases",
-		"message": "messages", "organisation": "organisations", "price_revision": "priceRevisions", "print_job": "printJobs", "schema": "schemas", "server": "servers", "service": "services", "subscription": "subscriptions", "topic": "topics", "view": "views"} {
+		"message": "messages", "news": "newsList", "organisation": "organisations", "price_revision": "priceRevisions", "print_job": "printJobs", "quiz": "quizzes", "schema": "schemas", "server": "servers", "service": "services", "subscription": "subscriptions", "topic": "topics", "view": "views"} {
 		rows = append(rows, Row{
 			Name: name, Collection: collection, Fields: "title:string! nanos:int32", Transitions: "draft→placed:run placed→void:void",
 			Body: `{"title": "one"}`, Commands: []string{"run", "void"},

@@ -105,6 +105,44 @@ func TestWith(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	loseReactions(t, service)
+}
+
+// loseReactions takes the option reactions away, of which the owner has edited a file, after what needs it. The printed steps end in a
+// service that builds.
+func loseReactions(t *testing.T, service string) {
+	t.Helper()
+	const edited = "options/reactions/reactions.go"
+	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "payment", "--timers", "none")
+	edit(t, filepath.Join(service, "internal/entities/purchase_order.yaml"), `reactions:
+  - to: payment
+    consumer: purchase-order-payment
+    rules:
+      - event: captured
+        field: purchase_order_id
+        command: place
+`, "")
+	edit(t, filepath.Join(service, "cmd/server/registrations.go"), "\t\tpurchaseOrdersOnPayments(),\n", "")
+	clone.Run(t, service, "git", "add", "--all")
+	clone.Run(t, service, "git", "rm", "--quiet", "--force", "internal/domain/purchase_order_payment.go", "internal/domain/purchase_order_payment_test.go",
+		"cmd/server/purchase_orders_payments.go", "cmd/server/purchase_orders_payments_test.go")
+	clone.Run(t, service, "go", "run", "./cmd/entity", "render")
+	clone.Run(t, service, "go", "vet", "./...")
+	edit(t, filepath.Join(service, edited), "// Package reactions ", "// Package reactions, which we like, ")
+	commit(t, service)
+	cmd := exec.CommandContext(t.Context(), "go", "run", "./cmd/upgrade", "--without", "reactions")
+	cmd.Dir = service
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), edited+", which the template removed: git rm "+edited) ||
+		!strings.Contains(string(out), "then make generate, go vet ./..., git add --all, and git commit") {
+		t.Fatalf("upgrade = %v, want the conflict of %s and the next steps:\n%s", err, edited, out)
+	}
+	clone.Run(t, service, "git", "rm", "--quiet", edited)
+	clone.Run(t, service, "make", "--silent", "generate")
+	clone.Run(t, service, "go", "vet", "./...")
+	commit(t, service)
+	if subject := clone.Run(t, service, "git", "log", "-1", "--format=%s", "template"); !strings.HasSuffix(subject, ", without reactions\n") {
+		t.Errorf("the commit of the branch template is %q, want the option in it", subject)
+	}
 }
 
 // A service has no word of the example. With two drawn entities of the matrix, it passes its checks,

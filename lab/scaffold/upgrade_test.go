@@ -276,7 +276,7 @@ func conflicts(s upgrading, template string) {
 	edit(s.t, filepath.Join(template, "internal", "app", "config.go"), "startTimeout = 25 * time.Second", "startTimeout = 30 * time.Second")
 	commit(s.t, template)
 	for range 2 {
-		s.stops("\n  internal/app/config.go\n", "make generate, git add --all, and git commit", "git merge --abort", "rerere")
+		s.stops("\n  internal/app/config.go\n", "make generate, go vet ./..., git add --all, and git commit", "git merge --abort", "rerere")
 		s.refusedAsItIs("in the middle of a merge")
 		clone.Run(s.t, s.dir, "git", "merge", "--abort")
 		s.clean()

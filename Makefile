@@ -68,7 +68,7 @@ drift: ## Check that the generated files are what make generate makes.
 lint: protos ## Lint Go (or only PACKAGES) and proto files. The rules are in .golangci.yml, buf.yaml and .api-linter.yml.
 	$(LINT) run $(PACKAGES)
 	$(BUF) lint
-	$(BUF) format api/proto --diff --exit-code
+	$(BUF) format api/proto --diff --exit-code || { echo 'Run make fmt.' >&2; exit 1; }
 	$(API_LINT) --set-exit-status --output-format github --config .api-linter.yml -I api/proto -I .local/protos \
 		$$(cd api/proto && find . -name '*.proto' | cut -c 3-)
 

@@ -90,7 +90,7 @@ func Plural(word string) string {
 	return plural
 }
 
-// english has some plurals that are more usual than those of the library.
+// english has the usual plurals of some words for which the library has another.
 var english = func() *pluralize.Client {
 	client := pluralize.NewClient()
 	for word, plural := range map[string]string{"agenda": "agendas", "bias": "biases", "lens": "lenses", "schema": "schemas", "virus": "viruses"} {

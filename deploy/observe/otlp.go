@@ -97,16 +97,19 @@ var (
 
 // words are the keywords and functions of PromQL that our queries use.
 var words = []string{
-	"absent", "and", "count", "histogram_quantile", "increase", "max", "max_over_time", "min", "offset", "or", "rate", "sum", "unless",
+	"absent", "and", "count", "histogram_quantile", "increase", "max", "max_over_time", "min", "min_over_time", "offset", "or", "rate", "sum", "unless",
 }
 
-// ofGoogle is part of the names of metrics that Pub/Sub and Cloud Run send. Their names and labels stay as they are.
+// ofGoogle is part of the names of metrics that Pub/Sub, Cloud Run and Cloud SQL send. A query of them stays as it is.
 const ofGoogle = "_googleapis_com:"
 
 // otlp converts a query of Prometheus to a query of the metrics sent by OTLP. It also returns the sent names of the
 // labels, by their names in Prometheus. It refuses unknown syntax and unknown names. It also refuses metrics with a
 // common label in Prometheus that is sent under different names: the query would aggregate or match by both.
 func (m metrics) otlp(query string) (string, map[string]string, error) {
+	if strings.Contains(query, ofGoogle) {
+		return query, nil, nil
+	}
 	var parts [][]string
 	labels := map[string]string{}
 	for rest := query; rest != ""; {
@@ -127,7 +130,7 @@ func (m metrics) otlp(query string) (string, map[string]string, error) {
 	for _, p := range parts {
 		name, hasMatchers := p[4], p[5] != ""
 		switch s, ours := m[name]; {
-		case p[1] != "", strings.Contains(name, ofGoogle), slices.Contains(words, name) && !hasMatchers:
+		case p[1] != "", slices.Contains(words, name) && !hasMatchers:
 			out.WriteString(p[0])
 		case p[2] != "":
 			list, err := rename(p[3], label, labels)

@@ -132,7 +132,7 @@ func TestOneNameInPrometheusIsRefused(t *testing.T) {
 // A source that uses an unknown metric is refused with the name of the source.
 func TestFilesRefuseUnknownMetrics(t *testing.T) {
 	for _, c := range []struct{ source, old, changed, want string }{
-		{alerts, "max(outbox_backlog_age_seconds) > 60", "max(outbox_backlog_age) > 60", "alerts.yaml: rule OutboxStalled: outbox_backlog_age "},
+		{alerts, "max(outbox_backlog_age_seconds{", "max(outbox_backlog_age{", "alerts.yaml: rule OutboxStalled: outbox_backlog_age "},
 		{"dashboard.yaml", "expr: max(outbox_backlog),", "expr: max(outbox_waiting),", `dashboard.yaml: panel "Events waiting": query "max(outbox_waiting)": outbox_waiting `},
 		{"dashboard.yaml", "legend: outcome}", "legend: outcomes}", `dashboard.yaml: panel "Events by outcome": legend outcomes `},
 	} {

@@ -164,10 +164,9 @@ func poisonSkipped(s *system) {
 	s.resolve()
 
 	allow := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument})
-	for range 12 {
-		s.create()
-	}
+	stop := s.repeat(20*time.Millisecond, func(context.Context) { s.create() })
 	s.fire("DeliveryFails")
+	stop()
 	allow()
 	s.command("retry", "--all", "--why", "the schema is new")
 	s.resolve()

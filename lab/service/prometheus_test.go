@@ -46,9 +46,9 @@ var limits = []struct {
 	expr  string
 	limit float64
 }{
-	{"max(outbox_backlog_age_seconds) >", 60},
-	{"histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket[5m]))) >", 60},
-	{"max by (aggregate_type) (timer_oldest_lateness_seconds) >", 60},
+	{`max(outbox_backlog_age_seconds{job="videocatalog"}) >`, 60},
+	{`histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket{job="videocatalog"}[5m]))) >`, 60},
+	{`max by (aggregate_type) (timer_oldest_lateness_seconds{job="videocatalog"}) >`, 60},
 }
 
 // speedUp returns the rules of alerts.yaml, faster by the factor pace. It changes nothing else.
@@ -66,7 +66,7 @@ func speedUp(t *testing.T, pace time.Duration) string {
 		text = strings.Replace(text, found[0], l.expr+" "+strconv.FormatFloat(l.limit/float64(pace), 'f', -1, 64), 1)
 	}
 	units := map[string]time.Duration{"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
-	text = regexp.MustCompile(`(\[|offset |for: )(\d+)([mhd])\b`).ReplaceAllStringFunc(text, func(found string) string {
+	text = regexp.MustCompile(`(\[|:|offset |for: )(\d+)([mhd])\b`).ReplaceAllStringFunc(text, func(found string) string {
 		m := regexp.MustCompile(`(.*?)(\d+)([mhd])`).FindStringSubmatch(found)
 		n, err := strconv.Atoi(m[2])
 		if err != nil {
@@ -145,7 +145,7 @@ func (s *system) quiet() {
 	for name, content := range map[string]string{
 		"alerts.yaml": speedUp(s.T, s.pace),
 		"prometheus.yml": fmt.Sprintf("global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 250ms}\n"+
-			"rule_files: [alerts.yaml]\nscrape_configs: [{job_name: service, static_configs: [{targets: ['%s']}]}]\n",
+			"rule_files: [alerts.yaml]\nscrape_configs: [{job_name: videocatalog, static_configs: [{targets: ['%s']}]}]\n",
 			strings.Join(s.targets, "', '")),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {

@@ -1,6 +1,11 @@
 # Functions for the scripts in this directory, which source this file.
 # shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
 
+if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)); then
+	printf 'bash %s is too old: want 4.4 or newer; on macOS: brew install bash\n' "$BASH_VERSION" >&2
+	exit 1
+fi
+
 # This sets SERVICE, TOPICS, SCHEMA_FILES, SUBSCRIPTIONS and REMOTE_TOPICS.
 # shellcheck source=names.sh
 . "$here/names.sh"

@@ -10,9 +10,10 @@
 #   IMAGE       by digest: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME@sha256:…
 #   --dry-run   let Cloud Run validate the service and the existing pools; change nothing
 #   --rollback  test the revision of an earlier version on the present schema, send the traffic to it, then deploy its
-#               image to the pools; the schema stays, and a version is only sure to run on the schema of the next
+#               image to the job and the pools; the schema stays, and a version is only sure to run on the schema of the next
 #
-# Environment variables: VERSION, the suffix of the revisions (default: the time, as 20060102-150405); SMOKE, the command
+# Environment variables: SHARE, the percentage of traffic after which a release stops (default: 100; to go on, it prints the
+# command); VERSION, the suffix of the revisions (default: the time, as 20060102-150405); SMOKE, the command
 # that tests a revision (default: go run deploy/smoke); SMOKE_TOKEN, an identity token for it (default: gcloud creates one).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -52,14 +53,18 @@ start "$@"
 VERSION=${ROLLBACK:-${VERSION:-$(date -u +%Y%m%d-%H%M%S)}}
 [[ $VERSION =~ ^[a-z0-9][a-z0-9-]{0,30}[a-z0-9]$ ]] || fail "VERSION is \"$VERSION\", want lower case letters, digits and dashes, at most 32" ""
 revision=$SERVICE-$VERSION
+SHARE=${SHARE:-100}
+[[ $SHARE =~ ^([1-9][0-9]?|100)$ ]] || fail "SHARE is \"$SHARE\", want a percentage from 1 to 100" ""
 
 # A hint that is added to the remedies of later steps.
 BACK=''
 
-# promote: sends all traffic to this version.
+# promote PERCENT: sends so much of the traffic to this version, and the rest to the previous one.
 promote() {
+	local to=$revision=$1
+	if [ "$1" -lt 100 ]; then to+=,$previous=$((100 - $1)); fi
 	change "is there such a revision? gcloud run revisions list --service=$SERVICE$BACK" \
-		gcloud run services update-traffic "$SERVICE" --to-revisions="$revision=100"
+		gcloud run services update-traffic "$SERVICE" --to-revisions="$to"
 }
 
 # try: tests the revision, which has the tag candidate, with deploy/smoke.
@@ -95,12 +100,14 @@ if [ -n "${ROLLBACK:-}" ]; then
 	BACK='; if the smoke test itself is what fails, try again with SMOKE=true'
 	if [ -z "${DRY_RUN:-}" ]; then try; fi
 	BACK=''
-	promote
+	promote 100
+	IMAGE=$(look "is there such a revision? gcloud run revisions list --service=$SERVICE" \
+		gcloud run revisions describe "$revision" --format='value(spec.containers[0].image)')
+	# Commands of operators run in the job, so it gets the image of the version that serves.
+	change "Cloud Run says above what it does not like" gcloud run jobs update "$SERVICE-migrate" --image="$IMAGE"
 	if [ "$SHAPE" = all ]; then exit 0; fi
 	# The pools get the old image, with a new revision. The order is the reverse of a release.
 	pools=(publisher projector)
-	IMAGE=$(look "is there such a revision? gcloud run revisions list --service=$SERVICE" \
-		gcloud run revisions describe "$revision" --format='value(spec.containers[0].image)')
 	VERSION=$(date -u +%Y%m%d-%H%M%S)
 	pinned=$(look "is there such a revision? gcloud run revisions list --service=$SERVICE" \
 		gcloud run revisions describe "$revision" --flatten='spec.containers[0].env[]' \
@@ -197,6 +204,9 @@ if [ -n "${DRY_RUN:-}" ]; then exit 0; fi
 try
 
 # 5. Send the traffic to it.
-promote
+share=100
+if [ -n "$previous" ]; then share=$SHARE; fi
+promote "$share"
 printf '%s: released %s\n' "$SCRIPT" "$VERSION" >&2
+if [ "$share" -lt 100 ]; then printf '%s: it has %s %% of the traffic; to send it all: deploy/release.sh --rollback %s %s %s %s\n' "$SCRIPT" "$share" "$VERSION" "$SHAPE" "$PROJECT" "$REGION" >&2; fi
 if [ -n "$previous" ]; then printf '%s: to go back: %s\n' "$SCRIPT" "$rollback" >&2; fi

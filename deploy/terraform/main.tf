@@ -1,7 +1,6 @@
-# The resources that provision.sh and release.sh make, with the differences that README.md lists. Use either these modules or
-# the scripts.
+# The resources that provision.sh makes. Use either these modules or that script.
 #
-#   terraform apply -var project=my-project -var region=europe-west1 -var image=…@sha256:…
+#   terraform apply -var project=my-project -var region=europe-west1
 
 locals {
   # The lists of names.sh, by variable.
@@ -10,7 +9,7 @@ locals {
   schemas       = zipmap(local.names.TOPICS, local.names.SCHEMA_FILES)
   consumers     = { for name in local.names.SUBSCRIPTIONS : regex("^(.*)\\.", name)[0] => regex("[^.]*$", name)... }
   topic_project = { for topic in local.names.REMOTE_TOPICS : split("/", topic)[3] => split("/", topic)[1] }
-  apis          = ["artifactregistry", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
+  apis          = ["artifactregistry", "cloudbuild", "cloudtrace", "iam", "iamcredentials", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
 }
 
 data "google_project" "this" {
@@ -33,6 +32,14 @@ resource "google_artifact_registry_repository" "this" {
     immutable_tags = true
   }
   depends_on = [google_project_service.this]
+}
+
+resource "google_artifact_registry_repository_iam_member" "release" {
+  project    = var.project
+  location   = var.region
+  repository = google_artifact_registry_repository.this.name
+  role       = "roles/artifactregistry.writer"
+  member     = module.iam.members["release"]
 }
 
 module "iam" {
@@ -69,18 +76,6 @@ module "secrets" {
     "${local.service}-read-database-url"    = [for role in ["all", "api", "projector"] : module.iam.members[role]]
     "${local.service}-migrate-database-url" = [module.iam.members["migrate"]]
   }
+  viewer     = module.iam.members["release"]
   depends_on = [google_project_service.this]
-}
-
-module "run" {
-  source   = "./modules/run"
-  project  = var.project
-  region   = var.region
-  service  = local.service
-  shape    = var.shape
-  image    = var.image
-  emails   = module.iam.emails
-  invokers = var.invokers
-  # A revision must not start before it can read its secrets, nor before its topics exist.
-  depends_on = [module.pubsub, module.secrets]
 }

@@ -175,7 +175,8 @@ func TestReleaseToPools(t *testing.T) {
 	}
 	lines, bodies = sent(control.changed())
 	if diff := cmp.Diff([]string{
-		"PUT " + knative + "/services/" + service, "PUT " + knative + "/services/" + service, "PUT " + run + "/workerpools/" + service + "-publisher", "PUT " + run + "/workerpools/" + service + "-projector",
+		"PUT " + knative + "/services/" + service, "PUT " + knative + "/services/" + service, "PUT " + run + "/jobs/" + service + "-migrate",
+		"PUT " + run + "/workerpools/" + service + "-publisher", "PUT " + run + "/workerpools/" + service + "-projector",
 	}, lines); diff != "" {
 		t.Errorf("roll-back, in the reverse of a release's order (-want +got):\n%s", diff)
 	}
@@ -291,12 +292,20 @@ func TestReleaseOfOneService(t *testing.T) {
 		t.Errorf("request of a token = %v, want the service's URL as audience, and the e-mail", body)
 	}
 
+	out = mustScript(t, append(env, "SMOKE=echo tried", "SMOKE_TOKEN=token", "VERSION=share", "SHARE=10"), "release.sh", "all", imageLater, project, region)
+	if diff := cmp.Diff([]any{
+		object{"revisionName": service + "-share", "percent": 10.0}, object{"revisionName": service + "-v1", "percent": 90.0}, object{"revisionName": service + "-share", "tag": "candidate"},
+	}, at(control.resources[namespace+"/services/"+service], "spec", "traffic")); diff != "" || !strings.Contains(out, "to send it all: deploy/release.sh --rollback share all ") {
+		t.Errorf("a release of a tenth (-want +got):\n%s; it printed\n%s", diff, out)
+	}
+	control.changed()
+
 	// The second release has the traffic.
 	deployed := control.resources[namespace+"/services/"+service]
 	deployed["spec"].(object)["traffic"] = []any{object{"revisionName": service + "-v2", "percent": 100}}
 	mustScript(t, append(env, "SMOKE=echo tried", "SMOKE_TOKEN=token"), "release.sh", "--rollback", "v1", "all", project, region)
 	lines, bodies := sent(control.changed())
-	if diff := cmp.Diff([]string{"PUT " + knative + "/services/" + service, "PUT " + knative + "/services/" + service}, lines); diff != "" {
+	if diff := cmp.Diff([]string{"PUT " + knative + "/services/" + service, "PUT " + knative + "/services/" + service, "PUT " + run + "/jobs/" + service + "-migrate"}, lines); diff != "" {
 		t.Errorf("roll-back (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]any{object{"revisionName": service + "-v1", "percent": 100.0}, object{"revisionName": service + "-v1", "tag": "candidate"}}, at(bodies["Service "+service], "spec", "traffic")); diff != "" {
@@ -306,14 +315,12 @@ func TestReleaseOfOneService(t *testing.T) {
 	checkDestroy(t, control, env, knative+"/services/"+service, run+"/jobs/"+service+"-migrate")
 }
 
-// The commands of docs/deploy.md for a person work with the real gcloud: the certificate, the URLs, and the grant.
+// The commands of docs/deploy.md for a person work with the real gcloud: the certificate and the URLs.
 func TestCommandsOfTheFirstDeployment(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
-	const secrets, accounts = "projects/" + project + "/secrets/", "projects/" + project + "/serviceAccounts/"
-	release := accounts + service + "-release@" + project + ".iam.gserviceaccount.com"
+	const secrets = "projects/" + project + "/secrets/"
 	control.resources[secrets+service+"-database-url"] = object{"name": secrets + service + "-database-url"}
-	control.resources[release] = object{"name": release}
 	env, ok := gcloud(t, control)
 	if !ok {
 		return
@@ -326,7 +333,7 @@ func TestCommandsOfTheFirstDeployment(t *testing.T) {
 	folder := filepath.Dir(writeFile(t, "ca.crt", []byte("certificate")))
 	for block := range strings.SplitSeq(string(document), "```sh\n") {
 		block, _, _ = strings.Cut(block, "```")
-		if !strings.Contains(block, "gcloud secrets") && !strings.Contains(block, "serviceAccountTokenCreator") {
+		if !strings.Contains(block, "gcloud secrets") {
 			continue
 		}
 		if out, err := command(t, env, "bash", "-euc", "cd "+folder+"\n"+block); err != nil {
@@ -338,7 +345,7 @@ func TestCommandsOfTheFirstDeployment(t *testing.T) {
 	want := []string{
 		"POST /v1/projects/" + project + "/secrets", "POST " + certificate + ":addVersion",
 		"POST " + certificate + ":setIamPolicy", "POST " + certificate + ":setIamPolicy",
-		"POST /v1/" + secrets + service + "-database-url:addVersion", "POST /v1/" + release + ":setIamPolicy",
+		"POST /v1/" + secrets + service + "-database-url:addVersion",
 	}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)

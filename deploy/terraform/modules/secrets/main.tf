@@ -5,6 +5,7 @@ variable "region" { type = string }
 variable "readers" { # by secret
   type = map(list(string))
 }
+variable "viewer" { type = string } # a release pins the newest version, and cannot read it
 
 locals {
   grants = merge([for secret, members in var.readers : { for member in members : "${secret} ${member}" => { secret = secret, member = member } }]...)
@@ -29,4 +30,12 @@ resource "google_secret_manager_secret_iam_member" "reader" {
   secret_id = google_secret_manager_secret.this[each.value.secret].secret_id
   role      = "roles/secretmanager.secretAccessor"
   member    = each.value.member
+}
+
+resource "google_secret_manager_secret_iam_member" "viewer" {
+  for_each  = google_secret_manager_secret.this
+  project   = var.project
+  secret_id = each.value.secret_id
+  role      = "roles/secretmanager.viewer"
+  member    = var.viewer
 }

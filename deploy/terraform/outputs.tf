@@ -1,4 +1,0 @@
-output "url" {
-  description = "The URL of the service."
-  value       = module.run.url
-}

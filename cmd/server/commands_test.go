@@ -63,6 +63,30 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	}
 }
 
+// drain ends although events are appended as fast as it publishes: here the settlement of each event appends the next
+// one. It publishes those that were pending at its start.
+func TestDrainEndsUnderWrites(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "ROLES=api")
+	for range 10 {
+		if _, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Execute(t, s.pool, `CREATE FUNCTION append_next() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		VALUES (old.lane, gen_random_uuid(), old.aggregate_type, old.aggregate_id, old.event_type, old.version + 1, old.schema_version, old.payload, clock_timestamp());
+		RETURN NULL;
+	END $$`)
+	pgtest.Execute(t, s.pool, "CREATE TRIGGER append_next AFTER DELETE ON video_catalog.outbox_pending FOR EACH ROW EXECUTE FUNCTION append_next()")
+	out, err := s.commandIn(t, []string{limits + `={"Outbox": {"Batch": 1}}`}, "drain")
+	pending, old := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending"), s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending WHERE version = 1")
+	if err != nil || pending != 10 || old > 0 {
+		t.Errorf("drain = %q, %v, and left %d events, %d of them from before, want 10 later ones", out, err, pending, old)
+	}
+}
+
 // stuck shows a refused event, retry publishes it, and skip gives it up.
 func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	t.Parallel()

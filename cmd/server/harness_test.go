@@ -58,6 +58,7 @@ func newStack(t testing.TB) *stack {
 func (s *stack) environ(extra ...string) []string {
 	return append([]string{
 		limits + "={}", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
+		"DATABASE_MAX_CONNS=" + os.Getenv("DATABASE_MAX_CONNS"),
 		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
 	}, extra...)
 }

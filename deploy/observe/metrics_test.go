@@ -67,7 +67,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	}
 	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
 	check(err)
-	_, err = consumer.New(consumer.Config{}, consumer.Input{Source: consumer.PubSub(new(pubsub.Subscriber)), Consumer: "test"}, nil, nil, meter)
+	_, err = consumer.New(consumer.Config{}, consumer.Input{Source: consumer.PubSub(new(pubsub.Subscriber), 1), Consumer: "test"}, nil, nil, meter)
 	check(err)
 	check(pg.NewOutbox(nil).Observe(meter))
 	check(pg.NewInbox(nil).Observe(meter, nil))

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/googleapis/gax-go/v2"
+
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/pg"
@@ -35,35 +37,29 @@ func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error 
 	if err != nil {
 		return err
 	}
+	const interval = 200 * time.Millisecond // of measurements
 	published, start := 0, time.Now()
-	for again := time.Tick(200 * time.Millisecond); ; {
+	for measured := start; ; {
 		result, err := publisher.RunOnce(ctx, p.cfg.limits.Outbox.Batch)
 		published += result.Published
 		if err = cmp.Or(err, result.Outage, ctx.Err()); err != nil {
 			return fmt.Errorf("after %d events: %w", published, err)
 		}
-		if result.Claimed {
-			select {
-			case <-again: // events may be appended as fast as they are published
-			default:
-				continue
-			}
+		if result.Claimed && time.Since(measured) < interval {
+			continue
 		}
 		backlog, err := events.Measure(ctx, 10_000)
 		if err != nil {
 			return err
 		}
-		if backlog.Oldest.IsZero() && !result.Claimed || backlog.Oldest.After(start) { // later events are not part of this drain
+		// Events may be appended as fast as they are published. Later ones are not part of this drain.
+		if backlog.Oldest.IsZero() && !result.Claimed || backlog.Oldest.After(start) {
 			_, err := fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, backlog.Blocked, backlog.Parked)
 			return err
 		}
-		if result.Claimed {
-			continue
-		}
-		select {
-		case <-again: // another process may have a lease
-		case <-ctx.Done():
-			return ctx.Err()
+		measured = time.Now()
+		if !result.Claimed { // another process may have a lease
+			_ = gax.Sleep(ctx, interval) // the next pass checks ctx
 		}
 	}
 }
@@ -73,7 +69,7 @@ func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error 
 func operator(ctx context.Context, p *Process, args []string, stdout io.Writer) error {
 	return operate.Run(ctx, p.Subcommand, args, stdout, func(ctx context.Context) (operate.Sides, error) {
 		sides := operate.Sides{Replay: p.Replay}
-		for _, subscribed := range p.cfg.program.projected() {
+		for _, subscribed := range p.cfg.program.subscriptions(roleProjector) {
 			sides.Consumers = append(sides.Consumers, subscribed.Consumer)
 		}
 		commandErr, queryErr := p.OpenCommandSide(ctx), p.OpenQuerySide(ctx)

@@ -59,7 +59,7 @@ type config struct {
 
 	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate as the owner of the schemas; required"`
 	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
-	DatabaseMaxConns uint16 `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
+	DatabaseMaxConns uint16 `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; the publisher has 4, all subscriptions together 4 (2 without the projector), everything else 3, API calls the rest"`
 
 	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by every role but api"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
@@ -131,7 +131,6 @@ func (c *config) limit() {
 		c.limits.Transport.Hosts = c.hosts()
 	}
 	c.limits.Outbox, c.limits.Consumer, c.limits.Transport = c.limits.Outbox.WithDefaults(), c.limits.Consumer.WithDefaults(), c.limits.Transport.WithDefaults()
-	c.limits.Consumer.Workers = max(c.limits.Consumer.Workers, len(c.program.projected())) // at least one for each subscription
 }
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
@@ -172,30 +171,24 @@ func (c config) listenAddr() string {
 }
 
 // ownConnections returns how many connections to each database are not for API calls: one per
-// worker of the loops, and three for the probe, the metrics and maintenance.
+// worker of the publisher and permit of the consumers, and three for the probe, the metrics and maintenance.
 func (c config) ownConnections() int32 {
-	workers := 0
+	own := c.permits() + 3
 	if c.has(rolePublisher) {
-		workers += c.limits.Outbox.Workers
+		own += c.limits.Outbox.Workers
 	}
-	if c.has(roleProjector) {
-		workers += c.limits.Consumer.Workers
-	}
-	for _, option := range c.program.Options {
-		if option.Subscriptions != nil && c.has(option.Role) {
-			workers += commandWorkers(option.Subscriptions(c.program.Registrations))
-		}
-	}
-	return int32(min(workers, math.MaxInt16)) + 3
+	return int32(min(own, math.MaxInt16))
 }
 
-// commandWorkers returns how many workers the consumers of an option have, each of which runs one
-// transaction on the command side at a time.
-func commandWorkers(subscribed []Subscription) int {
-	if len(subscribed) == 0 {
-		return 0
+// permits returns how many transactions all consumers and timers of this process may run at a time.
+func (c config) permits() int {
+	switch {
+	case c.has(roleProjector):
+		return c.limits.Consumer.Workers
+	case c.hasOptionRole():
+		return min(2, c.limits.Consumer.Workers)
 	}
-	return max(2, len(subscribed))
+	return 0
 }
 
 // mistakes are the errors of the settings.
@@ -243,7 +236,7 @@ func (c config) check(subcommand string) []error {
 		}
 	}
 	consumers := make(map[string]bool) // two with one name would take the events of each other for duplicates
-	for _, subscription := range c.program.subscriptions() {
+	for _, subscription := range c.program.subscriptions(roles...) {
 		m.unless(!consumers[subscription.Consumer], "two subscriptions have the consumer name %q", subscription.Consumer)
 		consumers[subscription.Consumer] = true
 	}
@@ -263,7 +256,7 @@ func (m *mistakes) checkServe(c config) {
 	if c.has(roleAPI) {
 		need++
 	}
-	m.unless(int32(c.DatabaseMaxConns) >= need, "DATABASE_MAX_CONNS (%d) must be at least %d: one per worker of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
+	m.unless(int32(c.DatabaseMaxConns) >= need, "DATABASE_MAX_CONNS (%d) must be at least %d: those of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
 }
 
 // checkAuth checks AUTH. Only the role api requires it: the other roles serve no calls.

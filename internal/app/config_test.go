@@ -21,6 +21,19 @@ import (
 // empty is a service without aggregate types.
 var empty Program
 
+// fifty is a service with fifty entities, and an option that consumes as many subscriptions.
+var fifty = Program{
+	Registrations: []Registration{{Subscriptions: consumers("entity", 50)}},
+	Options:       []Option{{Role: "reactor", Subscriptions: func([]Registration) []Subscription { return consumers("reaction", 50) }}},
+}
+
+func consumers(name string, n int) (all []Subscription) {
+	for i := range n {
+		all = append(all, Subscription{Consumer: fmt.Sprint(name, " ", i)})
+	}
+	return all
+}
+
 // The error has every mistake in the configuration, by the variable's name.
 func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 	t.Parallel()
@@ -113,7 +126,8 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 	}
 }
 
-// The settings of each manifest are a valid configuration for its command.
+// The settings of each manifest, and the defaults, are a valid configuration for its command, however many
+// subscriptions the service has. A service of the shape pools may have the role of an option.
 func TestManifestsAreConfigurations(t *testing.T) {
 	t.Parallel()
 	manifests, err := filepath.Glob("../../deploy/run/*.yaml")
@@ -133,8 +147,14 @@ func TestManifestsAreConfigurations(t *testing.T) {
 		if !slices.Contains([]string{"serve", "drain", "migrate"}, command) || len(environ) == 0 {
 			t.Fatalf("%s: runs %q with %q", path, command, environ)
 		}
-		if err := empty.Validate(command, append(environ, "K_SERVICE=x")); err != nil {
-			t.Errorf("%s: %v", path, err)
+		environ = append(environ, "K_SERVICE=x")
+		for _, more := range []string{"", "ROLES=api,reactor", "DATABASE_MAX_CONNS="} {
+			if strings.HasPrefix(more, "ROLES") && !slices.Contains(environ, "ROLES=api") {
+				continue
+			}
+			if err := fifty.Validate(command, append(environ, more)); err != nil {
+				t.Errorf("%s %s: %v", path, more, err)
+			}
 		}
 		if unknown := unknownSettings(environ); len(unknown) > 0 {
 			t.Errorf("%s sets %q, which are no settings", path, unknown)

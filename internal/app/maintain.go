@@ -76,7 +76,7 @@ func (p *Process) allQuerySteps(inbox *pg.Inbox) []Step {
 		},
 		Prune(inbox.PruneAudit, auditRetention),
 	}
-	for _, subscription := range p.cfg.program.projected() {
+	for _, subscription := range p.cfg.program.subscriptions(roleProjector) {
 		steps = append(steps, Prune(func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 			return inbox.PruneInbox(ctx, subscription.Consumer, olderThan, maxRows)
 		}, p.Retention))

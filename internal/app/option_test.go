@@ -73,38 +73,27 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-func consumers(names ...string) (all []Subscription) {
-	for _, name := range names {
-		all = append(all, Subscription{Consumer: name})
-	}
-	return all
-}
-
 // ROLES may have the role of an option, and has it by default. A process with the role needs
-// Pub/Sub, both sides, and a connection for each worker. An aggregate type with an option for a
-// missing option is an error.
+// Pub/Sub, both sides, and two connections. An aggregate type with an option for a missing option
+// is an error.
 func TestRoleOfAnOption(t *testing.T) {
 	t.Parallel()
-	worker := Option{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return consumers("a", "b", "c", "d") }}
+	worker := Option{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return consumers("work", 4) }}
 	p := Program{Options: []Option{worker}, Registrations: []Registration{{AggregateType: "order"}}}
 	environ := []string{"DATABASE_URL=postgres://x", "AUTH=off"}
-	if err := p.Validate("serve", append(environ, "ROLES=worker,cook", "DATABASE_MAX_CONNS=6")); err == nil ||
+	if err := p.Validate("serve", append(environ, "ROLES=worker,cook", "DATABASE_MAX_CONNS=4")); err == nil ||
 		!strings.Contains(err.Error(), `ROLES has "cook": it may have api, publisher, projector, worker`) ||
-		!strings.Contains(err.Error(), "PUBSUB_PROJECT is required") || !strings.Contains(err.Error(), "DATABASE_MAX_CONNS (6) must be at least 7") {
+		!strings.Contains(err.Error(), "PUBSUB_PROJECT is required") || !strings.Contains(err.Error(), "DATABASE_MAX_CONNS (4) must be at least 5") {
 		t.Errorf("Validate() = %v, want three mistakes", err)
-	}
-	idle := Program{Options: []Option{{Name: "workers", Role: "worker", Subscriptions: func([]Registration) []Subscription { return nil }}}}
-	if err := idle.Validate("serve", append(environ, "PUBSUB_PROJECT=p", "ROLES=worker", "DATABASE_MAX_CONNS=3")); err != nil {
-		t.Errorf("Validate() = %v, want no connection for an option that consumes nothing", err)
 	}
 	cfg, err := p.readConfig("serve", append(environ, "PUBSUB_PROJECT=p"))
 	if err != nil || !cfg.has("worker") || !cfg.has(roleProjector) || !cfg.usesCommandSide() || !cfg.usesQuerySide() {
 		t.Errorf("roles = %v, %v, want all", cfg.Roles, err)
 	}
 	p.Registrations[0].Options = map[string]any{"missing": 1}
-	p.Registrations[0].Subscriptions = consumers("a")
+	p.Registrations[0].Subscriptions = consumers("work", 1)
 	if err := p.Validate("serve", append(environ, "PUBSUB_PROJECT=p")); err == nil || !strings.Contains(err.Error(), "the aggregate type order needs the option missing") ||
-		!strings.Contains(err.Error(), `two subscriptions have the consumer name "a"`) {
+		!strings.Contains(err.Error(), `two subscriptions have the consumer name "work 0"`) {
 		t.Errorf("Validate() = %v, want the option that is missing, and the name that is there twice", err)
 	}
 }

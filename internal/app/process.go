@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"example.com/videocatalog/internal/auth" // only oidc
 	"example.com/videocatalog/internal/pg"
@@ -68,8 +69,9 @@ type Process struct {
 	// A process that serves has opened the sides of its roles.
 	CommandPool, QueryPool *pgxpool.Pool
 	Registered             []Registration
-	Meter                  metric.Meter  // measures nothing if metrics are off
-	Retention              time.Duration // CONSUMER_INBOX_RETENTION
+	Permits                *semaphore.Weighted // a loop of an option takes one for each transaction
+	Meter                  metric.Meter        // measures nothing if metrics are off
+	Retention              time.Duration       // CONSUMER_INBOX_RETENTION
 
 	cfg          config
 	tel          *telemetry.Telemetry
@@ -89,7 +91,7 @@ type Process struct {
 func newProcess(subcommand string, cfg config, log *slog.Logger) *Process {
 	return &Process{
 		Log: log, Subcommand: subcommand, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Meter: noop.Meter{}, Retention: cfg.InboxRetention,
-		cfg: cfg, tel: new(telemetry.Telemetry), wake: func() {}, wrap: func(h http.Handler) http.Handler { return h },
+		Permits: semaphore.NewWeighted(int64(cfg.permits())), cfg: cfg, tel: new(telemetry.Telemetry), wake: func() {}, wrap: func(h http.Handler) http.Handler { return h },
 	}
 }
 
@@ -139,7 +141,7 @@ func (p *Process) Backend() Backend {
 
 // Replayed returns the subscriptions whose messages Replay can apply.
 func (p *Process) Replayed() []Subscription {
-	return p.cfg.program.subscriptions()
+	return p.cfg.program.subscriptions(p.cfg.program.roles()...)
 }
 
 // Replay applies a message of the quarantine, as the process that received it would have.

@@ -71,9 +71,11 @@ func (p *Process) newPublisher(ctx context.Context, events *pg.Outbox) (*outbox.
 	return outbox.New(events, topics, limits, p.Log, p.Meter)
 }
 
-// consume starts a consumer per subscription. They share the workers. A message that cannot be
-// handled goes to the quarantine, which is on the query side.
-func (p *Process) consume(ctx context.Context, limits consumer.Config, subscribed []Subscription) error {
+// consume starts a consumer per subscription of this process's roles. They share the permits for
+// transactions and the messages in hand. Each has a share of the workers, so that one that is stuck leaves
+// permits to the others. A message that cannot be handled goes to the quarantine, on the query side.
+func (p *Process) consume(ctx context.Context) error {
+	subscribed := p.cfg.program.subscriptions(p.Roles...)
 	if len(subscribed) == 0 {
 		return nil
 	}
@@ -81,9 +83,11 @@ func (p *Process) consume(ctx context.Context, limits consumer.Config, subscribe
 	if err != nil {
 		return err
 	}
-	limits.Tracing, limits.Workers = p.tel.Tracing, max(1, limits.Workers/len(subscribed))
+	limits := p.cfg.limits.Consumer
+	limits.Tracing, limits.Permits, limits.Workers = p.tel.Tracing, p.Permits, max(1, p.cfg.permits()/len(subscribed))
 	for _, subscription := range subscribed {
-		from := consumer.Input{Source: consumer.PubSub(client.Subscriber(subscription.ID)), Consumer: subscription.Consumer, Handlers: subscription.Handlers(p.Backend())}
+		source := consumer.PubSub(client.Subscriber(subscription.ID), len(subscribed))
+		from := consumer.Input{Source: source, Consumer: subscription.Consumer, Handlers: subscription.Handlers(p.Backend())}
 		c, err := consumer.New(limits, from, pg.NewInbox(p.querySide.own), p.Log, p.Meter)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package app
 import (
 	"io/fs"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -49,20 +50,16 @@ type Backend struct {
 	Transport              transport.Config // the limits of the port that serves the services
 }
 
-// projected returns the subscriptions of the query side.
-func (p Program) projected() (all []Subscription) {
-	for _, r := range p.Registrations {
-		all = append(all, r.Subscriptions...)
+// subscriptions returns the subscriptions that some roles consume: the projector's write to the
+// query side, those of options to the command side.
+func (p Program) subscriptions(roles ...string) (all []Subscription) {
+	if slices.Contains(roles, roleProjector) {
+		for _, r := range p.Registrations {
+			all = append(all, r.Subscriptions...)
+		}
 	}
-	return all
-}
-
-// subscriptions returns the subscriptions of the query side, and of the options, which write to the
-// command side.
-func (p Program) subscriptions() []Subscription {
-	all := p.projected()
 	for _, option := range p.Options {
-		if option.Subscriptions != nil {
+		if option.Subscriptions != nil && slices.Contains(roles, option.Role) {
 			all = append(all, option.Subscriptions(p.Registrations)...)
 		}
 	}

@@ -74,15 +74,17 @@ func serve(ctx context.Context, p *Process, _ []string, _ io.Writer) (err error)
 		p.Go("publisher", publisher.Run, publisher.Stuck)
 	}
 	if cfg.has(roleProjector) {
-		if err := p.consume(ctx, cfg.limits.Consumer, cfg.program.projected()); err != nil {
-			return err
-		}
 		p.maintain("maintenance of the inbox", maintainInterval, p.allQuerySteps(inbox)...)
 	}
 	for _, option := range cfg.program.Options {
-		if err := p.startOption(ctx, option); err != nil {
-			return err
+		if option.Start != nil {
+			if err := option.Start(ctx, p); err != nil {
+				return err
+			}
 		}
+	}
+	if err := p.consume(ctx); err != nil {
+		return err
 	}
 	if p.CommandPool != nil {
 		p.maintain("maintenance of the outbox", maintainInterval, p.allCommandSteps(events)...)
@@ -139,20 +141,6 @@ func (p *Process) startPrivatePort(ctx context.Context) error {
 		return telemetry.Serve(ctx, listener, transport.RefusePages(p.Hosts, telemetry.Private(p.tel.Scrape)), p.Log)
 	}, nil)
 	return nil
-}
-
-func (p *Process) startOption(ctx context.Context, option Option) error {
-	if option.Start != nil {
-		if err := option.Start(ctx, p); err != nil {
-			return err
-		}
-	}
-	if option.Subscriptions == nil || !p.cfg.has(option.Role) {
-		return nil
-	}
-	limits, subscribed := p.cfg.limits.Consumer, option.Subscriptions(p.Registered)
-	limits.Workers = commandWorkers(subscribed)
-	return p.consume(ctx, limits, subscribed)
 }
 
 // newServer returns the server of the port. Without the role api it serves no method of the API.

@@ -183,12 +183,17 @@ var errGivenBack = errors.New("stopped")
 // result. A timeout, ours or the database's, is a result as well: an event may cause it.
 func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error) error {
 	for pauses := newPauses(longestPause); ; {
+		loop.Rest()
+		if r.cfg.Permits.Acquire(r.work, 1) != nil {
+			return errGivenBack
+		}
 		loop.Beat()
 		err := r.guard(func() error {
 			ctx, cancel := context.WithTimeout(r.work, r.cfg.TransactionTimeout)
 			defer cancel()
 			return call(ctx)
 		})
+		r.cfg.Permits.Release(1)
 		if err == nil {
 			return nil
 		}

@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/semaphore"
 
 	"example.com/videocatalog/internal/envelope"
 )
@@ -79,6 +80,9 @@ type Config struct {
 	// Workers is how many transactions run at the same time; default 4. Each uses one
 	// connection of the pool.
 	Workers int
+	// Permits limits the transactions of all receivers that share it: each takes a permit for
+	// its time, and the next one goes to the worker that waits longest. Nil: no limit.
+	Permits *semaphore.Weighted
 	// TransactionTimeout limits one call of the store; default 10 s, a thousand times what
 	// a batch takes. A batch that exceeds it is applied one by one. A single event that
 	// exceeds it is tried again without a limit, and the later events of its key wait.

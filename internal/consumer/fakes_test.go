@@ -174,7 +174,7 @@ func newBroker(t *testing.T) *broker {
 // start runs a receiver until stop is called, which waits for it.
 func (b *broker) start(cfg consumer.Config, store *memStore) (stop func()) {
 	b.t.Helper()
-	receiver := newReceiver(b.t, cfg, store, consumer.PubSub(b.client.Subscriber(localtopics.Subscription)))
+	receiver := newReceiver(b.t, cfg, store, consumer.PubSub(b.client.Subscriber(localtopics.Subscription), 1))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- receiver.Run(ctx) }()

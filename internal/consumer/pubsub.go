@@ -10,8 +10,9 @@ import (
 // pubSub is a subscription of Pub/Sub.
 type pubSub struct{ *pubsub.Subscriber }
 
-// PubSub returns a subscription of Pub/Sub, and sets its ReceiveSettings.
-func PubSub(subscriber *pubsub.Subscriber) Source {
+// PubSub returns a subscription of Pub/Sub, and sets its ReceiveSettings. It may hold a share of the
+// messages in hand of the process, which has that many subscriptions.
+func PubSub(subscriber *pubsub.Subscriber, subscriptions int) Source {
 	subscriber.ReceiveSettings = pubsub.ReceiveSettings{
 		// If an outage of the database lasts longer, healthy messages count as failed
 		// deliveries. Pub/Sub keeps messages for 7 days by default.
@@ -21,9 +22,9 @@ func PubSub(subscriber *pubsub.Subscriber) Source {
 		// of a crashed instance would wait that long.
 		MaxDurationPerAckExtension: time.Minute,
 		// The limits of the messages in hand. As the client sends acks every 100 ms, at most
-		// ten times as many messages come per second.
-		MaxOutstandingMessages: 4000,
-		MaxOutstandingBytes:    64 << 20,
+		// ten times as many messages come per second. Two batches keep a worker busy.
+		MaxOutstandingMessages: max(200, 4000/subscriptions),
+		MaxOutstandingBytes:    64 << 20 / subscriptions, // a larger message comes alone
 		NumGoroutines:          1,
 		// No timeout: with one, the client (v2.8.1) breaks the stream as soon as it is
 		// stopped. That ends the goroutine that sends acks, so messages committed during

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"example.com/videocatalog/internal/telemetry/heartbeat"
@@ -45,6 +47,7 @@ func New(cfg Config, from Input, quarantine Quarantine, log *slog.Logger, meter 
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
+	cfg.Permits = cmp.Or(cfg.Permits, semaphore.NewWeighted(int64(cfg.Workers)))
 	m, err := newMetrics(meter)
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric/noop"
+	"golang.org/x/sync/semaphore"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
@@ -243,6 +244,60 @@ func TestReceiverWaitsForDatabase(t *testing.T) {
 		if got := calls.Load(); got > 100 {
 			t.Errorf("calls of the store while it is unavailable = %d, want at most 100", got)
 		}
+	})
+}
+
+// Fifty receivers share two permits. Each gets one in its turn, beside one that is always busy and one
+// whose transactions never end by themselves. A worker that waits for a permit is not stuck.
+func TestReceiversShareAFewPermits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiting = time.Hour
+		permits, start := semaphore.NewWeighted(2), time.Now()
+		if err := permits.Acquire(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		var running atomic.Int64
+		var receivers sync.WaitGroup
+		ctx, stop := context.WithTimeout(t.Context(), waiting+time.Minute)
+		defer stop()
+		for i := range 50 {
+			store, source := newStore(), messages(1)
+			if i == 0 {
+				source = messages(2000)
+			}
+			store.before = func(ctx context.Context, _ []note) error {
+				if n := running.Add(1); n > 2 {
+					t.Errorf("%d transactions at a time, want at most 2", n)
+				}
+				defer running.Add(-1)
+				if i == 1 {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				time.Sleep(10 * time.Millisecond)
+				if waited := time.Since(start) - waiting; i > 1 && waited > time.Second {
+					t.Errorf("receiver %d waited %s for its turn, want at most one transaction of each other receiver", i, waited)
+				}
+				return nil
+			}
+			receiver := newReceiver(t, consumer.Config{BatchSize: 1, Workers: 1, Permits: permits}, store, source)
+			receivers.Go(func() {
+				if err := receiver.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				if versions, _, _ := store.state(); i != 1 && len(versions) != len(source) {
+					t.Errorf("receiver %d has applied %d events, want %d", i, len(versions), len(source))
+				}
+			})
+			time.AfterFunc(waiting, func() {
+				if err := receiver.Stuck(); err != nil {
+					t.Errorf("a receiver without a permit: %v", err)
+				}
+			})
+		}
+		time.Sleep(waiting)
+		permits.Release(2)
+		receivers.Wait()
 	})
 }
 

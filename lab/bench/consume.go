@@ -66,7 +66,7 @@ func (w *way) close(ctx context.Context, m *machine) (err error) {
 func (w *way) newReceiver(cfg consumer.Config, times *times) (*consumer.Receiver, error) {
 	catalog := timedCatalog{store.NewCatalog(w.pool), times}
 	return consumer.New(cfg, consumer.Input{
-		Source: consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog"))), Consumer: "catalog",
+		Source: consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog")), 1), Consumer: "catalog",
 		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project)},
 	}, pg.NewInbox(w.pool), discard, noop.Meter{})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/googleapis/gax-go/v2"
 	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/sync/semaphore"
 
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
@@ -26,18 +27,19 @@ const (
 // not wait for it.
 type clock struct {
 	types   map[string]Timers
+	permits *semaphore.Weighted
 	log     *slog.Logger
 	metrics *metrics
 	loops   map[string]*heartbeat.Loop
 }
 
-// newClock makes a clock for timers by their aggregate type. meter may be nil.
-func newClock(types map[string]Timers, log *slog.Logger, meter metric.Meter) (*clock, error) {
+// newClock makes a clock for timers by their aggregate type. Each call of Fire takes a permit. meter may be nil.
+func newClock(types map[string]Timers, permits *semaphore.Weighted, log *slog.Logger, meter metric.Meter) (*clock, error) {
 	m, err := newMetrics(meter)
 	if err != nil {
 		return nil, err
 	}
-	c := &clock{types: types, log: log, metrics: m, loops: make(map[string]*heartbeat.Loop)}
+	c := &clock{types: types, permits: permits, log: log, metrics: m, loops: make(map[string]*heartbeat.Loop)}
 	for aggregateType := range types {
 		c.loops[aggregateType] = heartbeat.New("timers of "+aggregateType, timeout+retryMax)
 	}
@@ -63,9 +65,14 @@ func (c *clock) run(ctx context.Context) error {
 func (c *clock) runType(ctx context.Context, aggregateType string) {
 	loop, pause := c.loops[aggregateType], interval
 	defer loop.Rest()
-	for ctx.Err() == nil {
+	for {
+		loop.Rest()
+		if c.permits.Acquire(ctx, 1) != nil {
+			return
+		}
 		loop.Beat()
 		fired, err := c.fire(ctx, aggregateType)
+		c.permits.Release(1)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -78,7 +85,7 @@ func (c *clock) runType(ctx context.Context, aggregateType string) {
 		default:
 			pause = interval
 		}
-		_ = gax.Sleep(ctx, pause/2+rand.N(pause)) // the loop checks ctx
+		_ = gax.Sleep(ctx, pause/2+rand.N(pause)) // Acquire checks ctx
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"golang.org/x/sync/semaphore"
 
 	"example.com/videocatalog/internal/envelope"
 )
@@ -66,7 +67,7 @@ func (*memTimers) Waiting(context.Context, int) (time.Duration, int64, error) { 
 // run runs a clock for some time.
 func run(t *testing.T, kinds map[string]Timers, lasting time.Duration) {
 	t.Helper()
-	c, err := newClock(kinds, slog.New(slog.DiscardHandler), noop.Meter{})
+	c, err := newClock(kinds, semaphore.NewWeighted(2), slog.New(slog.DiscardHandler), noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +182,7 @@ func TestClockIsStuck(t *testing.T) {
 				return Fired{}, nil
 			}),
 		}
-		c, err := newClock(kinds, slog.New(slog.DiscardHandler), noop.Meter{})
+		c, err := newClock(kinds, semaphore.NewWeighted(2), slog.New(slog.DiscardHandler), noop.Meter{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +227,7 @@ func TestClockIsObserved(t *testing.T) {
 		})}
 		reader := metric.NewManualReader()
 		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-		c, err := newClock(kinds, slog.New(slog.NewTextHandler(&logged, nil)), meter)
+		c, err := newClock(kinds, semaphore.NewWeighted(2), slog.New(slog.NewTextHandler(&logged, nil)), meter)
 		if err != nil {
 			t.Fatal(err)
 		}

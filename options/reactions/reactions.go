@@ -95,7 +95,7 @@ func start(_ context.Context, process *app.Process) error {
 	if !slices.Contains(process.Roles, role) || len(all) == 0 {
 		return nil
 	}
-	c, err := newClock(all, process.Log, process.Meter)
+	c, err := newClock(all, process.Permits, process.Log, process.Meter)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (b *broker) start(cfg consumer.Config, store *memStore) (read readings, sto
 func (b *broker) startLogging(cfg consumer.Config, store *memStore, log *slog.Logger) (read readings, stop func()) {
 	b.t.Helper()
 	meter, read := newMeter(b.t)
-	receiver, err := newFrom(cfg, consumer.PubSub(b.client.Subscriber(localtopics.Subscription)), store.handlers(), store, log, meter)
+	receiver, err := newFrom(cfg, consumer.PubSub(b.client.Subscriber(localtopics.Subscription), 1), store.handlers(), store, log, meter)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -5,37 +5,94 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"example.com/servicekit/localbroker"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-// BenchmarkIdle measures a server that has nothing to do: the time from its start
-// until it is ready, its resident memory, and its queries per second.
+// copies is an environment variable that makes this test binary run the program with as many more
+// projections of the videos, each with a subscription of its own.
+const copies = "COPIES_UNDER_TEST"
+
+func copied(i int) app.Subscription {
+	all := videos().Subscriptions[0]
+	all.ID, all.Consumer = fmt.Sprint(all.ID, i), fmt.Sprint(all.Consumer, i)
+	return all
+}
+
+func init() {
+	p := program()
+	n, err := strconv.Atoi(os.Getenv(copies))
+	for i := range n {
+		p.Registrations = append(p.Registrations, app.Registration{Subscriptions: []app.Subscription{copied(i)}})
+	}
+	if err == nil {
+		p.Main()
+	}
+}
+
+// BenchmarkIdle measures a server that has nothing to do, after each subscription had 200 events: the
+// time from its start until it is ready, its resident memory, its connections, and its queries per
+// second.
 func BenchmarkIdle(b *testing.B) {
+	for _, subscriptions := range []int{1, 10, 50} {
+		b.Run(fmt.Sprintf("subscriptions=%d", subscriptions), func(b *testing.B) {
+			for b.Loop() {
+				idle(b, subscriptions)
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func idle(b *testing.B, subscriptions int) {
 	s := newStack(b)
-	pgtest.Execute(b, s.pool, fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", s.pool.Config().ConnConfig.Database))
-	for b.Loop() {
-		start := time.Now()
-		p := s.start(b)
-		ready := time.Since(start)
-		time.Sleep(5 * time.Second) // until the poll interval has grown to its longest
-		before := queries(b, s)
-		const idle = 20 * time.Second
-		time.Sleep(idle)
-		after := queries(b, s)
-		b.ReportMetric(ready.Seconds()*1000, "ms-to-ready")
-		b.ReportMetric(residentMB(b, p.cmd.Process.Pid), "MB-resident")
-		b.ReportMetric((after-before)/idle.Seconds(), "idle-queries/s")
-		if _, err := p.stop(b); err != nil {
-			b.Error(err)
+	client, err := s.pubsub.Client(b.Context(), project)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer client.Close()
+	topic := localbroker.Topic{Name: names.VideoTopic.Name}
+	for i := range subscriptions - 1 {
+		topic.Subscriptions = append(topic.Subscriptions, copied(i).ID)
+	}
+	if err := (localbroker.Resources{Schemaless: true}).Create(b.Context(), client, topic); err != nil {
+		b.Fatal(err)
+	}
+	database := s.pool.Config().ConnConfig.Database
+	pgtest.Execute(b, s.pool, fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", database))
+	start := time.Now()
+	p := s.start(b, "PGAPPNAME=idle", copies+fmt.Sprint("=", subscriptions-1))
+	ready := time.Since(start)
+	const events, lasting = 200, 20 * time.Second
+	for range events {
+		if _, err := p.videos().CreateVideo(b.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(0, "ns/op")
+	eventually(b, time.Minute, "all events are applied", func() bool {
+		return s.count(b, "SELECT count(*) FROM video_catalog_read.inbox") == events*subscriptions
+	})
+	b.ReportMetric(time.Since(start).Seconds()*1000-ready.Seconds()*1000, "ms-to-apply")
+	time.Sleep(10 * time.Second) // until the poll interval has grown to its longest
+	before := queries(b, s)
+	time.Sleep(lasting)
+	b.ReportMetric((queries(b, s)-before)/lasting.Seconds(), "idle-queries/s")
+	b.ReportMetric(ready.Seconds()*1000, "ms-to-ready")
+	b.ReportMetric(residentMB(b, p.cmd.Process.Pid), "MB-resident")
+	b.ReportMetric(float64(s.count(b, "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'idle'", database)), "connections")
+	if _, err := p.stop(b); err != nil {
+		b.Error(err)
+	}
 }
 
 // queries counts the queries in the log of the database server. It connects to

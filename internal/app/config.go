@@ -59,7 +59,7 @@ type config struct {
 
 	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate as the owner of the schemas; required"`
 	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
-	DatabaseMaxConns uint16 `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; the publisher has 4, all subscriptions together 4 (2 without the projector), everything else 3, API calls the rest"`
+	DatabaseMaxConns uint16 `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL: 4 for the publisher, 4 for all subscriptions together, 3 for everything else, the rest for API calls"`
 
 	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by every role but api"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
@@ -135,9 +135,12 @@ func (c *config) limit() {
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
-// hasOptionRole reports whether the process has a role of an option.
-func (c config) hasOptionRole() bool {
-	return slices.ContainsFunc(c.program.Options, func(o Option) bool { return c.has(o.Role) })
+// hasAny reports whether the process has one of these roles, or the role of an option.
+func (c config) hasAny(roles ...string) bool {
+	for _, option := range c.program.Options {
+		roles = append(roles, option.Role)
+	}
+	return slices.ContainsFunc(roles, c.has)
 }
 
 // roles returns the values that ROLES may have.
@@ -185,7 +188,7 @@ func (c config) permits() int {
 	switch {
 	case c.has(roleProjector):
 		return c.limits.Consumer.Workers
-	case c.hasOptionRole():
+	case c.hasAny():
 		return min(2, c.limits.Consumer.Workers)
 	}
 	return 0

@@ -20,16 +20,6 @@ type side struct {
 	own   *pgxpool.Pool // for the loops, the probes and everything else
 }
 
-// usesCommandSide reports whether a role of this process uses the command side.
-func (c config) usesCommandSide() bool {
-	return c.has(roleAPI) || c.has(rolePublisher) || c.hasOptionRole()
-}
-
-// usesQuerySide reports whether a role of this process uses the query side.
-func (c config) usesQuerySide() bool {
-	return c.has(roleAPI) || c.has(roleProjector) || c.hasOptionRole()
-}
-
 // OpenCommandSide sets CommandPool, and checks the schema of its database. The pool is closed when
 // the subcommand ends.
 func (p *Process) OpenCommandSide(ctx context.Context) error {
@@ -114,7 +104,7 @@ func (p *Process) readiness() map[string]func(context.Context) error {
 		checks[transport.SideCommands] = func(ctx context.Context) error { return db.Ping(ctx, p.CommandPool, true) }
 	}
 	if p.QueryPool != nil {
-		writes := p.querySide == p.commandSide || p.cfg.has(roleProjector) || p.cfg.hasOptionRole()
+		writes := p.querySide == p.commandSide || p.cfg.hasAny(roleProjector)
 		checks[transport.SideQueries] = func(ctx context.Context) error { return db.Ping(ctx, p.QueryPool, writes) }
 	}
 	return checks

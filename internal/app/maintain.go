@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/googleapis/gax-go/v2"
+
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
@@ -95,18 +97,15 @@ func (p *Process) maintain(name string, interval time.Duration, steps ...Step) {
 	loop := heartbeat.New(name, 2*max(interval, maintainRetry))
 	p.Go(name, func(ctx context.Context) error {
 		defer loop.Rest()
-		for {
+		for ctx.Err() == nil {
 			pause := interval
 			if err := maintainOnce(ctx, loop, steps); err != nil && ctx.Err() == nil {
 				pause = maintainRetry
 				p.Log.ErrorContext(ctx, "maintenance failed", "err", err)
 			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(pause/2 + rand.N(pause)):
-			}
+			_ = gax.Sleep(ctx, pause/2+rand.N(pause)) // the loop checks ctx
 		}
+		return nil
 	}, loop.Check)
 }
 

@@ -87,7 +87,7 @@ func TestRoleOfAnOption(t *testing.T) {
 		t.Errorf("Validate() = %v, want three mistakes", err)
 	}
 	cfg, err := p.readConfig("serve", append(environ, "PUBSUB_PROJECT=p"))
-	if err != nil || !cfg.has("worker") || !cfg.has(roleProjector) || !cfg.usesCommandSide() || !cfg.usesQuerySide() {
+	if err != nil || !cfg.has("worker") || !cfg.has(roleProjector) || !cfg.hasAny() {
 		t.Errorf("roles = %v, %v, want all", cfg.Roles, err)
 	}
 	p.Registrations[0].Options = map[string]any{"missing": 1}

@@ -38,10 +38,10 @@ func serve(ctx context.Context, p *Process, _ []string, _ io.Writer) (err error)
 		return err
 	}
 	p.Meter = p.tel.Meter("example.com/videocatalog")
-	if cfg.usesCommandSide() {
+	if cfg.hasAny(roleAPI, rolePublisher) {
 		err = p.OpenCommandSide(ctx)
 	}
-	if cfg.usesQuerySide() && err == nil {
+	if cfg.hasAny(roleAPI, roleProjector) && err == nil {
 		err = p.OpenQuerySide(ctx)
 	}
 	p.closers = append(p.closers, func() { p.closeTelemetry(ctx) }) // closed before the pools, which the last export measures
@@ -113,7 +113,7 @@ func (p *Process) observeStores(events *pg.Outbox, inbox *pg.Inbox) error {
 	if p.CommandPool != nil {
 		errs = append(errs, events.Observe(p.Meter))
 	}
-	if p.cfg.has(roleProjector) || p.cfg.hasOptionRole() {
+	if p.cfg.hasAny(roleProjector) {
 		var consumers []string
 		for _, subscribed := range p.Replayed() {
 			consumers = append(consumers, subscribed.Consumer)

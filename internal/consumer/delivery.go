@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/googleapis/gax-go/v2"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
@@ -54,7 +55,10 @@ func (r *run) handle(ctx context.Context, m Message) (ack bool) {
 	for v == retried && gax.Sleep(ctx, d.pause) == nil {
 		v = r.submit(d)
 	}
-	d.endSpan(v == settled)
+	if v != settled {
+		d.span.SetStatus(codes.Error, "given back to the broker")
+	}
+	d.span.End()
 	return v == settled
 }
 

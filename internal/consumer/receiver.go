@@ -43,8 +43,13 @@ type Receiver struct {
 
 // New makes a receiver of a subscription.
 func New(cfg Config, from Input, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Receiver, error) {
-	if err := from.validate(); err != nil {
-		return nil, err
+	if from.Consumer == "" {
+		return nil, fmt.Errorf("subscription %s has no consumer name", from.Source)
+	}
+	for aggregateType, handler := range from.Handlers {
+		if handler.apply == nil {
+			return nil, fmt.Errorf("the handler of %q is empty: make it with Handle", aggregateType)
+		}
 	}
 	cfg = cfg.WithDefaults()
 	cfg.Permits = cmp.Or(cfg.Permits, semaphore.NewWeighted(int64(cfg.Workers)))
@@ -61,18 +66,6 @@ func New(cfg Config, from Input, quarantine Quarantine, log *slog.Logger, meter 
 		c.loops = append(c.loops, heartbeat.New(fmt.Sprintf("consumer %s: worker %d", from.Consumer, i), cfg.TransactionTimeout+longestPause))
 	}
 	return c, nil
-}
-
-func (i Input) validate() error {
-	if i.Consumer == "" {
-		return fmt.Errorf("subscription %s has no consumer name", i.Source)
-	}
-	for aggregateType, handler := range i.Handlers {
-		if handler.apply == nil {
-			return fmt.Errorf("the handler of %q is empty: make it with Handle", aggregateType)
-		}
-	}
-	return nil
 }
 
 // Stuck returns an error if one store call of a worker takes three times as long as it may.

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
@@ -18,7 +17,7 @@ func (r *run) startSpan(d *delivery) {
 		d.span = trace.SpanFromContext(context.Background())
 		return
 	}
-	_, d.span = r.tracer.Start(ctx, "consumer.process", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes( //nolint:spancheck // endSpan ends it
+	_, d.span = r.tracer.Start(ctx, "consumer.process", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes( //nolint:spancheck // handle ends it
 		attribute.String("messaging.operation.type", "process"),
 		attribute.String("messaging.destination.subscription.name", r.Source.String()),
 		attribute.String("messaging.message.id", d.ID),
@@ -26,14 +25,6 @@ func (r *run) startSpan(d *delivery) {
 		attribute.String("event.type", d.Attributes[envelope.AttrEventType]),
 		attribute.String("event.aggregate_id", d.Attributes[envelope.AttrAggregateID]),
 	))
-}
-
-// endSpan ends the span of a delivery.
-func (d *delivery) endSpan(acknowledged bool) {
-	if !acknowledged {
-		d.span.SetStatus(codes.Error, "given back to the broker")
-	}
-	d.span.End()
 }
 
 // traced returns ctx with the span of a delivery, so that metrics and log lines refer to

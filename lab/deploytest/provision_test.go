@@ -203,19 +203,7 @@ func (s *stand) checkPubSub(t *testing.T) {
 	}
 
 	// Tests use the same resources as production, except for retention, which costs money.
-	local, err := localbroker.Start()
-	if err != nil {
-		t.Fatalf("start Pub/Sub: %v", err)
-	}
-	defer local.Close()
-	client, err := local.Client(t.Context(), project)
-	if err != nil {
-		t.Fatalf("open Pub/Sub: %v", err)
-	}
-	defer client.Close()
-	if err := localtopics.Create(t.Context(), client, localbroker.Resources{}); err != nil {
-		t.Fatalf("create local resources: %v", err)
-	}
+	_, client := localtopics.Start(t, project, localbroker.Resources{})
 	for _, name := range []string{subscriptionName, deadName} {
 		request := &pubsubpb.GetSubscriptionRequest{Subscription: name}
 		want, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), request)

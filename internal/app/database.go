@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/semaphore"
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/pg"
@@ -18,6 +19,8 @@ import (
 type side struct {
 	calls *pgxpool.Pool // for API calls, so that they never take the connections of the loops; nil without the role api
 	own   *pgxpool.Pool // for the loops, the probes and everything else
+	// permits are for the transactions of consumers and timers in own. An outage of one side holds up no consumer of the other.
+	permits *semaphore.Weighted
 }
 
 // OpenCommandSide sets CommandPool, and checks the schema of its database. The pool is closed when
@@ -75,7 +78,7 @@ func (p *Process) openPools(ctx context.Context) (err error) {
 		})
 	})
 	p.commandSide, err = p.openSide(ctx, transport.SideCommands, p.cfg.DatabaseURL)
-	p.querySide = p.commandSide
+	p.querySide, p.Permits = p.commandSide, p.commandSide.permits
 	if err == nil && p.cfg.ReadDatabaseURL != p.cfg.DatabaseURL {
 		p.querySide, err = p.openSide(ctx, transport.SideQueries, p.cfg.ReadDatabaseURL)
 	}
@@ -83,6 +86,7 @@ func (p *Process) openPools(ctx context.Context) (err error) {
 }
 
 func (p *Process) openSide(ctx context.Context, name, url string) (d side, err error) {
+	d.permits = semaphore.NewWeighted(int64(p.cfg.permits()))
 	own := max(1, int32(p.cfg.DatabaseMaxConns)) // where no calls are served
 	if p.Subcommand == "serve" && p.cfg.has(roleAPI) {
 		own = p.cfg.ownConnections()

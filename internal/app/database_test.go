@@ -14,6 +14,25 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+// Consumers of both sides share the permits if both sides are one database.
+func TestPermitsAreOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"", "postgres://y"} {
+		cfg, err := fifty.readConfig("serve", []string{"DATABASE_URL=postgres://x", "READ_DATABASE_URL=" + url, "AUTH=off", "PUBSUB_PROJECT=p"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newProcess("serve", cfg, nil)
+		if err := p.openPools(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		if same := p.Permits == p.querySide.permits; same != (url == "") || !p.Permits.TryAcquire(4) || p.Permits.TryAcquire(1) {
+			t.Errorf("READ_DATABASE_URL=%s: the sides share permits: %t; want 4 of each database", url, same)
+		}
+	}
+}
+
 // A process does not start without the partitions of the outbox.
 func TestStartNeedsPartitions(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,7 @@ type Process struct {
 	// A process that serves has opened the sides of its roles.
 	CommandPool, QueryPool *pgxpool.Pool
 	Registered             []Registration
-	Permits                *semaphore.Weighted // a loop of an option takes one for each transaction
+	Permits                *semaphore.Weighted // of CommandPool: a loop of an option takes one for each transaction
 	Meter                  metric.Meter        // measures nothing if metrics are off
 	Retention              time.Duration       // CONSUMER_INBOX_RETENTION
 
@@ -91,7 +91,7 @@ type Process struct {
 func newProcess(subcommand string, cfg config, log *slog.Logger) *Process {
 	return &Process{
 		Log: log, Subcommand: subcommand, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Meter: noop.Meter{}, Retention: cfg.InboxRetention,
-		Permits: semaphore.NewWeighted(int64(cfg.permits())), cfg: cfg, tel: new(telemetry.Telemetry), wake: func() {}, wrap: func(h http.Handler) http.Handler { return h },
+		cfg: cfg, tel: new(telemetry.Telemetry), wake: func() {}, wrap: func(h http.Handler) http.Handler { return h },
 	}
 }
 

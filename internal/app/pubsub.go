@@ -71,12 +71,12 @@ func (p *Process) newPublisher(ctx context.Context, events *pg.Outbox) (*outbox.
 	return outbox.New(events, topics, limits, p.Log, p.Meter)
 }
 
-// consume starts a consumer per subscription of this process's roles. They share the permits for
-// transactions and the messages in hand. Each has a share of the workers, so that one that is stuck leaves
+// consume starts a consumer per subscription of a role, if this process has it. Those that write to one side share its
+// permits. Each has a share of the messages in hand and of the workers, so that one that is stuck leaves
 // permits to the others. A message that cannot be handled goes to the quarantine, on the query side.
-func (p *Process) consume(ctx context.Context) error {
-	subscribed := p.cfg.program.subscriptions(p.Roles...)
-	if len(subscribed) == 0 {
+func (p *Process) consume(ctx context.Context, role string, written side) error {
+	subscribed, all := p.cfg.program.subscriptions(role), len(p.cfg.program.subscriptions(p.Roles...))
+	if !p.cfg.has(role) || len(subscribed) == 0 {
 		return nil
 	}
 	client, err := p.PubSub(ctx)
@@ -84,9 +84,9 @@ func (p *Process) consume(ctx context.Context) error {
 		return err
 	}
 	limits := p.cfg.limits.Consumer
-	limits.Tracing, limits.Permits, limits.Workers = p.tel.Tracing, p.Permits, max(1, p.cfg.permits()/len(subscribed))
+	limits.Tracing, limits.Permits, limits.Workers = p.tel.Tracing, written.permits, max(1, p.cfg.permits()/all)
 	for _, subscription := range subscribed {
-		source := consumer.PubSub(client.Subscriber(subscription.ID), len(subscribed))
+		source := consumer.PubSub(client.Subscriber(subscription.ID), all)
 		from := consumer.Input{Source: source, Consumer: subscription.Consumer, Handlers: subscription.Handlers(p.Backend())}
 		c, err := consumer.New(limits, from, pg.NewInbox(p.querySide.own), p.Log, p.Meter)
 		if err != nil {

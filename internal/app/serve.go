@@ -73,6 +73,9 @@ func serve(ctx context.Context, p *Process, _ []string, _ io.Writer) (err error)
 		p.wake = publisher.Wake
 		p.Go("publisher", publisher.Run, publisher.Stuck)
 	}
+	if err := p.consume(ctx, roleProjector, p.querySide); err != nil {
+		return err
+	}
 	if cfg.has(roleProjector) {
 		p.maintain("maintenance of the inbox", maintainInterval, p.allQuerySteps(inbox)...)
 	}
@@ -82,9 +85,9 @@ func serve(ctx context.Context, p *Process, _ []string, _ io.Writer) (err error)
 				return err
 			}
 		}
-	}
-	if err := p.consume(ctx); err != nil {
-		return err
+		if err := p.consume(ctx, option.Role, p.commandSide); err != nil {
+			return err
+		}
 	}
 	if p.CommandPool != nil {
 		p.maintain("maintenance of the outbox", maintainInterval, p.allCommandSteps(events)...)

@@ -82,7 +82,10 @@ func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 func (r *run) apply(deliveries []*delivery, loop *heartbeat.Loop) {
 	var outcomes []envelope.Outcome
 	err := r.persist(loop, func(ctx context.Context) (err error) {
-		outcomes, err = r.callHandler(ctx, deliveries)
+		outcomes, err = r.Handlers[deliveries[0].envelope.AggregateType].apply(tracedTogether(ctx, deliveries), r.Consumer, deliveries)
+		if err == nil && len(outcomes) != len(deliveries) {
+			err = fmt.Errorf("project: %d outcomes for %d events", len(outcomes), len(deliveries))
+		}
 		return err
 	})
 	switch {
@@ -100,19 +103,6 @@ func (r *run) apply(deliveries []*delivery, loop *heartbeat.Loop) {
 			r.apply(deliveries[i:i+1], loop)
 		}
 	}
-}
-
-// callHandler lets the handler apply deliveries.
-func (r *run) callHandler(ctx context.Context, deliveries []*delivery) ([]envelope.Outcome, error) {
-	events := make([]any, len(deliveries))
-	for i, d := range deliveries {
-		events[i] = d.event
-	}
-	outcomes, err := r.Handlers[deliveries[0].envelope.AggregateType].apply(tracedTogether(ctx, deliveries), r.Consumer, events)
-	if err == nil && len(outcomes) != len(events) {
-		err = fmt.Errorf("project: %d outcomes for %d events", len(outcomes), len(events))
-	}
-	return outcomes, err
 }
 
 // settle records the outcomes of deliveries that are applied, and gives the verdict.

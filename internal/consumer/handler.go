@@ -10,7 +10,7 @@ import (
 // Handler decodes and applies the events of one aggregate type. Handle makes a Handler.
 type Handler struct {
 	decode func(envelope.Message) (any, error)
-	apply  func(ctx context.Context, consumer string, events []any) ([]envelope.Outcome, error)
+	apply  func(ctx context.Context, consumer string, deliveries []*delivery) ([]envelope.Outcome, error)
 }
 
 // Handle makes a Handler from two functions, which are called concurrently. decode returns an
@@ -20,10 +20,10 @@ type Handler struct {
 func Handle[E any](decode func(envelope.Message) (E, error), apply func(ctx context.Context, consumer string, events []E) ([]envelope.Outcome, error)) Handler {
 	return Handler{
 		decode: func(m envelope.Message) (any, error) { return decode(m) },
-		apply: func(ctx context.Context, consumer string, decoded []any) ([]envelope.Outcome, error) {
-			events := make([]E, len(decoded))
-			for i := range decoded {
-				events[i] = decoded[i].(E) //nolint:forcetypeassert // decode returned it
+		apply: func(ctx context.Context, consumer string, deliveries []*delivery) ([]envelope.Outcome, error) {
+			events := make([]E, len(deliveries))
+			for i, d := range deliveries {
+				events[i] = d.event.(E) //nolint:forcetypeassert // decode returned it
 			}
 			return apply(ctx, consumer, events)
 		},
@@ -39,7 +39,7 @@ func (h Handlers) Replay(ctx context.Context, consumer string, attributes map[st
 	if err != nil {
 		return err
 	}
-	_, err = h[m.AggregateType].apply(ctx, consumer, []any{event})
+	_, err = h[m.AggregateType].apply(ctx, consumer, []*delivery{{event: event}})
 	return err
 }
 

@@ -58,10 +58,7 @@ func New(cfg Config, from Input, quarantine Quarantine, log *slog.Logger, meter 
 		return nil, err
 	}
 	c := &Receiver{Input: from, cfg: cfg, quarantine: quarantine, log: log, metrics: m, unhandled: rate.Sometimes{Interval: time.Minute}}
-	if cfg.Tracing == nil {
-		cfg.Tracing = noop.NewTracerProvider()
-	}
-	c.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")
+	c.tracer = cmp.Or[trace.TracerProvider](cfg.Tracing, noop.NewTracerProvider()).Tracer("example.com/videocatalog/internal/consumer")
 	for i := range cfg.Workers {
 		c.loops = append(c.loops, heartbeat.New(fmt.Sprintf("consumer %s: worker %d", from.Consumer, i), cfg.TransactionTimeout+longestPause))
 	}

@@ -180,7 +180,7 @@ func (c config) ownConnections() int32 {
 	if c.has(rolePublisher) {
 		own += c.limits.Outbox.Workers
 	}
-	return int32(min(own, math.MaxInt16))
+	return int32(min(max(own, 0), math.MaxInt16))
 }
 
 // permits returns how many transactions all consumers and timers of this process may run at a time.

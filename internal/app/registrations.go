@@ -50,8 +50,8 @@ type Backend struct {
 	Transport              transport.Config // the limits of the port that serves the services
 }
 
-// subscriptions returns the subscriptions that some roles consume: the projector's write to the
-// query side, those of options to the command side.
+// subscriptions returns the subscriptions that some roles consume. The handlers of the projector
+// write to the query side, the handlers of options to the command side.
 func (p Program) subscriptions(roles ...string) (all []Subscription) {
 	if slices.Contains(roles, roleProjector) {
 		for _, r := range p.Registrations {

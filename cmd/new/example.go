@@ -27,7 +27,7 @@ func bodyOf(fields string) string {
 		case !ok:
 			value = "[" + examples[strings.TrimSuffix(typ, "s")] + "]"
 		}
-		members = append(members, `"`+write(name, camel)+`": `+value)
+		members = append(members, `"`+camel(name)+`": `+value)
 	}
 	return "{" + strings.Join(members, ", ") + "}"
 }

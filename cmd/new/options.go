@@ -52,7 +52,7 @@ func (a *options) setDefaults() {
 	}
 	if a.Entity != "" {
 		a.Plural = cmp.Or(a.Plural, naming.Plural(a.Entity))
-		a.Purpose = cmp.Or(a.Purpose, "Manages "+write(a.Plural, plain)+".")
+		a.Purpose = cmp.Or(a.Purpose, "Manages "+plain(a.Plural)+".")
 	}
 	if !a.Full {
 		a.Fields = cmp.Or(a.Fields, "title:string")
@@ -80,7 +80,7 @@ var notOfService = regexp.MustCompile(`[^a-z0-9]+`)
 // topic returns the topic of the service's events, as cmd/entity names it. Services of one project share
 // its topics, so the name begins with the name of the service.
 func (a *options) topic() string {
-	return a.Service + "." + write(cmp.Or(a.Entity, "video"), kebab) + ".events"
+	return a.Service + "." + kebab(cmp.Or(a.Entity, "video")) + ".events"
 }
 
 // subscription returns the subscription that builds the query side.
@@ -88,7 +88,7 @@ func (a *options) subscription() string {
 	if a.Full {
 		return a.topic() + ".catalog"
 	}
-	return a.topic() + "." + write(a.Entity, kebab) + "-views"
+	return a.topic() + "." + kebab(a.Entity) + "-views"
 }
 
 // view is the word of a lean service for the catalog of the example.

@@ -49,11 +49,11 @@ func (w words) replace(old, before, after string, inCode bool) (string, bool) {
 	case isCapital:
 		return pascal(name), true
 	case strings.HasSuffix(before, "/v1/") && !strings.HasPrefix(after, "_"): // a collection, no file
-		return write(name, camel), true
+		return camel(name), true
 	case inCode || strings.HasSuffix(before, "/") || strings.HasSuffix(before, "_") || inPath.MatchString(after):
 		return name, true
 	}
-	return write(name, plain), true
+	return plain(name), true
 }
 
 // inPath matches what follows a word in a path, or in an identifier of SQL.
@@ -62,26 +62,14 @@ var inPath = regexp.MustCompile(`^([/_]|\.[a-z])`)
 // codeOf matches the examples and the spans of code of a page.
 var codeOf = regexp.MustCompile("(?s)```.*?\n```|`[^`\n]+`")
 
-// form is how the parts of a name are joined.
-type form int
+// kebab returns purchase-order for purchase_order.
+func kebab(name string) string { return strings.ReplaceAll(name, "_", "-") }
 
-const (
-	kebab form = iota // purchase-order
-	camel             // purchaseOrder
-	plain             // purchase order
-)
+// plain returns purchase order for purchase_order.
+func plain(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-func write(name string, f form) string {
-	switch f {
-	case kebab:
-		return strings.ReplaceAll(name, "_", "-")
-	case camel:
-		p := pascal(name)
-		return strings.ToLower(p[:1]) + p[1:]
-	default:
-		return strings.ReplaceAll(name, "_", " ")
-	}
-}
+// camel returns purchaseOrder for purchase_order.
+func camel(name string) string { return name[:1] + pascal(name)[1:] }
 
 // article matches the indefinite article before a word, also at the end of a line of a
 // comment.

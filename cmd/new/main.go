@@ -17,7 +17,7 @@
 // it is the whole reference, with the example.
 //
 // A wrong option is reported before anything is written. If a later step fails, there
-// is no new folder.
+// is no new folder; if only git fails, the folder stays.
 package main
 
 import (
@@ -57,16 +57,13 @@ Without --module it asks, if it runs on a terminal.
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout)
-	stop()
-	if err != nil {
+	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "new:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) error {
+func run(args []string, stdin *os.File, stdout io.Writer) error {
 	a, mode, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err := io.WriteString(stdout, usage)
@@ -75,20 +72,23 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	from, err := findTemplate(ctx)
+	from, err := findTemplate(context.Background())
 	if err != nil {
 		return err
-	}
-	if mode.upgrade {
-		return upgrade(ctx, from, a.dir, list(a.with), list(mode.without), stdout)
 	}
 	if a.offered, err = from.optionNames(); err != nil {
 		return err
 	}
-	if a.Module == "" && !mode.yes && isTerminal(stdin) {
+	if a.Module == "" && !mode.upgrade && !mode.yes && isTerminal(stdin) {
 		if err := ask(&a, stdin, stdout); err != nil {
 			return err
 		}
+	}
+	// Until here a signal ends the process at once. From here on there is something to remove.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if mode.upgrade {
+		return upgrade(ctx, from, a.dir, list(a.with), list(mode.without), stdout)
 	}
 	a.setDefaults()
 	if err := a.check(); err != nil {

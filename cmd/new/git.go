@@ -122,9 +122,9 @@ func (r *renderer) commit() error {
 	return command(r.ctx, r.dir, "git", "checkout", "--quiet", "-b", "main")
 }
 
-// commitAs commits what is staged, without the hooks of the service: they are for its owner's work.
+// commitAs commits what is staged.
 func (r *renderer) commitAs(message string) error {
-	return command(r.ctx, r.dir, "git", append(identity(r.ctx, r.dir), "commit", "--quiet", "--no-verify", "--allow-empty", "--message", message)...)
+	return command(r.ctx, r.dir, "git", append(identity(r.ctx, r.dir), "commit", "--quiet", "--allow-empty", "--message", message)...)
 }
 
 // identity returns options of git that name a committer, if git has none.
@@ -135,19 +135,31 @@ func identity(ctx context.Context, dir string) []string {
 	return []string{"-c", "user.name=template", "-c", "user.email=template@localhost"}
 }
 
+// inWorkspace reports whether the go command finds a go.work from a folder. The folder must then be in it.
+func inWorkspace(ctx context.Context, dir string) bool {
+	cmd := exec.CommandContext(ctx, "go", "env", "GOWORK")
+	cmd.Dir = dir
+	found, err := cmd.Output()
+	return err == nil && strings.HasSuffix(strings.TrimSpace(string(found)), ".work")
+}
+
 // command runs a program. Its error has what the program printed.
 func command(ctx context.Context, dir, name string, args ...string) error {
 	_, err := output(ctx, dir, name, args...)
 	return err
 }
 
+// always are arguments of a program. The hooks and signatures of the owner are for the owner's work.
+var always = map[string][]string{"git": {"-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false", "-c", "merge.verifySignatures=false"}}
+
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
+	cmd := exec.CommandContext(ctx, name, slices.Concat(always[name], args)...) //nolint:gosec // git and go
 	cmd.Dir = dir
 	// If a hook of git runs this command, these variables name the repository of the hook.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
 	})
+	cmd.Env = append(cmd.Env, "GOWORK=off") // a workspace around the folder does not have its module yet
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

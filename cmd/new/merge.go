@@ -77,7 +77,7 @@ func (s *service) mergeApart(ctx context.Context, next string, stdout io.Writer)
 			}},
 			{"commit the merge", func() error {
 				message := "Merge the branch template: " + next[:12] + s.changed
-				return command(ctx, tree, "git", append(identity(ctx, tree), "commit", "--quiet", "--no-verify", "--message", message)...)
+				return command(ctx, tree, "git", append(identity(ctx, tree), "commit", "--quiet", "--message", message)...)
 			}},
 		}
 		if err := inSteps(stdout, steps); err != nil {

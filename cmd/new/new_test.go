@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -357,6 +358,47 @@ func TestFailureLeavesNothing(t *testing.T) {
 		}
 		if left, err := os.ReadDir(filepath.Join(dir, "sub")); err != nil || len(left) > 0 {
 			t.Errorf("%s: left behind: %v, %v", name, left, err)
+		}
+	}
+}
+
+// The commits need neither the signer nor the hooks of the owner, and the generators no go.work around the folder.
+// If git fails, the files stay.
+func TestOwnersEnvironment(t *testing.T) {
+	dir := t.TempDir()
+	repository := filepath.Join(dir, "template")
+	for name, text := range map[string]string{
+		"go.mod": "module example.com/videocatalog\n", "Makefile": "baseline generate-code:\n", "deploy/observe/generate/main.go": "package main\n\nfunc main() {}\n",
+		"../go.work": "go 1.26\n", "../hooks/pre-commit": "#!/bin/sh\nexit 1\n", "../hooks/prepare-commit-msg": "#!/bin/sh\nexit 1\n",
+		"../hooks/post-checkout": "#!/bin/sh\nexit 1\n",
+	} {
+		writeFile(t, repository, name, text)
+	}
+	for _, hook := range []string{"pre-commit", "prepare-commit-msg", "post-checkout"} {
+		if err := os.Chmod(filepath.Join(dir, "hooks", hook), 0o700); err != nil { //nolint:gosec // git runs it
+			t.Fatal(err)
+		}
+	}
+	git(t, repository, "init", "--quiet")
+	git(t, repository, "add", "--all")
+	for config, want := range map[string]string{
+		"[commit]\ngpgsign = true\n[gpg]\nprogram = false\n[core]\nhooksPath = " + filepath.Join(dir, "hooks"): "go work use .\n",
+		"[core]\nautocrlf = true\nsafecrlf = true\n":                                                           "Correct git, then commit",
+	} {
+		writeFile(t, dir, "gitconfig", config)
+		t.Setenv("GIT_CONFIG_GLOBAL", filepath.Join(dir, "gitconfig"))
+		folder, err := os.MkdirTemp(dir, "orders-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := options{Module: "github.com/acme/orders", Service: "orders", Schema: "orders", Domain: "orders.example.com", Full: true, dir: folder}
+		var screen strings.Builder
+		err = render(t.Context(), template{root: repository}, a, &screen)
+		if said := fmt.Sprint(&screen, err); !strings.Contains(said, want) {
+			t.Errorf("with %s: render() printed %s, want %q", config, said, want)
+		}
+		if _, err := os.Stat(filepath.Join(folder, "template.json")); err != nil {
+			t.Errorf("with %s: %v, want the files", config, err)
 		}
 	}
 }

@@ -27,7 +27,8 @@ const license, licenseCopy = "LICENSE", "third_party/LICENSE"
 var wordTest = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
 
 // render makes the service in its folder, not in a temporary one: the build cache has the folder in its keys, so the
-// first go command there is fast. After a failure or an interrupt there is no folder; SIGKILL leaves it incomplete.
+// first go command there is fast. After a failure or an interrupt before the commit there is no folder; SIGKILL leaves
+// it incomplete.
 func render(ctx context.Context, from template, a options, stdout io.Writer) error {
 	began := time.Now()
 	target, err := filepath.Abs(a.dir)
@@ -42,11 +43,18 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) err
 	if !a.Full {
 		steps = append(steps, step{"make the entity", r.addEntity})
 	}
-	err = inSteps(stdout, append(steps, step{"generate Go and OpenAPI", r.generate}, step{"commit", r.commit}))
+	err = inSteps(stdout, append(steps, step{"generate Go and OpenAPI", r.generate}))
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(target))
 	}
-	_, err = fmt.Fprintf(stdout, "\n%s is ready after %.0f s. %s", a.Service, time.Since(began).Seconds(), nextSteps(a.dir, "go run ./cmd/dev", "go test ./..."))
+	if err := inSteps(stdout, []step{{"commit", r.commit}}); err != nil {
+		return fmt.Errorf("%w\nThe files in %s are complete. Correct git, then commit them to the branch template, and begin main there", err, a.dir)
+	}
+	next := []string{"go run ./cmd/dev", "go test ./..."}
+	if inWorkspace(ctx, target) {
+		next = append([]string{"go work use ."}, next...)
+	}
+	_, err = fmt.Fprintf(stdout, "\n%s is ready after %.0f s. %s", a.Service, time.Since(began).Seconds(), nextSteps(a.dir, next...))
 	return err
 }
 

@@ -50,6 +50,10 @@ import (
 
 func main() {
 	if len(os.Args) > 1 {
+		if os.Getenv("LOG_LEVEL") != "" {
+			fmt.Fprintln(os.Stderr, "server: LOG_LEVEL must be one of four")
+			os.Exit(2)
+		}
 		fmt.Println("schema is at version 1")
 		return
 	}
@@ -303,7 +307,7 @@ func TestStack(t *testing.T) {
 	state := stateDir(t)
 
 	t.Run("run", func(t *testing.T) {
-		s := start(t, nil, "--state", state)
+		s := start(t, []string{"PGSERVICE=none", "PGOPTIONS=--no-such", "PGTZ=none"}, "--state", state)
 		s.await(t, "Ctrl-C stops everything")
 		get(t, "http://"+s.addr(t)+"/health/ready")
 		if err := s.exec(t, "CREATE TABLE kept ()"); err != nil {
@@ -337,27 +341,37 @@ func TestStack(t *testing.T) {
 		}
 	})
 
-	t.Run("the server is killed", func(t *testing.T) {
-		s := start(t, nil, "--state", state)
-		s.await(t, "Ctrl-C stops everything")
-		if err := s.exec(t, "TABLE kept"); err != nil {
-			t.Errorf("the table of the session before: %v", err)
-		}
-		family := s.descendants(t)
-		pid, _ := strconv.Atoi(s.field(t, `ready, pid (\d+)`))
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		if code := s.end(t); code != 1 {
-			t.Errorf("exit code after the server was killed: %d, want 1", code)
-		}
-		for _, want := range []string{"server ended by itself (signal: killed)", "server: started"} {
-			if !strings.Contains(s.stderr.String(), want) {
-				t.Errorf("after the server was killed it says %q, want: %s", &s.stderr, want)
+	for name, log := range map[string]string{"server": "server: started", "PostgreSQL": "ready to accept connections"} {
+		t.Run(name+" is killed", func(t *testing.T) {
+			s := start(t, nil, "--state", state)
+			s.await(t, "Ctrl-C stops everything")
+			if err := s.exec(t, "TABLE kept"); err != nil {
+				t.Errorf("the table of the session before: %v", err)
 			}
-		}
-		wantGone(t, family)
-	})
+			family := s.descendants(t)
+			pid := s.field(t, `ready, pid (\d+)`)
+			if name == "PostgreSQL" {
+				text, err := os.ReadFile(filepath.Join(state, "postgres", "data", "postmaster.pid"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				pid, _, _ = strings.Cut(string(text), "\n")
+			}
+			number, _ := strconv.Atoi(pid)
+			if err := syscall.Kill(number, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if code := s.end(t); code != 1 {
+				t.Errorf("exit code = %d, want 1", code)
+			}
+			for _, want := range []string{name + " ended by itself (signal: killed)", log} {
+				if !strings.Contains(s.stderr.String(), want) {
+					t.Errorf("stderr = %q, want: %s", &s.stderr, want)
+				}
+			}
+			wantGone(t, family)
+		})
+	}
 
 	t.Run("a part ends by itself", func(t *testing.T) {
 		s := start(t, nil, "--state", state, "--fresh", "--short")
@@ -441,6 +455,7 @@ func TestStartError(t *testing.T) {
 		args    []string
 		want    []string
 	}{
+		{"wrong setting", []string{"LOG_LEVEL=verbose"}, []string{"--state", filepath.Join(dir, "wrong")}, []string{"LOG_LEVEL must be one of four\n"}},
 		{"port in use", []string{"PORT=" + port}, []string{"--state", dir}, []string{"port " + port + " is in use", "PORT="}},
 		{"no port", []string{"PORT=http"}, nil, []string{`PORT is "http"`, "number"}},
 		{"state is a file", nil, []string{"--state", file}, []string{file, "not a directory", "--state DIR"}},

@@ -32,7 +32,8 @@ type Config struct {
 	// Name is the name of the service.
 	Name string
 	// Server is the package of the server, such as ./cmd/server. Its command migrate migrates the database, and
-	// without a command it serves until SIGTERM. It returns 200 at /health/ready when it is ready.
+	// exits with 2 if a setting is wrong. Without a command it serves until SIGTERM. It returns 200 at /health/ready
+	// when it is ready.
 	Server string
 	// Topics returns the topics to create in Pub/Sub.
 	Topics func() ([]localbroker.Topic, error)

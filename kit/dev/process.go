@@ -87,24 +87,27 @@ func (s *Stack) Run(ctx context.Context, p Program) error {
 		end()
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
-	watching := make(chan struct{})
-	go func() {
-		defer close(watching)
-		<-done
-		s.end(fmt.Errorf("%s ended by itself (%s); its log, %s, ends:%s", p.Name, cmd.ProcessState, s.short(path), tail(path)))
-	}()
-	s.atStop(func() error {
-		defer func() { <-watching }()
-		return s.stopProgram(p.Name, cmd, done, end)
-	})
+	state := func() *os.ProcessState { return cmd.ProcessState }
+	s.watch(p.Name, path, done, state, func() error { return s.stopProgram(p.Name, cmd, done, end) })
 	if err := awaitReady(ctx, p.Ready, readyTimeout); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 		return fmt.Errorf("%s %w: find the reason in %s", p.Name, err, s.short(path))
 	}
 	s.screen.done(p.Name, "ready, pid "+strconv.Itoa(cmd.Process.Pid))
 	return nil
+}
+
+// watch stops the stack if a program ends before. stop stops the program at the end of the stack.
+func (s *Stack) watch(name, log string, done <-chan struct{}, state func() *os.ProcessState, stop func() error) {
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		<-done
+		s.end(fmt.Errorf("%s ended by itself (%s); its log, %s, ends:%s", name, state(), s.short(log), tail(log)))
+	}()
+	s.atStop(func() error {
+		defer func() { <-watching }()
+		return stop()
+	})
 }
 
 // stopProgram ends a program and waits for it. After a second signal it kills the program. It returns no error for

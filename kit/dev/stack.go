@@ -31,6 +31,9 @@ const (
 	stopTimeout    = 15 * time.Second // the server promises 10 s
 )
 
+// exitUsage is the exit code of the server if a setting is wrong, and nothing was done.
+const exitUsage = 2
+
 // databaseName is the name of the database in our own PostgreSQL.
 const databaseName = "service"
 
@@ -69,7 +72,7 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
-			return ctx, err
+			return ctx, cmp.Or(context.Cause(ctx), err)
 		}
 	}
 	return ctx, nil
@@ -185,7 +188,8 @@ func (s *Stack) openDatabase(ctx context.Context) error {
 		if err != nil {
 			return s.explainPostgres(err)
 		}
-		s.atStop(server.Stop)
+		s.environ = os.Environ() // without the variables that Start has removed
+		s.watch("PostgreSQL", server.Log(), server.Done(), server.State, server.Stop)
 		where = "in " + s.short(filepath.Dir(server.Log())) // for root possibly not in State
 		s.database = server.DSN(databaseName)
 		if err := createDatabase(ctx, server.DSN("postgres")); err != nil {
@@ -311,6 +315,9 @@ func (s *Stack) migrate(ctx context.Context) error {
 	cmd.Dir, cmd.Env = s.Root, s.Environment()
 	out, err := output(cmd)
 	last := out[strings.LastIndex(out, "\n")+1:]
+	if cmd.ProcessState.ExitCode() == exitUsage {
+		return fmt.Errorf("migrate: %s", out)
+	}
 	if err != nil {
 		remedy := "start again with --fresh, or choose another folder with --state DIR"
 		if s.getenv("DATABASE_URL") != "" {

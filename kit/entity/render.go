@@ -30,7 +30,7 @@ type file struct {
 	path     string
 	template string
 	replica  string // its template in a replica; empty: a replica does not have the file
-	after    bool   // made after buf and sqlc: it needs their output
+	after    bool   // made after protogen and sqlc: it needs their output
 	of       *reaction
 }
 
@@ -128,7 +128,7 @@ func steps(ctx context.Context, all []entity, written *undo, stdout io.Writer) (
 		do    func() error
 	}{
 		{"messages, migration, queries", false, write(false)},
-		{"generate Go from them", true, func() error { return generate(ctx) }},
+		{"generate Go from them; build the tools, once", true, func() error { return generate(ctx) }},
 		{"decisions, events, store, handlers", false, write(true)},
 		{"topics, registrations", true, func() error { return errors.Join(register(all, written), generateNames(ctx)) }},
 		{"golden samples", true, func() error {
@@ -149,11 +149,13 @@ func steps(ctx context.Context, all []entity, written *undo, stdout io.Writer) (
 		if s.reads && len(found.conflicts) > 0 {
 			continue
 		}
+		fmt.Fprintf(stdout, "%-46s", s.name)
 		start := time.Now()
 		if err := s.do(); err != nil {
+			fmt.Fprintln(stdout)
 			return found, fmt.Errorf("%s: %w", s.name, err)
 		}
-		fmt.Fprintf(stdout, "%-36s%.1f s\n", s.name, time.Since(start).Seconds())
+		fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
 	}
 	return found, nil
 }

@@ -70,7 +70,7 @@ func TestEntities(t *testing.T) {
 	breakLayers(t, dir)
 }
 
-// interrupt stops the command while buf and sqlc generate, and checks that nothing is left.
+// interrupt stops the command while protogen and sqlc generate, and checks that nothing is left.
 func interrupt(t *testing.T, dir, program string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, "add", "order", "--fields", orderFields)

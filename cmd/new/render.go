@@ -43,7 +43,7 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) err
 	if !a.Full {
 		steps = append(steps, step{"make the entity", r.addEntity})
 	}
-	err = inSteps(stdout, append(steps, step{"generate Go and OpenAPI", r.generate}))
+	err = inSteps(stdout, append(steps, step{"generate the rest, compile everything", r.generate}))
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(target))
 	}

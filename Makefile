@@ -49,7 +49,7 @@ protos: # Copies what api/proto imports from the kit, because buf reads only fil
 
 .PHONY: tools
 tools: # Builds what generates, beside each other.
-	@$(SQLC) version >/dev/null & GOFLAGS=-trimpath go build tool & wait
+	@$(SQLC) version >/dev/null & for tool in $$(go list tool); do GOFLAGS=-trimpath go tool -n $$tool; done >/dev/null; wait
 
 .PHONY: generate-code
 generate-code: protos

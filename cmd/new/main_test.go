@@ -40,7 +40,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	if err := os.MkdirAll(repository+"/cmd/new", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "orders") //nolint:gosec // this test
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "orders")
 	cmd.Dir, cmd.Stdin, cmd.Env = repository, terminal, append(os.Environ(), isNew+"=1")
 	stdout, err := cmd.StdoutPipe()
 	if err == nil {

@@ -375,7 +375,7 @@ func TestOwnersEnvironment(t *testing.T) {
 		writeFile(t, repository, name, text)
 	}
 	for _, hook := range []string{"pre-commit", "prepare-commit-msg", "post-checkout"} {
-		if err := os.Chmod(filepath.Join(dir, "hooks", hook), 0o700); err != nil { //nolint:gosec // git runs it
+		if err := os.Chmod(filepath.Join(dir, "hooks", hook), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}

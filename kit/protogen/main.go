@@ -68,7 +68,10 @@ func run(ctx context.Context, imports, out, set string) error {
 			file.SourceCodeInfo = nil
 		}
 		content, err := proto.Marshal(&descriptorpb.FileDescriptorSet{File: request.GetProtoFile()})
-		return errors.Join(err, os.WriteFile(set, content, 0o644)) //nolint:gosec // a source
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(set, content, 0o644) //nolint:gosec // a source
 	}
 	for _, plugin := range cfg.Plugins {
 		request.Parameter = new(strings.Join(plugin.Opt, ","))

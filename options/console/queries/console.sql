@@ -188,7 +188,7 @@ FROM video_catalog_read.audit a
 WHERE a.action = 'inbox.seek';
 
 -- name: ListTables :many
--- Returns those of some tables of aggregates that the user may read, with expressions: the title of a row, and whether
+-- Returns the given tables of aggregates that the user may read, with expressions: the title of a row, and whether
 -- it is erased. The title is the column title or display_name, or else the first text; empty if there is none.
 SELECT DISTINCT ON (c.oid)
 	c.relname::text AS name,

@@ -627,7 +627,7 @@ type ListTablesRow struct {
 	Erased string `json:"erased"`
 }
 
-// Returns those of some tables of aggregates that the user may read, with expressions: the title of a row, and whether
+// Returns the given tables of aggregates that the user may read, with expressions: the title of a row, and whether
 // it is erased. The title is the column title or display_name, or else the first text; empty if there is none.
 func (q *Queries) ListTables(ctx context.Context, tables []string) ([]ListTablesRow, error) {
 	rows, err := q.db.Query(ctx, listTables, tables)

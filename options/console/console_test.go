@@ -696,6 +696,8 @@ func TestSaysWhatAlertsSay(t *testing.T) {
 		`CREATE TABLE IF NOT EXISTS video_catalog_read.known_database (identity text)`,
 		`INSERT INTO video_catalog_read.known_database (identity) SELECT '' WHERE NOT EXISTS (SELECT FROM video_catalog_read.known_database)`,
 		`UPDATE video_catalog_read.known_database SET identity = 'before'`,
+		`GRANT SELECT ON video_catalog.timers, video_catalog_read.comparisons, video_catalog_read.known_database TO support_ro`,
+		`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog_read TO support_ro`,
 		`DO $$ DECLARE p text; BEGIN
 			FOR p IN SELECT relname FROM pg_class WHERE relname ~ '^outbox_p[0-9]{8}$' AND substr(relname, 9)::date > (now() AT TIME ZONE 'UTC')::date + 2 LOOP
 				EXECUTE 'DROP TABLE video_catalog.' || p;

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
@@ -263,12 +264,16 @@ func TestRunbookLogLinesExist(t *testing.T) {
 	}
 }
 
-// Each rule has a test in which it fires. lab/service runs them.
+// Each rule has a test in which it fires, and is about this service only. lab/service runs the tests.
 func TestEveryAlertHasATest(t *testing.T) {
+	series := regexp.MustCompile(`\b(outbox|consumer|projection|timer|database_replaced|pgxpool|rpc_server|server_calls)\w*([^!\w]|$)`)
 	tests := read(t, "alerts_test.yaml")
 	for _, r := range allRules(t) {
 		if !strings.Contains(tests, `alertname="`+r.Alert+`"`) {
 			t.Errorf("alerts_test.yaml: %s has no test in which it fires", r.Alert)
+		}
+		if bare := series.FindString(strings.ReplaceAll(r.Expr, `{job="`+names.Service+`"`, "!")); bare != "" {
+			t.Errorf("%s: %s is of every service, want the label job", r.Alert, bare)
 		}
 	}
 }

@@ -142,7 +142,8 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 		_ = results.Close() // the same error
 		return nil, err
 	}
-	return &endingRows{Rows: rows, end: results.Close}, nil
+	end := func() { _ = results.Close() } // after an error that Rows does not have, the next statement fails too
+	return &endingRows{rows, end}, nil
 }
 
 // QueryRow implements DB.
@@ -154,19 +155,16 @@ func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 // endingRows ends what their query holds, a batch or a connection, at the first Close.
 type endingRows struct {
 	pgx.Rows
-	end func() error
-	err error // of end
+	end func()
 }
 
 func (r *endingRows) Close() {
 	r.Rows.Close()
 	if r.end != nil {
-		r.err = r.end()
+		r.end()
 		r.end = nil
 	}
 }
-
-func (r *endingRows) Err() error { return cmp.Or(r.Rows.Err(), r.err) }
 
 // Acquire takes a connection from a pool. It waits at most half of the time until the
 // deadline of ctx, and then returns problem.Unavailable. That is not a
@@ -222,7 +220,7 @@ func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		conn.Release()
 		return nil, err
 	}
-	return &endingRows{Rows: rows, end: func() error { conn.Release(); return nil }}, nil
+	return &endingRows{rows, conn.Release}, nil
 }
 
 // SendBatch implements DB.

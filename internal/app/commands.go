@@ -40,7 +40,7 @@ func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error 
 	const interval = 200 * time.Millisecond // of measurements
 	published, start := 0, time.Now()
 	for measured := start; ; {
-		result, err := publisher.RunOnce(ctx, p.cfg.limits.Outbox.Batch)
+		result, err := publisher.RunOnce(ctx, p.Limits.Outbox.Batch)
 		published += result.Published
 		if err = cmp.Or(err, result.Outage, ctx.Err()); err != nil {
 			return fmt.Errorf("after %d events: %w", published, err)

@@ -30,10 +30,11 @@ const (
 	roleProjector = "projector"
 )
 
-// The values of AUTH, besides the names of options: who checks callers.
+// The values of AUTH and BROKER, besides the names of options.
 const (
-	authOff = "off"
-	authIAM = "iam"
+	authOff      = "off"
+	authIAM      = "iam"
+	brokerPubSub = "pubsub"
 )
 
 // startTimeout is how long a start waits for a database: less than the startup probes of deploy/run.
@@ -61,16 +62,17 @@ type config struct {
 	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
 	DatabaseMaxConns uint16 `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL: 4 for the publisher, 4 for all subscriptions together, 3 for everything else, the rest for API calls"`
 
+	Broker         string `env:"BROKER" envDefault:"pubsub" help:"who carries events: pubsub or an option"`
 	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by every role but api"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
 	CallerRate     uint16 `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
 	TrustedProxies uint8  `env:"SERVER_TRUSTED_PROXIES" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; default: 1 on Cloud Run, else 0"`
 
-	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened, counted until the newest event; one that is still pending is published all the same"`
+	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened, counted until the newest event; a pending one is published all the same"`
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
-	TelemetryAddr string `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles; without authentication, so never a public one; default: none"`
+	TelemetryAddr string `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles; without authentication, so never a public one"`
 
 	program    Program
 	emulator   string // PUBSUB_EMULATOR_HOST
@@ -154,6 +156,16 @@ func (p Program) roles() []string {
 	return all
 }
 
+// names returns the names of the options that can do something, after others.
+func (p Program) names(can func(Option) bool, names ...string) []string {
+	for _, option := range p.Options {
+		if can(option) {
+			names = append(names, option.Name)
+		}
+	}
+	return names
+}
+
 // isOpen reports whether everybody who reaches the port may call the API.
 func (c config) isOpen() bool { return c.has(roleAPI) && c.Auth == authOff }
 
@@ -210,8 +222,7 @@ func (m *mistakes) add(setting string, err error) {
 	}
 }
 
-// check returns the mistakes in each value and between values. drain requires PUBSUB_PROJECT, and
-// serve requires the settings of its roles.
+// check returns the mistakes in each value and between values. serve requires the settings of its roles.
 func (c config) check(subcommand string) []error {
 	var m mistakes
 	roles := c.program.roles()
@@ -227,7 +238,8 @@ func (c config) check(subcommand string) []error {
 		m.add("READ_DATABASE_URL", db.CheckURL(c.ReadDatabaseURL))
 	}
 	m.unless(c.emulator == "" || !c.onCloudRun, "PUBSUB_EMULATOR_HOST must not be set on Cloud Run: events would go there, without TLS and without credentials")
-	m.unless(c.PubSubProject != "" || subcommand != "drain", "PUBSUB_PROJECT is required by drain")
+	brokers := c.program.names(func(o Option) bool { return o.NewBroker != nil }, brokerPubSub)
+	m.unless(slices.Contains(brokers, c.Broker), "BROKER must be one of %s: another value is the name of an option, and needs its line in cmd/server/options.go", strings.Join(brokers, ", "))
 	m.unless(c.OutboxRetention >= 24*time.Hour, "OUTBOX_RETENTION must be at least 24h")
 	m.unless(c.InboxRetention >= 24*time.Hour, "CONSUMER_INBOX_RETENTION must be at least 24h")
 	if subcommand == "serve" {
@@ -235,7 +247,7 @@ func (c config) check(subcommand string) []error {
 	}
 	for _, option := range c.program.Options {
 		if option.Check != nil {
-			m = append(m, option.Check(subcommand, c.Auth)...)
+			m = append(m, option.Check(Selection{subcommand, c.Auth, c.Broker})...)
 		}
 	}
 	consumers := make(map[string]bool) // two with one name would take the events of each other for duplicates
@@ -253,7 +265,7 @@ func (c config) check(subcommand string) []error {
 }
 
 func (m *mistakes) checkServe(c config) {
-	m.unless(c.PubSubProject != "" || slices.Equal(c.Roles, []string{roleAPI}), "PUBSUB_PROJECT is required by every role but api")
+	m.unless(c.PubSubProject != "" || c.Broker != brokerPubSub || slices.Equal(c.Roles, []string{roleAPI}), "PUBSUB_PROJECT is required by every role but api")
 	m.checkAuth(c)
 	need := c.ownConnections()
 	if c.has(roleAPI) {
@@ -265,13 +277,7 @@ func (m *mistakes) checkServe(c config) {
 // checkAuth checks AUTH. Only the role api requires it: the other roles serve no calls.
 func (m *mistakes) checkAuth(c config) {
 	values := []string{authOff, authIAM}
-	// only oidc: begin
-	for _, option := range c.program.Options {
-		if option.NewChecker != nil {
-			values = append(values, option.Name)
-		}
-	}
-	// only oidc: end
+	values = c.program.names(func(o Option) bool { return o.NewChecker != nil }, values...) // only oidc
 	all := strings.Join(values, ", ")
 	m.unless(c.Auth != "" || !c.has(roleAPI), "AUTH is required by the role api, and must be one of %s: see docs/security.md", all)
 	m.unless(c.Auth == "" || slices.Contains(values, c.Auth), "AUTH must be one of %s: another value is the name of an option, such as oidc, and needs its line in cmd/server/options.go", all)

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
+
+	"example.com/videocatalog/internal/outbox"
 )
 
 // greeting is an option with a setting and a command.
@@ -18,8 +21,8 @@ func greeting() Option {
 	})
 	return Option{
 		Name: "greeting", Settings: s, Help: "  server greet NAME                    greet somebody\n",
-		Check: func(subcommand, _ string) []error {
-			if subcommand == "greet" && s.Times < 0 {
+		Check: func(run Selection) []error {
+			if run.Subcommand == "greet" && s.Times < 0 {
 				return []error{errors.New("GREETING_TIMES must be 0 or more")}
 			}
 			return nil
@@ -95,5 +98,37 @@ func TestRoleOfAnOption(t *testing.T) {
 	if err := p.Validate("serve", append(environ, "PUBSUB_PROJECT=p")); err == nil || !strings.Contains(err.Error(), "the aggregate type order needs the option missing") ||
 		!strings.Contains(err.Error(), `two subscriptions have the consumer name "work 0"`) {
 		t.Errorf("Validate() = %v, want the option that is missing, and the name that is there twice", err)
+	}
+}
+
+// BROKER selects the broker of an option, which a process opens once and stops at its end. Without a
+// source it is for processes that only publish.
+func TestBrokerOfAnOption(t *testing.T) {
+	t.Parallel()
+	opened, stopped := 0, 0
+	sink := Option{Name: "sink", NewBroker: func(context.Context, *Process) (Broker, error) {
+		opened++
+		return Broker{Topic: func(string) outbox.Broker { return nil }, Stop: func() { stopped++ }}, nil
+	}}
+	p := Program{Options: []Option{sink, {Name: "other"}}}
+	environ := []string{"DATABASE_URL=postgres://x", "AUTH=off"}
+	if err := p.Validate("migrate", append(environ, "BROKER=other")); err == nil || !strings.Contains(err.Error(), "BROKER must be one of pubsub, sink:") {
+		t.Errorf("Validate() = %v, want the brokers that there are", err)
+	}
+	for roles, want := range map[string]string{"": "BROKER=sink only publishes", "api,publisher": ""} {
+		cfg, err := p.readConfig("serve", append(environ, "BROKER=sink", "ROLES="+roles))
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, stopped = 0, 0
+		process := newProcess("serve", cfg, slog.New(slog.DiscardHandler))
+		_, err = process.openBroker(t.Context())
+		_, _ = process.openBroker(t.Context())
+		if process.close(); opened != 1 || stopped != 1 {
+			t.Errorf("ROLES=%s: opened %d times and stopped %d times, want once", roles, opened, stopped)
+		}
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("ROLES=%s: error %v, want %q", roles, err, want)
+		}
 	}
 }

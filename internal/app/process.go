@@ -31,14 +31,16 @@ type Option struct {
 	// Settings points to a struct of settings, with the tags env, envDefault and help. It is
 	// filled before anything else is called.
 	Settings any
-	// Check returns the mistakes in Settings for a subcommand and a value of AUTH. Each begins
-	// with the name of a setting and does not show its value.
-	Check func(subcommand, auth string) []error
+	// Check returns the mistakes in Settings for a run of the program. Each begins with the name of
+	// a setting and does not show its value.
+	Check func(Selection) []error
 	// only oidc: begin
 	// NewChecker makes the check of callers, which AUTH selects by the name of the option.
 	// methods are the names of all methods of the API, as package.Service/Method.
 	NewChecker func(p *Process, methods []string) (auth.Checker, error)
 	// only oidc: end
+	// NewBroker makes the broker that BROKER selects by the name of the option.
+	NewBroker func(context.Context, *Process) (Broker, error)
 	// Role is one more value of ROLES. A process that has it uses both sides, and consumes
 	// Subscriptions.
 	Role string
@@ -55,16 +57,21 @@ type Option struct {
 	Help        string // the lines about them that `server help` prints
 }
 
+// Selection is what a run of the program is for: its subcommand, and the values of AUTH and BROKER.
+type Selection struct{ Subcommand, Auth, Broker string }
+
 // Subcommand ends early if ctx ends. args are the arguments after its name. It must not call Go,
 // AddCommandSteps or Wrap of Process, which are for a process that serves.
 type Subcommand func(ctx context.Context, p *Process, args []string, stdout io.Writer) error
 
 // Process is one run of a subcommand, as options see it and add to it.
 type Process struct {
-	Log        *slog.Logger
-	Subcommand string   // serve, migrate, ...
-	Roles      []string // the value of ROLES
-	Hosts      []string // by which a port that authenticates nobody may be called
+	Selection
+
+	Log    *slog.Logger
+	Roles  []string // the value of ROLES
+	Hosts  []string // by which a port that authenticates nobody may be called
+	Limits Limits   // with the defaults
 	// The pools of the two sides, which the loops share. A pool is nil until its side is opened.
 	// A process that serves has opened the sides of its roles.
 	CommandPool, QueryPool *pgxpool.Pool
@@ -79,6 +86,7 @@ type Process struct {
 	commandSide  side
 	querySide    side
 	client       *pubsub.Client  // see PubSub
+	broker       Broker          // see openBroker
 	wake         func()          // of the publisher of this process, if it has one
 	group        *errgroup.Group // nil in other subcommands than serve
 	loops        context.Context // of Go
@@ -90,7 +98,8 @@ type Process struct {
 
 func newProcess(subcommand string, cfg config, log *slog.Logger) *Process {
 	return &Process{
-		Log: log, Subcommand: subcommand, Roles: cfg.Roles, Hosts: cfg.hosts(), Registered: cfg.program.Registrations, Meter: noop.Meter{}, Retention: cfg.InboxRetention,
+		Selection: Selection{subcommand, cfg.Auth, cfg.Broker}, Log: log, Roles: cfg.Roles, Hosts: cfg.hosts(), Limits: cfg.limits,
+		Registered: cfg.program.Registrations, Meter: noop.Meter{}, Retention: cfg.InboxRetention,
 		cfg: cfg, tel: new(telemetry.Telemetry), wake: func() {}, wrap: func(h http.Handler) http.Handler { return h },
 	}
 }

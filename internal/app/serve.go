@@ -162,7 +162,7 @@ func (p *Process) newServer(ctx context.Context) (*transport.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PORT: %w", err)
 	}
-	srv, err := transport.New(p.cfg.limits.Transport, deps)
+	srv, err := transport.New(p.Limits.Transport, deps)
 	if err != nil {
 		return nil, errors.Join(err, deps.Listener.Close())
 	}
@@ -174,7 +174,7 @@ func (p *Process) newServer(ctx context.Context) (*transport.Server, error) {
 // off.
 func (p *Process) addAPI(deps *transport.Deps) error {
 	backend := Backend{
-		CommandPool: p.commandSide.calls, QueryPool: p.querySide.calls, Log: p.Log, Wake: p.wake, Transport: p.cfg.limits.Transport,
+		CommandPool: p.commandSide.calls, QueryPool: p.querySide.calls, Log: p.Log, Wake: p.wake, Transport: p.Limits.Transport,
 	}
 	for _, r := range p.Registered {
 		if r.Services == nil {

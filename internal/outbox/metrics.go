@@ -25,7 +25,7 @@ func (p *Publisher) instrument(broker Broker, meter metric.Meter) error {
 		return fmt.Errorf("make instruments: %w", err)
 	}
 	p.breaker.Record(context.Background(), 0)
-	p.broker = observed{broker, p.cfg.Tracing, delay}
+	p.broker = observed{broker, p.cfg, delay}
 	return nil
 }
 

@@ -114,6 +114,7 @@ type Config struct {
 	// Tracing makes the spans of events whose trace is sampled. If it is nil, there are no
 	// spans.
 	Tracing trace.TracerProvider
+	System  string // messaging.system of the spans
 }
 
 // WithDefaults returns the Config with every default filled in, as New uses it.

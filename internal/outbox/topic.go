@@ -178,7 +178,7 @@ func (r *receipt) Wait(ctx context.Context) error {
 
 // Topics is a Broker that publishes a message to the topic of its aggregate
 // type. Several types may share a topic. Do not change it while it is in use.
-type Topics map[string]*Topic
+type Topics map[string]Broker
 
 // Publish implements Broker. It refuses a message whose aggregate type has no topic. The
 // event then blocks its aggregate only, and is parked after Config.MaxAttempts.
@@ -188,11 +188,4 @@ func (t Topics) Publish(m envelope.Message) Receipt {
 		return &RefusedError{fmt.Errorf("no topic has the aggregate type %q", m.AggregateType)}
 	}
 	return topic.Publish(m)
-}
-
-// Stop stops every topic. To stop a topic of several types again does nothing.
-func (t Topics) Stop() {
-	for _, topic := range t {
-		topic.Stop()
-	}
 }

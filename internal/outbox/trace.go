@@ -17,22 +17,22 @@ import (
 type observed struct {
 	Broker
 
-	tracing trace.TracerProvider // nil: there is none
-	delay   metric.Float64Histogram
+	cfg   Config
+	delay metric.Float64Histogram
 }
 
 // Publish implements Broker. It writes the span into the traceparent of the message.
 func (o observed) Publish(m envelope.Message) Receipt {
 	ctx, sampled := context.Background(), false
-	if o.tracing != nil {
+	if o.cfg.Tracing != nil {
 		ctx, sampled = envelope.ContinueTrace(ctx, m.Traceparent)
 	}
 	if sampled {
-		tracer := o.tracing.Tracer("example.com/videocatalog/internal/outbox")
+		tracer := o.cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
 		ctx, _ = tracer.Start(ctx, "outbox.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes( //nolint:spancheck // Wait ends it
-			attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
-			attribute.String("messaging.gcp_pubsub.message.ordering_key", m.AggregateID),
-			attribute.String("event.id", m.ID.String()), attribute.String("event.type", m.Type), attribute.Int64("event.version", m.Version),
+			attribute.String("messaging.system", o.cfg.System), attribute.String("messaging.operation.type", "send"),
+			attribute.String("event.id", m.ID.String()), attribute.String("event.type", m.Type),
+			attribute.String("event.aggregate_id", m.AggregateID), attribute.Int64("event.version", m.Version),
 		))
 		m.Traceparent = envelope.Traceparent(ctx)
 	}

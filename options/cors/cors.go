@@ -26,8 +26,8 @@ func Option() app.Option {
 }
 
 // check returns the mistakes in the settings.
-func (s *settings) check(command, _ string) []error {
-	if command != "serve" {
+func (s *settings) check(run app.Selection) []error {
+	if run.Subcommand != "serve" {
 		return nil
 	}
 	var errs []error

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/transport"
 )
 
@@ -28,10 +29,10 @@ func TestCheckOrigin(t *testing.T) {
 			t.Errorf("checkOrigin(%q) = %v, want an error", origin, err)
 		}
 		s := settings{Origins: []string{"*", origin}}
-		if errs := s.check("serve", "off"); len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), "SERVER_CORS_ORIGINS: ") {
+		if errs := s.check(app.Selection{Subcommand: "serve"}); len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), "SERVER_CORS_ORIGINS: ") {
 			t.Errorf("check() with %q = %v, want one mistake", origin, errs)
 		}
-		if errs := s.check("migrate", "off"); len(errs) != 0 {
+		if errs := s.check(app.Selection{Subcommand: "migrate"}); len(errs) != 0 {
 			t.Errorf("check() of migrate with %q = %v, want none", origin, errs)
 		}
 	}

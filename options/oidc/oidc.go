@@ -38,16 +38,16 @@ func Option() app.Option {
 }
 
 // check returns the mistakes in the settings.
-func (s *settings) check(command, auth string) []error {
+func (s *settings) check(run app.Selection) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch {
-	case command != "serve":
+	case run.Subcommand != "serve":
 		return nil
-	case auth != name && s.PolicyFile != "":
+	case run.Auth != name && s.PolicyFile != "":
 		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc, because callers are not identified: unset it, or set AUTH=oidc")
 		return errs
-	case auth != name:
+	case run.Auth != name:
 		return nil
 	}
 	if err := checkIssuer(s.Issuer); err != nil {

@@ -1,10 +1,12 @@
 package replay
 
 import (
+	"io"
 	"strings"
 	"testing"
 	"time"
 
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
@@ -36,5 +38,10 @@ func TestSeekRefusesBadArguments(t *testing.T) {
 		if _, _, err := parseSeek(args); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parseSeek(%q) = %v, want an error with %q", args, err, want)
 		}
+	}
+	process := &app.Process{Selection: app.Selection{Broker: "kafka"}}
+	err := seek(t.Context(), process, []string{"orders.overview", "2026-01-01T00:00:00Z", "--why", "x"}, io.Discard)
+	if app.ExitCode(err) != app.ExitUsage || !strings.Contains(err.Error(), "server kafka seek") {
+		t.Errorf("seek() with another broker = %v, want its command", err)
 	}
 }

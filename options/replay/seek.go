@@ -36,6 +36,9 @@ func seek(ctx context.Context, process *app.Process, args []string, stdout io.Wr
 	if err != nil {
 		return app.UsageError(err)
 	}
+	if process.Broker != "pubsub" {
+		return app.UsageError(fmt.Errorf("seek is for Pub/Sub: BROKER=%[1]s has `server %[1]s seek`", process.Broker))
+	}
 	if err := process.OpenQuerySide(ctx); err != nil {
 		return err
 	}

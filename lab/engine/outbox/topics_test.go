@@ -21,19 +21,20 @@ func TestTopicsRouteByAggregateType(t *testing.T) {
 	client, _ := newClient(t)
 	topics := outbox.Topics{}
 	for aggregateType, name := range map[string]string{"order": "orders", "cart": "carts"} {
-		topic := "projects/" + client.Project() + "/topics/" + name
-		if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: topic}); err != nil {
+		path := "projects/" + client.Project() + "/topics/" + name
+		if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: path}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
-			Name: "projects/" + client.Project() + "/subscriptions/" + name, Topic: topic, AckDeadlineSeconds: 60,
+			Name: "projects/" + client.Project() + "/subscriptions/" + name, Topic: path, AckDeadlineSeconds: 60,
 		}); err != nil {
 			t.Fatal(err)
 		}
-		topics[aggregateType] = outbox.NewTopic(client.Publisher(name), 30*time.Second, 10)
+		topic := outbox.NewTopic(client.Publisher(name), 30*time.Second, 10)
+		t.Cleanup(topic.Stop)
+		topics[aggregateType] = topic
 	}
 	topics["voucher"] = topics["order"] // two types of one topic
-	t.Cleanup(topics.Stop)
 
 	var receipts []outbox.Receipt
 	for _, aggregateType := range []string{"order", "cart", "voucher"} {

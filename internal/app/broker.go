@@ -16,6 +16,39 @@ import (
 	"example.com/videocatalog/internal/reconnect"
 )
 
+// Broker is where a process publishes and consumes events.
+type Broker struct {
+	Topic func(name string) outbox.Broker // called once per topic
+	// Source returns the subscription with an ID. It may hold a share of the messages in hand of the
+	// process, which has that many subscriptions. Nil: the broker only publishes.
+	Source func(id string, subscriptions int) consumer.Source
+	Stop   func() // waits for the messages that were handed over, and closes what was opened
+	System string // messaging.system in spans: see the semantic conventions of OpenTelemetry
+}
+
+// openBroker returns the broker that BROKER selects, which all parts of the process share. When it is
+// stopped, everything is settled, and the process waits at most closeTimeout for the last responses. An
+// event without a response is still pending and is published again.
+func (p *Process) openBroker(ctx context.Context) (_ Broker, err error) {
+	if p.broker.Topic != nil {
+		return p.broker, nil
+	}
+	open := newPubSub
+	for _, option := range p.cfg.program.Options {
+		if option.NewBroker != nil && option.Name == p.Broker {
+			open = option.NewBroker
+		}
+	}
+	if p.broker, err = open(ctx, p); err != nil {
+		return Broker{}, err
+	}
+	p.closers = append(p.closers, func() { closeInTime(p.broker.Stop) })
+	if p.broker.Source == nil && p.Subcommand == "serve" && p.cfg.hasAny(roleProjector) {
+		return Broker{}, UsageError(fmt.Errorf("BROKER=%s only publishes: ROLES may be api and publisher, and other roles need a process with another broker", p.Broker))
+	}
+	return p.broker, nil
+}
+
 // PubSub returns the client of Pub/Sub, or of the emulator in PUBSUB_EMULATOR_HOST. All parts of
 // the process share it, and the process closes it.
 func (p *Process) PubSub(ctx context.Context) (*pubsub.Client, error) {
@@ -46,28 +79,49 @@ func (p *Process) PubSub(ctx context.Context) (*pubsub.Client, error) {
 	return client, nil
 }
 
-// newPublisher makes a publisher for the topics that this service owns. When all its passes are
-// settled, the process waits for the last responses of the broker, at most closeTimeout. An event
-// without a response is still pending and is published again.
-func (p *Process) newPublisher(ctx context.Context, events *pg.Outbox) (*outbox.Publisher, error) {
+// newPubSub makes the broker that BROKER selects by default.
+func newPubSub(ctx context.Context, p *Process) (Broker, error) {
 	client, err := p.PubSub(ctx)
+	if err != nil {
+		return Broker{}, err
+	}
+	limits := p.Limits.Outbox
+	inFlight := 2 * limits.Workers * limits.Batch // ordering keys: a pass has a batch of events, and half as many deferred events
+	var topics []*outbox.Topic
+	return Broker{
+		System: "gcp_pubsub",
+		Topic: func(name string) outbox.Broker {
+			topic := outbox.NewTopic(client.Publisher(name), limits.RequestTimeout(), inFlight)
+			topics = append(topics, topic)
+			return topic
+		},
+		Source: func(id string, all int) consumer.Source { return consumer.PubSub(client.Subscriber(id), all) },
+		Stop: func() {
+			for _, topic := range topics {
+				topic.Stop()
+			}
+		},
+	}, nil
+}
+
+// newPublisher makes a publisher for the topics that this service owns.
+func (p *Process) newPublisher(ctx context.Context, events *pg.Outbox) (*outbox.Publisher, error) {
+	broker, err := p.openBroker(ctx)
 	if err != nil {
 		return nil, err
 	}
-	limits := p.cfg.limits.Outbox
-	limits.Tracing = p.tel.Tracing
-	inFlight := 2 * limits.Workers * limits.Batch // ordering keys: a pass has a batch of events, and half as many deferred events
+	limits := p.Limits.Outbox
+	limits.Tracing, limits.System = p.tel.Tracing, broker.System
 	topics := make(outbox.Topics)
 	for _, t := range names.Topics() {
 		if t.Foreign {
 			continue
 		}
-		topic := outbox.NewTopic(client.Publisher(t.Name), limits.RequestTimeout(), inFlight)
+		topic := broker.Topic(t.Name)
 		for _, aggregateType := range t.AggregateTypes {
 			topics[aggregateType] = topic
 		}
 	}
-	p.closers = append(p.closers, func() { closeInTime(topics.Stop) })
 	return outbox.New(events, topics, limits, p.Log, p.Meter)
 }
 
@@ -79,15 +133,14 @@ func (p *Process) consume(ctx context.Context, role string, written side) error 
 	if !p.cfg.has(role) || len(subscribed) == 0 {
 		return nil
 	}
-	client, err := p.PubSub(ctx)
+	broker, err := p.openBroker(ctx)
 	if err != nil {
 		return err
 	}
-	limits := p.cfg.limits.Consumer
+	limits := p.Limits.Consumer
 	limits.Tracing, limits.Permits, limits.Workers = p.tel.Tracing, written.permits, max(1, p.cfg.permits()/all)
 	for _, subscription := range subscribed {
-		source := consumer.PubSub(client.Subscriber(subscription.ID), all)
-		from := consumer.Input{Source: source, Consumer: subscription.Consumer, Handlers: subscription.Handlers(p.Backend())}
+		from := consumer.Input{Source: broker.Source(subscription.ID, all), Consumer: subscription.Consumer, Handlers: subscription.Handlers(p.Backend())}
 		c, err := consumer.New(limits, from, pg.NewInbox(p.querySide.own), p.Log, p.Meter)
 		if err != nil {
 			return err

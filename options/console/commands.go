@@ -13,12 +13,17 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
 
-// reader makes a command that prints the content of a page. arguments are the names of its arguments.
-func reader(arguments []string, show func(context.Context, sides, []string, *operate.Printer) error) app.Subcommand {
+// reader makes a command that prints the content of a page. arguments are the names of its arguments, and byDefault the
+// values of a command without arguments.
+func reader(arguments []string, show func(context.Context, sides, []string, *operate.Printer) error, byDefault ...string) app.Subcommand {
 	return func(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
 		o, err := operate.ParseOperation(args, nil)
+		if len(o.Args) == 0 {
+			o.Args = byDefault
+		}
 		if err == nil && len(o.Args) != len(arguments) {
 			err = fmt.Errorf("%d arguments, want %s", len(o.Args), strings.Join(arguments, " and "))
 		}
@@ -99,6 +104,33 @@ func printAggregate(ctx context.Context, s sides, args []string, out *operate.Pr
 		out.Line("%s by %q at %s: %q; action %s", a.Action, a.Actor, a.CreateTime.Format(time.RFC3339), a.Reason, a.ActionID)
 	}
 	return err
+}
+
+// printPending prints the events that wait longest for the broker.
+func printPending(ctx context.Context, s sides, args []string, out *operate.Printer) error {
+	n, err := strconv.Atoi(args[0])
+	if err != nil || n < 1 || n > countLimit {
+		return app.UsageError(fmt.Errorf("pending: N is %q: want a number from 1 to %d", args[0], countLimit))
+	}
+	var waiting []sqlcgen.ListWaitingRow
+	if err := s.inTx(ctx, "list what waits", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
+		waiting, err = q.ListWaiting(ctx, int32(n), countLimit)
+		return err
+	}); err != nil {
+		return err
+	}
+	out.Line("AGE\tLANE\tTYPE\tID\tEVENT\tVERSION\tSTATE")
+	for _, e := range waiting {
+		age, state := time.Since(e.OccurredAt).Round(time.Second).String(), "pending"
+		if e.Deferred {
+			state = "deferred"
+		}
+		if e.Repeat != "" {
+			age = e.Repeat
+		}
+		out.Row(e, age, strconv.Itoa(int(e.Lane)), e.AggregateType, e.AggregateID, e.EventType, strconv.FormatInt(e.Version, 10), state)
+	}
+	return nil
 }
 
 // effects says where an event was applied.

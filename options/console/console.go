@@ -34,6 +34,7 @@ func Option() app.Option {
 		"find":    reader([]string{"TEXT"}, printFound),
 		"show":    reader([]string{"TYPE", "ID"}, printAggregate),
 		"audit":   reader([]string{"TEXT"}, printAudit),
+		"pending": reader([]string{"N"}, printPending, "50"),
 	}}
 }
 
@@ -42,6 +43,7 @@ const help = `  server console [FLAGS]               serve the console for a bro
          --traces URL                  where a trace is shown, with {trace_id} instead of its id
   server find TEXT                     list the aggregates that have a text in their title
   server show TYPE ID                  show an aggregate, and where its events are
+  server pending [N]                   list the events that wait longest for the broker; default: 50
   server audit TEXT                    list the last entries of the audit that have a text in them; '' lists all
 `
 

@@ -764,7 +764,7 @@ func TestJSONHasWhatTheTextHas(t *testing.T) {
 	values := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|too \w+|not known|given up|ann|The Third Man|It is erased`)
 	for args, want := range map[string][]string{
 		"find third": {`"title":"The Third Man"`}, "show thing " + m.AggregateID: {`"retry_time":`, `"erasure":`, `"quarantined":[`, `"audit":[`},
-		"audit given": {`"before":[{`, `"filter":{"cause":"not known"}`}, "stuck --limit 1": {`"total":3`}, "status": {`"newest_apply_time":"2`}, "retry --all --dry-run": {`"matched":3`},
+		"audit given": {`"before":[{`, `"filter":{"cause":"not known"}`}, "stuck --limit 1": {`"total":3`}, "status": {`"newest_apply_time":"2`}, "pending 9": {`"deferred":true`, `"lane":`}, "retry --all --dry-run": {`"matched":3`},
 	} {
 		given := strings.Fields(args)
 		text, lines := command(t, target, 0, given...), command(t, target, 0, append(given, "--json")...)
@@ -779,6 +779,36 @@ func TestJSONHasWhatTheTextHas(t *testing.T) {
 				t.Errorf("%s --json has a line that is no object in snake case: %s", args, line)
 			}
 		}
+	}
+}
+
+// The events that wait longest come first, also those of blocked aggregates. A snapshot waits too, but has no age.
+func TestListsWhatWaits(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	shows(t, command(t, target, 0, "pending"), "AGE")
+	for i, of := range []string{"old", "older", "oldest", "snapshot", "new"} {
+		m := made(t, pool, of)
+		pgtest.Execute(t, pool, "UPDATE video_catalog.outbox_pending SET occurred_at = now() - $1 * interval '1 hour', event_type = $2 WHERE id = $3", i+1, of, m.ID)
+	}
+	pgtest.Execute(t, pool, "UPDATE video_catalog.outbox_pending SET occurred_at = now() WHERE event_type = 'new'")
+	pgtest.Execute(t, pool, "UPDATE video_catalog.outbox_pending SET repeat = 'snapshot' WHERE event_type = 'snapshot'")
+	pgtest.Execute(t, pool, `WITH gone AS (DELETE FROM video_catalog.outbox_pending WHERE event_type = 'older' RETURNING *)
+		INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone`)
+	columns := regexp.MustCompile(`(?m)^(3h0m|2h0m|1h0m|0|snapshot)\S* +[0-7] +thing +[0-9a-f-]{36} +(\w+) +1 +(pending|deferred)$`)
+	for n, want := range map[string]string{
+		"50": "3h0m oldest pending, 2h0m older deferred, 1h0m old pending, 0 new pending, snapshot snapshot pending", "2": "3h0m oldest pending, 2h0m older deferred",
+	} {
+		var got []string
+		for _, row := range columns.FindAllStringSubmatch(command(t, target, 0, "pending", n), -1) {
+			got = append(got, strings.Join(row[1:], " "))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("pending %s = %q, want %s", n, got, want)
+		}
+	}
+	for _, n := range []string{"0", "-1", "10001", "all"} {
+		command(t, target, app.ExitUsage, "pending", n)
 	}
 }
 

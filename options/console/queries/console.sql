@@ -132,6 +132,38 @@ SELECT d.id
 FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id;
 
+-- name: ListWaiting :many
+-- Returns the events that wait longest for the broker, among the first max_rows of each lane and max_read deferred ones.
+-- Snapshots, which have the time of an old event, come last.
+SELECT
+	w.lane,
+	w.aggregate_type,
+	w.aggregate_id,
+	w.event_type,
+	w.version,
+	w.occurred_at,
+	w.repeat,
+	w.deferred
+FROM (
+	SELECT head.*, false AS deferred
+	FROM video_catalog.outbox_lanes l
+	CROSS JOIN LATERAL (
+		SELECT p.lane, p.seq, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.occurred_at, p.repeat
+		FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane AND p.seq > l.floor_seq
+		ORDER BY p.seq LIMIT @max_rows
+	) head
+	UNION ALL
+	SELECT d.*, true AS deferred
+	FROM (
+		SELECT e.lane, e.seq, e.aggregate_type, e.aggregate_id, e.event_type, e.version, e.occurred_at, e.repeat
+		FROM video_catalog.outbox_deferred e
+		ORDER BY e.aggregate_type, e.aggregate_id, e.seq LIMIT @max_read
+	) d
+) w
+ORDER BY w.repeat, w.occurred_at, w.seq
+LIMIT @max_rows;
+
 -- name: ListSkipped :many
 -- Returns which of the given events people have skipped.
 SELECT event_id FROM video_catalog.outbox_skipped WHERE event_id = ANY (@event_ids::uuid[]);

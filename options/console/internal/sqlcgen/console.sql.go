@@ -649,6 +649,79 @@ func (q *Queries) ListTables(ctx context.Context, tables []string) ([]ListTables
 	return items, nil
 }
 
+const listWaiting = `-- name: ListWaiting :many
+SELECT
+	w.lane,
+	w.aggregate_type,
+	w.aggregate_id,
+	w.event_type,
+	w.version,
+	w.occurred_at,
+	w.repeat,
+	w.deferred
+FROM (
+	SELECT head.lane, head.seq, head.aggregate_type, head.aggregate_id, head.event_type, head.version, head.occurred_at, head.repeat, false AS deferred
+	FROM video_catalog.outbox_lanes l
+	CROSS JOIN LATERAL (
+		SELECT p.lane, p.seq, p.aggregate_type, p.aggregate_id, p.event_type, p.version, p.occurred_at, p.repeat
+		FROM video_catalog.outbox_pending p
+		WHERE p.lane = l.lane AND p.seq > l.floor_seq
+		ORDER BY p.seq LIMIT $1
+	) head
+	UNION ALL
+	SELECT d.lane, d.seq, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.occurred_at, d.repeat, true AS deferred
+	FROM (
+		SELECT e.lane, e.seq, e.aggregate_type, e.aggregate_id, e.event_type, e.version, e.occurred_at, e.repeat
+		FROM video_catalog.outbox_deferred e
+		ORDER BY e.aggregate_type, e.aggregate_id, e.seq LIMIT $2
+	) d
+) w
+ORDER BY w.repeat, w.occurred_at, w.seq
+LIMIT $1
+`
+
+type ListWaitingRow struct {
+	Lane          int16     `json:"lane"`
+	AggregateType string    `json:"aggregate_type"`
+	AggregateID   string    `json:"aggregate_id"`
+	EventType     string    `json:"event_type"`
+	Version       int64     `json:"version"`
+	OccurredAt    time.Time `json:"occurred_at"`
+	Repeat        string    `json:"repeat"`
+	Deferred      bool      `json:"deferred"`
+}
+
+// Returns the events that wait longest for the broker, among the first max_rows of each lane and max_read deferred ones.
+// Snapshots, which have the time of an old event, come last.
+func (q *Queries) ListWaiting(ctx context.Context, maxRows int32, maxRead int32) ([]ListWaitingRow, error) {
+	rows, err := q.db.Query(ctx, listWaiting, maxRows, maxRead)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListWaitingRow
+	for rows.Next() {
+		var i ListWaitingRow
+		if err := rows.Scan(
+			&i.Lane,
+			&i.AggregateType,
+			&i.AggregateID,
+			&i.EventType,
+			&i.Version,
+			&i.OccurredAt,
+			&i.Repeat,
+			&i.Deferred,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const oldestDeferred = `-- name: OldestDeferred :one
 SELECT greatest(extract(epoch FROM now() - min(dated.occurred_at)), 0)::float8 AS age
 FROM (

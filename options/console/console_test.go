@@ -782,7 +782,7 @@ func TestJSONHasWhatTheTextHas(t *testing.T) {
 	}
 }
 
-// The events that wait longest come first, also those of blocked aggregates. A snapshot waits too, but has no age.
+// The events that wait longest come first, also events of blocked aggregates. A snapshot waits too, but has no age.
 func TestListsWhatWaits(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)

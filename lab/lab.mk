@@ -39,6 +39,7 @@ lab-computes: deploy-test
 	cd lab && nice go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/...
 lab-waits:
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./console ./failover ./pooler ./service
+	cd examples/firestore && go mod verify && go test -count=1 ./...
 	$(MAKE) --no-print-directory chaos
 	$(MAKE) --no-print-directory test-pooler
 
@@ -52,12 +53,14 @@ test-pooler: ## Run each statement once more, through PgBouncer in transaction m
 lab-lint:
 	cd kit && $(LINT) run
 	cd examples/saga && $(LINT) run
+	cd examples/firestore && $(LINT) run
 	cd lab && $(LINT) run --build-tags deep $$(go list -f '{{.Dir}}' ./... | grep -v /bench)
 
 .PHONY: lab-build
 lab-build:
 	cd kit && go build ./... && GOOS=darwin go vet ./...
 	cd lab && go build ./... && GOOS=darwin go vet ./...
+	cd examples/firestore && GOOS=darwin go vet ./...
 
 .PHONY: bench
 bench: ## Measure beside peers, for up to 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.

@@ -17,7 +17,7 @@ import (
 )
 
 // notCopied are the files and folders that only the template needs.
-var notCopied = []string{"CHANGELOG.md", "SECURITY.md", "cmd/new", "examples/saga", "lab"}
+var notCopied = []string{"CHANGELOG.md", "SECURITY.md", "cmd/new", "examples/firestore", "examples/saga", "lab"}
 
 // license is the license of the template. An owner chooses a license for the service.
 const license, licenseCopy = "LICENSE", "third_party/LICENSE"

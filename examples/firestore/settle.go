@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/firestore"
+
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
+)
+
+// SettleClaim implements outbox.Store, in one transaction. The token of each lane is the fence: another relay that has
+// taken the lane has changed it. A crash before the commit leaves the events where they are, and they are published
+// again after the lease; the attempts of a refused event are not counted then, and never start again from zero.
+func (s *Store) SettleClaim(ctx context.Context, settlement outbox.Settlement) (held bool, err error) {
+	found, ok := s.claims.Load(settlement.Token)
+	if !ok {
+		return false, nil // its lease ended long ago
+	}
+	err = s.client.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
+		d := deltas{Store: s, tx: tx, s: settlement, events: found.(map[int64]event), held: make(map[int16]bool), now: time.Now()}
+		if err := d.read(); err != nil {
+			return err
+		}
+		held = len(d.held) == len(settlement.Spans)
+		return d.write()
+	})
+	if err != nil {
+		return false, fmt.Errorf("settle %d lanes: %w", len(settlement.Spans), err)
+	}
+	s.claims.Delete(settlement.Token)
+	return held, nil
+}
+
+// deltas are the writes of a settlement.
+type deltas struct {
+	*Store
+
+	tx     *firestore.Transaction
+	s      outbox.Settlement
+	events map[int64]event
+	held   map[int16]bool
+	left   map[envelope.Aggregate]bool // resumed aggregates that still have deferred events
+	now    time.Time
+}
+
+// read reads which lanes are held, and which resumed aggregates have more. In a transaction all reads come first.
+func (d *deltas) read() error {
+	for _, span := range d.s.Spans {
+		snapshot, err := d.tx.Get(d.lane(span.Lane))
+		if err != nil {
+			return err
+		}
+		var l lane
+		if err := snapshot.DataTo(&l); err != nil {
+			return err
+		}
+		if l.Token == d.s.Token {
+			d.held[span.Lane] = true
+		}
+	}
+	d.left = make(map[envelope.Aggregate]bool)
+	for _, seq := range d.s.Defer {
+		d.left[d.events[seq].aggregate()] = true
+	}
+	for a, seq := range d.s.Resumed {
+		if !d.held[outbox.Lane(a)] || d.left[a] {
+			continue
+		}
+		more, err := d.tx.Documents(d.deferredOf(a).Where("version", ">", d.events[seq].Version).Limit(1)).GetAll()
+		if err != nil {
+			return err
+		}
+		d.left[a] = len(more) > 0
+	}
+	return nil
+}
+
+// write writes the results of the events in held lanes, and releases the lanes.
+func (d *deltas) write() error {
+	for _, seq := range d.s.Published {
+		if e := d.events[seq]; d.held[e.Lane] {
+			if err := d.tx.Delete(d.document(pendingEvents, e)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, seq := range d.s.Defer {
+		e := d.events[seq]
+		if !d.held[e.Lane] {
+			continue
+		}
+		if err := d.tx.Delete(d.document(pendingEvents, e)); err != nil {
+			return err
+		}
+		if err := d.tx.Create(d.document(deferredEvents, e), e); err != nil {
+			return err
+		}
+	}
+	if err := d.unblock(); err != nil {
+		return err
+	}
+	for _, f := range d.s.Refused {
+		if !d.held[outbox.Lane(f.Aggregate)] {
+			continue
+		}
+		b := blocked{Lane: outbox.Lane(f.Aggregate), Type: f.Type, ID: f.ID, Attempts: f.Attempts, Error: f.Error}
+		if f.RetryIn > 0 {
+			next := d.now.Add(f.RetryIn)
+			b.NextRetry = &next
+		}
+		if err := d.tx.Set(d.block(f.Aggregate), b); err != nil {
+			return err
+		}
+	}
+	for number := range d.held {
+		if err := d.tx.Set(d.lane(number), map[string]any{"token": 0, "until": firestore.ServerTimestamp}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unblock deletes the deferred events of resumed aggregates that are published. An aggregate without more is no longer
+// blocked. Another one, and one that is requeued, is due now.
+func (d *deltas) unblock() error {
+	for _, seq := range slices.Sorted(maps.Keys(d.events)) {
+		e := d.events[seq]
+		last, resumed := d.s.Resumed[e.aggregate()]
+		if !resumed || seq > last || !d.held[e.Lane] {
+			continue
+		}
+		if err := d.tx.Delete(d.document(deferredEvents, e)); err != nil {
+			return err
+		}
+	}
+	due := slices.Clone(d.s.Requeued)
+	for a := range d.s.Resumed {
+		if d.left[a] {
+			due = append(due, a)
+		} else if d.held[outbox.Lane(a)] {
+			if err := d.tx.Delete(d.block(a)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, a := range due {
+		if !d.held[outbox.Lane(a)] {
+			continue
+		}
+		if err := d.tx.Update(d.block(a), []firestore.Update{{Path: "attempts", Value: 0}, {Path: "next_retry", Value: d.now}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *deltas) document(collection string, e event) *firestore.DocumentRef {
+	return d.client.Collection(collection).Doc(e.name())
+}

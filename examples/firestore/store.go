@@ -230,7 +230,7 @@ func (s *Store) deferredOf(a envelope.Aggregate) firestore.Query {
 	return s.client.Collection(deferredEvents).Where("aggregate_type", "==", a.Type).Where("aggregate_id", "==", a.ID)
 }
 
-// add adds an event to those of its lane, under the next Seq.
+// add adds an event to the events of its lane, under the next Seq.
 func (w *work) add(to map[int16][]outbox.Claimed, e event, c outbox.Claimed) (err error) {
 	c.Seq = int64(len(w.events) + 1)
 	if c.Message, err = e.message(); err != nil {

@@ -95,7 +95,7 @@ func startEmulator() (stop func(), err error) {
 	return stop, errors.New("the emulator of Firestore does not start in time")
 }
 
-// reads counts documents that a client was charged for: those of an answer, and one for a query without any.
+// reads counts documents that a client was charged for: the documents of an answer, and one for a query that finds none.
 // https://firebase.google.com/docs/firestore/pricing
 type reads struct{ n atomic.Int64 }
 

@@ -30,7 +30,7 @@ func relay(ctx context.Context, client *firestore.Client, broker outbox.Broker, 
 }
 
 // listen calls wake after each commit of events, until ctx ends. It watches the newest event only, so that a backlog
-// costs no reads. What happened while it was cut off wakes the relay when it is back.
+// costs no reads. When it is back after an interruption, it wakes the relay for all events meanwhile.
 func listen(ctx context.Context, client *firestore.Client, wake func(), log *slog.Logger) {
 	pause := gax.Backoff{Initial: 100 * time.Millisecond, Max: 30 * time.Second}
 	for ctx.Err() == nil {

@@ -37,9 +37,6 @@ type Resources struct {
 	// stops or dies. A few restarts in a row must not turn healthy messages into dead
 	// letters.
 	MaxDeliveryAttempts int32
-	// ExactlyOnce turns on exactly-once delivery. Default: off, because the inbox makes it
-	// unnecessary.
-	ExactlyOnce bool
 	// Schemaless lets the topic accept any message, for tests of code that is independent
 	// of the entity. Default: the topic accepts only messages that fit its schema.
 	Schemaless bool
@@ -123,13 +120,12 @@ func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client
 		return err
 	}
 	err := unlessExists(client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
-		Name:                      subscription + name,
-		Topic:                     topic + topicName,
-		AckDeadlineSeconds:        int32(cmp.Or(r.AckDeadline, time.Minute) / time.Second),
-		EnableMessageOrdering:     true,
-		RetainAckedMessages:       true, // for a seek
-		EnableExactlyOnceDelivery: r.ExactlyOnce,
-		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: it never expires
+		Name:                  subscription + name,
+		Topic:                 topic + topicName,
+		AckDeadlineSeconds:    int32(cmp.Or(r.AckDeadline, time.Minute) / time.Second),
+		EnableMessageOrdering: true,
+		RetainAckedMessages:   true,                         // for a seek
+		ExpirationPolicy:      &pubsubpb.ExpirationPolicy{}, // without a ttl: it never expires
 		RetryPolicy: &pubsubpb.RetryPolicy{
 			MinimumBackoff: durationpb.New(cmp.Or(r.RetryMin, 10*time.Second)),
 			MaximumBackoff: durationpb.New(cmp.Or(r.RetryMax, 600*time.Second)),

@@ -75,7 +75,7 @@ func (s *subscription) release(d *delivery) {
 // with a key stays in the queue of the key until all earlier ones are
 // acknowledged. If an earlier one fails, this delivery is repeated.
 func (s *subscription) acknowledge(d *delivery) {
-	if d.state == leased && s.duplicates > 0 && !s.cfg.GetEnableExactlyOnceDelivery() {
+	if d.state == leased && s.duplicates > 0 {
 		s.duplicates--
 		s.putBack(d)
 		return

@@ -31,8 +31,7 @@ func startDelivering(t testing.TB, clock *Clock, change ...func(*pubsubpb.Subscr
 	return k, k.subscriptions.get(testSubscription)
 }
 
-func unordered(cfg *pubsubpb.Subscription)   { cfg.EnableMessageOrdering = false }
-func exactlyOnce(cfg *pubsubpb.Subscription) { cfg.EnableExactlyOnceDelivery = true }
+func unordered(cfg *pubsubpb.Subscription) { cfg.EnableMessageOrdering = false }
 func deadLettering(cfg *pubsubpb.Subscription) {
 	cfg.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: deadLetterTopic, MaxDeliveryAttempts: 5}
 }
@@ -53,23 +52,19 @@ func ackIDsOf(messages []*pubsubpb.ReceivedMessage) (ids []string) {
 	return ids
 }
 
-// If a request has an ack id twice, it counts once, with and without exactly-once delivery.
+// If a request has an ack id twice, it counts once.
 func TestAckTwiceInOneRequest(t *testing.T) {
-	for name, change := range map[string]func(*pubsubpb.Subscription){"default": func(*pubsubpb.Subscription) {}, "exactly once": exactlyOnce} {
-		t.Run(name, func(t *testing.T) {
-			clock := &Clock{}
-			k, sub := startDelivering(t, clock, change)
-			k.publish(testTopic, "a", "held")
-			k.publish(testTopic, "b", "twice")
-			m := k.pull(testSubscription)
-			k.ack(testSubscription, m[1], m[1])
-			k.ack(testSubscription, m[0])
-			if n := sub.backlog.Len(); n > 0 || sub.done != 0 {
-				t.Errorf("the backlog has %d deliveries, of which %d count as done, want none", n, sub.done)
-			}
-			clock.Advance(8 * 24 * time.Hour) // would not return if an ack counted twice
-		})
+	clock := &Clock{}
+	k, sub := startDelivering(t, clock)
+	k.publish(testTopic, "a", "held")
+	k.publish(testTopic, "b", "twice")
+	m := k.pull(testSubscription)
+	k.ack(testSubscription, m[1], m[1])
+	k.ack(testSubscription, m[0])
+	if n := sub.backlog.Len(); n > 0 || sub.done != 0 {
+		t.Errorf("the backlog has %d deliveries, of which %d count as done, want none", n, sub.done)
 	}
+	clock.Advance(8 * 24 * time.Hour) // would not return if an ack counted twice
 }
 
 // A dead letter is not delivered again when an earlier message of its key fails. [K4]
@@ -166,18 +161,6 @@ func held(sub *subscription, read func() int) int {
 // Messages that are acknowledged or too old leave nothing behind, with and without a subscriber
 // that reads.
 func TestNothingIsLeft(t *testing.T) {
-	t.Run("acks that may be repeated", func(t *testing.T) {
-		clock := &Clock{}
-		k, sub := startDelivering(t, clock, exactlyOnce)
-		for i := range 100 {
-			k.publish(testTopic, strconv.Itoa(i), "x")
-		}
-		k.ack(testSubscription, k.pull(testSubscription)...)
-		clock.Advance(time.Minute)
-		if n := held(sub, sub.confirmed.order.Len); n > 0 {
-			t.Errorf("%d acks are remembered after their deadlines", n)
-		}
-	})
 	t.Run("keys of a subscription without subscribers", func(t *testing.T) {
 		clock := &Clock{}
 		k, sub := startDelivering(t, clock)

@@ -5,8 +5,8 @@
 // # What it guarantees
 //
 // It does what Google's documentation says about ordering keys, leases, flow control, retry policies, dead letters,
-// exactly-once delivery, retention, seek to a time, protobuf schemas, limits and error codes. Package conformance says
-// this in numbered sentences, with a test case for each. A number in a comment, such as [H5], refers to a sentence.
+// retention, seek to a time, protobuf schemas, limits and error codes. Package conformance says this in numbered
+// sentences, with a test case for each. A number in a comment, such as [H5], refers to a sentence.
 //
 // The service may, for example, deliver a message twice. In this server, only a [Fault] causes such behavior.
 //
@@ -190,8 +190,7 @@ func (s *Server) CutStreams() {
 	}
 }
 
-// Duplicate ignores the next count acks of a subscription, so their messages come again. Without exactly-once delivery
-// the service may do the same.
+// Duplicate ignores the next count acks of a subscription, so their messages come again. The service may do the same.
 func (s *Server) Duplicate(subscription string, count int) error {
 	sub, err := s.subscription(subscription)
 	if err != nil {

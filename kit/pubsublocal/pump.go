@@ -51,7 +51,8 @@ func (s *subscription) pump(now time.Time) {
 		// calls. So neither delays the other for long.
 		if s.ready.Len() > 0 && (s.afterRun || keys == 0) {
 			s.afterRun = false
-			s.deliverOne(st, now)
+			s.next++
+			s.deliver(s.ready.PopFront(), st, now)
 			continue
 		}
 		s.afterRun = true
@@ -64,17 +65,6 @@ func (s *subscription) pump(now time.Time) {
 	}
 	// A Pull returns after its first messages, so it gets no more.
 	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool { return st.pull && len(st.out) > 0 })
-}
-
-// deliverOne delivers the first message without a key. It goes to the successor
-// of its last stream, or else to st.
-func (s *subscription) deliverOne(st *stream, now time.Time) {
-	if heir := s.successor(s.ready.At(0).stream); heir != nil {
-		st = heir
-	} else {
-		s.next++
-	}
-	s.deliver(s.ready.PopFront(), st, now)
 }
 
 // pick returns a stream with credit, or nil if there is none. The streams take
@@ -121,29 +111,10 @@ func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 // streamFor returns the stream for the next deliveries of a key, or nil if
 // there is none now.
 func (s *subscription) streamFor(k *keyQueue) *stream {
-	if k.owner != nil {
-		if !k.owner.ended && (k.hi > 0 || k.owner.hasCredit()) {
-			return k.owner
-		}
-		if st := s.successor(k.owner); st != nil {
-			return st
-		}
+	if k.owner != nil && !k.owner.ended && (k.hi > 0 || k.owner.hasCredit()) {
+		return k.owner
 	}
 	return s.pick()
-}
-
-// successor returns the stream with credit that the client opened instead of an
-// ended one, or nil. [G21]
-func (s *subscription) successor(old *stream) *stream {
-	if old == nil || !old.ended || old.clientID == "" {
-		return nil
-	}
-	for _, st := range s.streams {
-		if st.clientID == old.clientID && st.hasCredit() {
-			return st
-		}
-	}
-	return nil
 }
 
 // deliver leases a message to a stream.

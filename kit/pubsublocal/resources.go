@@ -20,10 +20,9 @@ const (
 	maxRetention     = 31 * day
 	defaultRetention = 7 * day
 
-	minAckDeadline         = 10 // seconds
-	maxAckDeadline         = 600
-	defaultAckDeadline     = 10
-	exactlyOnceAckDeadline = 60
+	minAckDeadline     = 10 // seconds
+	maxAckDeadline     = 600
+	defaultAckDeadline = 10
 
 	defaultExpiration = 31 * day
 
@@ -105,8 +104,6 @@ func completeSubscription(s *pubsubpb.Subscription, deadLetterTopic string) erro
 
 func completeAckDeadline(s *pubsubpb.Subscription) error {
 	switch deadline := s.GetAckDeadlineSeconds(); {
-	case deadline == 0 && s.GetEnableExactlyOnceDelivery(): // D3
-		s.AckDeadlineSeconds = exactlyOnceAckDeadline
 	case deadline == 0:
 		s.AckDeadlineSeconds = defaultAckDeadline
 	case deadline < minAckDeadline, deadline > maxAckDeadline: // D2

@@ -18,20 +18,18 @@ const streamLifetime = 30 * time.Minute
 // stream is an open StreamingPull, or a waiting Pull. The lock of the
 // subscription guards the fields that change.
 type stream struct {
-	pull          bool // it is a Pull, which returns after its first messages
-	clientID      string
-	protocol      int64
-	maxMessages   int // 0: no limit
-	maxBytes      int // 0: no limit
-	ackDeadline   time.Duration
-	outstanding   int
-	bytes         int      // size of the outstanding messages
-	out           []posted // to be sent
-	confirmations encoded  // confirmations to be sent, as an encoded StreamingPullResponse
-	ping          bool     // a response must be sent, even if it is empty
-	closing       bool     // no more deliveries: the client has half-closed, or the stream has ended
-	ended         bool     // no longer part of the subscription
-	err           error    // why the stream ended
+	pull        bool // it is a Pull, which returns after its first messages
+	protocol    int64
+	maxMessages int // 0: no limit
+	maxBytes    int // 0: no limit
+	ackDeadline time.Duration
+	outstanding int
+	bytes       int      // size of the outstanding messages
+	out         []posted // to be sent
+	ping        bool     // a response must be sent, even if there are no messages
+	closing     bool     // no more deliveries: the client has half-closed, or the stream has ended
+	ended       bool     // no longer part of the subscription
+	err         error    // why the stream ended
 
 	wake chan struct{} // capacity 1: there may be something to send
 	over chan struct{} // closed when err is set
@@ -91,11 +89,9 @@ func (s *subscription) take(st *stream) (response encoded, ok bool) {
 	if st.out = st.out[n:]; len(st.out) == 0 {
 		st.out = nil
 	}
-	rest := st.confirmations
-	if ok = len(parcels) > 0 || len(rest) > 0 || st.ping; ok {
-		rest = append(rest, s.properties()...)
-	}
-	st.confirmations, st.ping = nil, false
+	rest := s.properties()
+	ok = len(parcels) > 0 || st.ping
+	st.ping = false
 	s.mu.Unlock()
 	return encodeParcels(parcels, rest), ok
 }
@@ -103,16 +99,9 @@ func (s *subscription) take(st *stream) (response encoded, ok bool) {
 // properties returns the fields that every response must have. A client reads
 // a missing field as false. [G12]
 func (s *subscription) properties() encoded {
-	return encodeResponse(&pubsubpb.StreamingPullResponse{SubscriptionProperties: &pubsubpb.StreamingPullResponse_SubscriptionProperties{
-		ExactlyOnceDeliveryEnabled: s.cfg.GetEnableExactlyOnceDelivery(), MessageOrderingEnabled: s.cfg.GetEnableMessageOrdering(),
-	}})
-}
-
-func encodeResponse(r *pubsubpb.StreamingPullResponse) encoded {
-	b, err := proto.Marshal(r)
-	if err != nil {
-		return nil // it cannot fail: its strings are valid
-	}
+	b, _ := proto.Marshal(&pubsubpb.StreamingPullResponse{SubscriptionProperties: &pubsubpb.StreamingPullResponse_SubscriptionProperties{
+		MessageOrderingEnabled: s.cfg.GetEnableMessageOrdering(),
+	}}) // cannot fail: it has no string
 	return b
 }
 
@@ -136,7 +125,7 @@ func (p *subscriberService) StreamingPull(g pubsubpb.Subscriber_StreamingPullSer
 		return err
 	}
 	st := &stream{
-		clientID: first.GetClientId(), protocol: first.GetProtocolVersion(),
+		protocol:    first.GetProtocolVersion(),
 		maxMessages: int(max(0, first.GetMaxOutstandingMessages())), maxBytes: int(max(0, first.GetMaxOutstandingBytes())),
 		ackDeadline: time.Duration(first.GetStreamAckDeadlineSeconds()) * time.Second,
 		wake:        make(chan struct{}, 1), over: make(chan struct{}),
@@ -260,53 +249,16 @@ func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) er
 			return err
 		}
 	}
-	if len(r.GetAckIds()) == 0 && len(deadlineIDs) == 0 {
-		if st.protocol >= 1 {
-			s.confirm(st, nil) // a ping [G13]
-		}
-		return nil
+	if len(r.GetAckIds()) == 0 && len(deadlineIDs) == 0 && st.protocol >= 1 { // a ping [G13]
+		s.mu.Lock()
+		st.ping = true
+		st.notify()
+		s.mu.Unlock()
 	}
-	confirmation := &pubsubpb.StreamingPullResponse{}
-	if len(deadlineIDs) > 0 {
-		result, err := s.modifyAll(deadlineIDs, func(i int) int32 { return deadlines[i] })
-		if err != nil {
-			return err
-		}
-		if result.exactlyOnce {
-			confirmation.ModifyAckDeadlineConfirmation = &pubsubpb.StreamingPullResponse_ModifyAckDeadlineConfirmation{
-				AckIds: result.ok, InvalidAckIds: result.invalid,
-			}
-		}
+	if err := s.modifyAll(deadlineIDs, func(i int) int32 { return deadlines[i] }); err != nil {
+		return err
 	}
-	if len(r.GetAckIds()) > 0 {
-		result, err := s.acknowledgeAll(r.GetAckIds())
-		if err != nil {
-			return err
-		}
-		if result.exactlyOnce {
-			confirmation.AcknowledgeConfirmation = &pubsubpb.StreamingPullResponse_AcknowledgeConfirmation{
-				AckIds: result.ok, InvalidAckIds: result.invalid, UnorderedAckIds: result.unorder,
-			}
-		}
-	}
-	if confirmation.GetAcknowledgeConfirmation() != nil || confirmation.GetModifyAckDeadlineConfirmation() != nil {
-		s.confirm(st, encodeResponse(confirmation))
-	}
-	return nil
-}
-
-// confirm sends a response with a confirmation, or an empty response if it is
-// nil. It appends the confirmation to the unsent ones: concatenated protobuf
-// messages are merged when they are decoded.
-func (s *subscription) confirm(st *stream, confirmation encoded) {
-	const tooMuch = 16 << 20
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st.ping = true
-	if st.confirmations = append(st.confirmations, confirmation...); len(st.confirmations) > tooMuch {
-		st.end(status.Error(codes.ResourceExhausted, "The client sends acknowledgments and does not read what becomes of them."))
-	}
-	st.notify()
+	return s.acknowledgeAll(r.GetAckIds())
 }
 
 func (s *subscription) endStream(st *stream, why error) {

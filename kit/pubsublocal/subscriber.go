@@ -144,11 +144,7 @@ func (p *subscriberService) Acknowledge(_ context.Context, r *pubsubpb.Acknowled
 	if err := checkAnswer(r, len(r.GetAckIds())); err != nil {
 		return nil, err
 	}
-	result, err := sub.acknowledgeAll(r.GetAckIds())
-	if err != nil {
-		return nil, err
-	}
-	return &emptypb.Empty{}, result.err()
+	return &emptypb.Empty{}, sub.acknowledgeAll(r.GetAckIds())
 }
 
 // ModifyAckDeadline implements google.pubsub.v1.Subscriber.
@@ -163,11 +159,7 @@ func (p *subscriberService) ModifyAckDeadline(_ context.Context, r *pubsubpb.Mod
 	if err := checkDeadline(r.GetAckDeadlineSeconds()); err != nil {
 		return nil, err
 	}
-	result, err := sub.modifyAll(r.GetAckIds(), func(int) int32 { return r.GetAckDeadlineSeconds() })
-	if err != nil {
-		return nil, err
-	}
-	return &emptypb.Empty{}, result.err()
+	return &emptypb.Empty{}, sub.modifyAll(r.GetAckIds(), func(int) int32 { return r.GetAckDeadlineSeconds() })
 }
 
 func checkAnswer(r proto.Message, ids int) error {

@@ -38,7 +38,6 @@ type subscription struct {
 	afterRun   bool                   // the last delivery had a key: the next one is from ready
 	deadlines  deadlines              // of leases and retries
 	acked      deque.Deque[*message]  // messages that retain_acked_messages retains, in the order of acks
-	confirmed  confirmed              // exactly-once: leases whose ack may be repeated
 	streams    []*stream              // open streams and waiting Pulls
 	next       int                    // index of the stream whose turn it is
 	duplicates int                    // how many more acknowledged messages are delivered again: a fault
@@ -151,7 +150,6 @@ func (s *subscription) expire(now time.Time) {
 	for s.acked.Len() > 0 && !s.forgetAt(s.acked.At(0)).After(now) {
 		s.acked.PopFront()
 	}
-	s.confirmed.forget(now)
 }
 
 // retention returns how long an unacknowledged message is kept. [C5, D14]
@@ -187,9 +185,6 @@ func (s *subscription) arm() {
 	if s.acked.Len() > 0 {
 		next = earlier(next, s.forgetAt(s.acked.At(0)))
 	}
-	if deadline, ok := s.confirmed.next(); ok {
-		next = earlier(next, deadline)
-	}
 	if s.armed.IsZero() || next.Before(s.armed) {
 		s.armed = next
 		s.timer.set(next)
@@ -208,18 +203,15 @@ func (s *subscription) open(st *stream) error {
 }
 
 // shut removes a stream, and makes its deliveries ready again. That does not count
-// as a failure. With exactly-once delivery, the leases of a StreamingPull continue.
+// as a failure.
 func (s *subscription) shut(st *stream) {
 	s.mu.Lock()
 	defer s.unlock()
 	st.ended = true
 	s.streams = slices.DeleteFunc(s.streams, func(other *stream) bool { return other == st })
-	st.out, st.confirmations = nil, nil // a delivery may refer to the stream for a long time
+	st.out = nil // a delivery may refer to the stream for a long time
 	if st.outstanding == 0 {
 		return
-	}
-	if s.cfg.GetEnableExactlyOnceDelivery() && !st.pull { // but the messages in out of a Pull were never sent [F7]
-		return // the leases continue [G19]
 	}
 	var had []*delivery
 	for _, d := range s.lent.m {
@@ -242,7 +234,6 @@ func (s *subscription) close(why error) {
 	s.closed = why
 	s.clear()
 	s.acked = deque.Deque[*message]{}
-	s.confirmed = confirmed{}
 	for _, st := range s.streams {
 		st.end(why)
 	}

@@ -51,7 +51,7 @@ type Case struct {
 func Cases() []Case {
 	return slices.Concat(names, publish, topicRetention, subscriptions,
 		pull, streamingPull, streamingPullEnds, leases, ordering, orderingFailures,
-		exactlyOnce, deadLetters, seek, schemas, schemaMessages)
+		deadLetters, seek, schemas, schemaMessages)
 }
 
 // Run runs the cases. It calls open for a target per case.
@@ -140,9 +140,6 @@ func (e *Env) Subscribed(t *testing.T, change ...func(*pubsubpb.Subscription)) (
 
 // Ordered turns on message ordering.
 func Ordered(s *pubsubpb.Subscription) { s.EnableMessageOrdering = true }
-
-// ExactlyOnce turns on exactly-once delivery.
-func ExactlyOnce(s *pubsubpb.Subscription) { s.EnableExactlyOnceDelivery = true }
 
 // Publish publishes a message for each text, in one request, and returns their ids.
 func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string {

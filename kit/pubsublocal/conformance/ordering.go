@@ -281,29 +281,20 @@ var ordering = []Case{
 	{
 		ID: "I9", Sentence: "The leases of the later messages end at that moment, and their ack ids count as expired.",
 		Run: func(t *testing.T, e *Env) {
-			t.Run("without exactly-once", func(t *testing.T) {
-				topic, sub := e.Subscribed(t, Ordered)
-				e.Publish(t, topic, "key", serial(1, 4)...)
-				stream := openRaw(t, e, sub, outstanding(4))
-				old := stream.wants(t, serial(1, 4)...)
-				e.Nack(t, sub, old[1])
-				again := stream.wants(t, serial(2, 4)...) // the stream has credit for all of them
-				e.Nack(t, sub, old[2])
-				stream.quiet(t)
-				e.Ack(t, sub, old[2], old[3])
-				e.Ack(t, sub, old[0], again[0], again[2])
-				e.Publish(t, topic, "key", "0005")
-				stream.quiet(t) // 3 is not acknowledged
-				e.Ack(t, sub, again[1])
-				stream.wants(t, "0005")
-			})
-			t.Run("exactly-once", func(t *testing.T) {
-				topic, sub := e.Subscribed(t, Ordered, ExactlyOnce)
-				e.Publish(t, topic, "key", serial(1, 3)...)
-				got := pullInOrder(t, e, sub, serial(1, 3)...)
-				e.Nack(t, sub, got[0])
-				wantFailures(t, acknowledge(t, e, sub, AckIDs(got[1:])...), invalidAckID, got[1:]...)
-			})
+			topic, sub := e.Subscribed(t, Ordered)
+			e.Publish(t, topic, "key", serial(1, 4)...)
+			stream := openRaw(t, e, sub, outstanding(4))
+			old := stream.wants(t, serial(1, 4)...)
+			e.Nack(t, sub, old[1])
+			again := stream.wants(t, serial(2, 4)...) // the stream has credit for all of them
+			e.Nack(t, sub, old[2])
+			stream.quiet(t)
+			e.Ack(t, sub, old[2], old[3])
+			e.Ack(t, sub, old[0], again[0], again[2])
+			e.Publish(t, topic, "key", "0005")
+			stream.quiet(t) // 3 is not acknowledged
+			e.Ack(t, sub, again[1])
+			stream.wants(t, "0005")
 		},
 	},
 	{

@@ -453,7 +453,7 @@ func afterCreation(t *testing.T, e *Env) {
 
 func sameContent(t *testing.T, e *Env) {
 	for name, kind := range map[string]func(*pubsubpb.Subscription){
-		"plain": func(*pubsubpb.Subscription) {}, "ordered": Ordered, "exactly once": ExactlyOnce,
+		"plain": func(*pubsubpb.Subscription) {}, "ordered": Ordered,
 	} {
 		t.Run(name, func(t *testing.T) {
 			topic, sub := e.Subscribed(t, kind)

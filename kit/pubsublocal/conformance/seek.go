@@ -1,12 +1,10 @@
 package conformance
 
 import (
-	"errors"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/googleapis/gax-go/v2/apierror"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -169,35 +167,19 @@ var seek = []Case{
 	},
 	{
 		ID:       "L5",
-		Sentence: "Outstanding messages that the seek acknowledges are not redelivered; their later acks succeed without effect, with exactly-once they fail.",
+		Sentence: "Outstanding messages that the seek acknowledges are not redelivered; their later acks succeed without effect.",
 		Clock:    true,
 		Run: func(t *testing.T, e *Env) {
-			t.Run("at least once", func(t *testing.T) {
-				topic, sub := e.Subscribed(t)
-				e.Publish(t, topic, "", "acked", "nacked", "expired")
-				messages := pullAny(t, e, sub, "acked", "nacked", "expired")
-				seekToTime(t, e, sub, time.Now().Add(day))
-				e.Ack(t, sub, messages[0])
-				e.Nack(t, sub, messages[1])
-				pullNothing(t, e, sub)
-				e.Advance(11 * time.Second)
-				pullNothing(t, e, sub)
-				e.Ack(t, sub, messages...)
-			})
-			t.Run("exactly once", func(t *testing.T) {
-				topic, sub := e.Subscribed(t, ExactlyOnce)
-				e.Publish(t, topic, "", "m")
-				m := oneDelivery(t, e, sub)
-				seekToTime(t, e, sub, time.Now().Add(day))
-				err := e.Subs.Acknowledge(t.Context(), &pubsubpb.AcknowledgeRequest{Subscription: sub, AckIds: []string{m.GetAckId()}})
-				WantCode(t, err, codes.InvalidArgument)
-				if apiError, ok := errors.AsType[*apierror.APIError](err); ok {
-					want := map[string]string{m.GetAckId(): "PERMANENT_FAILURE_INVALID_ACK_ID"}
-					wantEqual(t, want, apiError.Metadata(), "metadata of the error")
-				}
-				e.Advance(61 * time.Second)
-				pullNothing(t, e, sub)
-			})
+			topic, sub := e.Subscribed(t)
+			e.Publish(t, topic, "", "acked", "nacked", "expired")
+			messages := pullAny(t, e, sub, "acked", "nacked", "expired")
+			seekToTime(t, e, sub, time.Now().Add(day))
+			e.Ack(t, sub, messages[0])
+			e.Nack(t, sub, messages[1])
+			pullNothing(t, e, sub)
+			e.Advance(11 * time.Second)
+			pullNothing(t, e, sub)
+			e.Ack(t, sub, messages...)
 		},
 	},
 	{

@@ -24,12 +24,10 @@ import (
 // streamingPullEnds are the cases of section G about responses, and how a stream ends.
 var streamingPullEnds = []Case{
 	{
-		ID: "G12", Sentence: "Every response, even an empty one, says whether exactly-once and ordering are on now.",
+		ID: "G12", Sentence: "Every response, even an empty one, says whether ordering is on.",
 		Run: func(t *testing.T, e *Env) {
 			for _, ordered := range []bool{false, true} {
-				for _, once := range []bool{false, true} {
-					t.Run(fmt.Sprintf("ordered %v, exactly-once %v", ordered, once), func(t *testing.T) { tellsProperties(t, e, ordered, once) })
-				}
+				t.Run(fmt.Sprintf("ordered %v", ordered), func(t *testing.T) { tellsProperties(t, e, ordered) })
 			}
 			t.Run("client", func(t *testing.T) {
 				topic, sub := e.Subscribed(t, Ordered)
@@ -204,24 +202,6 @@ var streamingPullEnds = []Case{
 		},
 	},
 	{
-		ID: "G19", Sentence: "On an exactly-once subscription the leases outlive the stream.", Clock: true,
-		Run: func(t *testing.T, e *Env) {
-			topic, sub := e.Subscribed(t, ExactlyOnce)
-			stream := openRaw(t, e, sub)
-			e.Publish(t, topic, "", "a", "b")
-			got := stream.wantsAny(t, "a", "b")
-			stream.stop()
-			other := openRaw(t, e, sub)
-			other.quiet(t)
-			e.Ack(t, sub, got[0]) // its ack id is still valid
-			e.Advance(50 * time.Second)
-			other.quiet(t)
-			e.Advance(15 * time.Second)
-			other.wants(t, "b")
-			other.quiet(t)
-		},
-	},
-	{
 		ID: "G20", Sentence: "After the end of a stream an old id still acknowledges a message that was not redelivered.",
 		Run: func(t *testing.T, e *Env) {
 			topic, sub := e.Subscribed(t)
@@ -236,27 +216,6 @@ var streamingPullEnds = []Case{
 			e.Ack(t, sub, got[1]) // it was delivered again, so this has no effect
 			e.Nack(t, sub, again...)
 			other.wants(t, "b")
-		},
-	},
-	{
-		ID: "G21", Sentence: "A stream with the client id of one that just ended is preferred for what the old one held.", Clock: true,
-		Run: func(t *testing.T, e *Env) {
-			// With exactly-once, the leases continue after the stream has ended, so no other
-			// stream gets the messages.
-			t.Run("messages", func(t *testing.T) {
-				topic := e.Topic(t)
-				want := serial(1, 20)
-				prefersReopened(t, e, e.Subscription(t, topic, ExactlyOnce), want, func() { e.Publish(t, topic, "", want...) })
-			})
-			t.Run("keys", func(t *testing.T) {
-				topic := e.Topic(t)
-				want := serial(1, 20)
-				prefersReopened(t, e, e.Subscription(t, topic, ExactlyOnce, Ordered), want, func() {
-					for _, text := range want {
-						e.Publish(t, topic, text, text)
-					}
-				})
-			})
 		},
 	},
 	{

@@ -59,53 +59,22 @@ func acrossStreams(t *testing.T, e *Env, from, over string) {
 	wantEqual(t, []string{"b"}, Texts(slices.Concat(takeFrom(t, 1, streams...)...)), "after the extension")
 }
 
-// tellsProperties checks the properties in responses of every kind, before and
-// after exactly-once is switched.
-func tellsProperties(t *testing.T, e *Env, ordered, once bool) {
-	topic, sub := e.Subscribed(t, func(s *pubsubpb.Subscription) {
-		s.EnableMessageOrdering, s.EnableExactlyOnceDelivery = ordered, once
-	})
+// tellsProperties checks the properties in responses of every kind.
+func tellsProperties(t *testing.T, e *Env, ordered bool) {
+	topic, sub := e.Subscribed(t, func(s *pubsubpb.Subscription) { s.EnableMessageOrdering = ordered })
 	stream := openRaw(t, e, sub)
-	for _, once := range []bool{once, !once, once} {
-		body := &pubsubpb.Subscription{Name: sub, EnableExactlyOnceDelivery: once}
-		if _, err := subscriptionUpdate(t, e, body, "enable_exactly_once_delivery"); err != nil {
-			t.Fatal(err)
-		}
-		stream.responses = nil
-		stream.settle(t)
-		e.Publish(t, topic, "key", "a")
-		stream.send(t, &pubsubpb.StreamingPullRequest{AckIds: AckIDs(stream.wants(t, "a"))})
-		stream.settle(t)
-		if n := len(stream.responses); n < 3 {
-			t.Errorf("got %d responses, want those to two pings and one message", n)
-		}
-		for _, response := range stream.responses {
-			got := response.GetSubscriptionProperties()
-			if got == nil {
-				t.Fatalf("no subscription_properties in %v", response)
-			}
-			if got.GetExactlyOnceDeliveryEnabled() != once || got.GetMessageOrderingEnabled() != ordered {
-				t.Errorf("got %v, want exactly-once %v and ordering %v", got, once, ordered)
-			}
+	stream.settle(t)
+	e.Publish(t, topic, "key", "a")
+	stream.send(t, &pubsubpb.StreamingPullRequest{AckIds: AckIDs(stream.wants(t, "a"))})
+	stream.settle(t)
+	if n := len(stream.responses); n < 3 {
+		t.Errorf("got %d responses, want those to two pings and one message", n)
+	}
+	for _, response := range stream.responses {
+		if got := response.GetSubscriptionProperties(); got == nil || got.GetMessageOrderingEnabled() != ordered {
+			t.Errorf("got properties %v, want ordering %v", got, ordered)
 		}
 	}
-}
-
-// prefersReopened checks redelivery after a stream has ended. Of two new
-// streams, the one with the same client id must get the messages.
-func prefersReopened(t *testing.T, e *Env, sub string, want []string, publish func()) {
-	old := openRaw(t, e, sub, clientID("old"))
-	old.settle(t)
-	publish()
-	old.wantsAny(t, want...)
-	old.stop()
-	other := openRaw(t, e, sub, clientID("other"))
-	other.settle(t)
-	reopened := openRaw(t, e, sub, clientID("old"))
-	reopened.settle(t)
-	e.Advance(65 * time.Second)
-	reopened.wantsAny(t, want...)
-	other.quiet(t)
 }
 
 // endings are the ways in which a stream can end.

@@ -1,13 +1,11 @@
 package conformance
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -207,26 +205,4 @@ func unackedDropped(t *testing.T, e *Env) {
 	wantTexts(t, e, sub)
 	seekToTime(t, e, sub, aBeginning())
 	wantTexts(t, e, sub)
-}
-
-func switchExactlyOnce(t *testing.T, e *Env) {
-	topic, sub := e.Subscribed(t)
-	stream := openRaw(t, e, sub)
-	var outstanding []*pubsubpb.ReceivedMessage // stays leased over all changes
-	for i, on := range []bool{false, true, false, true} {
-		if i > 0 {
-			body := &pubsubpb.Subscription{Name: sub, EnableExactlyOnceDelivery: on}
-			want, _ := proto.Clone(subscriptionNow(t, e, sub)).(*pubsubpb.Subscription)
-			want.EnableExactlyOnceDelivery = on
-			got, err := subscriptionUpdate(t, e, body, "enable_exactly_once_delivery")
-			if err != nil {
-				t.Fatal(err)
-			}
-			wantEqual(t, want, got, "switched to %v", on)
-		}
-		e.Publish(t, topic, "", fmt.Sprint(i))
-		outstanding = append(outstanding, stream.take(t, 1)...)
-		wantEqual(t, on, stream.responses[len(stream.responses)-1].GetSubscriptionProperties().GetExactlyOnceDeliveryEnabled(), "exactly-once that the stream was told")
-	}
-	wantEqual(t, []string{"0", "1", "2", "3"}, Texts(outstanding), "messages")
 }

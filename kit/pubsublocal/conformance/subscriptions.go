@@ -15,7 +15,6 @@ import (
 var subscriptions = []Case{
 	{ID: "D1", Sentence: "A subscription of name and topic alone reads back with all defaults.", Run: subscriptionDefaults},
 	{ID: "D2", Sentence: "The ack deadline is 10 to 600 seconds, or 0 for 10.", Run: ackDeadlines},
-	{ID: "D3", Sentence: "With exactly-once delivery the default ack deadline is 60 seconds.", Run: exactlyOnceDeadline},
 	{ID: "D4", Sentence: "A subscription keeps messages for 10 minutes to 31 days.", Run: subscriptionRetentionLimits},
 	{ID: "D9", Sentence: "Retry delays are 0 to 600 seconds, by default 10 and 600, the minimum not above the maximum.", Run: retryLimits},
 	{ID: "D10", Sentence: "Without retry policy a failed message comes again at once.", Clock: true, Run: withoutRetryPolicy},
@@ -24,7 +23,6 @@ var subscriptions = []Case{
 		Run: retryDelayOfOne},
 	{ID: "D13", Sentence: "Acknowledged messages are kept on demand, as long as the others.", Clock: true, Run: ackedRetained},
 	{ID: "D14", Sentence: "Messages past the retention are dropped, outstanding ones too.", Clock: true, Run: unackedDropped},
-	{ID: "D19", Sentence: "Exactly-once delivery can be switched, and open streams report the change.", Run: switchExactlyOnce},
 }
 
 // delaying sets the retry policy of a subscription.
@@ -130,21 +128,6 @@ func ackDeadlines(t *testing.T, e *Env) {
 				func(t *testing.T, s *pubsubpb.Subscription) {
 					wantEqual(t, test.shown, s.GetAckDeadlineSeconds(), "ack deadline in seconds")
 				}, "ack_deadline_seconds")
-		})
-	}
-}
-
-func exactlyOnceDeadline(t *testing.T, e *Env) {
-	topic := e.Topic(t)
-	for given, want := range map[int32]int32{0: 60, 10: 10, 20: 20, 600: 600} {
-		t.Run(fmt.Sprint(given), func(t *testing.T) {
-			got, err := tryCreate(t, e, topic, ExactlyOnce, func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = given })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.GetAckDeadlineSeconds() != want {
-				t.Errorf("got %d seconds, want %d", got.GetAckDeadlineSeconds(), want)
-			}
 		})
 	}
 }

@@ -61,7 +61,6 @@ func subscriptionChanges(dead string) map[string]func(*pubsubpb.Subscription) {
 				MinimumBackoff: durationpb.New(2 * time.Second), MaximumBackoff: durationpb.New(3 * time.Minute),
 			}
 		},
-		"enable_exactly_once_delivery": func(s *pubsubpb.Subscription) { s.EnableExactlyOnceDelivery = true },
 	}
 }
 
@@ -75,9 +74,7 @@ func updateResets(t *testing.T, e *Env) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want.Name = sub; path == "enable_exactly_once_delivery" {
-				want.AckDeadlineSeconds = 60 // the default of exactly-once delivery stays
-			}
+			want.Name = sub
 			wantEqual(t, want, got, "after the reset")
 		})
 	}

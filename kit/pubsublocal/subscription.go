@@ -132,8 +132,7 @@ func (s *subscription) unlock() {
 	}
 }
 
-// expire handles everything that is due: deadlines, retention, and
-// confirmations.
+// expire handles everything that is due: deadlines and retention.
 func (s *subscription) expire(now time.Time) {
 	for len(s.deadlines) > 0 && !s.deadlines[0].deadline.After(now) {
 		d := s.deadlines[0]

@@ -1,6 +1,7 @@
 package aip
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -101,7 +102,7 @@ func RulesFor(request proto.Message) protovalidate.Filter {
 		if isField && behaves(field, annotations.FieldBehavior_OUTPUT_ONLY) {
 			return false
 		}
-		return !isPart || isField && (!Changeable(field) || slices.Contains(changed, field.TextName()))
+		return !isPart || isField && (!changeable(field) || slices.Contains(changed, field.TextName()))
 	})
 }
 
@@ -123,9 +124,9 @@ func (u Update) parts() map[proto.Message][]string {
 	return parts
 }
 
-// Changeable reports whether a caller may change a field. It may not change a field that only
+// changeable reports whether a caller may change a field. It may not change a field that only
 // the server sets (AIP-203), nor the etag (AIP-154) or the name of a resource.
-func Changeable(field protoreflect.FieldDescriptor) bool {
+func changeable(field protoreflect.FieldDescriptor) bool {
 	isOfResource := proto.HasExtension(field.ContainingMessage().Options(), annotations.E_Resource)
 	return !behaves(field, annotations.FieldBehavior_OUTPUT_ONLY) &&
 		(!isOfResource || field.Name() != "etag" && !behaves(field, annotations.FieldBehavior_IDENTIFIER))
@@ -166,36 +167,19 @@ func IsPartial(field protoreflect.FieldDescriptor) bool {
 	return field.Message() != nil && field.Cardinality() != protoreflect.Repeated && field.Message().ParentFile().Package() != "google.protobuf"
 }
 
-// Fields returns the fields that an update changes, wholly or in part: the first
-// names in the paths of the mask. "*" is all fields, and no mask is the fields that
-// are not empty (AIP-134). Fields ignores fields that only the server sets, so that a client
-// may send back what it read (AIP-161). all has the fields that can be changed, by
-// their names in proto. Any other path of the mask is problem.Invalid.
-func Fields[F ~string](mask *fieldmaskpb.FieldMask, resource proto.Message, all []F) ([]F, error) {
+// CheckMask returns problem.Invalid for a path of a mask that does not end at a field of the resource, or goes
+// into a field that is changed as a whole. A path may name a field that only the server sets, which is then
+// ignored, so that a client may send back what it read (AIP-161).
+func CheckMask(mask *fieldmaskpb.FieldMask, resource proto.Message) error {
 	u := Update{resource.ProtoReflect(), mask}
-	var fields []F
 	for _, path := range u.paths() {
-		name, _, _ := strings.Cut(path, ".")
-		field := u.Resource.Descriptor().Fields().ByTextName(name)
-		isServers := field != nil && !Changeable(field)
-		if !isServers && !slices.Contains(all, F(name)) {
-			if len(mask.GetPaths()) == 0 || u.isWhole() {
-				continue
-			}
-			return nil, problem.InvalidField("update_mask", "%q is no field that can be changed; these can: %v, and * alone is all of them", path, all)
-		}
 		if err := checkPath(u.Resource.Descriptor(), path); err != nil {
-			return nil, err
-		}
-		if !isServers && !slices.Contains(fields, F(name)) {
-			fields = append(fields, F(name))
+			return err
 		}
 	}
-	return fields, nil
+	return nil
 }
 
-// checkPath returns problem.Invalid if the path does not end at a field of the
-// message, or goes into a field that is changed as a whole.
 func checkPath(message protoreflect.MessageDescriptor, path string) error {
 	within := ""
 	for name := range strings.SplitSeq(path, ".") {
@@ -204,7 +188,7 @@ func checkPath(message protoreflect.MessageDescriptor, path string) error {
 		}
 		field := message.Fields().ByTextName(name)
 		if field == nil {
-			return problem.InvalidField("update_mask", "%q is no field: %q has no %q", path, within, name)
+			return problem.InvalidField("update_mask", "%q is no field: %q has no %q", path, cmp.Or(within, string(message.Name())), name)
 		}
 		within, message = strings.TrimPrefix(within+"."+name, "."), nil
 		if IsPartial(field) {
@@ -215,7 +199,8 @@ func checkPath(message protoreflect.MessageDescriptor, path string) error {
 }
 
 // Merged returns a copy of the current resource with the fields of the mask taken
-// from update. An update can change a part of a message. Fields must have accepted the mask.
+// from update. An update can change a part of a message. "*" is all fields, and no mask is the fields that are not
+// empty (AIP-134). CheckMask must have accepted the mask.
 func Merged[M proto.Message](mask *fieldmaskpb.FieldMask, current, update M) M {
 	u := Update{update.ProtoReflect(), mask}
 	merged := proto.CloneOf(current)
@@ -231,7 +216,7 @@ func set(to, from protoreflect.Message, path string) {
 	name, inside, _ := strings.Cut(path, ".")
 	field := to.Descriptor().Fields().ByTextName(name)
 	switch {
-	case field == nil || !Changeable(field):
+	case field == nil || !changeable(field):
 	case inside != "":
 		set(to.Mutable(field).Message(), from.Get(field).Message(), inside)
 	case IsPartial(field) && (to.Has(field) || from.Has(field)):

@@ -48,55 +48,24 @@ type VideoDetails struct {
 	Tags         []string
 }
 
-// VideoField is a field of VideoDetails by its name in the API.
-type VideoField string
-
-// The fields.
-const (
-	VideoFieldTitle        VideoField = "title"
-	VideoFieldDescription  VideoField = "description"
-	VideoFieldReleaseYear  VideoField = "release_year"
-	VideoFieldDuration     VideoField = "duration"
-	VideoFieldLanguageCode VideoField = "language_code"
-	VideoFieldTags         VideoField = "tags"
-)
-
-// AllVideoFields returns the fields of VideoDetails, in the order of the API.
-func AllVideoFields() []VideoField {
-	return []VideoField{
-		VideoFieldTitle,
-		VideoFieldDescription,
-		VideoFieldReleaseYear,
-		VideoFieldDuration,
-		VideoFieldLanguageCode,
-		VideoFieldTags,
+// changed returns the names in the API of the fields in which d differs from before.
+func (d VideoDetails) changed(before VideoDetails) (fields []string) {
+	for _, field := range []struct {
+		name    string
+		differs bool
+	}{
+		{"title", d.Title != before.Title},
+		{"description", d.Description != before.Description},
+		{"release_year", d.ReleaseYear != before.ReleaseYear},
+		{"duration", d.Duration != before.Duration},
+		{"language_code", d.LanguageCode != before.LanguageCode},
+		{"tags", !slices.Equal(d.Tags, before.Tags)},
+	} {
+		if field.differs {
+			fields = append(fields, field.name)
+		}
 	}
-}
-
-// with returns d with one field of other, and whether its value changed.
-func (d VideoDetails) with(field VideoField, other VideoDetails) (VideoDetails, bool) {
-	before := d
-	switch field {
-	case VideoFieldTitle:
-		d.Title = other.Title
-		return d, d.Title != before.Title
-	case VideoFieldDescription:
-		d.Description = other.Description
-		return d, d.Description != before.Description
-	case VideoFieldReleaseYear:
-		d.ReleaseYear = other.ReleaseYear
-		return d, d.ReleaseYear != before.ReleaseYear
-	case VideoFieldDuration:
-		d.Duration = other.Duration
-		return d, d.Duration != before.Duration
-	case VideoFieldLanguageCode:
-		d.LanguageCode = other.LanguageCode
-		return d, d.LanguageCode != before.LanguageCode
-	case VideoFieldTags:
-		d.Tags = other.Tags
-		return d, !slices.Equal(d.Tags, before.Tags)
-	}
-	return d, false
+	return fields
 }
 
 func (d VideoDetails) validate() error {
@@ -171,23 +140,17 @@ func CreateVideo(id uuid.UUID, details VideoDetails, stamp Stamp) (*VideoEvent, 
 	return v.next(VideoCreated, stamp), nil
 }
 
-// UpdateVideo sets some fields. It causes no event if every field already has its new value.
-func UpdateVideo(fields []VideoField, details VideoDetails, expected int64, stamp Stamp) VideoDecision {
-	details = details.inMilliseconds()
+// UpdateVideo changes the details by a pure function. It causes no event if every field keeps its value.
+func UpdateVideo(change func(*VideoDetails), expected int64, stamp Stamp) VideoDecision {
 	return func(v Video) (*VideoEvent, error) {
 		if err := v.mayChange(expected); err != nil {
 			return nil, err
 		}
-		var changed []string
-		for _, field := range AllVideoFields() {
-			if !slices.Contains(fields, field) {
-				continue
-			}
-			if next, differs := v.with(field, details); differs {
-				v.VideoDetails = next
-				changed = append(changed, string(field))
-			}
-		}
+		before := v.VideoDetails
+		v.VideoDetails = before.owned()
+		change(&v.VideoDetails)
+		v.VideoDetails = v.inMilliseconds()
+		changed := v.changed(before)
 		if len(changed) == 0 {
 			return nil, nil
 		}

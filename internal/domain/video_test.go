@@ -117,43 +117,43 @@ func TestDecisionMakesTheNextVersion(t *testing.T) {
 		changed []string
 	}{
 		{
-			"update all fields", draft(), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), 3, stamp),
+			"update all fields", draft(), domain.UpdateVideo(func(d *domain.VideoDetails) { *d = otherDetails() }, 3, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.VideoDetails = otherDetails() }),
 			[]string{"title", "description", "release_year", "duration", "language_code", "tags"},
 		},
 		{
-			"update touches only the fields named, and tells them in the order of the API", draft(),
-			domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags, domain.VideoFieldTitle, domain.VideoFieldTags}, otherDetails(), domain.AnyVersion, stamp),
+			"update tells the fields in the order of the API", draft(),
+			domain.UpdateVideo(func(d *domain.VideoDetails) { d.Tags, d.Title = otherDetails().Tags, otherDetails().Title }, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Title, v.Tags = "Kagemusha", []string{"history"} }),
 			[]string{"title", "tags"},
 		},
 		{
 			"update tells only the fields that differ", draft(),
-			domain.UpdateVideo(domain.AllVideoFields(), with(draft(), func(v *domain.Video) { v.ReleaseYear = 1986 }).VideoDetails, domain.AnyVersion, stamp),
+			domain.UpdateVideo(func(d *domain.VideoDetails) { d.ReleaseYear = 1986 }, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.ReleaseYear = 1986 }),
 			[]string{"release_year"},
 		},
 		{
 			"update empties fields", draft(),
-			domain.UpdateVideo([]domain.VideoField{domain.VideoFieldDescription, domain.VideoFieldDuration, domain.VideoFieldTags}, domain.VideoDetails{}, domain.AnyVersion, stamp),
+			domain.UpdateVideo(func(d *domain.VideoDetails) { d.Description, d.Duration, d.Tags = "", 0, nil }, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Description, v.Duration, v.Tags = "", 0, nil }),
 			[]string{"description", "duration", "tags"},
 		},
 		{
 			"the order of the tags counts", draft(),
-			domain.UpdateVideo(domain.AllVideoFields(), with(draft(), func(v *domain.Video) { v.Tags = []string{"war", "drama"} }).VideoDetails, domain.AnyVersion, stamp),
+			domain.UpdateVideo(func(d *domain.VideoDetails) { slices.Reverse(d.Tags) }, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Tags = []string{"war", "drama"} }),
 			[]string{"tags"},
 		},
 		{
 			"a duration is cut to milliseconds", draft(),
-			domain.UpdateVideo([]domain.VideoField{domain.VideoFieldDuration}, domain.VideoDetails{Duration: time.Minute + time.Microsecond}, domain.AnyVersion, stamp),
+			domain.UpdateVideo(func(d *domain.VideoDetails) { d.Duration = time.Minute + time.Microsecond }, domain.AnyVersion, stamp),
 			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Duration = time.Minute }),
 			[]string{"duration"},
 		},
 		{
 			"update leaves a published video published", published(),
-			domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, otherDetails(), 3, stamp),
+			domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = otherDetails().Title }, 3, stamp),
 			domain.VideoUpdated, next(published(), func(v *domain.Video) { v.Title = "Kagemusha" }),
 			[]string{"title"},
 		},
@@ -215,10 +215,9 @@ func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
 		video  domain.Video
 		decide domain.VideoDecision
 	}{
-		{"update to the same", draft(), domain.UpdateVideo(domain.AllVideoFields(), sameDetails, 3, stamp)},
-		{"update of no field", draft(), domain.UpdateVideo(nil, otherDetails(), domain.AnyVersion, stamp)},
-		{"update of an unknown field", draft(), domain.UpdateVideo([]domain.VideoField{"state"}, otherDetails(), domain.AnyVersion, stamp)},
-		{"no tags and none", noTags, domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags}, domain.VideoDetails{Tags: []string{}}, domain.AnyVersion, stamp)},
+		{"update to the same", draft(), domain.UpdateVideo(func(d *domain.VideoDetails) { *d = sameDetails }, 3, stamp)},
+		{"update of no field", draft(), domain.UpdateVideo(func(d *domain.VideoDetails) {}, domain.AnyVersion, stamp)},
+		{"no tags and none", noTags, domain.UpdateVideo(func(d *domain.VideoDetails) { d.Tags = []string{} }, domain.AnyVersion, stamp)},
 		{"publish a published one", published(), domain.PublishVideo(3, stamp)},
 		{"unpublish a draft", draft(), domain.UnpublishVideo(domain.AnyVersion, stamp)},
 		{"delete a deleted one that may be missing", deleted(draft()), domain.DeleteVideo(true, domain.AnyVersion, stamp)},
@@ -238,13 +237,11 @@ func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
 // A command that must not apply is refused, with a kind of error on which the
 // caller can act.
 func TestDecisionRefuses(t *testing.T) {
-	title := func(title string) domain.VideoDetails { return domain.VideoDetails{Title: title} }
 	create := func(title string) domain.VideoDecision {
 		return func(domain.Video) (*domain.VideoEvent, error) {
 			return domain.CreateVideo(videoID, domain.VideoDetails{Title: title}, stamp)
 		}
 	}
-	onlyTitle := []domain.VideoField{domain.VideoFieldTitle}
 	for _, test := range []struct {
 		name   string
 		video  domain.Video
@@ -256,12 +253,12 @@ func TestDecisionRefuses(t *testing.T) {
 		{"create with a blank title", domain.Video{}, create(" \t\n\u00a0"), problem.Invalid, "video.title"},
 		{"create with a title of a zero-width space", domain.Video{}, create("\u200b"), problem.Invalid, "video.title"},
 		{"create with a title of what is invisible", domain.Video{}, create("\u00ad\u034f\u115f\u17b4\u180e\u200b\u2028\u2060\u2800\u3164\ufe0f\ufeff\uffa0\U000e0001"), problem.Invalid, "video.title"},
-		{"update to a blank tag", draft(), domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags}, domain.VideoDetails{Tags: []string{"war", " \u200b"}}, domain.AnyVersion, stamp), problem.Invalid, "video.tags[1]"},
-		{"update to no title", draft(), domain.UpdateVideo(domain.AllVideoFields(), title(""), domain.AnyVersion, stamp), problem.Invalid, "video.title"},
-		{"update to a blank title", published(), domain.UpdateVideo(onlyTitle, title("\u3000"), 3, stamp), problem.Invalid, "video.title"},
+		{"update to a blank tag", draft(), domain.UpdateVideo(func(d *domain.VideoDetails) { d.Tags = []string{"war", " \u200b"} }, domain.AnyVersion, stamp), problem.Invalid, "video.tags[1]"},
+		{"update to no title", draft(), domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = "" }, domain.AnyVersion, stamp), problem.Invalid, "video.title"},
+		{"update to a blank title", published(), domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = "\u3000" }, 3, stamp), problem.Invalid, "video.title"},
 
-		{"update a deleted one", deleted(draft()), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), domain.AnyVersion, stamp), problem.Precondition, ""},
-		{"update a deleted one to the same", deleted(draft()), domain.UpdateVideo(domain.AllVideoFields(), draft().VideoDetails, 3, stamp), problem.Precondition, ""},
+		{"update a deleted one", deleted(draft()), domain.UpdateVideo(func(d *domain.VideoDetails) { *d = otherDetails() }, domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"update a deleted one to the same", deleted(draft()), domain.UpdateVideo(func(d *domain.VideoDetails) { *d = draft().VideoDetails }, 3, stamp), problem.Precondition, ""},
 		{"publish a deleted one", deleted(draft()), domain.PublishVideo(domain.AnyVersion, stamp), problem.Precondition, ""},
 		{"publish a deleted one of another version", deleted(draft()), domain.PublishVideo(7, stamp), problem.Precondition, ""},
 		{"unpublish a deleted one", deleted(published()), domain.UnpublishVideo(domain.AnyVersion, stamp), problem.Precondition, ""},
@@ -269,8 +266,8 @@ func TestDecisionRefuses(t *testing.T) {
 		{"undelete one that is not", published(), domain.UndeleteVideo(domain.AnyVersion, stamp), problem.Exists, ""},
 		{"undelete one that is not, of another version", draft(), domain.UndeleteVideo(7, stamp), problem.Exists, ""},
 
-		{"update another version", draft(), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), 2, stamp), problem.Conflict, ""},
-		{"update another version to the same", draft(), domain.UpdateVideo(domain.AllVideoFields(), draft().VideoDetails, 4, stamp), problem.Conflict, ""},
+		{"update another version", draft(), domain.UpdateVideo(func(d *domain.VideoDetails) { *d = otherDetails() }, 2, stamp), problem.Conflict, ""},
+		{"update another version to the same", draft(), domain.UpdateVideo(func(d *domain.VideoDetails) { *d = draft().VideoDetails }, 4, stamp), problem.Conflict, ""},
 		{"publish another version", draft(), domain.PublishVideo(2, stamp), problem.Conflict, ""},
 		{"publish a published one of another version", published(), domain.PublishVideo(4, stamp), problem.Conflict, ""},
 		{"unpublish another version", published(), domain.UnpublishVideo(2, stamp), problem.Conflict, ""},
@@ -280,7 +277,7 @@ func TestDecisionRefuses(t *testing.T) {
 		{"purge one that is not deleted", published(), domain.PurgeVideo(domain.AnyVersion, stamp), problem.Precondition, ""},
 		{"purge one that is not deleted, of another version", draft(), domain.PurgeVideo(7, stamp), problem.Precondition, ""},
 		{"purge another version", deleted(draft()), domain.PurgeVideo(2, stamp), problem.Conflict, ""},
-		{"update a purged one", purged(), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), domain.AnyVersion, stamp), problem.NotFound, ""},
+		{"update a purged one", purged(), domain.UpdateVideo(func(d *domain.VideoDetails) { *d = otherDetails() }, domain.AnyVersion, stamp), problem.NotFound, ""},
 		{"publish a purged one", purged(), domain.PublishVideo(3, stamp), problem.NotFound, ""},
 		{"unpublish a purged one", purged(), domain.UnpublishVideo(7, stamp), problem.NotFound, ""},
 		{"delete a purged one", purged(), domain.DeleteVideo(false, 3, stamp), problem.NotFound, ""},
@@ -319,7 +316,7 @@ func TestTimeNeverRunsBackwards(t *testing.T) {
 		// at is the time that the command writes, besides the update time.
 		at func(domain.Video) time.Time
 	}{
-		{"update", draft(), domain.UpdateVideo(domain.AllVideoFields(), otherDetails(), domain.AnyVersion, late), nil},
+		{"update", draft(), domain.UpdateVideo(func(d *domain.VideoDetails) { *d = otherDetails() }, domain.AnyVersion, late), nil},
 		{"publish", draft(), domain.PublishVideo(domain.AnyVersion, late), func(v domain.Video) time.Time { return v.PublishTime }},
 		{"unpublish", published(), domain.UnpublishVideo(domain.AnyVersion, late), nil},
 		{"delete", draft(), domain.DeleteVideo(false, domain.AnyVersion, late), func(v domain.Video) time.Time { return v.DeleteTime }},
@@ -353,10 +350,10 @@ func TestEventSharesNoMemoryWithItsCause(t *testing.T) {
 			return func(domain.Video) (*domain.VideoEvent, error) { return domain.CreateVideo(videoID, details, stamp) }
 		}},
 		{"update", draft(), func(details domain.VideoDetails) domain.VideoDecision {
-			return domain.UpdateVideo(domain.AllVideoFields(), details, domain.AnyVersion, stamp)
+			return domain.UpdateVideo(func(d *domain.VideoDetails) { *d = details }, domain.AnyVersion, stamp)
 		}},
 		{"update of another field", draft(), func(details domain.VideoDetails) domain.VideoDecision {
-			return domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, details, domain.AnyVersion, stamp)
+			return domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = details.Title }, domain.AnyVersion, stamp)
 		}},
 		{"publish", draft(), func(domain.VideoDetails) domain.VideoDecision { return domain.PublishVideo(domain.AnyVersion, stamp) }},
 		{"unpublish", published(), func(domain.VideoDetails) domain.VideoDecision { return domain.UnpublishVideo(domain.AnyVersion, stamp) }},
@@ -388,14 +385,6 @@ func TestEventSharesNoMemoryWithItsCause(t *testing.T) {
 				t.Errorf("tags of the event (-before +after its causes were overwritten):\n%s", diff)
 			}
 		})
-	}
-}
-
-// AllVideoFields returns a new slice, which its caller may change.
-func TestAllFieldsCannotBeChanged(t *testing.T) {
-	domain.AllVideoFields()[0] = "overwritten"
-	if got := domain.AllVideoFields()[0]; got != domain.VideoFieldTitle {
-		t.Errorf("first field = %q, want %q", got, domain.VideoFieldTitle)
 	}
 }
 
@@ -437,9 +426,12 @@ func history(t *testing.T, seed uint64) []domain.VideoEvent {
 		var decide domain.VideoDecision
 		switch random.IntN(7) {
 		case 0, 1:
-			fields := domain.AllVideoFields()
-			random.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
-			decide = domain.UpdateVideo(fields[:random.IntN(len(fields)+1)], details(), expected(video), at())
+			drawn, all := details(), random.IntN(2) == 0
+			decide = domain.UpdateVideo(func(d *domain.VideoDetails) {
+				if d.Title = drawn.Title; all {
+					*d = drawn
+				}
+			}, expected(video), at())
 		case 2:
 			decide = domain.PublishVideo(expected(video), at())
 		case 3:

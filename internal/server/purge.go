@@ -9,7 +9,5 @@ import (
 )
 
 func (s *videoService) PurgeVideo(ctx context.Context, request *videov1.PurgeVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
-		return domain.PurgeVideo(aip.ParseEtag(request.GetEtag()), stamp)
-	})
+	return s.change(ctx, "name", request.GetName(), domain.PurgeVideo(aip.ParseEtag(request.GetEtag()), s.stamp(ctx)))
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -95,51 +94,44 @@ func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVide
 
 func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateVideoRequest) (*videov1.Video, error) {
 	asked := request.GetVideo()
-	fields, err := aip.Fields(request.GetUpdateMask(), asked, domain.AllVideoFields())
-	if err != nil {
+	if err := aip.CheckMask(request.GetUpdateMask(), asked); err != nil {
 		return nil, err
 	}
-	if slices.Contains(fields, domain.VideoFieldLanguageCode) {
-		if err := canonicalize(asked); err != nil {
-			return nil, err
-		}
+	set := aip.Merged(request.GetUpdateMask(), new(videov1.Video), asked)
+	if err := canonicalize(set); err != nil {
+		return nil, err
 	}
-	return s.change(ctx, "video.name", asked.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
-		return domain.UpdateVideo(fields, videoDetailsOf(asked), aip.ParseEtag(asked.GetEtag()), stamp)
-	})
+	change := func(d *domain.VideoDetails) {
+		current := videoToProto(domain.Video{VideoDetails: *d})
+		*d = videoDetailsOf(aip.Merged(request.GetUpdateMask(), current, set))
+	}
+	return s.change(ctx, "video.name", asked.GetName(), domain.UpdateVideo(change, aip.ParseEtag(asked.GetEtag()), s.stamp(ctx)))
 }
 
 func (s *videoService) PublishVideo(ctx context.Context, request *videov1.PublishVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
-		return domain.PublishVideo(aip.ParseEtag(request.GetEtag()), stamp)
-	})
+	return s.change(ctx, "name", request.GetName(), domain.PublishVideo(aip.ParseEtag(request.GetEtag()), s.stamp(ctx)))
 }
 
 func (s *videoService) UnpublishVideo(ctx context.Context, request *videov1.UnpublishVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
-		return domain.UnpublishVideo(aip.ParseEtag(request.GetEtag()), stamp)
-	})
+	return s.change(ctx, "name", request.GetName(), domain.UnpublishVideo(aip.ParseEtag(request.GetEtag()), s.stamp(ctx)))
 }
 
 func (s *videoService) DeleteVideo(ctx context.Context, request *videov1.DeleteVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
-		return domain.DeleteVideo(request.GetAllowMissing(), aip.ParseEtag(request.GetEtag()), stamp)
-	})
+	decide := domain.DeleteVideo(request.GetAllowMissing(), aip.ParseEtag(request.GetEtag()), s.stamp(ctx))
+	return s.change(ctx, "name", request.GetName(), decide)
 }
 
 func (s *videoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.VideoDecision {
-		return domain.UndeleteVideo(aip.ParseEtag(request.GetEtag()), stamp)
-	})
+	return s.change(ctx, "name", request.GetName(), domain.UndeleteVideo(aip.ParseEtag(request.GetEtag()), s.stamp(ctx)))
 }
 
 // change runs a command on an existing video.
-func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.VideoDecision) (*videov1.Video, error) {
+func (s *videoService) change(ctx context.Context, field, name string, decide domain.VideoDecision) (*videov1.Video, error) {
 	id, err := aip.ParseName(field, videoCollection, name)
 	if err != nil {
 		return nil, err
 	}
-	return toVideo(s.store.ChangeVideo(ctx, id, decision(s.stamp(ctx))))
+	return toVideo(s.store.ChangeVideo(ctx, id, decide))
 }
 
 func videoCursorOf(v domain.Video) domain.VideoCursor {

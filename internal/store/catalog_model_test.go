@@ -165,7 +165,7 @@ func (m *catalogMachine) drawCommand(t *rapid.T, v domain.Video) *domain.VideoEv
 	stamp := m.stamp()
 	stamp.Time = v.UpdateTime.Add(time.Second)
 	decisions := []domain.VideoDecision{
-		domain.UpdateVideo(domain.AllVideoFields(), drawDetails(t), v.Version, stamp),
+		domain.UpdateVideo(func(d *domain.VideoDetails) { *d = drawDetails(t) }, v.Version, stamp),
 		domain.DeleteVideo(false, v.Version, stamp),
 		domain.PublishVideo(v.Version, stamp),
 	}

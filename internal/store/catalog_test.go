@@ -46,7 +46,7 @@ func life(t testing.TB, title string, versions int) []domain.VideoEvent {
 			if v.Title == renamed.Title {
 				renamed.Title = title
 			}
-			decide = domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, renamed, v.Version, domain.Stamp{EventID: newID(t), Time: v.UpdateTime.Add(time.Second)})
+			decide = domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = renamed.Title }, v.Version, domain.Stamp{EventID: newID(t), Time: v.UpdateTime.Add(time.Second)})
 		}
 		events = append(events, after(t, v, decide))
 	}

@@ -43,7 +43,7 @@ func deletedVideo(t testing.TB, videos *store.Videos, title string) uuid.UUID {
 		t.Fatal(err)
 	}
 	for _, decide := range []domain.VideoDecision{
-		domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: title + "!"}, 1, stamp(t)),
+		domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = title + "!" }, 1, stamp(t)),
 		domain.PublishVideo(2, stamp(t)), domain.UnpublishVideo(3, stamp(t)), domain.DeleteVideo(false, 4, stamp(t)),
 	} {
 		change(t, videos, e.Video.ID, decide)

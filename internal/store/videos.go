@@ -55,10 +55,7 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Vi
 		v, changed, err = s.Decide(ctx, tx, id, videoOf(row), decide)
 		return changed, err
 	})
-	if err != nil {
-		return domain.Video{}, err
-	}
-	return v, nil
+	return v, err
 }
 
 // Decide applies a decision to a video in a transaction that has locked it, and returns the

@@ -141,7 +141,7 @@ func TestNothingChangedWritesNoEvent(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
 		t.Fatal(err)
 	}
-	same := domain.UpdateVideo(domain.AllVideoFields(), e.Video.VideoDetails, domain.AnyVersion, stamp(t))
+	same := domain.UpdateVideo(func(d *domain.VideoDetails) { *d = e.Video.VideoDetails }, domain.AnyVersion, stamp(t))
 	got, err := videos.ChangeVideo(t.Context(), e.Video.ID, same)
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +258,7 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	}
 	details := e.Video.VideoDetails
 	details.Description = strings.Repeat("x", 10_000_000)
-	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.UpdateVideo([]domain.VideoField{domain.VideoFieldDescription}, details, domain.AnyVersion, stamp(t)))
+	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.UpdateVideo(func(d *domain.VideoDetails) { d.Description = details.Description }, domain.AnyVersion, stamp(t)))
 	if kindOf(err) != problem.Invalid {
 		t.Errorf("ChangeVideo() = %v, want Invalid", err)
 	}
@@ -364,7 +364,7 @@ func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 					t.Error(err)
 				}
 				title := domain.VideoDetails{Title: fmt.Sprintf("%d/%d", w, i)}
-				if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, title, domain.AnyVersion, domain.Stamp{EventID: id, Time: epoch})); err != nil {
+				if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = title.Title }, domain.AnyVersion, domain.Stamp{EventID: id, Time: epoch})); err != nil {
 					t.Errorf("ChangeVideo() = %v", err)
 				}
 			}
@@ -414,7 +414,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 				}
 				after = &domain.VideoCursor{CreateTime: last.CreateTime, ID: last.ID}
 				// A write between the pages: it moves no video to another page.
-				if _, err := videos.ChangeVideo(t.Context(), last.ID, domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: "A"}, domain.AnyVersion, stamp(t))); err != nil {
+				if _, err := videos.ChangeVideo(t.Context(), last.ID, domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = "A" }, domain.AnyVersion, stamp(t))); err != nil {
 					t.Fatal(err)
 				}
 			}

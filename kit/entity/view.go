@@ -197,14 +197,6 @@ func (e entity) Sets(prefix, except string) (sets []string) {
 	return sets
 }
 
-// FieldNames are the constants of the fields in the domain.
-func (e entity) FieldNames(prefix string) (names []string) {
-	for _, f := range e.Fields {
-		names = append(names, prefix+e.Go()+"Field"+f.Go())
-	}
-	return names
-}
-
 // State is a state of an entity.
 type State struct{ Name string }
 

@@ -131,7 +131,7 @@ func change() domain.VideoDecision {
 		if err != nil {
 			return nil, fmt.Errorf("make id: %w", err)
 		}
-		return domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: "Title " + strconv.FormatInt(titles.Add(1), 10)}, domain.AnyVersion,
+		return domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = "Title " + strconv.FormatInt(titles.Add(1), 10) }, domain.AnyVersion,
 			domain.Stamp{EventID: id, Time: time.Now()})(v)
 	}
 }

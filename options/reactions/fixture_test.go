@@ -104,12 +104,12 @@ func someClips(t testing.TB, c clips, n int) (ids []uuid.UUID) {
 
 // retitled is the event that gives a video another title.
 func retitled(v domain.Video, title string, stamp domain.Stamp) (*fact, error) {
-	return of(domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: title}, domain.AnyVersion, stamp)(v))
+	return of(domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = title }, domain.AnyVersion, stamp)(v))
 }
 
 // tagged is the event that gives a video one more tag.
 func tagged(v domain.Video, tag string, stamp domain.Stamp) (*fact, error) {
-	return of(domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTags}, domain.VideoDetails{Tags: append(slices.Clone(v.Tags), tag)}, domain.AnyVersion, stamp)(v))
+	return of(domain.UpdateVideo(func(d *domain.VideoDetails) { d.Tags = append(slices.Clone(v.Tags), tag) }, domain.AnyVersion, stamp)(v))
 }
 
 // set changes a video, and sets timers with the event.

@@ -58,7 +58,7 @@ func life(t testing.TB, title string, versions int) []domain.VideoEvent {
 		v := events[len(events)-1].Video
 		decide := domain.PublishVideo(v.Version, stamp())
 		if v.State == domain.VideoStatePublished {
-			decide = domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: v.Title + "!"}, v.Version, stamp())
+			decide = domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = v.Title + "!" }, v.Version, stamp())
 		}
 		events = append(events, next(t, v, decide))
 	}
@@ -427,7 +427,7 @@ func TestComparisonUnderWritersHasNoFalseDifference(t *testing.T) {
 				ids = append(ids, e.Video.ID)
 				continue
 			}
-			if _, err := s.videos.ChangeVideo(t.Context(), ids[rand.N(len(ids))], domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: fmt.Sprint("Ran ", n)}, domain.AnyVersion, stamp())); err != nil {
+			if _, err := s.videos.ChangeVideo(t.Context(), ids[rand.N(len(ids))], domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = fmt.Sprint("Ran ", n) }, domain.AnyVersion, stamp())); err != nil {
 				return err
 			}
 		}

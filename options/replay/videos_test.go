@@ -116,7 +116,7 @@ func (s *service) change(id uuid.UUID, decide domain.VideoDecision) {
 }
 
 func rename(title string) domain.VideoDecision {
-	return domain.UpdateVideo([]domain.VideoField{domain.VideoFieldTitle}, domain.VideoDetails{Title: title}, domain.AnyVersion, stamp())
+	return domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = title }, domain.AnyVersion, stamp())
 }
 
 func (s *service) exec(sql string, args ...any) { s.Helper(); pgtest.Execute(s, s.pool, sql, args...) }

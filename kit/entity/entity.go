@@ -62,7 +62,8 @@ type entity struct {
 	only      []string          // the files that this run writes; empty: all
 	copies    map[string][]byte // the owner's files of a replica
 	readers   []string          // the consumers of reactions to the entity
-	Model     string            `yaml:"-"` // the type of a row in the code of sqlc
+	Model     string            `yaml:"-"` // the type of a row of the aggregate in the code of sqlc
+	ViewModel string            `yaml:"-"` // the same of the projection
 }
 
 // transition is a command that changes the state.

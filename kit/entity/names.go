@@ -58,7 +58,7 @@ var machinery = strings.Fields(`audit code inbox outbox quarantine request timer
 // checkNames returns an error if the files of the entity have a name that the service already has,
 // or that a tool refuses. Every run checks this before it writes a file.
 func (e entity) checkNames() error {
-	e.Model = "Model" // does not matter here
+	e.Model, e.ViewModel = "Model", "ViewModel" // do not matter here
 	return errors.Join(e.checkGo(), e.checkSQL(), e.checkProto())
 }
 

@@ -210,7 +210,7 @@ func (found edits) report(stdout io.Writer, all []entity) error {
 // description in the repository.
 func (e *entity) write(ctx context.Context, after bool, written *undo, found *edits) (err error) {
 	if after {
-		if e.Model, err = modelOf(e.Plural, e.rowQuery()); err != nil {
+		if err := e.readModels(); err != nil {
 			return err
 		}
 	} else if err := errors.Join(e.writeMigrations(written), e.writeCopies(written)); err != nil {
@@ -220,7 +220,7 @@ func (e *entity) write(ctx context.Context, after bool, written *undo, found *ed
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	before.Model = e.Model
+	before.Model, before.ViewModel = e.Model, e.ViewModel
 	if e.Rendered == nil {
 		e.Rendered = make(map[string]string)
 	}
@@ -453,24 +453,20 @@ func sortLines(block []byte) []byte {
 // Locks reports whether an option of the service locks many entities in one transaction.
 func (e entity) Locks() bool { return e.names.HasReactions || e.names.HasReplay }
 
-// rowQuery is a query that returns a whole row; modelOf reads its type.
-func (e entity) rowQuery() string {
-	if e.Replica() {
-		return "Get" + e.Go() + "View"
-	}
-	return "Lock" + e.Go()
-}
-
-// modelOf returns the type of a row of a table. sqlc derives it from the name of the table.
-func modelOf(plural, query string) (string, error) {
-	path := "internal/store/internal/sqlcgen/" + plural + ".sql.go"
+// readModels reads the types of the rows of the tables. sqlc derives them from the names of the tables.
+func (e *entity) readModels() error {
+	path := "internal/store/internal/sqlcgen/" + e.Plural + ".sql.go"
 	content, err := os.ReadFile(path) //nolint:gosec // a file of this repository
 	if err != nil {
-		return "", err
+		return err
 	}
-	found := regexp.MustCompile(`\) ` + query + `\(.*\) \((\w+), error\)`).FindSubmatch(content)
-	if found == nil {
-		return "", fmt.Errorf("%s has no query %s", path, query)
+	for query, model := range map[string]*string{"Lock" + e.Go(): &e.Model, "Get" + e.Go() + "View": &e.ViewModel} {
+		found := regexp.MustCompile(`\) ` + query + `\(.*\) \((\w+), error\)`).FindSubmatch(content)
+		if found != nil {
+			*model = string(found[1])
+		} else if !e.Replica() || model == &e.ViewModel {
+			return fmt.Errorf("%s has no query %s", path, query)
+		}
 	}
-	return string(found[1]), nil
+	return nil
 }

@@ -181,12 +181,6 @@ func (e entity) Columns(prefix string, keys ...string) []string {
 	return columns
 }
 
-// Live are the columns of a row that is not deleted.
-func (e entity) Live(keys ...string) []string {
-	all := e.Columns("", keys...)
-	return all[:len(all)-1]
-}
-
 // Sets are assignments to all columns except the keys and one other.
 func (e entity) Sets(prefix, except string) (sets []string) {
 	for _, column := range e.Columns("") {
@@ -376,7 +370,8 @@ func (e entity) Imports(layer string) []string {
 	}
 	switch layer {
 	case "domain":
-		return quoted(slices.Concat(list(e.Has(typeBytes) && !e.Replica(), "bytes"), list(!e.Replica(), "slices"), []string{"time", "", "github.com/google/uuid", ""}, list(!e.Replica(), ours+"internal/problem"))...)
+		hasSlices := !e.Replica() && (len(e.States()) > 0 || slices.ContainsFunc(e.Fields, field.IsList))
+		return quoted(slices.Concat(list(e.Has(typeBytes) && !e.Replica(), "bytes"), list(hasSlices, "slices"), []string{"time", "", "github.com/google/uuid", ""}, list(!e.Replica(), ours+"internal/problem"))...)
 	case "sample":
 		hasIDs, hasTimes := e.Has(typeUUID), e.Has(typeTime) || e.Has(typeDuration)
 		hasLists := slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeMessages })

@@ -55,7 +55,7 @@ func (s *subscription) answers(ids []string, seconds func(i int) int32) ([]answe
 		if !ok {
 			return nil, status.Error(codes.InvalidArgument, "You have passed an invalid ack ID to the service (ack_id="+id+").")
 		}
-		all = append(all, answer{delivery: s.lent.m[lease], seconds: seconds(i)})
+		all = append(all, answer{delivery: s.lent[lease], seconds: seconds(i)})
 	}
 	slices.SortStableFunc(all, func(a, b answer) int { return cmp.Compare(a.place(), b.place()) })
 	return all, nil

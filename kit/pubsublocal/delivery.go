@@ -2,7 +2,6 @@ package pubsublocal
 
 import (
 	"container/heap"
-	"slices"
 	"sort"
 	"time"
 	"unique"
@@ -87,7 +86,7 @@ func (s *subscription) acknowledge(d *delivery) {
 // drop finishes a delivery as acknowledge does, but does not retain the message.
 func (s *subscription) drop(d *delivery) {
 	s.release(d)
-	s.lent.remove(d.lease)
+	delete(s.lent, d.lease)
 	if d.key == nil {
 		s.finish(d)
 		return
@@ -100,7 +99,7 @@ func (s *subscription) drop(d *delivery) {
 	}
 	switch {
 	case k.entries.Len() == 0:
-		s.keys.remove(k.key)
+		delete(s.keys, k.key)
 		s.forgetKeys()
 	case k.hi == 0 || k.hi < k.entries.Len() && k.entries.At(k.hi).lease != 0:
 		s.queue(k)
@@ -110,8 +109,17 @@ func (s *subscription) drop(d *delivery) {
 // forgetKeys removes the keys without deliveries from readyKeys, if they are
 // the majority there.
 func (s *subscription) forgetKeys() {
-	if n := s.readyKeys.Len(); n > 64 && n > 2*len(s.keys.m) {
-		keep(&s.readyKeys, func(k *keyQueue) bool { return s.keys.m[k.key] == k })
+	if n := s.readyKeys.Len(); n > 64 && n > 2*len(s.keys) {
+		keep(&s.readyKeys, func(k *keyQueue) bool { return s.keys[k.key] == k })
+	}
+}
+
+// keep keeps the elements for which f is true.
+func keep[T any](q *deque.Deque[T], f func(T) bool) {
+	for range q.Len() {
+		if v := q.PopFront(); f(v) {
+			q.PushBack(v)
+		}
 	}
 }
 
@@ -237,8 +245,5 @@ func (h *deadlines) Pop() any {
 	(*h)[last] = nil
 	*h = (*h)[:last]
 	d.index = -1
-	if cap(*h) > 1024 && len(*h) < cap(*h)/4 {
-		*h = slices.Clone(*h)
-	}
 	return d
 }

@@ -191,20 +191,6 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Errorf("a stream that has ended has %d deliveries", n)
 		}
 	})
-	t.Run("leases of what is acknowledged", func(t *testing.T) {
-		k, sub := startDelivering(t, &Clock{}, unordered)
-		var all []*pubsubpb.ReceivedMessage
-		for range 5 {
-			for range 1000 {
-				k.publish(testTopic, "", "x")
-			}
-			all = append(all, k.pull(testSubscription)...)
-		}
-		k.ack(testSubscription, all[1:]...)
-		if n := held(sub, func() int { return sub.lent.peak }); n > 2000 {
-			t.Errorf("the table of leases has room for %d", n)
-		}
-	})
 }
 
 // Everything due has happened when Advance returns, even if a timer is set meanwhile. Concurrent

@@ -17,10 +17,10 @@ func (s *subscription) push(m *message) {
 		s.ready.PushBack(d)
 		return
 	}
-	k := s.keys.m[m.key]
+	k := s.keys[m.key]
 	if k == nil {
 		k = &keyQueue{key: m.key}
-		s.keys.set(m.key, k)
+		s.keys[m.key] = k
 	}
 	d.key = k
 	k.entries.PushBack(d)
@@ -59,7 +59,7 @@ func (s *subscription) pump(now time.Time) {
 		keys--
 		k := s.readyKeys.PopFront()
 		k.queued = false
-		if s.keys.m[k.key] == k && s.deliverRun(k, now) {
+		if s.keys[k.key] == k && s.deliverRun(k, now) {
 			s.queue(k)
 		}
 	}
@@ -119,10 +119,10 @@ func (s *subscription) streamFor(k *keyQueue) *stream {
 
 // deliver leases a message to a stream.
 func (s *subscription) deliver(d *delivery, st *stream, now time.Time) {
-	s.lent.remove(d.lease)
+	delete(s.lent, d.lease)
 	s.lastLease++
 	d.lease = s.lastLease
-	s.lent.set(d.lease, d)
+	s.lent[d.lease] = d
 	d.state = leased
 	d.counted = s.cfg.GetDeadLetterPolicy() != nil
 	s.server.observe(s, Delivered, d.message)

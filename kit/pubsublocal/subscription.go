@@ -26,14 +26,14 @@ type subscription struct {
 	mark   uint32 // part of its ack ids: the checksum of its name, so that it is the same after a restart
 
 	mu         sync.Mutex
-	cfg        *pubsubpb.Subscription   // the value is never changed, only replaced
-	closed     error                    // why the subscription has ended; nil: it has not
-	backlog    deque.Deque[*delivery]   // unacknowledged messages in the order of publishing, and some that are done
-	done       int                      // number of deliveries in backlog that are done
-	lent       table[uint64, *delivery] // by lease; only the newest lease of each delivery
-	lastLease  uint64                   // number of the newest lease
-	ready      deque.Deque[*delivery]   // deliveries that are ready and have no key
-	keys       table[unique.Handle[string], *keyQueue]
+	cfg        *pubsubpb.Subscription // the value is never changed, only replaced
+	closed     error                  // why the subscription has ended; nil: it has not
+	backlog    deque.Deque[*delivery] // unacknowledged messages in the order of publishing, and some that are done
+	done       int                    // number of deliveries in backlog that are done
+	lent       map[uint64]*delivery   // by lease; only the newest lease of each delivery
+	lastLease  uint64                 // number of the newest lease
+	ready      deque.Deque[*delivery] // deliveries that are ready and have no key
+	keys       map[unique.Handle[string]]*keyQueue
 	readyKeys  deque.Deque[*keyQueue] // keys that may have something to deliver, and some that have nothing left
 	afterRun   bool                   // the last delivery had a key: the next one is from ready
 	deadlines  deadlines              // of leases and retries
@@ -49,7 +49,7 @@ type subscription struct {
 func newSubscription(t *topic, cfg *pubsubpb.Subscription) *subscription {
 	s := &subscription{
 		server: t.server, name: cfg.GetName(), topic: t, mark: crc32.ChecksumIEEE([]byte(cfg.GetName())),
-		cfg: cfg,
+		cfg: cfg, lent: make(map[uint64]*delivery), keys: make(map[unique.Handle[string]]*keyQueue),
 		// After a restart, the leases must be new, so that an old ack id does
 		// not match.
 		lastLease: uint64(t.server.clock.Now().UnixMicro()),
@@ -213,7 +213,7 @@ func (s *subscription) shut(st *stream) {
 		return
 	}
 	var had []*delivery
-	for _, d := range s.lent.m {
+	for _, d := range s.lent {
 		if d.state == leased && d.stream == st {
 			had = append(had, d)
 		}
@@ -241,13 +241,13 @@ func (s *subscription) close(why error) {
 
 // clear removes all deliveries.
 func (s *subscription) clear() {
-	for _, d := range s.lent.m {
+	for _, d := range s.lent {
 		s.release(d)
 	}
 	s.backlog, s.done = deque.Deque[*delivery]{}, 0
-	s.lent = table[uint64, *delivery]{}
+	s.lent = make(map[uint64]*delivery)
 	s.ready = deque.Deque[*delivery]{}
-	s.keys = table[unique.Handle[string], *keyQueue]{}
+	s.keys = make(map[unique.Handle[string]]*keyQueue)
 	s.readyKeys = deque.Deque[*keyQueue]{}
 	s.deadlines = nil
 }

@@ -46,8 +46,6 @@ type activeFault struct {
 	until time.Time // zero: no limit
 }
 
-func newFaults(clock *Clock) *faults { return &faults{clock: clock} }
-
 // add puts a fault in force until remove is called. If several faults match a call, the oldest one applies.
 func (f *faults) add(fault Fault) (remove func()) {
 	f.mu.Lock()
@@ -64,20 +62,14 @@ func (f *faults) add(fault Fault) (remove func()) {
 	}
 }
 
-// dropExpired removes the faults whose time is over. It is called with mu held.
-func (f *faults) dropExpired() {
-	if len(f.list) == 0 {
-		return
-	}
-	now := f.clock.Now()
-	f.list = slices.DeleteFunc(f.list, func(a *activeFault) bool { return !a.until.IsZero() && !now.Before(a.until) })
-}
-
 // take returns the fault that applies to a call, and counts the call. If there is none, it returns the zero Fault.
 func (f *faults) take(fullMethod string, request any) Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dropExpired()
+	if len(f.list) > 0 {
+		now := f.clock.Now()
+		f.list = slices.DeleteFunc(f.list, func(a *activeFault) bool { return !a.until.IsZero() && !now.Before(a.until) })
+	}
 	method := fullMethod[strings.LastIndex(fullMethod, "/")+1:]
 	for i, a := range f.list {
 		if a.Method != "" && a.Method != method || a.OrderingKey != "" && !hasOrderingKey(request, a.OrderingKey) {

@@ -20,7 +20,7 @@ type faulty struct {
 	calls int // calls that reached the method
 }
 
-func newFaulty() *faulty { return &faulty{faults: newFaults(&Clock{})} }
+func newFaulty() *faulty { return &faulty{faults: &faults{clock: &Clock{}}} }
 
 func (f *faulty) call(ctx context.Context, method string, request any) error {
 	_, err := f.unary(ctx, request, &grpc.UnaryServerInfo{FullMethod: "/google.pubsub.v1.X/" + method},

@@ -93,15 +93,6 @@ func isTraceKey(key string) bool {
 	}
 }
 
-// checkAckRequest refuses an Acknowledge or ModifyAckDeadline request that
-// exceeds the limit (H10). size is its encoded size.
-func checkAckRequest(size int) error {
-	if size > maxAckRequestSize {
-		return status.Errorf(codes.InvalidArgument, "Request payload size exceeds the limit: %d bytes.", maxAckRequestSize)
-	}
-	return nil
-}
-
 func tooLarge(what string, got, limit int) error {
 	return status.Errorf(codes.InvalidArgument,
 		"The value for %s is too large. You passed %d in the request, but the maximum value is %d.", what, got, limit)

@@ -1,11 +1,6 @@
 package pubsublocal
 
-import (
-	"strconv"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-)
+import "strconv"
 
 // EventKind is the kind of an [Event].
 type EventKind uint8
@@ -51,5 +46,3 @@ func (s *Server) observePublished(t *topic, messages []*message) {
 		})
 	}
 }
-
-func unavailable(text string) error { return status.Error(codes.Unavailable, text) }

@@ -31,7 +31,8 @@ func (p *publisherService) CreateTopic(_ context.Context, r *pubsubpb.Topic) (*p
 	if s.topics.get(r.GetName()) != nil {
 		return nil, alreadyExists(r.GetName())
 	}
-	if err := normalizeTopic(cfg); err != nil {
+	cfg.SatisfiesPzs = false // output only
+	if err := completeTopic(cfg, ""); err != nil {
 		return nil, err
 	}
 	if err := s.schemas.check(cfg.GetSchemaSettings()); err != nil {

@@ -41,8 +41,10 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 )
 
 // Config configures a server. Its zero value works for tests.
@@ -86,7 +88,7 @@ func Start(cfg Config) (*Server, error) {
 	}
 	s.schemas = newSchemaRegistry(s.clock.Now)
 	s.schemas.onDelete = s.schemaDeleted
-	s.faults = newFaults(s.clock)
+	s.faults = &faults{clock: s.clock}
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", cmp.Or(cfg.Addr, "127.0.0.1:0"))
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -183,7 +185,7 @@ func (s *Server) CutStreams() {
 		sub.mu.Lock()
 		for _, st := range sub.streams {
 			if !st.pull {
-				st.end(unavailable("The stream was cut by a fault."))
+				st.end(status.Error(codes.Unavailable, "The stream was cut by a fault."))
 			}
 		}
 		sub.mu.Unlock()

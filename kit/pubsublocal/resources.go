@@ -44,17 +44,8 @@ var (
 	}
 )
 
-// normalizeTopic checks the body of a CreateTopic, and sets defaults in place.
-// It checks neither the name nor whether the schema exists. An error names
-// the field: INVALID_ARGUMENT, or UNIMPLEMENTED for a feature that this server
-// does not have.
-func normalizeTopic(t *pubsubpb.Topic) error {
-	t.SatisfiesPzs = false // output only
-	return completeTopic(t, "")
-}
-
-// completeTopic checks a topic and sets its defaults, for create and update.
-// schema is the schema of the topic before an update. It may be deleted by now.
+// completeTopic checks a topic and sets its defaults in place, for create and update. It checks neither the name nor
+// whether the schema exists. schema is the schema of the topic before an update. It may be deleted by now.
 func completeTopic(t *pubsubpb.Topic, schema string) error {
 	if d := t.GetMessageRetentionDuration(); d != nil { // C1
 		if err := checkDuration("message_retention_duration", d, minRetention, maxRetention); err != nil {

@@ -140,7 +140,9 @@ func (p *subscriberService) StreamingPull(g pubsubpb.Subscriber_StreamingPullSer
 		}
 	}
 	lifetime := p.server.clock.newTimer(func() {
-		sub.endStream(st, status.Error(codes.Unavailable,
+		sub.mu.Lock()
+		defer sub.mu.Unlock()
+		st.end(status.Error(codes.Unavailable,
 			"The StreamingPull stream closed for an expected reason and should be recreated, which is done automatically if using the client libraries."))
 	})
 	lifetime.set(p.server.clock.Now().Add(streamLifetime))
@@ -259,12 +261,6 @@ func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) er
 		return err
 	}
 	return s.acknowledgeAll(r.GetAckIds())
-}
-
-func (s *subscription) endStream(st *stream, why error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st.end(why)
 }
 
 // Pull implements google.pubsub.v1.Subscriber.

@@ -163,10 +163,13 @@ func (p *subscriberService) ModifyAckDeadline(_ context.Context, r *pubsubpb.Mod
 }
 
 func checkAnswer(r proto.Message, ids int) error {
-	if ids == 0 {
+	switch {
+	case ids == 0:
 		return status.Error(codes.InvalidArgument, "ack_ids must not be empty.")
+	case proto.Size(r) > maxAckRequestSize: // H10
+		return status.Errorf(codes.InvalidArgument, "Request payload size exceeds the limit: %d bytes.", maxAckRequestSize)
 	}
-	return checkAckRequest(proto.Size(r))
+	return nil
 }
 
 func checkDeadline(seconds int32) error {

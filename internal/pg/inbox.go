@@ -28,34 +28,6 @@ func NewInbox(pool *pgxpool.Pool) *Inbox {
 	return &Inbox{pool: pool, queries: sqlcgen.New(Autocommit(pool))}
 }
 
-// apply runs fn in one transaction that also records the ids of the events. fn gets the
-// indices of the events that are new to the consumer, each id once, and returns their
-// outcomes: the n-th outcome is of the n-th index. The other events are Duplicates. On an error nothing took effect.
-func (b *Inbox) apply(ctx context.Context, consumerName string, ids []uuid.UUID,
-	fn func(ctx context.Context, tx *Tx, fresh []int) ([]envelope.Outcome, error),
-) ([]envelope.Outcome, error) {
-	outcomes := slices.Repeat([]envelope.Outcome{envelope.Duplicate}, len(ids))
-	err := inTx(ctx, b.pool, "pg.Project", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
-		recorded, err := q.InsertInbox(ctx, consumerName, ids)
-		if err != nil {
-			return fmt.Errorf("insert inbox: %w", err)
-		}
-		fresh := freshOf(ids, recorded)
-		applied, err := fn(ctx, tx, fresh)
-		if err != nil {
-			return err
-		}
-		for n, i := range fresh {
-			outcomes[i] = applied[n]
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, WrapEvents(err, "project %d events", len(ids))
-	}
-	return outcomes, nil
-}
-
 // freshOf returns the indices of the ids that were recorded as new, each id once: the same
 // event a second time in one batch is a duplicate.
 func freshOf(ids, recorded []uuid.UUID) (fresh []int) {
@@ -83,39 +55,47 @@ type Projection[E any] interface {
 }
 
 // Project applies the events that are new to a consumer in one transaction, and returns the outcomes of
-// all events. The read needs no lock: if another projector has just written a row, only the outcome is
-// wrong, which is counted. Rows are written in the order of their ids: two batches cannot deadlock.
+// all events: those that the consumer has recorded before are Duplicates. On an error nothing took effect. The read
+// needs no lock: if another projector has just written a row, only the outcome is wrong, which is counted. Rows are
+// written in the order of their ids: two batches cannot deadlock.
 func Project[E any](ctx context.Context, inbox *Inbox, consumerName string, events []E, to Projection[E]) ([]envelope.Outcome, error) {
 	ids := MapSlice(events, func(e E) uuid.UUID { return to.Row(e).Event })
-	return inbox.apply(ctx, consumerName, ids, func(ctx context.Context, tx *Tx, fresh []int) ([]envelope.Outcome, error) {
+	outcomes := slices.Repeat([]envelope.Outcome{envelope.Duplicate}, len(ids))
+	err := inTx(ctx, inbox.pool, "pg.Project", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
+		recorded, err := q.InsertInbox(ctx, consumerName, ids)
+		if err != nil {
+			return fmt.Errorf("insert inbox: %w", err)
+		}
+		fresh := freshOf(ids, recorded)
 		if len(fresh) == 0 {
-			return nil, nil
+			return nil
 		}
 		rows, err := to.Read(ctx, tx, MapSlice(fresh, func(i int) uuid.UUID { return to.Row(events[i]).Aggregate }))
 		if err != nil {
-			return nil, err
+			return err
 		}
-		states := make(map[uuid.UUID]consumer.Row)
+		states, newest := make(map[uuid.UUID]consumer.Row), make(map[uuid.UUID]E)
 		for _, row := range rows {
 			states[row.Aggregate] = row
 		}
-		newest := make(map[uuid.UUID]E)
-		outcomes := MapSlice(fresh, func(i int) envelope.Outcome {
-			event := to.Row(events[i])
-			outcome, newer := consumer.EffectOf(states[event.Aggregate], event)
-			if newer {
+		for _, i := range fresh {
+			event, newer := to.Row(events[i]), false
+			if outcomes[i], newer = consumer.EffectOf(states[event.Aggregate], event); newer {
 				states[event.Aggregate], newest[event.Aggregate] = event, events[i]
 			}
-			return outcome
-		})
+		}
 		byID := func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }
 		for _, id := range slices.SortedFunc(maps.Keys(newest), byID) {
 			if err := to.Write(ctx, tx, newest[id]); err != nil {
-				return nil, err
+				return err
 			}
 		}
-		return outcomes, nil
+		return nil
 	})
+	if err != nil {
+		return nil, WrapEvents(err, "project %d events", len(ids))
+	}
+	return outcomes, nil
 }
 
 // LastApplied returns the time at which a consumer applied its newest event; zero if it has none.

@@ -147,22 +147,16 @@ func tooLong(err error) error {
 }
 
 // WrapEvents is [Wrap] for a transaction that applies events. An error that no event can have
-// caused is an [envelope.ErrUnavailable]: the events are then delivered again.
+// caused, for example a missing privilege, table or extension, or a timeout, is an
+// [envelope.ErrUnavailable]: the events are delivered again until the database is repaired. Errors of
+// the classes 22, 23 and 54, and those raised by a function, are about the data. A timeout of a
+// statement, or of its wait for a lock, also becomes a context.DeadlineExceeded, as when our own
+// deadline ends it.
 func WrapEvents(err error, format string, args ...any) error {
-	return forConsumer(Wrap(notTheEvents(err), format, args...))
-}
-
-// notTheEvents changes errors that no event can have caused to kind Unavailable, for
-// example a missing privilege, table or extension, or a timeout. The events then wait until
-// the database is repaired. Errors of the classes 22, 23 and 54, and those raised by a
-// function, are about the data and stay as they are. A timeout of a statement, or of its
-// wait for a lock, also becomes a context.DeadlineExceeded, as when our own deadline ends
-// it.
-func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
-		return &problem.Error{Kind: problem.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
+		err = &problem.Error{Kind: problem.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
 	}
-	return err
+	return forConsumer(Wrap(err, format, args...))
 }
 
 // forConsumer makes an error of kind Unavailable an envelope.ErrUnavailable as well.

@@ -26,7 +26,9 @@ func Traceparent(ctx context.Context) string {
 // sampled. If the traceparent is empty, malformed or not sampled, it returns ctx unchanged,
 // because there is nothing to record.
 func ContinueTrace(ctx context.Context, traceparent string) (continued context.Context, sampled bool) {
-	if !looksSampled(traceparent) {
+	// The last bit of the flags. It saves the parsing of unsampled traceparents, which nearly every event has. Only a
+	// later version of the standard can have letters here.
+	if len(traceparent) < traceparentBytes || traceparent[traceparentBytes-1] <= '9' && traceparent[traceparentBytes-1]%2 == 0 {
 		return ctx, false
 	}
 	continued = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{AttrTraceparent: traceparent})
@@ -34,14 +36,4 @@ func ContinueTrace(ctx context.Context, traceparent string) (continued context.C
 		return ctx, false
 	}
 	return continued, true
-}
-
-// looksSampled checks the sampled bit, the last bit of the flags. It saves the parsing of
-// unsampled traceparents, which nearly every event has.
-func looksSampled(traceparent string) bool {
-	if len(traceparent) < traceparentBytes {
-		return false
-	}
-	last := traceparent[traceparentBytes-1]
-	return last >= '0' && last <= '9' && last%2 == 1 || last >= 'a' && last <= 'f' && last%2 == 0
 }

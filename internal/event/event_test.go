@@ -3,7 +3,6 @@ package event_test
 import (
 	"errors"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -141,80 +140,6 @@ func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	var domainErr *problem.Error
 	if !errors.As(err, &domainErr) || domainErr.Kind != problem.Invalid {
 		t.Errorf("Encode() of one byte more = %v, want Invalid", err)
-	}
-}
-
-// randomEvent returns a random event that EncodeVideo accepts.
-func randomEvent(random *rand.Rand) *domain.VideoEvent {
-	text := func() string {
-		runes := []rune("aZ 0\x00\n\"\\ä侍🎬\u202e\uffff\U0010ffff")
-		var b strings.Builder
-		for range random.IntN(20) {
-			b.WriteRune(runes[random.IntN(len(runes))])
-		}
-		return b.String()
-	}
-	id := func() (id uuid.UUID) {
-		for i := range id {
-			id[i] = byte(random.Uint32())
-		}
-		return id
-	}
-	at := func() time.Time { return time.UnixMilli(1 + random.Int64N(4_000_000_000_000)).UTC() }
-	types := []domain.EventType{
-		domain.VideoCreated, domain.VideoUpdated, domain.VideoPublished, domain.VideoUnpublished, domain.VideoDeleted, domain.VideoUndeleted, domain.VideoPurged,
-	}
-	e := &domain.VideoEvent{
-		ID: id(), Type: types[random.IntN(len(types))], OccurredAt: at(),
-		Video: domain.Video{
-			ID: id(),
-			VideoDetails: domain.VideoDetails{
-				Title: text(), Description: text(), ReleaseYear: int32(random.Uint32()), LanguageCode: text(),
-				Duration: time.Duration(random.Int64N(math.MaxInt64/int64(time.Millisecond))) * time.Millisecond,
-			},
-			State: []domain.VideoState{domain.VideoStateDraft, domain.VideoStatePublished}[random.IntN(2)], Version: 1 + random.Int64N(envelope.MaxVersion),
-			CreateTime: at(), UpdateTime: at(),
-		},
-	}
-	for range random.IntN(4) {
-		e.Video.Tags = append(e.Video.Tags, text())
-	}
-	if random.IntN(2) == 0 {
-		e.Video.PublishTime = at()
-	}
-	if random.IntN(2) == 0 {
-		e.Video.DeleteTime = at()
-	}
-	if random.IntN(2) == 0 {
-		e.Video.PurgeTime = at()
-	}
-	if e.Type == domain.VideoUpdated {
-		for range random.IntN(4) {
-			e.ChangedFields = append(e.ChangedFields, text())
-		}
-	}
-	return e
-}
-
-// Decoding returns the event that was encoded, and the same event has the same bytes.
-func TestEventsRoundTrip(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 500 {
-		want := randomEvent(random)
-		m, err := event.EncodeVideo(want)
-		if err != nil {
-			t.Fatalf("Encode(%+v) = %v", want, err)
-		}
-		got, err := event.DecodeVideo(m)
-		if err != nil {
-			t.Fatalf("Decode() of %+v = %v", want, err)
-		}
-		if diff := cmp.Diff(*want, got); diff != "" {
-			t.Fatalf("event (-encoded +decoded):\n%s", diff)
-		}
-		if again, err := event.EncodeVideo(&got); err != nil || !cmp.Equal(again, m) {
-			t.Fatalf("Encode() again = %v, %v, want %v", again, err, m)
-		}
 	}
 }
 

@@ -27,32 +27,25 @@ type ListRequest interface {
 	GetPageToken() string
 }
 
-// Pager makes one page of a list whose cursors have type C.
-type Pager[C any] struct {
-	Size   int
-	After  *C // the last item of the previous page; nil on the first page
-	tokens Tokens
-}
-
-// NewPager returns the pager of a request. A negative page size, and a page token
-// that is not from the same list, are problem.Invalid (AIP-158).
-func NewPager[C any](request ListRequest) (p Pager[C], err error) {
-	p.tokens, p.Size = NewTokens(request, "page_token"), min(cmp.Or(int(request.GetPageSize()), defaultPageSize), maxPageSize)
-	if p.Size < 0 {
-		return p, problem.InvalidField("page_size", "must not be negative")
+// List returns one page of a list, and the token of the next one if more items follow. list gets the cursor of the last
+// item of the previous page, which is nil on the first page, and the size of the page. A negative page size, and a page
+// token that is not from the same list, are problem.Invalid (AIP-158).
+func List[C, T any, M proto.Message](request ListRequest, toProto func(T) M, cursor func(T) C, list func(after *C, size int) (items []T, more bool, err error),
+) (page []M, next string, err error) {
+	tokens, size := NewTokens(request, "page_token"), min(cmp.Or(int(request.GetPageSize()), defaultPageSize), maxPageSize)
+	if size < 0 {
+		return nil, "", problem.InvalidField("page_size", "must not be negative")
 	}
+	var after *C
 	if token := request.GetPageToken(); token != "" {
-		p.After = new(C)
-		err = p.tokens.Decode(token, p.After)
+		after = new(C)
+		if err := tokens.Decode(token, after); err != nil {
+			return nil, "", err
+		}
 	}
-	return p, err
-}
-
-// PageOf converts the items to messages, and returns the token of the next page
-// if there are more items.
-func PageOf[C, T any, M proto.Message](p Pager[C], items []T, more bool, toProto func(T) M, cursor func(T) C) (page []M, next string, err error) {
-	if more {
-		next, err = p.tokens.Encode(cursor(items[len(items)-1]))
+	items, more, err := list(after, size)
+	if more && err == nil {
+		next, err = tokens.Encode(cursor(items[len(items)-1]))
 	}
 	return Each(items, toProto), next, err
 }

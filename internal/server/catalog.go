@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"golang.org/x/sync/singleflight"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
@@ -81,9 +79,7 @@ func catalogOf(handler *catalogService) transport.Service {
 	return transport.Service{
 		Desc: &catalogv1.CatalogService_ServiceDesc, Side: transport.SideQueries,
 		Handler: handler, Wait: handler.waits.running.Wait,
-		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
-			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))
-		},
+		Gateway: catalogv1.RegisterCatalogServiceHandler,
 	}
 }
 
@@ -136,44 +132,30 @@ func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, 
 }
 
 func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalogv1.ListCatalogEntriesRequest) (*catalogv1.ListCatalogEntriesResponse, error) {
-	p, err := aip.NewPager[domain.EntryCursor](request)
-	if err != nil {
-		return nil, err
-	}
-	query := domain.EntryQuery{After: p.After, Limit: p.Size}
+	var query domain.EntryQuery
 	if err := filterEntries(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
 	if err := orderEntries(request.GetOrderBy(), &query); err != nil {
 		return nil, err
 	}
-	found, more, err := s.store.ListEntries(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	page, next, err := aip.PageOf(p, found, more, entryToProto, func(e domain.Entry) domain.EntryCursor {
-		cursor := domain.EntryCursor{PublishTime: e.PublishTime, VideoID: e.VideoID}
+	cursor := func(e domain.Entry) domain.EntryCursor {
 		if query.ByTitle {
-			cursor = domain.EntryCursor{Title: e.Title, VideoID: e.VideoID}
+			return domain.EntryCursor{Title: e.Title, VideoID: e.VideoID}
 		}
-		return cursor
+		return domain.EntryCursor{PublishTime: e.PublishTime, VideoID: e.VideoID}
+	}
+	page, next, err := aip.List(request, entryToProto, cursor, func(after *domain.EntryCursor, limit int) ([]domain.Entry, bool, error) {
+		query.After, query.Limit = after, limit
+		return s.store.ListEntries(ctx, query)
 	})
 	return &catalogv1.ListCatalogEntriesResponse{CatalogEntries: page, NextPageToken: next}, err
 }
 
 func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *catalogv1.SearchCatalogEntriesRequest) (*catalogv1.SearchCatalogEntriesResponse, error) {
-	p, err := aip.NewPager[domain.MatchCursor](request)
-	if err != nil {
-		return nil, err
-	}
-	found, more, err := s.store.SearchEntries(ctx, domain.SearchQuery{
-		Words: request.GetQuery(), After: p.After, Limit: p.Size,
-	})
-	if err != nil {
-		return nil, err
-	}
-	page, next, err := aip.PageOf(p, found, more, matchToProto, func(m domain.Match) domain.MatchCursor {
-		return domain.MatchCursor{Rank: m.Rank, VideoID: m.VideoID}
+	cursor := func(m domain.Match) domain.MatchCursor { return domain.MatchCursor{Rank: m.Rank, VideoID: m.VideoID} }
+	page, next, err := aip.List(request, matchToProto, cursor, func(after *domain.MatchCursor, limit int) ([]domain.Match, bool, error) {
+		return s.store.SearchEntries(ctx, domain.SearchQuery{Words: request.GetQuery(), After: after, Limit: limit})
 	})
 	return &catalogv1.SearchCatalogEntriesResponse{CatalogEntries: page, NextPageToken: next}, err
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 
 	"github.com/google/uuid"
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
@@ -30,9 +28,7 @@ func Videos(store VideoStore) transport.Service {
 	return transport.Service{
 		Desc: &videov1.VideoService_ServiceDesc, Side: transport.SideCommands,
 		Handler: &videoService{origin: realOrigin, store: store},
-		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
-			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))
-		},
+		Gateway: videov1.RegisterVideoServiceHandler,
 	}
 }
 
@@ -73,22 +69,17 @@ func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRe
 }
 
 func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
-	p, err := aip.NewPager[domain.VideoCursor](request)
-	if err != nil {
-		return nil, err
-	}
-	query := domain.VideoQuery{After: p.After, Limit: p.Size, ShowDeleted: request.GetShowDeleted(), ShowPurged: request.GetShowPurged()}
+	query := domain.VideoQuery{ShowDeleted: request.GetShowDeleted(), ShowPurged: request.GetShowPurged()}
 	if err := filterVideos(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
 	if err := orderVideos(request.GetOrderBy(), &query); err != nil {
 		return nil, err
 	}
-	found, more, err := s.store.ListVideos(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	page, next, err := aip.PageOf(p, found, more, videoToProto, videoCursorOf)
+	page, next, err := aip.List(request, videoToProto, videoCursorOf, func(after *domain.VideoCursor, limit int) ([]domain.Video, bool, error) {
+		query.After, query.Limit = after, limit
+		return s.store.ListVideos(ctx, query)
+	})
 	return &videov1.ListVideosResponse{Videos: page, NextPageToken: next}, err
 }
 

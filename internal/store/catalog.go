@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -172,10 +173,7 @@ func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, err
 func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (entries []domain.Entry, more bool, err error) {
 	p := pg.NewPage(c.pool, query.Limit)
 	if query.ByTitle {
-		after := query.After
-		if after == nil {
-			after = &domain.EntryCursor{} // no title is empty
-		}
+		after := cmp.Or(query.After, &domain.EntryCursor{}) // no title is empty
 		rows, err := sqlcgen.New(p).ListProjectionsByTitle(ctx, sqlcgen.ListProjectionsByTitleParams{
 			AfterTitle: after.Title, AfterID: after.VideoID,
 			LanguageCode: pg.Optional(query.LanguageCode), ReleaseYear: pg.Optional(query.ReleaseYear), Tags: query.Tags,
@@ -185,10 +183,7 @@ func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (ent
 			return entryOf(sqlcgen.GetProjectionRow(row))
 		}), p.More, pg.Wrap(err, "list entries")
 	}
-	after := query.After
-	if after == nil {
-		after = &domain.EntryCursor{PublishTime: pg.EndOfTime, VideoID: uuid.Max}
-	}
+	after := cmp.Or(query.After, &domain.EntryCursor{PublishTime: pg.EndOfTime, VideoID: uuid.Max})
 	rows, err := sqlcgen.New(p).ListProjectionsNewestFirst(ctx, sqlcgen.ListProjectionsNewestFirstParams{
 		BeforeTime: after.PublishTime, BeforeID: after.VideoID,
 		LanguageCode: pg.Optional(query.LanguageCode), ReleaseYear: pg.Optional(query.ReleaseYear), Tags: query.Tags,
@@ -206,10 +201,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 	if words == "" {
 		return nil, false, nil
 	}
-	after := query.After
-	if after == nil {
-		after = &domain.MatchCursor{Rank: math.MaxFloat32, VideoID: uuid.Max}
-	}
+	after := cmp.Or(query.After, &domain.MatchCursor{Rank: math.MaxFloat32, VideoID: uuid.Max})
 	p := pg.NewPage(c.pool, query.Limit)
 	rows, err := sqlcgen.New(p).SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
 		Query: words, WholeWords: search.Query(query.Words, false), BeforeRank: after.Rank, BeforeID: after.VideoID,

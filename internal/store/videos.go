@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -148,10 +149,7 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (page 
 	if query.OldestFirst {
 		return s.listOldestFirst(ctx, query)
 	}
-	after, p := query.After, pg.NewPage(s.pool, query.Limit)
-	if after == nil {
-		after = &domain.VideoCursor{CreateTime: pg.EndOfTime, ID: uuid.Max}
-	}
+	after, p := cmp.Or(query.After, &domain.VideoCursor{CreateTime: pg.EndOfTime, ID: uuid.Max}), pg.NewPage(s.pool, query.Limit)
 	rows, err := sqlcgen.New(p).ListVideos(ctx, sqlcgen.ListVideosParams{
 		BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
 		State:        pg.Optional(string(query.State)),

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -29,10 +30,7 @@ var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // listOldestFirst is ListVideos with the oldest video first.
 func (s *Videos) listOldestFirst(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error) {
-	after, p := query.After, pg.NewPage(s.pool, query.Limit)
-	if after == nil {
-		after = &domain.VideoCursor{CreateTime: startTime}
-	}
+	after, p := cmp.Or(query.After, &domain.VideoCursor{CreateTime: startTime}), pg.NewPage(s.pool, query.Limit)
 	rows, err := sqlcgen.New(p).ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
 		AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
 		State:        pg.Optional(string(query.State)),

@@ -75,7 +75,7 @@ func (s *Server) makeGateway() (err error) {
 	)...)
 	for _, service := range s.deps.Services {
 		if service.Gateway != nil {
-			err = errors.Join(err, service.Gateway(s.mux, s.conn), service.Gateway(s.allow, s.conn))
+			err = errors.Join(err, service.Gateway(context.Background(), s.mux, s.conn), service.Gateway(context.Background(), s.allow, s.conn))
 		}
 	}
 	return err

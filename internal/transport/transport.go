@@ -48,8 +48,8 @@ type Service struct {
 	Desc    *grpc.ServiceDesc
 	Handler any // nil: the methods are UNIMPLEMENTED, over gRPC and REST
 	// Gateway adds the routes of REST to mux, which call the service through
-	// conn. It may be nil.
-	Gateway func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error
+	// conn, as grpc-gateway generates it. It may be nil.
+	Gateway func(ctx context.Context, mux *runtime.ServeMux, conn *grpc.ClientConn) error
 	Side    string // in Deps.Sides, which the service needs; may be empty
 	// only full: begin
 	// Wait waits for goroutines that handlers have left, when all calls have

@@ -380,13 +380,13 @@ func (e entity) Imports(layer string) []string {
 	case "event":
 		return quoted(slices.Concat(list(!e.Replica(), "fmt"), list(e.Has(typeDuration), "time"), []string{""}, list(slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeUUID }) && !e.Replica(), "github.com/google/uuid"), []string{"google.golang.org/protobuf/proto", "", messages, ours + "internal/domain", ours + "internal/envelope"})...)
 	case "store":
-		return quoted(slices.Concat([]string{"context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
+		return quoted(slices.Concat([]string{"cmp", "context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
 			"", "github.com/google/uuid", "github.com/jackc/pgx/v5/pgxpool",
 			"", ours + "internal/consumer", ours + "internal/domain", ours + "internal/envelope",
 		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/pg", ours + "internal/store/internal/sqlcgen"}, list(len(e.Timers) > 0, ours+"options/reactions/timers"))...)
 	default: // server
 		return quoted(slices.Concat([]string{"context"}, list(e.Filter() != "" && !e.Replica(), "text/scanner"), []string{
-			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",
+			"", "github.com/google/uuid",
 		}, list(e.Has(typeDuration), known+"durationpb"), list(e.Has(typeTime) && !e.Replica(), known+"timestamppb"), []string{
 			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/transport",
 		})...)

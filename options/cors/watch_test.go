@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -50,9 +49,7 @@ func listen(t *testing.T) (url string, stop context.CancelFunc) {
 	}
 	server, err := transport.New(transport.Config{}, transport.Deps{
 		Listener: listener, Wrap: withEvents, Log: slog.New(slog.DiscardHandler),
-		Services: []transport.Service{{Desc: &catalogv1.CatalogService_ServiceDesc, Handler: catalog{}, Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
-			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))
-		}}},
+		Services: []transport.Service{{Desc: &catalogv1.CatalogService_ServiceDesc, Handler: catalog{}, Gateway: catalogv1.RegisterCatalogServiceHandler}},
 	})
 	if err != nil {
 		t.Fatal(err)

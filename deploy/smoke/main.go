@@ -8,12 +8,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"os/signal"
@@ -24,6 +26,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 )
 
 func main() {
@@ -58,7 +61,7 @@ func run(ctx context.Context, args []string, token string, stdout io.Writer) err
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	ctx, cancel := context.WithTimeout(withToken(ctx, token), *timeout)
 	defer cancel()
 	start := time.Now()
 	for _, check := range append([]check{serves}, more...) {
@@ -70,39 +73,29 @@ func run(ctx context.Context, args []string, token string, stdout io.Writer) err
 	return err
 }
 
-// dial connects to a URL. Every call has the token.
+// dial connects to a URL. A token must not be sent in the clear.
 func dial(address, token string) (*grpc.ClientConn, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("URL is %q, want http://HOST:PORT or https://HOST", address)
+	case u.Scheme == "https":
+		host := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
+		return grpc.NewClient(host, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})))
+	case token != "":
+		return nil, errors.New("URL is http://, want https:// with SMOKE_TOKEN, which must not be sent in the clear")
 	}
-	host := u.Host
-	if u.Scheme == "http" {
-		if token != "" {
-			return nil, errors.New("URL is http://, want https:// with SMOKE_TOKEN, which must not be sent in the clear")
-		}
-		return grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	}
-	if u.Port() == "" {
-		host += ":443"
-	}
-	options := []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12}))}
-	if token != "" {
-		options = append(options, grpc.WithPerRPCCredentials(bearer(token)))
-	}
-	return grpc.NewClient(host, options...)
+	return grpc.NewClient(u.Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// bearer is an identity token, sent in two headers. Cloud Run reads the second one and removes its signature. A service
-// that checks tokens itself (AUTH=oidc) reads the first.
-type bearer string
-
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	value := "Bearer " + string(b)
-	return map[string]string{"authorization": value, "x-serverless-authorization": value}, nil
+// withToken returns a context whose calls have the token in two headers. Cloud Run reads the second one and removes its
+// signature. A service that checks tokens itself (AUTH=oidc) reads the first.
+func withToken(ctx context.Context, token string) context.Context {
+	if token == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token, "x-serverless-authorization", "Bearer "+token)
 }
-
-func (bearer) RequireTransportSecurity() bool { return true }
 
 // serves waits for the connection, and checks by grpc.health.v1 that the server serves.
 func serves(ctx context.Context, conn *grpc.ClientConn) error {

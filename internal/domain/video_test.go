@@ -69,14 +69,6 @@ func otherDetails() domain.VideoDetails {
 	}
 }
 
-// kindOf returns the kind of a domain error, or 0 for any other error.
-func kindOf(err error) problem.Kind {
-	if domainErr, ok := errors.AsType[*problem.Error](err); ok {
-		return domainErr.Kind
-	}
-	return 0
-}
-
 // A new video is a draft at version 1, and its first event says so.
 func TestCreateMakesADraft(t *testing.T) {
 	details := otherDetails()

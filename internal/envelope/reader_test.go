@@ -25,6 +25,9 @@ func TestReader(t *testing.T) {
 	if got := r.Time("time", 0); !got.IsZero() {
 		t.Errorf("Time() of 0 = %s, want the zero time", got)
 	}
+	if first, last := r.Time("first", -62_135_596_800_000), r.Time("last", 253_402_300_799_999); first.Year() != 1 || last.Year() != 9999 {
+		t.Errorf("Time() of the first and the last = %s, %s", first, last)
+	}
 	if got := r.Within("number", 7, 7, 7); got != 7 {
 		t.Errorf("Within() = %d, want 7", got)
 	}

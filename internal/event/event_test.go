@@ -219,29 +219,6 @@ func TestDecodeChecksTheEnvelope(t *testing.T) {
 	}
 }
 
-// An event whose version no consumer reads is not recorded.
-func TestEncodeRefusesVersionsBeyondTheLast(t *testing.T) {
-	for version, isGood := range map[int64]bool{envelope.MaxVersion: true, envelope.MaxVersion + 1: false} {
-		e := &domain.VideoEvent{
-			ID: uuid.New(), Type: domain.VideoCreated, OccurredAt: epoch,
-			Video: domain.Video{ID: videoID, State: domain.VideoStateDraft, Version: version, CreateTime: epoch, UpdateTime: epoch},
-		}
-		if _, err := event.EncodeVideo(e); (err == nil) != isGood {
-			t.Errorf("Encode() of version %d = %v", version, err)
-		}
-	}
-}
-
-// DecodeVideo reads the oldest and the newest time that an API can express.
-func TestDecodeReadsTheTimesThatAnAPICanTell(t *testing.T) {
-	for _, want := range []time.Time{time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)} {
-		e, err := event.DecodeVideo(around(t, encoded(t, func(pb *videov1.VideoEvent) { pb.OccurredAtMs = want.UnixMilli() })))
-		if err != nil || !e.OccurredAt.Equal(want) {
-			t.Errorf("occurred at %s, %v, want %s, nil", e.OccurredAt, err, want)
-		}
-	}
-}
-
 // If only a newer build knows the type of an event, the decoded event has no type. All
 // other fields are decoded.
 func TestDecodeOfUnknownType(t *testing.T) {

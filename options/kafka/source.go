@@ -1,0 +1,349 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/googleapis/gax-go/v2"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"example.com/videocatalog/internal/consumer"
+)
+
+const (
+	// session is how long a group waits for a member that is silent, before others get its partitions.
+	session = 10 * time.Second
+	// revokeWait is how long a member that loses partitions in good order waits for the messages in hand.
+	revokeWait = time.Second
+	// commitInterval is how often the progress is committed. After a crash, about as much comes again.
+	commitInterval = 200 * time.Millisecond
+	// commitTimeout limits one commit.
+	commitTimeout = time.Second
+	// againAfter is the pause before a message that was given back comes again.
+	againAfter = 100 * time.Millisecond
+)
+
+// Source is the subscription of a consumer group to a topic; it implements consumer.Source.
+//
+// Each partition belongs to one member of the group. The messages of a key are a chain: one is handled after the
+// other. Chains run at the same time, so the messages of a partition end in any order. Only its prefix whose
+// messages all have ended is committed. So after a crash at any point, every message that has not ended comes again.
+type Source struct {
+	topic, group string
+	options      []kgo.Opt
+	messages     int64 // the most messages in hand
+	bytes        int64 // about the most bytes in hand
+}
+
+// NewSource makes a Source, whose process has that many subscriptions. They share 4,000 messages and 64 MiB in hand,
+// besides what their clients have fetched ahead, an eighth of it for each broker. cluster are the options of
+// Settings.Options.
+func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Source {
+	s := &Source{topic: topic, group: group, messages: int64(max(200, 4000/subscriptions)), bytes: int64(64 << 20 / subscriptions)}
+	ahead := int32(max(1<<20, s.bytes/8)) //nolint:gosec // at most 8 MiB
+	s.options = append([]kgo.Opt{
+		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
+		kgo.SessionTimeout(session), kgo.HeartbeatInterval(time.Second),
+		kgo.FetchMaxBytes(ahead), kgo.FetchMaxPartitionBytes(min(ahead, 1<<20)), // a larger record comes alone
+		kgo.FetchMaxWait(500 * time.Millisecond),
+	}, cluster...)
+	return s
+}
+
+// String implements consumer.Source.
+func (s *Source) String() string { return s.group }
+
+// Receive implements consumer.Source. It returns an error if the cluster refuses us, for example because the topic
+// may not be read. While the cluster or the topic is unavailable it waits. A message that was given back comes again
+// after a pause, as long as this member has its partition; then another member gets it.
+func (s *Source) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
+	received, over := context.WithCancel(ctx)
+	defer over()
+	m := &member{Source: s, handle: handle, received: received, room: make(chan struct{}, 1), parts: map[part]*progress{}, chains: map[string][]*item{}}
+	client, err := kgo.NewClient(append(s.options[:len(s.options):len(s.options)],
+		kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost))...)
+	if err != nil {
+		return err
+	}
+	m.client = client
+	var commits sync.WaitGroup
+	commits.Go(m.commitOften)
+	err = m.poll()
+	over()
+	m.calls.Wait()
+	commits.Wait()
+	// A crash here lets the messages since the last commit come again.
+	m.commit(nil)
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	_ = client.LeaveGroupContext(leaving) // else the others wait for the session to end
+	client.CloseAllowingRebalance()
+	m.waits.Wait()
+	return err
+}
+
+// member is a Source that receives.
+type member struct {
+	*Source
+	client     *kgo.Client
+	handle     func(context.Context, consumer.Message) bool
+	received   context.Context //nolint:containedctx // ends when nothing more is received
+	calls      sync.WaitGroup  // the chains
+	waits      sync.WaitGroup  // for messages in hand
+	room       chan struct{}   // has a place for a message that has ended
+	committing sync.Mutex
+
+	mu     sync.Mutex
+	parts  map[part]*progress
+	chains map[string][]*item // by key; a chain that is there is running
+	count  int64              // of the messages in hand
+	size   int64              // of the same
+}
+
+type part struct {
+	topic     string
+	partition int32
+}
+
+// progress is an assigned partition; guarded by member.mu.
+type progress struct {
+	items    []*item // in the order of the partition, from the first that has not ended
+	next     kgo.EpochOffset
+	moved    bool               // next was not committed yet
+	received context.Context    //nolint:containedctx // ends when the partition is given back
+	over     context.CancelFunc // of received
+	gone     bool               // another member has the partition, or gets it: no message begins
+	calls    sync.WaitGroup     // of handle
+}
+
+// item is a message in hand.
+type item struct {
+	*progress
+	record *kgo.Record
+	size   int64
+	ended  bool
+}
+
+// poll hands records to their chains until nothing more is to be received, or the cluster refuses. While the hands
+// are full it does not poll. The client goes on with its heartbeats, and fetches no more than one answer ahead.
+func (m *member) poll() error {
+	for {
+		m.mu.Lock()
+		free, full := m.messages-m.count, m.count >= m.messages || m.size >= m.bytes
+		m.mu.Unlock()
+		if full {
+			select {
+			case <-m.room:
+				continue
+			case <-m.received.Done():
+				return nil
+			}
+		}
+		fetches := m.client.PollRecords(m.received, int(min(free, 500)))
+		if m.received.Err() != nil {
+			m.client.AllowRebalance()
+			return nil
+		}
+		for _, e := range fetches.Errors() {
+			// Others are about one attempt, and the client tries again.
+			if lost := new(kgo.ErrDataLoss); isRefused(e.Err) || errors.As(e.Err, &lost) {
+				m.client.AllowRebalance()
+				return fmt.Errorf("topic %s, group %s: %w", m.topic, m.group, e.Err)
+			}
+		}
+		fetches.EachRecord(m.take)
+		m.client.AllowRebalance() // from here on the partitions may go to other members
+	}
+}
+
+// take puts a record at the end of its chain. One without a key has no order.
+func (m *member) take(record *kgo.Record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of := part{record.Topic, record.Partition}
+	p := m.parts[of]
+	if p == nil {
+		p = &progress{}
+		p.received, p.over = context.WithCancel(m.received)
+		m.parts[of] = p
+	}
+	i := &item{progress: p, record: record, size: int64(size(record))}
+	p.items = append(p.items, i)
+	m.count++
+	m.size += i.size
+	key := string(record.Key)
+	if key == "" {
+		m.calls.Go(func() { m.end(i, m.deliver(i)) })
+		return
+	}
+	chain, runs := m.chains[key]
+	if m.chains[key] = append(chain, i); !runs {
+		m.calls.Go(func() { m.run(key) })
+	}
+}
+
+// run handles the messages of a key, one after the other, also when their partition comes back to this member while
+// one of them is still handled.
+func (m *member) run(key string) {
+	for {
+		m.mu.Lock()
+		chain := m.chains[key]
+		if len(chain) == 0 {
+			delete(m.chains, key)
+			m.mu.Unlock()
+			return
+		}
+		m.chains[key] = chain[1:]
+		m.mu.Unlock()
+		m.end(chain[0], m.deliver(chain[0]))
+	}
+}
+
+// deliver hands a message over until it is acknowledged, and reports whether it is. It gives up when the partition
+// is given back.
+func (m *member) deliver(i *item) (ack bool) {
+	message := messageOf(i.record)
+	for !ack && m.begin(i.progress) {
+		ack = m.handle(i.received, message)
+		i.calls.Done()
+		if !ack {
+			_ = gax.Sleep(i.received, againAfter)
+		}
+	}
+	return ack
+}
+
+// begin reports whether a message of a partition may be handled.
+func (m *member) begin(p *progress) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p.gone || p.received.Err() != nil {
+		return false
+	}
+	p.calls.Add(1)
+	return true
+}
+
+// messageOf returns a record as a message. Its id says where the record is.
+func messageOf(r *kgo.Record) consumer.Message {
+	attributes := make(map[string]string, len(r.Headers))
+	for _, header := range r.Headers {
+		attributes[header.Key] = string(header.Value)
+	}
+	return consumer.Message{
+		ID: fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset), Key: string(r.Key), Attributes: attributes, Data: r.Value, PublishTime: r.Timestamp,
+	}
+}
+
+// end takes a message from the hand. If it is acknowledged, the prefix of its partition may be longer now. A prefix
+// never passes a message that was given up: the partition is given back then.
+func (m *member) end(i *item, ack bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.count--
+	m.size -= i.size
+	i.ended = ack
+	for len(i.items) > 0 && i.items[0].ended {
+		last := i.items[0].record
+		i.next, i.moved = kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, true
+		i.items[0] = nil // so that the record can be freed
+		i.items = i.items[1:]
+	}
+	select {
+	case m.room <- struct{}{}:
+	default:
+	}
+}
+
+// commitOften commits the progress until nothing more is received.
+func (m *member) commitOften() {
+	for gax.Sleep(m.received, commitInterval) == nil {
+		m.commit(nil)
+	}
+}
+
+// commit commits the prefixes that have grown, of some partitions or, if only is nil, of all. If it fails, the next
+// commit tries again: a prefix only grows. The coordinator refuses a member whose session has ended.
+func (m *member) commit(only map[string][]int32) {
+	m.committing.Lock() // so that no older commit follows the one of a partition that is revoked
+	defer m.committing.Unlock()
+	offsets, moved := make(map[string]map[int32]kgo.EpochOffset), m.selected(only, func(p *progress) bool { return p.moved })
+	m.mu.Lock()
+	for of, p := range moved {
+		if offsets[of.topic] == nil {
+			offsets[of.topic] = make(map[int32]kgo.EpochOffset)
+		}
+		offsets[of.topic][of.partition], p.moved = p.next, false
+	}
+	m.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.received), commitTimeout)
+	defer cancel()
+	m.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, response *kmsg.OffsetCommitResponse, err error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, p := range moved {
+			p.moved = p.moved || err != nil || !committed(response)
+		}
+	})
+}
+
+// committed reports whether every partition was committed.
+func committed(response *kmsg.OffsetCommitResponse) bool {
+	for _, topic := range response.Topics {
+		for _, partition := range topic.Partitions {
+			if partition.ErrorCode != 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// selected returns the partitions of this member that a function selects, of some or, if only is nil, of all. The
+// function may change them.
+func (m *member) selected(only map[string][]int32, selects func(*progress) bool) map[part]*progress {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make(map[part]*progress)
+	for of, p := range m.parts {
+		if (only == nil || slices.Contains(only[of.topic], of.partition)) && selects(p) {
+			all[of] = p
+		}
+	}
+	return all
+}
+
+// revoked gives partitions back: no message of theirs begins, those in hand have a second, and then the progress is
+// committed. A message that takes longer comes again, at the next member. Its effect stays: the inbox finds it there.
+func (m *member) revoked(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+	parts := m.selected(gone, func(p *progress) bool { p.gone = true; return true })
+	idle := make(chan struct{})
+	m.waits.Go(func() {
+		for _, p := range parts {
+			p.calls.Wait()
+		}
+		close(idle)
+	})
+	select {
+	case <-idle:
+	case <-time.After(revokeWait):
+	}
+	m.commit(gone)
+	m.lost(nil, nil, gone)
+}
+
+// lost forgets partitions that others may have already. It commits nothing: that could set back what they committed.
+func (m *member) lost(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+	for of, p := range m.selected(gone, func(p *progress) bool { p.gone = true; return true }) {
+		p.over()
+		m.mu.Lock()
+		delete(m.parts, of)
+		m.mu.Unlock()
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,7 +22,13 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(isMember) != "" {
+		runMember()
+		return
+	}
+	pgtest.Main(m)
+}
 
 // topic is the topic of the tests, and group its subscription.
 const (
@@ -101,21 +108,21 @@ func (c *cluster) options(t testing.TB, more ...kgo.Opt) []kgo.Opt {
 	return append(options, more...)
 }
 
-func (c *cluster) admin(t testing.TB) *kadm.Client {
+func (c *cluster) client(t testing.TB) *kgo.Client {
 	t.Helper()
 	client, err := kgo.NewClient(c.options(t)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return kadm.NewClient(client)
+	return client
 }
 
 // alter sets max.message.bytes of the topic.
 func (c *cluster) alter(t testing.TB, maxBytes int) {
 	t.Helper()
 	value := strconv.Itoa(maxBytes)
-	if _, err := c.admin(t).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: &value}}, topic); err != nil {
+	if _, err := kadm.NewClient(c.client(t)).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: &value}}, topic); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// session is how long a group waits for a member that is silent, before others get its partitions.
+	// session is how long a group waits for a member that is silent, or that does not give partitions back, before others
+	// get its partitions.
 	session = 10 * time.Second
 	// revokeWait is how long a member that loses partitions in good order waits for the messages in hand.
 	revokeWait = time.Second
@@ -24,6 +25,8 @@ const (
 	commitInterval = 200 * time.Millisecond
 	// commitTimeout limits one commit.
 	commitTimeout = time.Second
+	// pollRecords is how many records are taken before the bytes in hand are counted.
+	pollRecords = 100
 	// againAfter is the pause before a message that was given back comes again.
 	againAfter = 100 * time.Millisecond
 )
@@ -49,7 +52,7 @@ func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Sourc
 	s.options = append([]kgo.Opt{
 		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
-		kgo.SessionTimeout(session), kgo.HeartbeatInterval(time.Second),
+		kgo.SessionTimeout(session), kgo.RebalanceTimeout(session), kgo.HeartbeatInterval(time.Second),
 		kgo.FetchMaxBytes(ahead), kgo.FetchMaxPartitionBytes(min(ahead, 1<<20)), // a larger record comes alone
 		kgo.FetchMaxWait(500 * time.Millisecond),
 	}, cluster...)
@@ -145,7 +148,7 @@ func (m *member) poll() error {
 				return nil
 			}
 		}
-		fetches := m.client.PollRecords(m.received, int(min(free, 500)))
+		fetches := m.client.PollRecords(m.received, int(min(free, pollRecords)))
 		if m.received.Err() != nil {
 			m.client.AllowRebalance()
 			return nil

@@ -1,0 +1,274 @@
+package kafka
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
+)
+
+// quick are settings with which a group notices a silent member soon.
+func quick() []kgo.Opt {
+	return []kgo.Opt{kgo.SessionTimeout(time.Second), kgo.RebalanceTimeout(2 * time.Second), kgo.HeartbeatInterval(100 * time.Millisecond), kgo.FetchMaxWait(100 * time.Millisecond)}
+}
+
+// reader is a member of the group that records what it is handed.
+type reader struct {
+	mu     sync.Mutex
+	got    []consumer.Message
+	handle func(context.Context, consumer.Message) bool // nil: every message is acknowledged
+	inHand int
+	most   int // the largest inHand
+}
+
+func (r *reader) take(ctx context.Context, m consumer.Message) bool {
+	r.mu.Lock()
+	r.got = append(r.got, m)
+	r.inHand++
+	r.most = max(r.most, r.inHand)
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.inHand--
+	}()
+	return r.handle == nil || r.handle(ctx, m)
+}
+
+// names returns the bytes of the messages of some keys, in order.
+func (r *reader) names(keys string) (names string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.got {
+		if m.Key != "" && strings.Contains(keys, m.Key) {
+			names += string(m.Data) + " "
+		}
+	}
+	return strings.TrimSpace(names)
+}
+
+// start starts a member. end stops it and returns the error of Receive.
+func (r *reader) start(t testing.TB, s *Source) (end func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- s.Receive(ctx, r.take) }()
+	end = sync.OnceValue(func() error {
+		cancel()
+		return <-result
+	})
+	t.Cleanup(func() { _ = end() })
+	return end
+}
+
+func (c *cluster) source(t testing.TB, subscriptions int) *Source {
+	t.Helper()
+	return NewSource(c.options(t, quick()...), topic, group, subscriptions)
+}
+
+// committed returns the committed offsets of the partitions.
+func (c *cluster) committed() map[int32]int64 {
+	all := make(map[int32]int64)
+	if info := c.GroupInfo(group); info != nil {
+		for partition, commit := range info.Commits[topic] {
+			all[partition] = commit.Offset
+		}
+	}
+	return all
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	pgtest.Eventually(t, 30*time.Second, what, holds)
+}
+
+// A message has its place as its id, and the key, headers, bytes and time of its record. A record without a key, without
+// bytes and without headers is handed over, too. Only the prefix of a partition that has ended is committed.
+func TestSourceCommitsThePrefix(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	pass(t, c.sink(t), letters("a1 b1 a2 b2"))
+	free := make(chan struct{})
+	r := &reader{handle: func(_ context.Context, m consumer.Message) bool {
+		if m.Key == "a" {
+			<-free
+		}
+		return true
+	}}
+	end := r.start(t, c.source(t, 1))
+	eventually(t, "b2 has come", func() bool { return r.names("b") == "b1 b2" })
+	if err := c.client(t).ProduceSync(t.Context(), &kgo.Record{Topic: topic}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the record without a key has come", func() bool {
+		return slices.ContainsFunc(r.messages(), func(m consumer.Message) bool { return m.ID == topic+"/0/4" })
+	})
+	if m := r.messages()[len(r.messages())-1]; m.Key != "" || m.Data != nil || len(m.Attributes) > 0 || time.Since(m.PublishTime) > time.Hour {
+		t.Errorf("message = %+v, want it empty", m)
+	}
+	if got := c.committed(); len(got) > 0 {
+		t.Errorf("committed %v while a1 is in hand, want nothing", got)
+	}
+	close(free)
+	eventually(t, "all is committed", func() bool { return c.committed()[0] == 5 })
+	if err := end(); err != nil || r.names("a") != "a1 a2" {
+		t.Errorf("Receive() = %v, got %s, want nil and a1 a2", err, r.names("a"))
+	}
+}
+
+func (r *reader) messages() []consumer.Message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+// A message that is given back comes again before the later ones of its key, to this member, and after a stop to the
+// next one.
+func TestSourceHandsOverAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	pass(t, c.sink(t), letters("a1 a2 b1"))
+	var calls int
+	r := &reader{handle: func(_ context.Context, m consumer.Message) bool {
+		if m.Key == "a" {
+			calls++ // one call at a time
+		}
+		return m.Key == "b" || calls > 2 && calls < 4
+	}}
+	end := r.start(t, c.source(t, 1))
+	eventually(t, "a2 has come twice", func() bool { return strings.HasPrefix(r.names("a"), "a1 a1 a1 a2 a2") })
+	if err := end(); err != nil {
+		t.Errorf("Receive() = %v, want nil", err)
+	}
+	next := new(reader)
+	next.start(t, c.source(t, 1))
+	eventually(t, "a2 has come to the next member", func() bool { return next.names("ab") == "a2" })
+}
+
+// A member that loses its session commits nothing more. What it has in hand comes again, and not before its call has
+// returned, because both calls are of one key.
+func TestSourceLosesItsSession(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	pass(t, c.sink(t), letters("a1 a2"))
+	var calls int
+	free := make(chan struct{})
+	r := &reader{handle: func(context.Context, consumer.Message) bool {
+		if calls++; calls == 1 {
+			<-free
+		}
+		return true
+	}}
+	r.start(t, c.source(t, 1))
+	eventually(t, "a1 is in hand", func() bool { return r.names("a") == "a1" })
+	lost := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Group: group, Err: kerr.UnknownMemberID})
+	if err := lost.Wait(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	before := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Observe: true, Count: -1})
+	if err := before.Wait(t.Context(), 2); err != nil { // the member is back, and fetches again
+		t.Fatal(err)
+	}
+	if got := r.names("a"); got != "a1" {
+		t.Errorf("while the first call goes on, came %s, want a1 only", got)
+	}
+	close(free)
+	eventually(t, "a1 comes again, then a2", func() bool { return r.names("a") == "a1 a1 a2" && c.committed()[0] == 2 })
+}
+
+// While messages are not handled, for example because the database is gone, the member keeps its place in the group, and
+// has a bounded number of messages and bytes in hand.
+func TestSourceIsBounded(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	var messages []envelope.Message
+	payload := make([]byte, 40_000)
+	_, _ = rand.Read(payload) // so that it cannot be compressed
+	for key := range 500 {
+		messages = append(messages, letter(fmt.Sprint("k", key), 1, payload...))
+	}
+	pass(t, c.sink(t), messages)
+	free := make(chan struct{})
+	r := &reader{handle: func(context.Context, consumer.Message) bool { <-free; return true }}
+	r.start(t, c.source(t, 16)) // 250 messages, 4 MiB
+	const most = 4<<20/40_000 + pollRecords
+	eventually(t, "the hands are full", func() bool { return len(r.messages()) > 100 })
+	beats := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Group: group, Observe: true, Count: -1})
+	if err := beats.Wait(t.Context(), 15); err != nil { // for longer than a session
+		t.Fatal(err)
+	}
+	if info := c.GroupInfo(group); info.State != "Stable" || len(info.Members) != 1 || len(r.messages()) > most {
+		t.Errorf("group is %s with %d members, in hand %d, want Stable, 1, and at most %d", info.State, len(info.Members), len(r.messages()), most)
+	}
+	close(free)
+	eventually(t, "all messages have come", func() bool { return c.committed()[0] == 500 })
+}
+
+// Without the right to read, Receive returns the refusal. While the topic or the cluster is gone, it waits, and goes
+// on within two seconds.
+func TestSourceOutlivesTheCluster(t *testing.T) {
+	t.Parallel()
+	dir := kfake.DataDir(t.TempDir())
+	c := newCluster(t, 1, dir)
+	denied := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.JoinGroup}, Group: group, Err: kerr.GroupAuthorizationFailed, Count: -1})
+	if err := c.source(t, 1).Receive(t.Context(), new(reader).take); err == nil || !strings.Contains(err.Error(), "GROUP_AUTHORIZATION_FAILED") {
+		t.Errorf("Receive() = %v, want the refusal", err)
+	}
+	denied.Remove()
+	s, r := c.sink(t), new(reader)
+	pass(t, s, letters("a1"))
+	r.start(t, c.source(t, 1))
+	eventually(t, "a1 is committed", func() bool { return c.committed()[0] == 1 })
+	var ports []int
+	for _, addr := range c.ListenAddrs() {
+		ports = append(ports, portOf(addr))
+	}
+	c.Close()
+	c = newCluster(t, 0, dir, kfake.Ports(ports...))
+	back := time.Now()
+	eventually(t, "a2 is published", func() bool { return pass(t, s, letters("a2"))[0] == nil })
+	eventually(t, "a2 has come", func() bool { return r.names("a") == "a1 a2" })
+	if took := time.Since(back); took > 2*time.Second {
+		t.Errorf("the member went on after %s, want 2 s", took)
+	}
+}
+
+// A topic that was deleted and created again is received from its beginning.
+func TestSourceOfANewTopic(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	s, r := c.sink(t), new(reader)
+	pass(t, s, letters("a1"))
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	running.Go(func() {
+		for ctx.Err() == nil { // as a receiver does
+			_ = c.source(t, 1).Receive(ctx, r.take)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	eventually(t, "a1 has come", func() bool { return r.names("a") == "a1" })
+	if err := c.DeleteTopic(topic); err != nil {
+		t.Fatal(err)
+	}
+	c.create(t, 1)
+	eventually(t, "a2 is published", func() bool { return pass(t, s, letters("a2"))[0] == nil })
+	eventually(t, "a2 has come", func() bool { return r.names("a") == "a1 a2" })
+	if diff := cmp.Diff(map[int32]int64{0: 1}, c.committed()); diff != "" {
+		eventually(t, "it is committed", func() bool { return c.committed()[0] == 1 })
+	}
+}

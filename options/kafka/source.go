@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -154,8 +153,8 @@ func (m *member) poll() error {
 			return nil
 		}
 		for _, e := range fetches.Errors() {
-			// Others are about one attempt, and the client tries again.
-			if lost := new(kgo.ErrDataLoss); isRefused(e.Err) || errors.As(e.Err, &lost) {
+			// Others are about one attempt, and the client goes on by itself.
+			if isRefused(e.Err) {
 				m.client.AllowRebalance()
 				return fmt.Errorf("topic %s, group %s: %w", m.topic, m.group, e.Err)
 			}

@@ -138,6 +138,18 @@ func TestStormOfMembers(t *testing.T) {
 	for i := range all {
 		all[i] = start()
 	}
+	// The group of kfake keeps a member for ever that dies between its join and its sync, until another member joins.
+	goOn := func(what string, holds func() bool) {
+		joined := time.Now()
+		eventually(t, what, func() bool {
+			if i := rand.IntN(members); time.Since(joined) > 3*time.Second {
+				_ = all[i].Process.Kill() // it may be frozen
+				_ = all[i].Wait()
+				all[i], joined = start(), time.Now()
+			}
+			return holds()
+		})
+	}
 	for fault := range faults {
 		i := rand.IntN(members)
 		signal := anyOf(syscall.SIGKILL, syscall.SIGTERM, syscall.SIGSTOP)
@@ -151,13 +163,13 @@ func TestStormOfMembers(t *testing.T) {
 			c.cut()
 		}
 		_ = c.MoveTopicPartition(topic, rand.Int32N(6), rand.Int32N(3))
-		eventually(t, "the others go on", func() bool { return effects("") > applied+2*keys })
+		goOn("the others go on", func() bool { return effects("") > applied+2*keys })
 		_ = all[i].Process.Signal(syscall.SIGCONT)
 	}
 	stop()
 	running.Wait()
 	want := keys * int(published.Load())
-	eventually(t, "all events have taken effect", func() bool { return effects("WHERE new") >= want })
+	goOn("all events have taken effect", func() bool { return effects("WHERE new") >= want })
 	for _, member := range all {
 		_ = member.Process.Signal(syscall.SIGTERM)
 		_ = member.Wait()

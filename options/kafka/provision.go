@@ -1,0 +1,70 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/operate"
+)
+
+// provision creates the topics of this service that the cluster lacks, and changes none. After a crash run it again.
+func (s *Settings) provision(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
+	var partitions, replicas uint
+	o, err := operate.ParseOperation(args, func(flags *flag.FlagSet) {
+		flags.UintVar(&partitions, "partitions", 12, "")
+		flags.UintVar(&replicas, "replicas", 3, "")
+	})
+	switch {
+	case err != nil:
+		return app.UsageError(fmt.Errorf("kafka provision: %w", err))
+	case len(o.Args) > 0:
+		return app.UsageError(fmt.Errorf("kafka provision: unknown argument %q", o.Args[0]))
+	case partitions < 1 || partitions > math.MaxInt16 || replicas < 1 || replicas > math.MaxInt8:
+		return app.UsageError(errors.New("kafka provision: --partitions and --replicas must be at least 1"))
+	}
+	options, err := s.Options(process.Log)
+	if err != nil {
+		return app.UsageError(err)
+	}
+	admin, end, err := newAdmin(options)
+	if err != nil {
+		return err
+	}
+	defer end()
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	found, err := admin.ListTopics(ctx, ownTopics()...)
+	if err != nil {
+		return described(err)
+	}
+	limit, inSync := strconv.Itoa(maxBatchBytes), strconv.Itoa(int(min(2, replicas))) // an event is in two brokers before it counts as sent
+	configs := map[string]*string{"max.message.bytes": &limit, "min.insync.replicas": &inSync}
+	p := operate.NewPrinter(stdout, o.JSON)
+	var errs []error
+	for _, topic := range ownTopics() {
+		result := provisioned{Topic: topic, Partitions: len(found[topic].Partitions)}
+		if result.Partitions == 0 && !o.DryRun {
+			_, err := admin.CreateTopic(ctx, int32(partitions), int16(replicas), configs, topic) //nolint:gosec // checked above
+			if err != nil {
+				errs = append(errs, fmt.Errorf("topic %s: %w", topic, err))
+				continue
+			}
+			result = provisioned{topic, int(partitions), true} //nolint:gosec // checked above
+		}
+		p.Row(result, topic, fmt.Sprintf("%d partitions", result.Partitions), map[bool]string{true: "created", false: "not changed"}[result.Created])
+	}
+	return errors.Join(errors.Join(errs...), p.End())
+}
+
+// provisioned is what the cluster has of a topic.
+type provisioned struct {
+	Topic      string `json:"topic"`
+	Partitions int    `json:"partitions"`
+	Created    bool   `json:"created"`
+}

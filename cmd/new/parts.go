@@ -21,12 +21,31 @@ var parts = map[string][]string{
 	"console":   {"internal/app/limit.go"},
 	"decisions": {"docs/decisions", "docs/dependencies.md", "docs/style.md", "docs/supabase.md"},
 	"examples":  {"examples"},
+	"kafka":     seekFiles,
 	"lab":       nil, // no service has it
 	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md"},
 	"oidc":      {"internal/auth/checker.go", "internal/transport/methods.go"},
 	"pools":     {"deploy/run/pools.*.yaml"},
 	"reactions": {"internal/pg/base.go"},
+	"replay":    seekFiles,
 	"terraform": {"deploy/terraform"},
+}
+
+// seekFiles are of each broker's command to seek.
+var seekFiles = []string{
+	"internal/app/seek.go", "internal/operate/seek.go", "internal/pg/forget.go", "internal/pg/queries/forget.sql", "internal/pg/internal/sqlcgen/forget.sql.go",
+}
+
+// filesOnlyOf returns the files of a part, but for those of another part that is not left out.
+func filesOnlyOf(part string, without []string) []string {
+	return slices.DeleteFunc(slices.Clone(parts[part]), func(file string) bool {
+		for other, files := range parts {
+			if !slices.Contains(without, other) && slices.Contains(files, file) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // The marks: full for lines that a lean service does not have, templateOnly for lines that no service has.

@@ -78,8 +78,9 @@ func (r *renderer) copy() error {
 		return err
 	}
 	var left []string // the paths that are left out
-	for _, part := range r.options.without() {
-		left = append(left, parts[part]...)
+	without := r.options.without()
+	for _, part := range without {
+		left = append(left, filesOnlyOf(part, without)...)
 		left = append(left, devDir+"/"+part+".go", devDir+"/"+part+"_test.go")
 	}
 	for _, name := range r.options.withoutOptions() {

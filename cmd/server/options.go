@@ -4,6 +4,7 @@ import (
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/options/console"
 	"example.com/videocatalog/options/cors"
+	"example.com/videocatalog/options/kafka"
 	"example.com/videocatalog/options/oidc"
 	"example.com/videocatalog/options/reactions"
 	"example.com/videocatalog/options/repair"
@@ -15,6 +16,7 @@ func options() []app.Option {
 	return []app.Option{
 		console.Option(),
 		cors.Option(),
+		kafka.Option(),
 		oidc.Option(),
 		reactions.Option(),
 		repair.Option(),

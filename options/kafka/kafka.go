@@ -120,7 +120,9 @@ func ownTopics() (own []string) {
 }
 
 // topicOf returns the topic of a subscription: see names.Topic.
-func topicOf(subscription string) string { return subscription[:max(0, strings.LastIndex(subscription, "."))] }
+func topicOf(subscription string) string {
+	return subscription[:max(0, strings.LastIndex(subscription, "."))]
+}
 
 // checkTimeout is how long a start waits for the cluster.
 const checkTimeout = 5 * time.Second

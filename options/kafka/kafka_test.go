@@ -118,8 +118,8 @@ func (c *cluster) client(t testing.TB) *kgo.Client {
 	return client
 }
 
-// alter sets max.message.bytes of the topic.
-func (c *cluster) alter(t testing.TB, maxBytes int) {
+// alter sets max.message.bytes of a topic.
+func (c *cluster) alter(t testing.TB, topic string, maxBytes int) {
 	t.Helper()
 	value := strconv.Itoa(maxBytes)
 	if _, err := kadm.NewClient(c.client(t)).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: &value}}, topic); err != nil {

@@ -228,7 +228,7 @@ func TestSinkRefusesWhatIsTooLarge(t *testing.T) {
 	if n, refusals := count(errs); n != 2 || refusals != 1 || !refused(errs[0]) {
 		t.Errorf("errors = %v, want only x1 refused, and x2 not sent", errs)
 	}
-	c.alter(t, 100_000)
+	c.alter(t, topic, 100_000)
 	messages := append([]envelope.Message{letter("x", 1, large[:200_000]...)}, letters("x2 a2 b2 a3")...)
 	if n, refusals := count(pass(t, s, messages)); n != 0 || refusals != 0 {
 		t.Errorf("the request with x1 has %d acknowledged and %d refused, want all unknown", n, refusals)

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.opentelemetry.io/otel/metric/noop"
@@ -33,7 +31,7 @@ const (
 	ofDatabase = "KAFKA_TEST_DATABASE"
 )
 
-// runMember applies letters until SIGTERM: each event has one effect, in the transaction of the inbox.
+// runMember applies letters until SIGTERM.
 func runMember() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -47,25 +45,7 @@ func runMember() {
 		if err != nil {
 			return err
 		}
-		handlers := consumer.Handlers{"letter": consumer.Handle(func(m envelope.Message) (envelope.Message, error) { return m, nil },
-			func(ctx context.Context, name string, events []envelope.Message) (outcomes []envelope.Outcome, err error) {
-				return outcomes, pg.Wrap(pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					for _, m := range events {
-						isNew, err := pgtest.Receive(ctx, tx, name, m.ID)
-						if err != nil {
-							return err
-						}
-						outcomes = append(outcomes, envelope.Duplicate)
-						if isNew {
-							outcomes[len(outcomes)-1] = envelope.Applied
-						}
-						if _, err = tx.Exec(ctx, "INSERT INTO effects (letter, version, new) VALUES ($1, $2, $3)", m.AggregateID, m.Version, isNew); err != nil {
-							return err
-						}
-					}
-					return nil
-				}), "apply")
-			})}
+		handlers := consumer.Handlers{"letter": consumer.Handle(func(m envelope.Message) (envelope.Message, error) { return m, nil }, apply(pool))}
 		from := consumer.Input{Source: NewSource(append(append(options, quick()...), kgo.SessionTimeout(300*time.Millisecond)), topic, group, 1), Consumer: "reader", Handlers: handlers}
 		receiver, err := consumer.New(consumer.Config{Workers: 2, BatchSize: 20}, from, pg.NewInbox(pool), slog.New(slog.NewTextHandler(os.Stderr, nil)), noop.Meter{})
 		if err != nil {
@@ -89,11 +69,11 @@ func TestStormOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	pgtest.Execute(t, pool, "CREATE TABLE effects (seq bigserial, letter text, version bigint, new boolean)")
-	var logs bytes.Buffer
+	pgtest.Execute(t, pool, effects)
+	var logs lines
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%+v\n%.3000s", c.GroupInfo(group), logs.String())
+			t.Logf("%+v\n%.3000s", c.GroupInfo(group), logs.text.String())
 		}
 	})
 	start := func() *exec.Cmd {
@@ -105,7 +85,7 @@ func TestStormOfMembers(t *testing.T) {
 		}
 		return member
 	}
-	effects := func(which string) (n int) {
+	applied := func(which string) (n int) {
 		_ = pool.QueryRow(t.Context(), "SELECT count(*) FROM effects "+which).Scan(&n)
 		return n
 	}
@@ -115,7 +95,7 @@ func TestStormOfMembers(t *testing.T) {
 	publishing, stop := context.WithCancel(t.Context())
 	running.Go(func() {
 		for ; publishing.Err() == nil; published.Add(1) {
-			for int(published.Load())*keys > effects("WHERE new")+20*keys && publishing.Err() == nil { // the members are behind
+			for int(published.Load())*keys > applied("WHERE new")+20*keys && publishing.Err() == nil { // the members are behind
 				time.Sleep(5 * time.Millisecond)
 			}
 			left := make([]envelope.Message, keys)
@@ -137,6 +117,7 @@ func TestStormOfMembers(t *testing.T) {
 	var all [members]*exec.Cmd
 	for i := range all {
 		all[i] = start()
+		t.Cleanup(func() { _ = all[i].Process.Kill() })
 	}
 	// The group of kfake keeps a member for ever that dies between its join and its sync, until another member joins.
 	goOn := func(what string, holds func() bool) {
@@ -153,7 +134,7 @@ func TestStormOfMembers(t *testing.T) {
 	for fault := range faults {
 		i := rand.IntN(members)
 		signal := anyOf(syscall.SIGKILL, syscall.SIGTERM, syscall.SIGSTOP)
-		applied := effects("")
+		before := applied("")
 		_ = all[i].Process.Signal(signal)
 		if signal != syscall.SIGSTOP {
 			_ = all[i].Wait()
@@ -163,13 +144,13 @@ func TestStormOfMembers(t *testing.T) {
 			c.cut()
 		}
 		_ = c.MoveTopicPartition(topic, rand.Int32N(6), rand.Int32N(3))
-		goOn("the others go on", func() bool { return effects("") > applied+2*keys })
+		goOn("the others go on", func() bool { return applied("") > before+2*keys })
 		_ = all[i].Process.Signal(syscall.SIGCONT)
 	}
 	stop()
 	running.Wait()
 	want := keys * int(published.Load())
-	goOn("all events have taken effect", func() bool { return effects("WHERE new") >= want })
+	goOn("all events have taken effect", func() bool { return applied("WHERE new") >= want })
 	for _, member := range all {
 		_ = member.Process.Signal(syscall.SIGTERM)
 		_ = member.Wait()
@@ -182,7 +163,7 @@ func TestStormOfMembers(t *testing.T) {
 		o.add(id, version)
 	}
 	o.check(t, want)
-	first, again := effects("WHERE new"), effects("WHERE NOT new")
+	first, again := applied("WHERE new"), applied("WHERE NOT new")
 	if wrong := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); first != want || wrong > 0 || again == 0 {
 		t.Errorf("%d effects of %d events, in quarantine %d, came again %d", first, want, wrong, again)
 	}

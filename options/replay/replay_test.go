@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
@@ -35,8 +36,8 @@ func TestSeekRefusesBadArguments(t *testing.T) {
 		"in the future":              {"orders.overview", time.Now().Add(time.Hour).Format(time.RFC3339)},
 		"-all":                       {"orders.overview", "2026-01-01T00:00:00Z", "--all"},
 	} {
-		if _, _, err := parseSeek(args); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("parseSeek(%q) = %v, want an error with %q", args, err, want)
+		if _, err := operate.ParseSeek(args, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseSeek(%q) = %v, want an error with %q", args, err, want)
 		}
 	}
 	process := &app.Process{Selection: app.Selection{Broker: "kafka"}}

@@ -26,6 +26,7 @@ import (
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/store"
@@ -369,7 +370,7 @@ func TestReplayMistakesAreRefused(t *testing.T) {
 	if _, err := b.run(t.Context(), uuid.Nil, false); err == nil {
 		t.Error("backfill without an entry = nil, want an error")
 	}
-	if _, err := (inbox{s.pool, "catalog"}).forget(t.Context(), pg.Entry{}, 0); err == nil {
+	if _, err := pg.ForgetInbox(t.Context(), s.pool, "catalog", pg.Entry{}, 0); err == nil {
 		t.Error("forget without an entry = nil, want an error")
 	}
 	if got := s.count(audited) + s.count(pendingEvents); got != 0 {
@@ -386,8 +387,8 @@ func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
 	since := time.Now().Add(-time.Minute).Format(time.RFC3339)
 	s.create(5)
 	s.settled(5)
-	s.exec("INSERT INTO video_catalog_read.inbox (consumer, event_id) SELECT 'catalog', gen_random_uuid() FROM generate_series(1, $1)", inboxRows)
-	for _, want := range []int{inboxRows + 10, 10} {
+	s.exec("INSERT INTO video_catalog_read.inbox (consumer, event_id) SELECT 'catalog', gen_random_uuid() FROM generate_series(1, $1)", pg.InboxRows)
+	for _, want := range []int{pg.InboxRows + 10, 10} {
 		s.exec("DELETE FROM video_catalog_read.video_projection")
 		out, err := s.run(t.Context(), "seek", s.subscription, since, "--why", "rows were lost")
 		if err != nil || !strings.Contains(out, fmt.Sprintf("the inbox has forgotten %d events", want)) {
@@ -413,7 +414,7 @@ func TestSeekThatFailsRunsAgain(t *testing.T) {
 	}
 	accept()
 	out, err := s.run(t.Context(), "seek", s.subscription, since, "--why", "x", "--json")
-	var result seekResult
+	var result operate.SeekResult
 	if err != nil || json.Unmarshal([]byte(out), &result) != nil || result.Matched != 0 || result.ActionID == uuid.Nil {
 		t.Errorf("seek again = %q, %v, want an inbox that is empty", out, err)
 	}

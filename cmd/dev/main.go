@@ -28,6 +28,7 @@ func config() dev.Config {
 func parts() []dev.Part {
 	return []dev.Part{
 		console(),
+		kafka(),
 		observe(),
 	}
 }

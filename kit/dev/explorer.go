@@ -22,7 +22,7 @@ func (s *Stack) explore(ctx context.Context) error {
 		return fmt.Errorf("serve the explorer: %w", err)
 	}
 	server := &http.Server{Handler: explorer(s.addr), ReadHeaderTimeout: readyTimeout}
-	s.atStop(server.Close)
+	s.AtStop(server.Close)
 	go func() { _ = server.Serve(listener) }() // it returns after Close
 	s.Show("explorer", "http://"+listener.Addr().String()+"/explorer/")
 	return nil

@@ -50,6 +50,8 @@ type Part struct {
 	Flag, Help string
 	// Check returns an error if the part cannot run. It is called before anything starts. Nil: no check.
 	Check func() error
+	// Before starts what the server needs, and calls Set. It is called before the server is built. Nil: nothing.
+	Before func(ctx context.Context, s *Stack) error
 	// Start starts the part when the server is ready. It calls methods of the stack.
 	Start func(ctx context.Context, s *Stack) error
 }
@@ -99,7 +101,7 @@ func run(interrupts interrupts, cfg Config, args, environ []string, stdout io.Wr
 	if err != nil {
 		return err
 	}
-	s := &Stack{options: opts, config: cfg, screen: newScreen(stdout, opts.getenv, interrupts.cancel), killed: interrupts.kill}
+	s := &Stack{Fresh: opts.fresh, options: opts, config: cfg, screen: newScreen(stdout, opts.getenv, interrupts.cancel), killed: interrupts.kill}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	ctx, err := s.start(interrupts.stop)
 	switch {

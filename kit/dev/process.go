@@ -76,7 +76,7 @@ func (s *Stack) Run(ctx context.Context, p Program) error {
 	if err != nil {
 		return fmt.Errorf("%w: choose another folder with --state DIR", err)
 	}
-	s.atStop(log.file.Close)
+	s.AtStop(log.file.Close)
 	// It ends in stop, not with ctx at Ctrl-C.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	cmd := command(life, syscall.SIGTERM, stopTimeout, p.Path, p.Args...)
@@ -104,7 +104,7 @@ func (s *Stack) watch(name, log string, done <-chan struct{}, state func() *os.P
 		<-done
 		s.end(fmt.Errorf("%s ended by itself (%s); its log, %s, ends:%s", name, state(), s.short(log), tail(log)))
 	}()
-	s.atStop(func() error {
+	s.AtStop(func() error {
 		defer func() { <-watching }()
 		return stop()
 	})

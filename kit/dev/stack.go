@@ -43,6 +43,7 @@ type Stack struct {
 	State   string // folder that keeps the data and the logs
 	Server  string // path of the server's program
 	Private string // address of the server's private port
+	Fresh   bool   // start with empty data
 
 	options
 	config Config
@@ -55,6 +56,7 @@ type Stack struct {
 	database string       // URL
 	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
 	project  string
+	settings []string       // see Set
 	rows     [][2]string    // of the parts, for the screen
 	closers  []func() error // of started parts, in order
 }
@@ -65,7 +67,7 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.screen.print(s.screen.paint(bold, s.config.Name) + " starts on this machine.")
 	steps := []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.build, s.writeEnv, s.migrate, s.serve, s.explore,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.before, s.build, s.writeEnv, s.migrate, s.serve, s.explore,
 	}
 	for _, part := range s.parts {
 		steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })
@@ -91,7 +93,21 @@ func (s *Stack) stop() (err error) {
 	return err
 }
 
-func (s *Stack) atStop(closer func() error) { s.closers = append(s.closers, closer) }
+// before starts what parts need before the server.
+func (s *Stack) before(ctx context.Context) (err error) {
+	for _, part := range s.parts {
+		if part.Before != nil && err == nil {
+			err = part.Before(ctx, s)
+		}
+	}
+	return err
+}
+
+// Set adds settings of the server, as NAME=VALUE. Call it in Before of a part.
+func (s *Stack) Set(settings ...string) { s.settings = append(s.settings, settings...) }
+
+// AtStop calls a function when the stack stops, before those of earlier calls.
+func (s *Stack) AtStop(closer func() error) { s.closers = append(s.closers, closer) }
 
 // Show adds a line to the screen.
 func (s *Stack) Show(name, value string) { s.rows = append(s.rows, [2]string{name, value}) }
@@ -121,7 +137,7 @@ func (s *Stack) openState(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: choose a folder of your own with --state DIR", err)
 	}
-	s.atStop(lock.Close)
+	s.AtStop(lock.Close)
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return fmt.Errorf("lock %s: %w: choose another folder with --state DIR", s.State, err)
@@ -157,7 +173,7 @@ func (s *Stack) holdPort(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("port %d: %w: choose another one: PORT=8080 go run ./cmd/dev", s.port, err)
 	}
-	s.atStop(func() error {
+	s.AtStop(func() error {
 		_ = listener.Close() // it may already be closed for the server
 		return nil
 	})
@@ -271,7 +287,7 @@ func (s *Stack) openPubSub(ctx context.Context) error {
 		if startErr != nil {
 			return fmt.Errorf("start Pub/Sub: %w, or start again with --fresh", startErr)
 		}
-		s.atStop(server.Close)
+		s.AtStop(server.Close)
 		s.pubsub = loopback(server.Addr())
 		client, err = server.Client(ctx, s.project)
 	}
@@ -303,8 +319,8 @@ func (s *Stack) build(ctx context.Context) error {
 // writeEnv writes the settings of the server's commands into a file that a shell can read. As in Environment, a setting
 // of one side does not override DATABASE_URL.
 func (s *Stack) writeEnv(context.Context) error {
-	text := fmt.Sprintf("export READ_DATABASE_URL= DATABASE_URL='%s' PUBSUB_ENDPOINT= PUBSUB_EMULATOR_HOST='%s' PUBSUB_PROJECT='%s'\n",
-		strings.ReplaceAll(s.database, "'", `'\''`), s.pubsub, s.project)
+	text := fmt.Sprintf("export READ_DATABASE_URL= DATABASE_URL='%s' PUBSUB_ENDPOINT= PUBSUB_EMULATOR_HOST='%s' PUBSUB_PROJECT='%s' %s\n",
+		strings.ReplaceAll(s.database, "'", `'\''`), s.pubsub, s.project, strings.Join(s.settings, " "))
 	return os.WriteFile(filepath.Join(s.State, "env"), []byte(text), 0o600)
 }
 
@@ -337,7 +353,7 @@ func (s *Stack) Environment() []string {
 		name, _, _ := strings.Cut(variable, "=")
 		return strings.HasSuffix(name, "_DATABASE_URL") // of one side only: it overrides DATABASE_URL
 	})
-	return append(environ,
+	return append(append(environ, s.settings...),
 		"TELEMETRY_ADDR="+s.Private,
 		"PORT="+port,
 		"AUTH=off", "AUTH_POLICY_FILE=", "ALLOWED_HOSTS="+s.allowed,

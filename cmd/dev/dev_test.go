@@ -109,19 +109,28 @@ func call(t *testing.T, method, url, body string) string {
 	return string(text)
 }
 
-// The whole system works: what is published reaches the catalog.
+// The whole system works, also over Kafka: what is published reaches the catalog.
 func TestDev(t *testing.T) {
 	t.Parallel()
-	api := field(t, start(t), `(http://localhost:\d+)/v1`)
-	var video struct{ Name string }
-	if err := json.Unmarshal([]byte(call(t, http.MethodPost, api+"/v1/videos", `{"title":"Ran"}`)), &video); err != nil {
-		t.Fatal(err)
-	}
-	call(t, http.MethodPost, api+"/v1/"+video.Name+":publish", "{}")
-	eventually(t, "the catalog has the video", func() bool {
-		return strings.Contains(call(t, http.MethodGet, api+"/v1/catalogEntries", ""), `"Ran"`)
-	})
-	if got := call(t, http.MethodGet, api+"/openapi.json", ""); !strings.Contains(got, `"openapi": "3.0`) {
-		t.Errorf("GET /openapi.json = %.100s, want OpenAPI 3.0", got)
+	for name, args := range map[string][]string{"Pub/Sub": nil, "Kafka": {"--kafka"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			screen := start(t, args...)
+			if shown := strings.Contains(screen, "Kafka "); shown != (args != nil) {
+				t.Errorf("the screen shows Kafka: %t", shown)
+			}
+			api := field(t, screen, `(http://localhost:\d+)/v1`)
+			var video struct{ Name string }
+			if err := json.Unmarshal([]byte(call(t, http.MethodPost, api+"/v1/videos", `{"title":"Ran"}`)), &video); err != nil {
+				t.Fatal(err)
+			}
+			call(t, http.MethodPost, api+"/v1/"+video.Name+":publish", "{}")
+			eventually(t, "the catalog has the video", func() bool {
+				return strings.Contains(call(t, http.MethodGet, api+"/v1/catalogEntries", ""), `"Ran"`)
+			})
+			if got := call(t, http.MethodGet, api+"/openapi.json", ""); !strings.Contains(got, `"openapi": "3.0`) {
+				t.Errorf("GET /openapi.json = %.100s, want OpenAPI 3.0", got)
+			}
+		})
 	}
 }

@@ -36,7 +36,7 @@ var seekFiles = []string{
 	"internal/app/seek.go", "internal/operate/seek.go", "internal/pg/forget.go", "internal/pg/queries/forget.sql", "internal/pg/internal/sqlcgen/forget.sql.go",
 }
 
-// filesOnlyOf returns the files of a part, but for those of another part that is not left out.
+// filesOnlyOf returns the files of a part that no part of the service needs.
 func filesOnlyOf(part string, without []string) []string {
 	return slices.DeleteFunc(slices.Clone(parts[part]), func(file string) bool {
 		for other, files := range parts {

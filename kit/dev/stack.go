@@ -106,7 +106,7 @@ func (s *Stack) before(ctx context.Context) (err error) {
 // Set adds settings of the server, as NAME=VALUE. Call it in Before of a part.
 func (s *Stack) Set(settings ...string) { s.settings = append(s.settings, settings...) }
 
-// AtStop calls a function when the stack stops, before those of earlier calls.
+// AtStop calls a function when the stack stops. The last call comes first.
 func (s *Stack) AtStop(closer func() error) { s.closers = append(s.closers, closer) }
 
 // Show adds a line to the screen.

@@ -159,8 +159,8 @@ func TestSourceHandsOverAgain(t *testing.T) {
 	eventually(t, "a2 has come to the next member", func() bool { return next.names("ab") == "a2" })
 }
 
-// A member that loses its session commits nothing more. What it has in hand comes again, and not before its call has
-// returned, because both calls are of one key.
+// A member that loses its session commits nothing more. The message in hand comes again, and not before its first call
+// has returned, because both calls are of one key.
 func TestSourceLosesItsSession(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)

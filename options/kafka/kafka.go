@@ -135,11 +135,11 @@ func isDefinite(err error) bool { return errors.Is(err, errTopic) || isRefused(e
 
 // checkCluster returns what is wrong with us or the topics. Other errors mean that the cluster did not say.
 func checkCluster(ctx context.Context, options []kgo.Opt, topics ...string) error {
-	admin, closeAdmin, err := newAdmin(options)
+	admin, err := kadm.NewOptClient(options...)
 	if err != nil {
 		return err
 	}
-	defer closeAdmin()
+	defer admin.Close()
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	found, err := admin.ListTopics(ctx, topics...)
@@ -187,11 +187,11 @@ func described(err error) error {
 	return fmt.Errorf("KAFKA_BROKERS: %w", err)
 }
 
-// newAdmin returns a client for commands.
-func newAdmin(options []kgo.Opt) (admin *kadm.Client, end func(), err error) {
-	client, err := kgo.NewClient(options...)
+// admin returns a client for commands, which the caller closes.
+func (s *Settings) admin(process *app.Process) (*kadm.Client, error) {
+	options, err := s.Options(process.Log)
 	if err != nil {
-		return nil, nil, err
+		return nil, app.UsageError(err)
 	}
-	return kadm.NewClient(client), client.Close, nil
+	return kadm.NewOptClient(options...)
 }

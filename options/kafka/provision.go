@@ -28,15 +28,11 @@ func (s *Settings) provision(ctx context.Context, process *app.Process, args []s
 	case partitions < 1 || partitions > math.MaxInt16 || replicas < 1 || replicas > math.MaxInt8:
 		return app.UsageError(errors.New("kafka provision: --partitions and --replicas must be at least 1"))
 	}
-	options, err := s.Options(process.Log)
-	if err != nil {
-		return app.UsageError(err)
-	}
-	admin, end, err := newAdmin(options)
+	admin, err := s.admin(process)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer admin.Close()
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	found, err := admin.ListTopics(ctx, ownTopics()...)

@@ -23,15 +23,11 @@ func (s *Settings) seek(ctx context.Context, process *app.Process, args []string
 	if err != nil {
 		return app.UsageError(fmt.Errorf("kafka %w", err))
 	}
-	options, err := s.Options(process.Log)
-	if err != nil {
-		return app.UsageError(err)
-	}
-	admin, end, err := newAdmin(options)
+	admin, err := s.admin(process)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer admin.Close()
 	asking, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	offsets, err := offsetsOf(asking, admin, o.Subscription, o.Since)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/googleapis/gax-go/v2"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"example.com/videocatalog/internal/consumer"
 )
@@ -115,9 +114,8 @@ type part struct {
 
 // progress is an assigned partition; guarded by member.mu.
 type progress struct {
-	items    []*item // in the order of the partition, from the first that has not ended
-	next     kgo.EpochOffset
-	moved    bool               // next was not committed yet
+	items    []*item            // in the order of the partition, from the first that has not ended
+	last     *kgo.Record        // the end of the prefix that has ended; nil if it is committed
 	received context.Context    //nolint:containedctx // ends when the partition is given back
 	over     context.CancelFunc // of received
 	gone     bool               // another member has the partition, or gets it: no message begins
@@ -252,10 +250,9 @@ func (m *member) end(i *item, ack bool) {
 	m.size -= i.size
 	i.ended = ack
 	for len(i.items) > 0 && i.items[0].ended {
-		last := i.items[0].record
-		i.next, i.moved = kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, true
-		i.items[0] = nil // so that the record can be freed
-		i.items = i.items[1:]
+		r := i.items[0].record
+		i.last = &kgo.Record{Topic: r.Topic, Partition: r.Partition, LeaderEpoch: r.LeaderEpoch, Offset: r.Offset} // without the bytes
+		i.items[0], i.items = nil, i.items[1:]
 	}
 	select {
 	case m.room <- struct{}{}:
@@ -275,40 +272,28 @@ func (m *member) commitOften() {
 func (m *member) commit(only map[string][]int32) {
 	m.committing.Lock() // so that no older commit follows the one of a partition that is revoked
 	defer m.committing.Unlock()
-	offsets, moved := make(map[string]map[int32]kgo.EpochOffset), m.selected(only, func(p *progress) bool { return p.moved })
-	m.mu.Lock()
-	for of, p := range moved {
-		if offsets[of.topic] == nil {
-			offsets[of.topic] = make(map[int32]kgo.EpochOffset)
+	var records []*kgo.Record
+	moved := m.selected(only, func(p *progress) bool {
+		if p.last != nil {
+			records = append(records, p.last)
 		}
-		offsets[of.topic][of.partition], p.moved = p.next, false
-	}
-	m.mu.Unlock()
+		return p.last != nil
+	})
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.received), commitTimeout)
 	defer cancel()
-	m.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, response *kmsg.OffsetCommitResponse, err error) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		for _, p := range moved {
-			p.moved = p.moved || err != nil || !committed(response)
-		}
-	})
-}
-
-// committed reports whether every partition was committed.
-func committed(response *kmsg.OffsetCommitResponse) bool {
-	for _, topic := range response.Topics {
-		for _, partition := range topic.Partitions {
-			if partition.ErrorCode != 0 {
-				return false
-			}
+	if len(records) == 0 || m.client.CommitRecords(ctx, records...) != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range moved {
+		if slices.Contains(records, p.last) {
+			p.last = nil // it has not grown meanwhile
 		}
 	}
-	return true
 }
 
-// selected returns the partitions of this member that a function selects, of some or, if only is nil, of all. The
-// function may change them.
+// selected returns the partitions that a function selects, of some or, if only is nil, of all. It may change them.
 func (m *member) selected(only map[string][]int32, selects func(*progress) bool) map[part]*progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()

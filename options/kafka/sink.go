@@ -74,7 +74,7 @@ func NewSink(cluster []kgo.Opt, topic string, limit time.Duration) *Sink {
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ManualFlushing(), kgo.MaxBufferedRecords(1 << 30), // a pass limits both
 		kgo.ProducerBatchMaxBytes(maxBatchBytes),
-		kgo.RecordDeliveryTimeout(limit), kgo.ProduceRequestTimeout(limit),
+		kgo.RecordDeliveryTimeout(max(limit, time.Second)), kgo.ProduceRequestTimeout(limit), // the client takes no less than a second
 	}, cluster...)...)
 	go s.run()
 	return s

@@ -19,6 +19,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"example.com/videocatalog/lab/internal/child"
 )
 
 // process is one of the service's processes. It runs the binary several times,
@@ -80,14 +82,14 @@ func (p *process) startOnce(ctx context.Context) error {
 	e := &execution{done: make(chan struct{}), started: time.Now(), expected: true}
 	e.cmd = exec.CommandContext(context.WithoutCancel(ctx), p.binary) //nolint:gosec // we have built it
 	e.cmd.Env = p.environ
-	e.cmd.SysProcAttr = dieWithUs()
+	e.cmd.SysProcAttr = child.DieWithUs()
 	stderr, err := e.cmd.StderrPipe()
 	if err != nil {
 		return errors.Join(fmt.Errorf("start %s: %w", p.name, err), log.Close())
 	}
 	started, silent := make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // for the life of the process: see dieWithUs
+		runtime.LockOSThread() // for the life of the process: see child.DieWithUs
 		defer runtime.UnlockOSThread()
 		err := e.cmd.Start()
 		started <- err

@@ -169,7 +169,7 @@ var (
 func findProofs(t *testing.T) proofs {
 	t.Helper()
 	known := proofs{tests: findTests(t), targets: make(map[string]bool), faults: make(map[string]bool)}
-	for _, kind := range chaos.Kinds() {
+	for _, kind := range slices.Concat(chaos.Kinds(chaos.BrokerPubSub), chaos.Kinds(chaos.BrokerKafka)) {
 		known.faults[kind] = true
 	}
 	for _, name := range []string{"Makefile", "lab/lab.mk"} {

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"example.com/videocatalog/lab/internal/chaos"
+	"example.com/videocatalog/lab/internal/child"
+	"example.com/videocatalog/lab/kafka"
 )
 
 const usage = `chaos runs the service as several processes, injects faults, and checks every guarantee.
@@ -35,11 +37,15 @@ const usage = `chaos runs the service as several processes, injects faults, and 
   --out DIR             the directory for timeline.jsonl, report.json and a log per process. If a guarantee was broken,
                         also what clients, watchers and a subscription received, and the database. Default: chaos-N
                         and the time, in the directory for temporary files.
+  --broker NAME         pubsub, kafka (a real one, or kfake if this machine lacks Java or Maven) or kfake. Default: pubsub.
   --older COMMIT        the commit that a rollback deploys. Default: the newest tag before HEAD, or else the present
                         code on a newer schema.
 `
 
 func main() {
+	if child.Main(os.Stderr, map[string]func([]string) error{kafka.Role: kafka.Fake}) {
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
@@ -90,7 +96,7 @@ func again(cfg chaos.Config) string {
 	if cfg.Older != "" {
 		older = " --older " + cfg.Older
 	}
-	return fmt.Sprintf("--profile %s --seed %d --duration %s --rate %g%s", profile, cfg.Seed, cfg.Duration, cfg.Rate, older)
+	return fmt.Sprintf("--profile %s --broker %s --seed %d --duration %s --rate %g%s", profile, cfg.Broker, cfg.Seed, cfg.Duration, cfg.Rate, older)
 }
 
 // parse reads the flags.
@@ -103,6 +109,7 @@ func parse(args []string) (cfg chaos.Config, err error) {
 	flags.Float64Var(&cfg.Rate, "rate", 0, "")
 	flags.StringVar(&cfg.Out, "out", "", "")
 	flags.StringVar(&cfg.Older, "older", "", "")
+	flags.StringVar(&cfg.Broker, "broker", chaos.BrokerPubSub, "")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return cfg, err
@@ -131,6 +138,8 @@ func parse(args []string) (cfg chaos.Config, err error) {
 		return cfg, fmt.Errorf("unknown argument %q (--help lists the flags)", flags.Arg(0))
 	case cfg.Duration <= 0:
 		return cfg, errors.New("--duration must be more than 0, such as 10m")
+	case cfg.Broker != chaos.BrokerPubSub && cfg.Broker != chaos.BrokerKafka && cfg.Broker != chaos.BrokerFake:
+		return cfg, fmt.Errorf("--broker is %q: it may be pubsub, kafka or kfake", cfg.Broker)
 	case cfg.Rate < 1:
 		return cfg, errors.New("--rate must be at least 1, in commands per second")
 	}

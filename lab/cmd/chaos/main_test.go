@@ -35,6 +35,7 @@ func TestParseErrors(t *testing.T) {
 		{[]string{"--duration", "-1s"}, "--duration"},
 		{[]string{"--duration", "0"}, "--duration"},
 		{[]string{"--rate", "0"}, "--rate"},
+		{[]string{"--broker", "nats"}, "--broker"},
 		{[]string{"--rate", "0.5"}, "--rate"},
 		{[]string{"now"}, `"now"`},
 		{[]string{"--speed", "1"}, "speed"},
@@ -51,7 +52,7 @@ func TestHelp(t *testing.T) {
 	if err := run(t.Context(), []string{"--help"}, &out); err != nil {
 		t.Fatalf("run(--help) = %v, want nil", err)
 	}
-	for _, flag := range []string{"--profile", "--seed", "--duration", "--rate", "--out", "--older"} {
+	for _, flag := range []string{"--profile", "--seed", "--duration", "--rate", "--out", "--broker", "--older"} {
 		if !strings.Contains(out.String(), flag) {
 			t.Errorf("the help does not list %s", flag)
 		}

@@ -60,6 +60,8 @@ type Config struct {
 	// Older is the commit that a rollback deploys, in any form that git accepts. Empty: the newest tag
 	// before HEAD. If there is no tag: the present code, which then runs on a newer schema.
 	Older string
+	// Broker is the broker of the run: BrokerPubSub, BrokerKafka or BrokerFake.
+	Broker string
 	// Progress is called with each line that says what the run does.
 	Progress func(line string)
 }
@@ -91,7 +93,8 @@ type lab struct {
 	timeline *timeline
 	postgres *postgres
 	broker   *broker
-	network  *proxy // between the processes and the broker
+	network  *proxy   // between the processes and Pub/Sub
+	toBroker []string // settings by which the processes find the broker
 	load     *load
 	watchers []*watcher
 	told     *bufio.Writer // the results of clients; owned by load while it runs
@@ -118,6 +121,7 @@ type lab struct {
 type Report struct {
 	Seed     uint64         `json:"seed"`
 	Out      string         `json:"out"`
+	Broker   string         `json:"broker"`
 	Older    string         `json:"older"` // the commit; empty: there was none
 	Took     time.Duration  `json:"took_ns"`
 	Rate     float64        `json:"commands_per_second"`
@@ -170,7 +174,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, errors.Join(err, l.leave(l.seen()), l.end())
 	}
 	report := Report{
-		Seed: cfg.Seed, Out: cfg.Out, Older: l.cfg.Older, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
+		Seed: cfg.Seed, Out: cfg.Out, Broker: l.cfg.Broker, Older: l.cfg.Older, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
 		Answers: l.load.codes, Unread: l.load.unread, Stop: l.slowestStop, Routines: l.routines, Verdict: Check(history),
 		Connections: l.connections, LeaseLooks: l.leaseLooks, Long: cfg.Long,
 	}

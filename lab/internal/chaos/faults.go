@@ -39,8 +39,8 @@ const (
 	groupOperator = "operator" // none: operators or clients act
 )
 
-// kinds returns the faults of every run, and the faults that only a long run has.
-func kinds() (all, long []fault) {
+// kinds returns the faults of every run with a broker, and the faults that only a long run has.
+func kinds(broker string) (all, long []fault) {
 	all = []fault{
 		{"kill publisher", groupProcess, Takeover, killAt(publishers, "")},
 		{"kill api", groupProcess, Back, killAt(apis, "")},
@@ -85,12 +85,15 @@ func kinds() (all, long []fault) {
 		{"broker down 60 s", groupBroker, Outage, brokerDown(time.Minute)},
 		{"broker connections forgotten", groupBroker, Outage, forgetBroker},
 	}
+	if broker != BrokerPubSub {
+		return kafkaKinds(all, long)
+	}
 	return all, long
 }
 
-// Kinds returns the names of all faults. Some need a long run.
-func Kinds() []string {
-	all, long := kinds()
+// Kinds returns the names of all faults of a run with a broker. Some need a long run.
+func Kinds(broker string) []string {
+	all, long := kinds(broker)
 	var names []string
 	for _, f := range slices.Concat(all, long) {
 		names = append(names, f.kind)
@@ -225,7 +228,9 @@ func freezeProjector(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 	p.signal(syscall.SIGSTOP)
 	defer p.signal(syscall.SIGCONT)
 	sleep(ctx, 500*time.Millisecond)
-	l.broker.clock.Advance(messageLease)
+	if l.broker.expire(); l.broker.kafka != nil {
+		sleep(ctx, kafkaSession)
+	}
 	sleep(ctx, between(r, 500*time.Millisecond, 2*time.Second))
 	return nil
 }

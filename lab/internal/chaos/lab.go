@@ -20,7 +20,7 @@ import (
 
 // settings are the environment variables that all processes share.
 var settings = []string{
-	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "PUBSUB_PROJECT=" + project,
+	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off",
 	fmt.Sprintf("LAB_OUTBOX_LEASE=%s", lease), fmt.Sprintf("LAB_OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
 	fmt.Sprintf("LAB_OUTBOX_POLL_INTERVAL=%s", pollInterval),
 	fmt.Sprintf("LAB_OUTBOX_WORKERS=%d", workers), fmt.Sprintf("LAB_OUTBOX_BATCH=%d", batch),
@@ -153,13 +153,7 @@ func (l *lab) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if l.broker, err = startBroker(ctx); err != nil {
-		return err
-	}
-	l.network, err = newProxy(ctx, func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", l.broker.Addr())
-	})
-	if err != nil {
+	if err := l.startBroker(ctx); err != nil {
 		return err
 	}
 	migrate := exec.CommandContext(ctx, l.present, "migrate") //nolint:gosec // we have built it
@@ -197,6 +191,26 @@ func (l *lab) prepare(ctx context.Context) error {
 	return nil
 }
 
+// startBroker starts the broker, and the way of the processes to it.
+func (l *lab) startBroker(ctx context.Context) (err error) {
+	if l.cfg.Broker != BrokerPubSub {
+		if l.broker, err = l.startKafka(ctx); err == nil {
+			l.toBroker = []string{"BROKER=kafka", "KAFKA_BROKERS=" + l.broker.kafka.Addr}
+		}
+		return err
+	}
+	if l.broker, err = startPubSub(ctx); err != nil {
+		return err
+	}
+	l.network, err = newProxy(ctx, func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", l.broker.Addr())
+	})
+	if err == nil {
+		l.toBroker = []string{"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + l.network.addr()}
+	}
+	return err
+}
+
 func (l *lab) newProcess(ctx context.Context, name, role string, serves bool) (*process, error) {
 	roles := role
 	if serves && role != roleAPI {
@@ -210,8 +224,7 @@ func (l *lab) newProcess(ctx context.Context, name, role string, serves bool) (*
 	p.environ = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "ROLES=" + roles, "FAILPOINT_FILE=" + p.orders(), "FAILPOINT_CLOCK_FILE=" + p.clock(),
 		"DATABASE_URL=postgres://postgres@" + proxy.addr() + "/" + databaseName + "?sslmode=disable&application_name=" + name,
-		"PUBSUB_EMULATOR_HOST=" + l.network.addr(),
-	}, settings...)
+	}, slices.Concat(settings, l.toBroker)...)
 	return p, nil
 }
 
@@ -225,7 +238,7 @@ func (l *lab) startAll(ctx context.Context) error {
 
 // inject injects faults until the duration is over and each kind was injected.
 func (l *lab) inject(ctx context.Context) error {
-	all, long := kinds()
+	all, long := kinds(l.cfg.Broker)
 	r := rand.New(rand.NewPCG(l.cfg.Seed, 0))
 	s := newScheduler(ctx, l)
 	for round, deadline := 0, time.Now().Add(l.cfg.Duration); round == 0 || time.Now().Before(deadline); round++ {
@@ -287,6 +300,9 @@ func (l *lab) seen() *History {
 	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Back: 5 * time.Second}}
 	if l.load == nil {
 		return h
+	}
+	if l.broker.kafka != nil { // a group waits for a dead member
+		h.Limits.Catalog, h.Limits.Back = kafkaSession+time.Second, kafkaSession+time.Second
 	}
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()

@@ -28,12 +28,16 @@ func operatorKinds() []fault {
 }
 
 // disturbances returns the faults that occur beside actions of operators.
-func disturbances() []fault {
+func (l *lab) disturbances() []fault {
+	cut := fault{"broker connections cut", groupBroker, NoRecovery, cutBroker}
+	if l.broker.kafka != nil {
+		cut = fault{"kafka frozen", groupBroker, NoRecovery, freezeKafka}
+	}
 	return []fault{
+		cut,
 		{"kill publisher", groupProcess, NoRecovery, killAt(publishers, "")},
 		{"kill api", groupProcess, NoRecovery, killAt(apis, "")},
 		{"kill projector", groupProcess, NoRecovery, killAt(projectors, "")},
-		{"broker connections cut", groupBroker, NoRecovery, cutBroker},
 		{"database restarted", groupDatabase, NoRecovery, endDatabase((*postgres).stop, (*lab).allInHand)},
 		{"database killed", groupDatabase, NoRecovery, endDatabase((*postgres).kill, (*lab).forgotten)},
 		{"database connections cut", groupDatabase, NoRecovery, cutDatabase},

@@ -81,7 +81,7 @@ func (l *lab) quiet(ctx context.Context) {
 			state, moved, lent = now, time.Now(), time.Now()
 		}
 		if time.Since(lent) > lentFor {
-			l.broker.clock.Advance(messageLease)
+			l.broker.expire()
 			lent = time.Now()
 		}
 	}
@@ -278,7 +278,7 @@ func (l *lab) hearAll(ctx context.Context) {
 			return
 		}
 		if time.Since(lent) > lentFor {
-			l.broker.clock.Advance(messageLease)
+			l.broker.expire()
 			lent = time.Now()
 		}
 	}

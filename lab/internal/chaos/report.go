@@ -122,7 +122,7 @@ func (r Report) Print(w io.Writer) error {
 	row("seed", "%d", r.Seed)
 	row("took", "%s", r.Took.Round(time.Second))
 	row("older binary", "%s", cmp.Or(r.Older, "the present code, on a newer schema"))
-	row("faults", "%d, of %d of %d kinds", f.Faults, len(f.FaultsByKind), len(Kinds()))
+	row("faults", "%d, of %d of %d kinds", f.Faults, len(f.FaultsByKind), len(Kinds(r.Broker)))
 	row("commands", "%d: %d acknowledged, %d failed, %d unknown", f.Commands, f.Acknowledged, f.Failed, f.Unknown)
 	for _, code := range slices.Sorted(maps.Keys(r.Answers)) {
 		row("", "%d attempts got %s", r.Answers[code], code)

@@ -24,7 +24,7 @@ type scheduler struct {
 
 func newScheduler(ctx context.Context, l *lab) *scheduler {
 	return &scheduler{
-		ctx: ctx, lab: l, slots: make(chan struct{}, 2), beside: disturbances(),
+		ctx: ctx, lab: l, slots: make(chan struct{}, 2), beside: l.disturbances(),
 		groups: map[string]*sync.Mutex{groupProcess: {}, groupBroker: {}, groupDatabase: {}, groupOperator: {}},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -19,18 +20,23 @@ import (
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/lab/kafka"
 )
 
 const project = "chaos"
 
-// broker is the Pub/Sub of the lab. It records when messages were published, by the clock of the lab, and what the
+// broker is the Pub/Sub of the lab, or its Kafka. It records when messages were published, by the clock of the lab, and what the
 // checker's own subscription received.
 type broker struct {
-	*pubsublocal.Server
-	clock  *pubsublocal.Clock
-	client *pubsub.Client
+	*pubsublocal.Server // nil with Kafka, as clock and client
+	clock               *pubsublocal.Clock
+	client              *pubsub.Client
+
+	kafka *kafka.Kafka // nil with Pub/Sub, as tap
+	tap   *kgo.Client
 
 	mu           sync.Mutex
+	taken        int                  // guarded by mu: number of messages that the broker has accepted
 	publications map[string]time.Time // guarded by mu: by message id
 	last         time.Time            // guarded by mu: time of the newest publication
 	acks         []Ack                // guarded by mu: of the projectors
@@ -49,8 +55,13 @@ var (
 	tapName          = names.VideoTopic.Name + ".chaos"
 )
 
-func startBroker(ctx context.Context) (*broker, error) {
-	b := &broker{clock: &pubsublocal.Clock{}, publications: map[string]time.Time{}, acked: map[string]bool{}, seen: map[string]bool{}}
+func newBroker() *broker {
+	return &broker{publications: map[string]time.Time{}, acked: map[string]bool{}, seen: map[string]bool{}}
+}
+
+func startPubSub(ctx context.Context) (*broker, error) {
+	b := newBroker()
+	b.clock = &pubsublocal.Clock{}
 	var err error
 	if b.Server, err = pubsublocal.Start(pubsublocal.Config{Clock: b.clock, Observer: b.observe}); err != nil {
 		return nil, fmt.Errorf("start Pub/Sub: %w", err)
@@ -89,8 +100,15 @@ func connectSoon(ctx context.Context, server *pubsublocal.Server) (*pubsub.Clien
 	return pubsub.NewClient(ctx, project, option.WithGRPCConn(conn))
 }
 
-// stop closes the client and the server. Their data is only in memory.
+// stop closes the client and the server.
 func (b *broker) stop() {
+	if b.kafka != nil {
+		if b.tap != nil {
+			b.tap.Close()
+		}
+		b.kafka.Kill()
+		return
+	}
 	_ = b.client.Close()
 	_ = b.Close()
 }
@@ -102,7 +120,6 @@ func (b *broker) observe(e pubsublocal.Event) {
 	default:
 		return
 	}
-	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -110,46 +127,71 @@ func (b *broker) observe(e pubsublocal.Event) {
 		b.dead++
 	case e.Kind == pubsublocal.Acked:
 		if e.Subscription == subscriptionName {
-			published := b.publications[e.MessageID]
-			b.acks = append(b.acks, Ack{published, now})
-			b.acked[e.MessageID] = true
-			if published.After(b.newest) {
-				b.newest = published
-			}
+			b.acknowledge(e.MessageID)
 		}
 	case e.Topic == topicName:
-		b.publications[e.MessageID] = now
-		b.last = now
+		b.taken++
+		b.publish(e.MessageID, time.Now())
+	}
+}
+
+// publish records a message that the broker has accepted. The caller has b.mu.
+func (b *broker) publish(id string, at time.Time) {
+	b.publications[id] = at
+	if at.After(b.last) {
+		b.last = at
+	}
+}
+
+// acknowledge records that a projector has acknowledged a message. The caller has b.mu.
+func (b *broker) acknowledge(id string) {
+	published := b.publications[id]
+	b.acks = append(b.acks, Ack{published, time.Now()})
+	b.acked[id] = true
+	if published.After(b.newest) {
+		b.newest = published
+	}
+}
+
+// expire ends the leases of messages that dead receivers have. With Kafka their sessions end by themselves.
+func (b *broker) expire() {
+	if b.clock != nil {
+		b.clock.Advance(messageLease)
 	}
 }
 
 // listen receives from the subscription until ctx ends. The client handles lost connections. If it gives up, it is
 // started again.
 func (b *broker) listen(ctx context.Context) {
+	if b.kafka != nil {
+		b.listenKafka(ctx)
+		return
+	}
 	subscriber := b.client.Subscriber(tapName)
 	subscriber.ReceiveSettings.MaxOutstandingMessages = 5000
 	for ctx.Err() == nil {
 		_ = subscriber.Receive(ctx, func(_ context.Context, m *pubsub.Message) {
-			b.sight(m)
+			b.mu.Lock()
+			b.sight(m.ID, m.OrderingKey, m.Attributes, m.Data)
+			b.mu.Unlock()
 			m.Ack()
 		})
 		sleep(ctx, 100*time.Millisecond)
 	}
 }
 
-func (b *broker) sight(m *pubsub.Message) {
-	s := Sighting{MessageID: m.ID, Content: contentOf(m.OrderingKey, m.Attributes, m.Data)}
+// sight records a message of the topic. The caller has b.mu.
+func (b *broker) sight(id, key string, attributes map[string]string, data []byte) {
+	s := Sighting{MessageID: id, Content: contentOf(key, attributes, data)}
 	var err error
-	if s.Event, err = uuid.Parse(m.Attributes["event_id"]); err == nil {
-		if s.Video, err = uuid.Parse(m.OrderingKey); err == nil {
-			s.Version, err = strconv.ParseInt(m.Attributes["version"], 10, 64)
+	if s.Event, err = uuid.Parse(attributes["event_id"]); err == nil {
+		if s.Video, err = uuid.Parse(key); err == nil {
+			s.Version, err = strconv.ParseInt(attributes["version"], 10, 64)
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.seen[m.ID] = true
+	b.seen[id] = true
 	if err != nil {
-		b.unreadable = append(b.unreadable, fmt.Sprintf("message %s: %v", m.ID, err))
+		b.unreadable = append(b.unreadable, fmt.Sprintf("message %s: %v", id, err))
 		return
 	}
 	b.sightings = append(b.sightings, s)
@@ -174,7 +216,7 @@ func (b *broker) lastConsumed() time.Time {
 func (b *broker) published() (taken, heard int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.publications), len(b.seen)
+	return b.taken, len(b.seen)
 }
 
 // acknowledged returns how many messages a projector has acknowledged at least once.

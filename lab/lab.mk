@@ -40,7 +40,9 @@ lab-computes: deploy-test
 lab-waits:
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./console ./failover ./pooler ./service
 	cd examples/firestore && go mod verify && go test -count=1 ./...
+	$(MAKE) --no-print-directory broker-test
 	$(MAKE) --no-print-directory chaos
+	go run -C lab ./cmd/chaos --broker kafka
 	$(MAKE) --no-print-directory test-pooler
 
 .PHONY: test-pooler
@@ -48,6 +50,10 @@ test-pooler: ## Run each statement once more, through PgBouncer in transaction m
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 "$$dir" && go build -C lab -o "$$dir/pooler" ./pooler && export PGTEST_POOLER="$$dir/pooler" && \
 	go test -shuffle=on -skip '^TestWithoutDatabase$$' ./db ./internal/store ./internal/outbox ./cmd/server ./options/... && \
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./engine/db
+
+.PHONY: broker-test
+broker-test: ## Test what a broker must do on Pub/Sub, kfake and a real Kafka, which KAFKA_BROKERS may name (lab/kafka/README.md).
+	cd lab && go test -v -race -count=1 -timeout 10m ./broker
 
 .PHONY: lab-lint
 lab-lint:
@@ -78,8 +84,8 @@ bench-tables: ## Make the tables of lab/bench/RESULTS.md from results.txt beside
 	cd lab/bench && go run ./report -in results.txt -doc RESULTS.md
 
 .PHONY: chaos
-chaos: saga ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit).
-	go run -C lab ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(abspath $(OUT))) $(if $(OLDER),--older $(OLDER))
+chaos: saga ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit; BROKER=kafka).
+	go run -C lab ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(BROKER),--broker $(BROKER)) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(abspath $(OUT))) $(if $(OLDER),--older $(OLDER))
 
 .PHONY: saga
 saga: ## Make three services that sell something together, break everything around them, and check that nothing is lost.

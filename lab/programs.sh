@@ -5,3 +5,6 @@ need prometheus promtool
 need nginx nginx
 need chromium chromium
 need npm npm
+need default-jre-headless java
+need maven mvn
+need kcat kcat

@@ -35,6 +35,9 @@ func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p 
 	for _, name := range peerNames {
 		cells = append(cells, cell{name, sinkNone, 1, 1000})
 	}
+	for kind := range s.kafkas {
+		cells = append(cells, cell{"ours", kind, 1, 500})
+	}
 	events := map[cell]int{}
 	for _, c := range cells {
 		n, err := turnEvents(ctx, m, s, peers[c.peer], c, p)

@@ -77,6 +77,11 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.server.Close()) }()
+	var stopKafkas func()
+	if s.kafkas, stopKafkas, err = startKafkas(ctx); err != nil {
+		return err
+	}
+	defer stopKafkas()
 	var version string
 	if err := m.admin.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
 		return fmt.Errorf("read version: %w", err)

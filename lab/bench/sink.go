@@ -33,6 +33,7 @@ type sinks struct {
 	server *pubsublocal.Server
 	ledger atomic.Pointer[ledger] // of the present turn
 	topics int
+	kafkas kafkas
 }
 
 func startSinks() (*sinks, error) {
@@ -75,7 +76,12 @@ func dataOf(message []byte) []byte {
 // begin returns the sink of a turn. l records its events.
 func (s *sinks) begin(ctx context.Context, kind string, l *ledger) (*sink, error) {
 	s.ledger.Store(l)
-	k := &sink{kind: kind, server: s.server, ledger: l}
+	k := &sink{kind: kind, server: s.server, ledger: l, kafkas: s.kafkas}
+	if s.kafkas[kind] != "" {
+		s.topics++
+		k.topic = fmt.Sprintf("turn-%d", s.topics)
+		return k, s.kafkas.create(ctx, kind, k.topic)
+	}
 	if kind != sinkPubSub && kind != sinkDefaults {
 		return k, nil
 	}
@@ -100,6 +106,7 @@ type sink struct {
 	server *pubsublocal.Server
 	topic  string
 	ledger *ledger
+	kafkas kafkas
 }
 
 // sender sends the events of one instance of a peer. It is safe for concurrent use.
@@ -156,6 +163,9 @@ func (s *sender) close() error {
 func (k *sink) broker(ctx context.Context, inFlight int) (outbox.Broker, func() error, error) {
 	if k.topic == "" {
 		return noBroker{k}, func() error { return nil }, nil
+	}
+	if k.kafkas[k.kind] != "" {
+		return k.kafkas.open(k.kind, k.topic, k.ledger)
 	}
 	client, err := k.server.Client(ctx, project)
 	if err != nil {

@@ -93,6 +93,8 @@ func drains(b *strings.Builder, r *results) {
 	}
 	one("pubsub-defaults", 1, 500, "pubsublocal, with a client that waits 10 ms to fill a request, as it comes")
 	one("none", 1, 1000, sinkTexts[0].text)
+	one("kfake", 1, 500, "kfake, Kafka in this process")
+	one("kafka", 1, 500, "a real Apache Kafka beside it")
 }
 
 func latency(b *strings.Builder, r *results) {

@@ -132,7 +132,8 @@ func startKafka(start func(ctx context.Context, dir string) (*kafka.Kafka, error
 		}
 		t.Cleanup(client.Close)
 		kcat := func(ctx context.Context, topic string) (string, error) {
-			out, err := exec.CommandContext(ctx, "kcat", "-q", "-b", k.Addr, "-G", "others", "-X", "auto.offset.reset=earliest", "-c", "1", "-f", "%k %h %s", topic).Output()
+			group := []string{"-q", "-b", k.Addr, "-G", "others", "-X", "auto.offset.reset=earliest", "-c", "1", "-f", "%k %h %s", topic}
+			out, err := exec.CommandContext(ctx, "kcat", group...).Output()
 			return string(out), err
 		}
 		if _, err := exec.LookPath("kcat"); err != nil {

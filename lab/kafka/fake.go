@@ -36,7 +36,8 @@ func Fake(args []string) error {
 	if err != nil {
 		return err
 	}
-	cluster, err := kfake.NewCluster(kfake.Ports(port), kfake.DataDir(args[1]), kfake.BrokerConfigs(map[string]string{"message.max.bytes": strconv.Itoa(MaxBatch)}))
+	limit := map[string]string{"message.max.bytes": strconv.Itoa(MaxBatch)}
+	cluster, err := kfake.NewCluster(kfake.Ports(port), kfake.DataDir(args[1]), kfake.BrokerConfigs(limit))
 	if err != nil {
 		return err
 	}

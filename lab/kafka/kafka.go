@@ -68,7 +68,9 @@ func New(ctx context.Context, dir string) (*Kafka, error) {
 		return nil, err
 	}
 	java := func(args ...string) *exec.Cmd { // with one compiler and one collector: the cores are for the service under test
-		flags := []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(classes, "*")}
+		flags := []string{
+			"-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(classes, "*"),
+		}
 		cmd := exec.CommandContext(context.WithoutCancel(ctx), "java", append(flags, args...)...) //nolint:gosec // the lab's own arguments
 		cmd.Stderr = log
 		return cmd
@@ -136,7 +138,7 @@ func jars(ctx context.Context) (string, error) {
 	if err := os.WriteFile(file, pom, 0o600); err != nil {
 		return "", err
 	}
-	fetch := exec.CommandContext(ctx, "mvn", "--quiet", "--batch-mode", "--file", file, "dependency:copy-dependencies", "-DoutputDirectory="+half) //nolint:gosec // the lab's own arguments
+	fetch := exec.CommandContext(ctx, "mvn", "--quiet", "--batch-mode", "--file", file, "dependency:copy-dependencies", "-DoutputDirectory="+half)
 	if out, err := fetch.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("mvn: %w %s", err, out)
 	}

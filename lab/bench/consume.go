@@ -63,28 +63,38 @@ func (w *way) close(ctx context.Context, m *machine) (err error) {
 	return err
 }
 
-func (w *way) newReceiver(cfg consumer.Config, times *times) (*consumer.Receiver, error) {
+// source returns the subscription of the catalog.
+func (w *way) source() consumer.Source {
+	return consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog")), 1)
+}
+
+func (w *way) newReceiver(cfg consumer.Config, from consumer.Source, times *times) (*consumer.Receiver, error) {
 	catalog := timedCatalog{store.NewCatalog(w.pool), times}
 	return consumer.New(cfg, consumer.Input{
-		Source: consumer.PubSub(w.client.Subscriber(names.VideoTopic.Subscription("catalog")), 1), Consumer: "catalog",
+		Source: from, Consumer: "catalog",
 		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.DecodeVideo, catalog.Project)},
 	}, pg.NewInbox(w.pool), discard, noop.Meter{})
 }
 
 // consumes measures how fast the projector empties its subscription, in transactions of up to 100 events and of one.
-// The projector receives, decodes, applies and acknowledges.
-func consumes(ctx context.Context, m *machine, p profile, r *results) error {
+// The projector receives, decodes, applies and acknowledges. From a Kafka it takes 100.
+func consumes(ctx context.Context, m *machine, k kafkas, p profile, r *results) error {
 	for range p.rounds {
 		for _, size := range []int{100, 1} {
-			if err := consume(ctx, m, p, size, r); err != nil {
+			if err := consume(ctx, m, nil, "", p, size, r); err != nil {
 				return fmt.Errorf("batch %d: %w", size, err)
+			}
+		}
+		for kind := range k {
+			if err := consume(ctx, m, k, kind, p, 100, r); err != nil {
+				return fmt.Errorf("%s: %w", kind, err)
 			}
 		}
 	}
 	return nil
 }
 
-func consume(ctx context.Context, m *machine, p profile, size int, r *results) (err error) {
+func consume(ctx context.Context, m *machine, k kafkas, kind string, p profile, size int, r *results) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	times := newTimes()
@@ -94,10 +104,19 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	}
 	defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx), m)) }()
 	n := min(20_000, p.maxEvents)
-	if err := w.publish(ctx, n); err != nil {
+	name, source := fmt.Sprintf("Consume/batch=%d", size), w.source()
+	var to outbox.Broker
+	if kind == "" {
+		to = outbox.NewTopic(w.client.Publisher(names.VideoTopic.Name), time.Minute, n)
+	} else if to, source, err = k.way(ctx, kind); err != nil {
+		return err
+	} else {
+		name = "ConsumeFrom/broker=" + kind
+	}
+	if err := publish(ctx, to, n); err != nil {
 		return err
 	}
-	receiver, err := w.newReceiver(consumer.Config{BatchSize: size}, times)
+	receiver, err := w.newReceiver(consumer.Config{BatchSize: size}, source, times)
 	if err != nil {
 		return err
 	}
@@ -121,15 +140,16 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	if err = errors.Join(err, readErr, <-ended); err != nil {
 		return err
 	}
-	return r.write(fmt.Sprintf("Consume/batch=%d", size), n, value{"events/s", float64(n) / after.at.Sub(before.at).Seconds()},
+	return r.write(name, n, value{"events/s", float64(n) / after.at.Sub(before.at).Seconds()},
 		value{"cpu-s/Mevent", (after.ours + after.postgres - before.ours - before.postgres).Seconds() / float64(n) * 1e6},
 		value{"WAL-B/event", float64(after.wal-before.wal) / float64(n)})
 }
 
 // publish publishes the events of n videos, which then wait in the subscription.
-func (w *way) publish(ctx context.Context, n int) error {
-	topic := outbox.NewTopic(w.client.Publisher(names.VideoTopic.Name), time.Minute, n)
-	defer topic.Stop()
+func publish(ctx context.Context, to outbox.Broker, n int) error {
+	if stops, ok := to.(interface{ Stop() }); ok {
+		defer stops.Stop()
+	}
 	receipts := make([]outbox.Receipt, n)
 	for i := range receipts {
 		e, err := newVideo()
@@ -140,7 +160,7 @@ func (w *way) publish(ctx context.Context, n int) error {
 		if err != nil {
 			return fmt.Errorf("encode event: %w", err)
 		}
-		receipts[i] = topic.Publish(message)
+		receipts[i] = to.Publish(message)
 	}
 	for _, receipt := range receipts {
 		if err := receipt.Wait(ctx); err != nil {

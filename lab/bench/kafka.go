@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/lab/kafka"
@@ -74,6 +75,17 @@ func (k kafkas) open(kind, topic string, l *ledger) (outbox.Broker, func() error
 	}
 	sink := option.NewSink(options, topic, 4*time.Second)
 	return seen{sink, l}, func() error { sink.Stop(); return nil }, nil
+}
+
+// way returns our sink and our source of a new topic.
+func (k kafkas) way(ctx context.Context, kind string) (outbox.Broker, consumer.Source, error) {
+	topic := "way-" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	settings := option.Settings{Brokers: []string{k[kind]}, SASL: "none"}
+	options, err := settings.Options(slog.New(slog.DiscardHandler))
+	if err := errors.Join(err, k.create(ctx, kind, topic)); err != nil {
+		return nil, nil, err
+	}
+	return option.NewSink(options, topic, time.Minute), option.NewSource(options, topic, topic+".catalog", 1), nil
 }
 
 // seen is a broker whose acknowledged events a ledger records.

@@ -177,7 +177,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	if publisher, err = outbox.New(pg.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, noop.Meter{}); err != nil {
 		return err
 	}
-	receiver, err := w.newReceiver(consumer.Config{}, times)
+	receiver, err := w.newReceiver(consumer.Config{}, w.source(), times)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		{"chain", func() error { return chain(ctx, m, p, r) }},
 		{"write", func() error { return writes(ctx, m, p, r) }},
 		{"project", func() error { return projects(ctx, m, p, r) }},
-		{"consume", func() error { return consumes(ctx, m, p, r) }},
+		{"consume", func() error { return consumes(ctx, m, s.kafkas, p, r) }},
 	} {
 		if !match.MatchString(part.name) {
 			continue

@@ -117,6 +117,7 @@ func targets(r *results) []target {
 		figure("commit → visible in the catalog at 1,000/s, p50", "Chain/rate=1000", "p50-commit-to-visible-ms", 10),
 		ratio("projector: batch of 100 ÷ one transaction per message, events at hand", "Project/batch=100", "Project/batch=1", "events/s", 7),
 		ratio("the same out of a subscription of pubsublocal", "Consume/batch=100", "Consume/batch=1", "events/s", 7),
+		ratio("the projector: from kfake ÷ from pubsublocal", "ConsumeFrom/broker=kfake", "Consume/batch=100", "events/s", 0.8),
 	}
 	for _, sink := range sinkTexts {
 		for _, instances := range []int{1, 4} {

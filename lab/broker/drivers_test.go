@@ -52,7 +52,7 @@ var roles = map[string]func(args []string) error{
 		var mu sync.Mutex
 		return c.source.Receive(context.Background(), func(ctx context.Context, m consumer.Message) bool {
 			mu.Lock()
-			fmt.Printf("%s %s\n", m.Data, m.ID) //nolint:forbidigo // for the test that waits for it
+			fmt.Printf("%s %s\n", m.Data, m.ID)
 			mu.Unlock()
 			<-ctx.Done()
 			return false
@@ -69,7 +69,7 @@ func servePubSub([]string) error {
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1)
-	fmt.Println(s.Addr()) //nolint:forbidigo // for its parent
+	fmt.Println(s.Addr())
 	for range signals {
 		clock.Advance(10 * time.Minute)
 	}

@@ -38,7 +38,7 @@ var sentences = []struct {
 	}},
 	{"Publish is called at the same time for different keys", false, func(f *fixture) {
 		var keys sync.WaitGroup
-		for _, id := range strings.Fields("a b c d e f g h") {
+		for id := range strings.FieldsSeq("a b c d e f g h") {
 			keys.Go(func() {
 				for _, name := range series(20, id) {
 					f.publish(name)

@@ -63,7 +63,7 @@ func New(ctx context.Context, dir string) (*Kafka, error) {
 	controller, errController := freeAddr(ctx)
 	settings := filepath.Join(dir, "server.properties")
 	text := fmt.Sprintf(properties, addr, controller, filepath.Join(dir, "data"), MaxBatch)
-	log, errLog := os.Create(filepath.Join(dir, "kafka.log"))
+	log, errLog := os.Create(filepath.Join(dir, "kafka.log")) //nolint:gosec // a folder of the lab
 	if err := errors.Join(errAddr, errController, errLog, os.WriteFile(settings, []byte(text), 0o600)); err != nil {
 		return nil, err
 	}
@@ -133,12 +133,12 @@ func jars(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(half)
+	defer func() { _ = os.RemoveAll(half) }() // temporary files
 	file := filepath.Join(half, "pom.xml")
 	if err := os.WriteFile(file, pom, 0o600); err != nil {
 		return "", err
 	}
-	fetch := exec.CommandContext(ctx, "mvn", "--quiet", "--batch-mode", "--file", file, "dependency:copy-dependencies", "-DoutputDirectory="+half)
+	fetch := exec.CommandContext(ctx, "mvn", "--quiet", "--batch-mode", "--file", file, "dependency:copy-dependencies", "-DoutputDirectory="+half) //nolint:gosec // our own file
 	if out, err := fetch.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("mvn: %w %s", err, out)
 	}

@@ -32,7 +32,7 @@ const kafkaSession = 11 * time.Second
 // startKafka starts Kafka with the topics of the service. The time of a record is when the broker appended it.
 func (l *lab) startKafka(ctx context.Context) (*broker, error) {
 	b, dir := newBroker(), filepath.Join(l.cfg.Out, "kafka")
-	err := os.Mkdir(dir, 0o755)
+	err := os.Mkdir(dir, 0o750)
 	if err != nil {
 		return nil, err
 	}

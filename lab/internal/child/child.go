@@ -65,7 +65,7 @@ func Run(role string, args ...string) (*Process, *bufio.Scanner, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd := exec.CommandContext(context.Background(), program)
+	cmd := exec.CommandContext(context.Background(), program) //nolint:gosec // the present program
 	cmd.Env, cmd.Stderr = append(os.Environ(), variable+"="+strings.Join(append([]string{role}, args...), "\n")), os.Stderr
 	r, w, err := os.Pipe() // not StdoutPipe, which Wait closes before all is read
 	if err != nil {

@@ -117,7 +117,7 @@ func TestTinyProfileMeasuresEverything(t *testing.T) {
 			t.Errorf("out of order or twice: %s", line)
 		}
 	}
-	if want := 7; drains != want { // three sinks with one instance and with four, and a larger payload
-		t.Errorf("our publisher drained %d backlogs, want %d", drains, want)
+	if drains != 8 && drains != 9 { // three sinks with one instance and with four, a larger payload, kfake, and a real Kafka if there is one
+		t.Errorf("our publisher drained %d backlogs, want 8 or 9", drains)
 	}
 }

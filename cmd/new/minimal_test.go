@@ -121,6 +121,9 @@ func TestOptions(t *testing.T) {
 		if got := withoutOptions(list, left); got != tt.want || strings.Join(left, " ") != tt.left {
 			t.Errorf("with %q: without %q, the list\n%s\nwant %q and\n%s", tt.a.With, left, got, tt.left, tt.want)
 		}
+		if dashed := withoutOptions("\t\"example.com/videocatalog/options/of-may\"\n\t\tofmay.Option(),\n", []string{"of-may"}); dashed != "" {
+			t.Errorf("without of-may, the list has %q", dashed)
+		}
 		programs := withoutOptions("\t\tcors(),\n\t\ttidesOfMay(),\n", left) // of cmd/dev
 		if strings.Contains(programs, "cors") == strings.Contains(tt.left, "cors") || !strings.Contains(programs, "tidesOfMay(),") {
 			t.Errorf("with %q: cmd/dev has %q", tt.a.With, programs)

@@ -17,18 +17,19 @@ import (
 // "only PART" at the end of a line, or "only PART: begin" and "only PART: end" on lines around
 // them. A new service has no marks.
 var parts = map[string][]string{
-	"chinese":   {"README.zh-CN.md"},
-	"console":   {"internal/app/limit.go"},
-	"decisions": {"docs/decisions", "docs/dependencies.md", "docs/style.md", "docs/supabase.md"},
-	"examples":  {"examples"},
-	"kafka":     seekFiles,
-	"lab":       nil, // no service has it
-	"observe":   {"deploy/observe", "docs/alerts.md", "docs/runbooks.md"},
-	"oidc":      {"internal/auth/checker.go", "internal/transport/methods.go"},
-	"pools":     {"deploy/run/pools.*.yaml"},
-	"reactions": {"internal/pg/base.go"},
-	"replay":    seekFiles,
-	"terraform": {"deploy/terraform"},
+	"chinese":    {"README.zh-CN.md"},
+	"console":    {"internal/app/limit.go"},
+	"decisions":  {"docs/decisions", "docs/dependencies.md", "docs/style.md", "docs/supabase.md"},
+	"examples":   {"examples"},
+	"kafka":      seekFiles,
+	"lab":        nil, // no service has it
+	"observe":    {"deploy/observe", "docs/alerts.md", "docs/runbooks.md"},
+	"oidc":       {"internal/auth/checker.go", "internal/transport/methods.go"},
+	"pools":      {"deploy/run/pools.*.yaml"},
+	"reactions":  {"internal/pg/base.go"},
+	"relay-http": {"internal/app/once.go"},
+	"replay":     seekFiles,
+	"terraform":  {"deploy/terraform"},
 }
 
 // seekFiles are of each broker's command to seek.
@@ -90,7 +91,8 @@ func withoutOptions(list string, without []string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(list) {
 		if !slices.ContainsFunc(without, func(name string) bool {
-			return strings.HasSuffix(line, "/"+optionsDir+"/"+name+"\"\n") || strings.HasPrefix(line, "\t\t"+name+".") || line == "\t\t"+name+"(),\n"
+			ident := strings.ReplaceAll(name, "-", "")
+			return strings.HasSuffix(line, "/"+optionsDir+"/"+name+"\"\n") || strings.HasPrefix(line, "\t\t"+ident+".") || line == "\t\t"+ident+"(),\n"
 		}) {
 			kept.WriteString(line)
 		}

@@ -35,7 +35,7 @@ func (p *Process) openBroker(ctx context.Context) (_ Broker, err error) {
 	}
 	open := newPubSub
 	for _, option := range p.cfg.program.Options {
-		if option.NewBroker != nil && option.Name == p.Broker {
+		if option.NewBroker != nil && option.selector() == p.Broker {
 			open = option.NewBroker
 		}
 	}
@@ -58,10 +58,7 @@ func (p *Process) PubSub(ctx context.Context) (*pubsub.Client, error) {
 	if p.cfg.PubSubProject == "" {
 		return nil, UsageError(fmt.Errorf("PUBSUB_PROJECT is required by %s", p.Subcommand))
 	}
-	var options []option.ClientOption
-	for _, dial := range reconnect.DialOptions() {
-		options = append(options, option.WithGRPCDialOption(dial))
-	}
+	options := pg.MapSlice(reconnect.DialOptions(), option.WithGRPCDialOption)
 	switch {
 	case p.cfg.emulator != "":
 		plain := grpc.WithTransportCredentials(insecure.NewCredentials())

@@ -18,44 +18,50 @@ import (
 
 func migrate(ctx context.Context, p *Process, _ []string, stdout io.Writer) error {
 	n, err := db.Migrate(ctx, p.cfg.DatabaseURL, p.Log, p.cfg.program.migrations()...)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = fmt.Fprintf(stdout, "the schema is up to date (%d migrations run)\n", n)
 	}
-	_, err = fmt.Fprintf(stdout, "the schema is up to date (%d migrations run)\n", n)
 	return err
 }
 
-// drain publishes the events that are pending at its start, except events of blocked aggregates.
-// If a publisher has died, drain waits until the leases of its lanes end. If a pass fails or finds
-// the broker unavailable, drain stops and returns the error.
 func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error {
+	published, left, err := p.Drain(ctx)
+	if err == nil {
+		_, err = fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, left.Blocked, left.Parked)
+	}
+	return err
+}
+
+// Drain publishes the events that are pending at its start, except events of blocked aggregates.
+// If a publisher has died, Drain waits until the leases of its lanes end. If a pass fails or finds
+// the broker unavailable, Drain stops and returns the error. It also ends when less than half a lease is left until the deadline of ctx, the time of a pass.
+func (p *Process) Drain(ctx context.Context) (published int, left pg.Backlog, err error) {
 	if err := p.OpenCommandSide(ctx); err != nil {
-		return err
+		return 0, left, err
 	}
 	events := pg.NewOutbox(p.CommandPool)
 	publisher, err := p.newPublisher(ctx, events)
 	if err != nil {
-		return err
+		return 0, left, err
 	}
 	const interval = 200 * time.Millisecond // of measurements
-	published, start := 0, time.Now()
+	start := time.Now()
+	deadline, limited := ctx.Deadline()
 	for measured := start; ; {
 		result, err := publisher.RunOnce(ctx, p.Limits.Outbox.Batch)
 		published += result.Published
 		if err = cmp.Or(err, result.Outage, ctx.Err()); err != nil {
-			return fmt.Errorf("after %d events: %w", published, err)
+			return published, left, fmt.Errorf("after %d events: %w", published, err)
 		}
 		if result.Claimed && time.Since(measured) < interval {
 			continue
 		}
-		backlog, err := events.Measure(ctx, 10_000)
-		if err != nil {
-			return err
+		if left, err = events.Measure(ctx, 10_000); err != nil {
+			return published, left, err
 		}
 		// Events may be appended as fast as they are published. Later ones are not part of this drain.
-		if backlog.Oldest.IsZero() && !result.Claimed || backlog.Oldest.After(start) {
-			_, err := fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, backlog.Blocked, backlog.Parked)
-			return err
+		if left.Oldest.IsZero() && !result.Claimed || left.Oldest.After(start) || limited && time.Until(deadline) < p.Limits.Outbox.Lease/2 {
+			return published, left, nil
 		}
 		measured = time.Now()
 		if !result.Claimed { // another process may have a lease
@@ -68,10 +74,8 @@ func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error 
 // unavailable.
 func operator(ctx context.Context, p *Process, args []string, stdout io.Writer) error {
 	return operate.Run(ctx, p.Subcommand, args, stdout, func(ctx context.Context) (operate.Sides, error) {
-		sides := operate.Sides{Replay: p.Replay}
-		for _, subscribed := range p.cfg.program.subscriptions(roleProjector) {
-			sides.Consumers = append(sides.Consumers, subscribed.Consumer)
-		}
+		consumers := pg.MapSlice(p.cfg.program.subscriptions(roleProjector), func(s Subscription) string { return s.Consumer })
+		sides := operate.Sides{Replay: p.Replay, Consumers: consumers}
 		commandErr, queryErr := p.OpenCommandSide(ctx), p.OpenQuerySide(ctx)
 		if commandErr == nil {
 			sides.Outbox = pg.NewOutbox(p.CommandPool)
@@ -114,10 +118,5 @@ Settings are environment variables: see docs/settings.md, and the README of each
 
 // help returns the help of all subcommands.
 func (p Program) help() string {
-	var text strings.Builder
-	text.WriteString(helpHead)
-	for _, option := range p.Options {
-		text.WriteString(option.Help)
-	}
-	return text.String() + helpTail
+	return helpHead + strings.Join(pg.MapSlice(p.Options, func(o Option) string { return o.Help }), "") + helpTail
 }

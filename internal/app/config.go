@@ -156,11 +156,14 @@ func (p Program) roles() []string {
 	return all
 }
 
-// names returns the names of the options that can do something, after others.
+// selector returns the value of AUTH or BROKER that selects the option: the last word of its name.
+func (o Option) selector() string { return o.Name[strings.LastIndexByte(o.Name, '-')+1:] }
+
+// names returns the selectors of the options that can do something, after others.
 func (p Program) names(can func(Option) bool, names ...string) []string {
 	for _, option := range p.Options {
 		if can(option) {
-			names = append(names, option.Name)
+			names = append(names, option.selector())
 		}
 	}
 	return names

@@ -106,7 +106,7 @@ func TestRoleOfAnOption(t *testing.T) {
 func TestBrokerOfAnOption(t *testing.T) {
 	t.Parallel()
 	opened, stopped := 0, 0
-	sink := Option{Name: "sink", NewBroker: func(context.Context, *Process) (Broker, error) {
+	sink := Option{Name: "far-sink", NewBroker: func(context.Context, *Process) (Broker, error) {
 		opened++
 		return Broker{Topic: func(string) outbox.Broker { return nil }, Stop: func() { stopped++ }}, nil
 	}}

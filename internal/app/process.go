@@ -26,7 +26,7 @@ import (
 // Option is an option of a service: a folder of options, whose line in cmd/server/options.go adds
 // it. All fields but Name may be zero.
 type Option struct {
-	// Name is the name of the folder.
+	// Name is the name of the folder. Its last word is the value of AUTH or BROKER that selects the option.
 	Name string
 	// Settings points to a struct of settings, with the tags env, envDefault and help. It is
 	// filled before anything else is called.
@@ -35,11 +35,11 @@ type Option struct {
 	// a setting and does not show its value.
 	Check func(Selection) []error
 	// only oidc: begin
-	// NewChecker makes the check of callers, which AUTH selects by the name of the option.
+	// NewChecker makes the check of callers, which AUTH selects.
 	// methods are the names of all methods of the API, as package.Service/Method.
 	NewChecker func(p *Process, methods []string) (auth.Checker, error)
 	// only oidc: end
-	// NewBroker makes the broker that BROKER selects by the name of the option.
+	// NewBroker makes the broker that BROKER selects.
 	NewBroker func(context.Context, *Process) (Broker, error)
 	// Role is one more value of ROLES. A process that has it uses both sides, and consumes
 	// Subscriptions.

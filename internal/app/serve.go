@@ -117,11 +117,7 @@ func (p *Process) observeStores(events *pg.Outbox, inbox *pg.Inbox) error {
 		errs = append(errs, events.Observe(p.Meter))
 	}
 	if p.cfg.hasAny(roleProjector) {
-		var consumers []string
-		for _, subscribed := range p.Replayed() {
-			consumers = append(consumers, subscribed.Consumer)
-		}
-		errs = append(errs, inbox.Observe(p.Meter, consumers))
+		errs = append(errs, inbox.Observe(p.Meter, pg.MapSlice(p.Replayed(), func(s Subscription) string { return s.Consumer })))
 	}
 	for name, pool := range p.pools { // last, so that it does not count the connections of the measurements above
 		errs = append(errs, p.tel.ObservePool(pool, name))
@@ -193,7 +189,7 @@ func (p *Process) addAPI(deps *transport.Deps) error {
 	gate := &auth.Gate{CallerRate: int(p.cfg.CallerRate), Proxies: deps.Proxies, Log: p.Log}
 	// only oidc: begin
 	for _, option := range p.cfg.program.Options {
-		if option.NewChecker != nil && option.Name == p.cfg.Auth {
+		if option.NewChecker != nil && option.selector() == p.cfg.Auth {
 			var err error
 			if gate.Checker, err = option.NewChecker(p, transport.Methods(deps.Services)); err != nil {
 				return UsageError(err)

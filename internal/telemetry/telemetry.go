@@ -48,6 +48,9 @@ type Telemetry struct {
 	close []func(context.Context) error
 }
 
+// instance is the same if a process starts telemetry again.
+var instance = uuid.NewString()
+
 // Start creates the providers. It does not connect yet. Later errors are logged.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Telemetry, error) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
@@ -55,7 +58,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Telemetry, error
 	}))
 	registerGoogle()
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attribute.String("service.name", cfg.Service),
-		attribute.String("service.version", cfg.Version), attribute.String("service.instance.id", uuid.NewString())), resource.WithFromEnv())
+		attribute.String("service.version", cfg.Version), attribute.String("service.instance.id", instance)), resource.WithFromEnv())
 	if err != nil { // the rest of the resource is made, as OpenTelemetry specifies
 		otel.Handle(fmt.Errorf("read OTEL_RESOURCE_ATTRIBUTES: %w", err))
 	}

@@ -7,6 +7,7 @@ import (
 	"example.com/videocatalog/options/kafka"
 	"example.com/videocatalog/options/oidc"
 	"example.com/videocatalog/options/reactions"
+	"example.com/videocatalog/options/relay-http"
 	"example.com/videocatalog/options/repair"
 	"example.com/videocatalog/options/replay"
 )
@@ -19,6 +20,7 @@ func options() []app.Option {
 		kafka.Option(),
 		oidc.Option(),
 		reactions.Option(),
+		relayhttp.Option(),
 		repair.Option(),
 		replay.Option(),
 	}

@@ -16,7 +16,7 @@ func init() { deep = true }
 // The whole matrix, in services with some of the options each, and with all of them. TestLean has two entities of it.
 func TestMatrix(t *testing.T) {
 	template := newTemplate(t, t.TempDir())
-	sets := []string{"", "console,oidc", "cors,repair", "kafka", "reactions,replay", "console,cors,kafka,oidc,reactions,repair,replay"}
+	sets := []string{"", "console,oidc", "cors,repair", "kafka", "reactions,replay", "console,cors,kafka,oidc,reactions,relay-http,repair,replay"}
 	rows := slices.Collect(slices.Chunk(entity.Drawn(t, len(entity.Matrix())), (len(entity.Matrix())+len(sets)-1)/len(sets)))
 	for i, with := range sets[:len(rows)] {
 		t.Run(with, func(t *testing.T) {

@@ -46,6 +46,8 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --refs LIST          its uuid fields by which lists can be filtered, such as customer_id; default: none
   --transitions LIST   its transitions; default: none
   --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
+  --audited            create_user and update_user of the entity
+  --batch              BatchCreate and BatchGet of the entity
   --purpose TEXT   what the service is for, in a sentence, for its README
   --with LIST      parts that the service also has, separated by commas or spaces: pools, terraform, and the folders of options
   --full           the whole reference instead, with the example and every part
@@ -120,6 +122,8 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Transitions, "transitions", "", "")
 	flags.StringVar(&a.Timers, "timers", "", "")
 	flags.StringVar(&a.Refs, "refs", "", "")
+	flags.BoolVar(&a.Audited, "audited", false, "")
+	flags.BoolVar(&a.Batch, "batch", false, "")
 	flags.BoolVar(&m.yes, "yes", false, "")
 	flags.BoolVar(&m.upgrade, "upgrade", false, "")
 	flags.StringVar(&m.without, "without", "", "")

@@ -15,18 +15,18 @@ var exampleFiles = []string{
 	"api/proto/catalog", "api/proto/video",
 	"cmd/server/bench_test.go", "cmd/server/videos.go",
 	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00009_erasures.sql",
-	"db/migrations/00011_audited_purges.sql",
-	"db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/video*.sql",
+	"db/migrations/00011_audited_purges.sql", "db/migrations/00012_video_users.sql",
+	"db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/requests.sql", "db/queries/video*.sql",
 	"deploy/smoke/video.go",
 	"docs/catalog.md", "docs/erasure.md", "docs/performance.md",
 	"internal/domain/catalog.go", "internal/domain/purge.go", "internal/domain/query.go", "internal/domain/video.go",
 	"internal/event/testdata", "internal/event/video.go",
 	"internal/names/video.go", "internal/transport/draining.go",
 	"internal/pg/pgtest/lab.go", "internal/search",
-	"internal/server/await.go", "internal/server/catalog.go", "internal/server/filter.go",
+	"internal/server/await.go", "internal/server/batch.go", "internal/server/catalog.go", "internal/server/filter.go",
 	"internal/server/purge.go", "internal/server/videos.go", "internal/server/watch.go",
-	"internal/store/catalog*.go", "internal/store/changes.go", "internal/store/erase.go", "internal/store/videos.go", "internal/store/videos_list.go",
-	"internal/store/internal/sqlcgen/erasures.sql.go", "internal/store/internal/sqlcgen/projection.sql.go",
+	"internal/store/batch.go", "internal/store/catalog*.go", "internal/store/changes.go", "internal/store/erase.go", "internal/store/videos.go", "internal/store/videos_list.go",
+	"internal/store/internal/sqlcgen/erasures.sql.go", "internal/store/internal/sqlcgen/projection.sql.go", "internal/store/internal/sqlcgen/requests.sql.go",
 	"internal/store/internal/sqlcgen/video*.go",
 	"options/*/videos.go", "options/*/queries/videos.sql", "options/*/internal/sqlcgen/videos.sql.go",
 }
@@ -70,6 +70,12 @@ func (r *renderer) addEntity() error {
 	}
 	if a.Timers != "" {
 		args = append(args, "--timers", a.Timers)
+	}
+	if a.Audited {
+		args = append(args, "--audited")
+	}
+	if a.Batch {
+		args = append(args, "--batch")
 	}
 	r.generated = true
 	return command(r.ctx, r.dir, "go", args...)

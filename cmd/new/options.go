@@ -31,11 +31,13 @@ type options struct {
 	// The entity that a lean service has instead of videos and the catalog.
 	Entity string `json:"entity,omitempty"`
 	Plural string `json:"plural,omitempty"`
-	// The fields, filters, transitions and timers of the entity, in the form of cmd/entity.
+	// The fields, filters, transitions, timers and flags of the entity, in the form of cmd/entity.
 	Fields      string `json:"fields,omitempty"`
 	Refs        string `json:"refs,omitempty"`
 	Transitions string `json:"transitions,omitempty"`
 	Timers      string `json:"timers,omitempty"`
+	Audited     bool   `json:"audited,omitempty"`
+	Batch       bool   `json:"batch,omitempty"`
 
 	dir     string
 	with    string   // With as it was typed
@@ -185,8 +187,8 @@ func (a *options) mistakes() (all mistakes) {
 	switch {
 	case !a.Full && a.Entity == "":
 		all.add("entity", "is required: what the service stores, such as order; --full keeps the example instead")
-	case a.Full && a.Entity+a.Plural+a.Fields+a.Refs+a.Transitions+a.Timers+a.Purpose != "":
-		all.add("entity", "and its plural, fields, refs, transitions, timers and purpose must not be given with --full, which keeps the example: add it with cmd/entity")
+	case a.Full && (a.Audited || a.Batch || a.Entity+a.Plural+a.Fields+a.Refs+a.Transitions+a.Timers+a.Purpose != ""):
+		all.add("entity", "and its plural, fields, refs, transitions, timers, flags and purpose must not be given with --full, which keeps the example: add it with cmd/entity")
 	case a.Timers != "" && !slices.Contains(a.With, "reactions"):
 		all.add("timers", "needs --with reactions: the option fires them")
 	}
@@ -241,12 +243,13 @@ func (a *options) checkEntity(all *mistakes) {
 		flag string
 		err  error
 	}{
-		{"entity", entity.Check(a.Entity, "", anyField, "", "", "")},
-		{"plural", entity.Check(a.Entity, a.Plural, anyField, "", "", "")},
-		{"fields", entity.Check(a.Entity, a.Plural, a.Fields, "", "", "")},
-		{"refs", entity.Check(a.Entity, a.Plural, a.Fields, a.Refs, "", "")},
-		{"transitions", entity.Check(a.Entity, a.Plural, a.Fields, a.Refs, a.Transitions, "")},
-		{"timers", entity.Check(a.Entity, a.Plural, a.Fields, a.Refs, a.Transitions, a.Timers)},
+		{"entity", entity.Check(a.Entity, "", anyField, "", "", "", false)},
+		{"plural", entity.Check(a.Entity, a.Plural, anyField, "", "", "", false)},
+		{"fields", entity.Check(a.Entity, a.Plural, a.Fields, "", "", "", false)},
+		{"refs", entity.Check(a.Entity, a.Plural, a.Fields, a.Refs, "", "", false)},
+		{"transitions", entity.Check(a.Entity, a.Plural, a.Fields, a.Refs, a.Transitions, "", false)},
+		{"timers", entity.Check(a.Entity, a.Plural, a.Fields, a.Refs, a.Transitions, a.Timers, false)},
+		{"audited", entity.Check(a.Entity, a.Plural, a.Fields, a.Refs, a.Transitions, a.Timers, a.Audited)},
 	} {
 		if rule.err != nil {
 			all.add(rule.flag, "%s", strings.ReplaceAll(rule.err.Error(), "\n", "; "))

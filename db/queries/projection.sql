@@ -47,7 +47,9 @@ RETURNING
 	deleted,
 	version,
 	publish_time,
-	update_time;
+	update_time,
+	create_user,
+	update_user;
 
 -- name: ResetProjections :exec
 -- Resets the version of some rows, so that ProjectVideo writes them.
@@ -66,7 +68,9 @@ SELECT
 	deleted,
 	version,
 	publish_time,
-	update_time
+	update_time,
+	create_user,
+	update_user
 FROM video_catalog_read.video_projection
 WHERE video_id = @video_id;
 
@@ -85,7 +89,9 @@ SELECT
 	deleted,
 	version,
 	publish_time,
-	update_time
+	update_time,
+	create_user,
+	update_user
 FROM video_catalog_read.video_projection
 WHERE visible
 	AND (publish_time, video_id) < (@before_time::timestamptz, @before_id::uuid)
@@ -110,7 +116,9 @@ SELECT
 	deleted,
 	version,
 	publish_time,
-	update_time
+	update_time,
+	create_user,
+	update_user
 FROM video_catalog_read.video_projection
 WHERE visible
 	AND (title, video_id) > (@after_title::text, @after_id::uuid)
@@ -149,6 +157,8 @@ SELECT
 	version,
 	publish_time,
 	update_time,
+	create_user,
+	update_user,
 	rank
 FROM matching
 WHERE (rank, video_id) < (@before_rank::real, @before_id::uuid)
@@ -172,6 +182,8 @@ SELECT
 	version,
 	publish_time,
 	update_time,
+	create_user,
+	update_user,
 	change_xid,
 	(event_id IS NULL)::bool AS rebuilt
 FROM video_catalog_read.video_projection

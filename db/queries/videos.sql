@@ -12,7 +12,9 @@ INSERT INTO video_catalog.videos (
 	create_time,
 	update_time,
 	delete_time,
-	publish_time
+	publish_time,
+	create_user,
+	update_user
 ) VALUES (
 	@id,
 	@title,
@@ -26,7 +28,9 @@ INSERT INTO video_catalog.videos (
 	@create_time,
 	@update_time,
 	@delete_time,
-	@publish_time
+	@publish_time,
+	@create_user,
+	@update_user
 );
 
 -- name: LockVideo :one
@@ -56,11 +60,16 @@ SET
 	update_time = @update_time,
 	delete_time = @delete_time,
 	publish_time = @publish_time,
-	purge_time = @purge_time
+	purge_time = @purge_time,
+	create_user = @create_user,
+	update_user = @update_user
 WHERE id = @id;
 
 -- name: GetVideo :one
 SELECT * FROM video_catalog.videos WHERE id = @id AND purge_time IS NULL;
+
+-- name: GetVideos :many
+SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]) AND purge_time IS NULL;
 
 -- name: ListVideos :many
 -- Returns videos after (before_time, before_id), newest first. The bound is always set, far in the future on the first
@@ -98,6 +107,8 @@ INSERT INTO video_catalog_read.video_projection AS p (
 	version,
 	publish_time,
 	update_time,
+	create_user,
+	update_user,
 	search,
 	change_xid,
 	updated_at
@@ -115,6 +126,8 @@ INSERT INTO video_catalog_read.video_projection AS p (
 	@version,
 	sqlc.narg('publish_time'),
 	@update_time,
+	@create_user,
+	@update_user,
 	@search,
 	pg_current_xact_id(),
 	clock_timestamp()
@@ -133,6 +146,8 @@ SET
 	version = excluded.version,
 	publish_time = excluded.publish_time,
 	update_time = excluded.update_time,
+	create_user = excluded.create_user,
+	update_user = excluded.update_user,
 	search = excluded.search,
 	change_xid = excluded.change_xid,
 	updated_at = excluded.updated_at

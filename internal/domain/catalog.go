@@ -19,6 +19,8 @@ type Entry struct {
 	Version     int64
 	PublishTime time.Time // zero in a draft
 	UpdateTime  time.Time
+	CreateUser  string // of the video
+	UpdateUser  string
 }
 
 // EntryOf returns the entry for a state of a video. Every event of the video
@@ -32,6 +34,8 @@ func EntryOf(v Video) Entry {
 		Version:      v.Version,
 		PublishTime:  v.PublishTime,
 		UpdateTime:   v.UpdateTime,
+		CreateUser:   v.CreateUser,
+		UpdateUser:   v.UpdateUser,
 	}
 }
 

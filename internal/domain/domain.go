@@ -29,7 +29,7 @@ type EventType string
 type Stamp struct {
 	EventID   uuid.UUID
 	Time      time.Time
-	Caller    string    // of a command
+	Caller    string    // of a command; or the name of the reaction or the timer
 	Causation Causation // of a reaction or a timer
 }
 

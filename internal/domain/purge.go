@@ -28,7 +28,7 @@ func PurgeVideo(expected int64, stamp Stamp) VideoDecision {
 		}
 		tombstone := Video{ID: v.ID, State: VideoStateDraft, Version: v.Version, CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, DeleteTime: v.DeleteTime}
 		event := tombstone.next(VideoPurged, stamp)
-		event.Video.PurgeTime = event.Video.UpdateTime
+		event.Video.PurgeTime, event.Video.UpdateUser = event.Video.UpdateTime, "" // the audit has the caller
 		return event, nil
 	}
 }

@@ -33,6 +33,8 @@ type Video struct {
 	DeleteTime  time.Time // zero if it is not deleted
 	PublishTime time.Time // zero in a draft
 	PurgeTime   time.Time // zero if it is not purged
+	// CreateUser and UpdateUser are the callers of the first and the last command, or the names of a reaction or a timer; empty: unknown.
+	CreateUser, UpdateUser string
 }
 
 // Deleted reports whether the video is deleted.
@@ -108,7 +110,7 @@ type VideoEvent struct {
 	Video         Video
 	ChangedFields []string // of VideoUpdated
 	OccurredAt    time.Time
-	// Caller and Causation come from the Stamp. Consumers see the Causation and not the Caller.
+	// Caller and Causation come from the Stamp. Consumers see both: the caller as the UpdateUser.
 	Caller    string
 	Causation Causation
 }
@@ -135,7 +137,7 @@ func CreateVideo(id uuid.UUID, details VideoDetails, stamp Stamp) (*VideoEvent, 
 	}
 	v := Video{
 		ID: id, VideoDetails: details, State: VideoStateDraft,
-		CreateTime: stamp.Time.Truncate(time.Millisecond),
+		CreateTime: stamp.Time.Truncate(time.Millisecond), CreateUser: stamp.Caller,
 	}
 	return v.next(VideoCreated, stamp), nil
 }
@@ -257,7 +259,7 @@ func (v Video) next(typ EventType, stamp Stamp) *VideoEvent {
 		now = v.UpdateTime
 	}
 	v.Version++
-	v.UpdateTime = now
+	v.UpdateTime, v.UpdateUser = now, stamp.Caller
 	if typ == VideoPublished {
 		v.PublishTime = now
 	}

@@ -29,6 +29,7 @@ func EncodeVideo(e *domain.VideoEvent) (envelope.Message, error) {
 		Video: &videov1.VideoEvent_Snapshot{
 			CreateTimeMs: v.CreateTime.UnixMilli(), UpdateTimeMs: v.UpdateTime.UnixMilli(),
 			DeleteTimeMs: unixMilli(v.DeleteTime), PublishTimeMs: unixMilli(v.PublishTime), PurgeTimeMs: unixMilli(v.PurgeTime),
+			CreateUser: v.CreateUser, UpdateUser: v.UpdateUser,
 			Title:        v.Title,
 			Description:  v.Description,
 			ReleaseYear:  v.ReleaseYear,
@@ -106,6 +107,8 @@ func DecodeVideo(m envelope.Message) (domain.VideoEvent, error) {
 			DeleteTime:  r.Time("delete_time_ms", snapshot.GetDeleteTimeMs()),
 			PublishTime: r.Time("publish_time_ms", snapshot.GetPublishTimeMs()),
 			PurgeTime:   r.Time("purge_time_ms", snapshot.GetPurgeTimeMs()),
+			CreateUser:  snapshot.GetCreateUser(),
+			UpdateUser:  snapshot.GetUpdateUser(),
 		},
 		OccurredAt:    r.Time("occurred_at_ms", pb.GetOccurredAtMs()),
 		Type:          typeOf(&pb),

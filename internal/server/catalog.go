@@ -175,5 +175,7 @@ func entryToProto(e domain.Entry) *catalogv1.CatalogEntry {
 		Version:      e.Version,
 		PublishTime:  aip.Timestamp(e.PublishTime),
 		UpdateTime:   aip.Timestamp(e.UpdateTime),
+		CreateUser:   e.CreateUser,
+		UpdateUser:   e.UpdateUser,
 	}
 }

@@ -81,6 +81,27 @@ func (s *fakeStore) CreateVideo(ctx context.Context, requestID uuid.UUID, finger
 	return event.Video, nil
 }
 
+func (s *fakeStore) CreateVideos(ctx context.Context, requestIDs []uuid.UUID, fingerprints [][]byte, events []*domain.VideoEvent) (all []domain.Video, item int, err error) {
+	for i, e := range events {
+		v, err := s.CreateVideo(ctx, requestIDs[i], fingerprints[i], e)
+		if err != nil {
+			return nil, i, err
+		}
+		all = append(all, v)
+	}
+	return all, -1, nil
+}
+
+func (s *fakeStore) GetVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
+	found := make(map[uuid.UUID]domain.Video)
+	for _, id := range ids {
+		if v, err := s.GetVideo(ctx, id); err == nil {
+			found[id] = v
+		}
+	}
+	return found, ctx.Err()
+}
+
 func (s *fakeStore) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error) {
 	if err := s.enter(ctx, "ChangeVideo"); err != nil {
 		return domain.Video{}, err

@@ -18,6 +18,8 @@ const videoCollection = "videos/"
 // VideoStore stores videos: see store.Videos. It is safe for concurrent use.
 type VideoStore interface {
 	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.VideoEvent) (domain.Video, error)
+	CreateVideos(ctx context.Context, requestIDs []uuid.UUID, fingerprints [][]byte, events []*domain.VideoEvent) (all []domain.Video, item int, err error)
+	GetVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error)
 	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error)
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
 	ListVideos(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error)
@@ -58,6 +60,51 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 		return nil, err
 	}
 	return toVideo(s.store.CreateVideo(ctx, requestID, fingerprint, event))
+}
+
+// BatchCreateVideos lets CreateVideo make the event of each item, so that both have the same rules.
+func (s *videoService) BatchCreateVideos(ctx context.Context, request *videov1.BatchCreateVideosRequest) (*videov1.BatchCreateVideosResponse, error) {
+	batch := new(videoBatch)
+	each := &videoService{origin: s.origin, store: batch}
+	for i, item := range request.GetRequests() {
+		if _, err := each.CreateVideo(ctx, item); err != nil {
+			return nil, inItem("requests", i, err)
+		}
+	}
+	if err := distinct("requests[%d].request_id", batch.requestIDs); err != nil {
+		return nil, err
+	}
+	all, item, err := s.store.CreateVideos(ctx, batch.requestIDs, batch.fingerprints, batch.events)
+	if err != nil {
+		return nil, inItem("requests", item, err)
+	}
+	return &videov1.BatchCreateVideosResponse{Videos: aip.Each(all, videoToProto)}, nil
+}
+
+// videoBatch collects what CreateVideo would store.
+type videoBatch struct {
+	VideoStore
+	requestIDs   []uuid.UUID
+	fingerprints [][]byte
+	events       []*domain.VideoEvent
+}
+
+func (b *videoBatch) CreateVideo(_ context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.VideoEvent) (domain.Video, error) {
+	b.requestIDs, b.fingerprints, b.events = append(b.requestIDs, requestID), append(b.fingerprints, fingerprint), append(b.events, event)
+	return event.Video, nil
+}
+
+func (s *videoService) BatchGetVideos(ctx context.Context, request *videov1.BatchGetVideosRequest) (*videov1.BatchGetVideosResponse, error) {
+	ids, err := parseNames(videoCollection, request.GetNames())
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.store.GetVideos(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	all, err := inOrder("video", ids, found, videoToProto)
+	return &videov1.BatchGetVideosResponse{Videos: all}, err
 }
 
 func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
@@ -150,6 +197,7 @@ func videoToProto(v domain.Video) *videov1.Video {
 		Version:      v.Version, Etag: aip.Etag(v.Version),
 		CreateTime: aip.Timestamp(v.CreateTime), UpdateTime: aip.Timestamp(v.UpdateTime),
 		DeleteTime: aip.Timestamp(v.DeleteTime), PublishTime: aip.Timestamp(v.PublishTime), PurgeTime: aip.Timestamp(v.PurgeTime),
+		CreateUser: v.CreateUser, UpdateUser: v.UpdateUser,
 	}
 }
 

@@ -94,6 +94,7 @@ func projectEntry(ctx context.Context, tx *pg.Tx, e domain.Entry, event uuid.UUI
 		Tags:         pg.NotNil(e.Tags),
 		Visible:      e.Visible, Deleted: e.Deleted, Version: e.Version,
 		PublishTime: pg.Optional(e.PublishTime), UpdateTime: e.UpdateTime, Search: searchOf(e),
+		CreateUser: pg.Escape(e.CreateUser), UpdateUser: pg.Escape(e.UpdateUser),
 	}))
 }
 
@@ -212,7 +213,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 			Entry: entryOf(sqlcgen.GetProjectionRow{
 				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
 				LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
-				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
+				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime, CreateUser: row.CreateUser, UpdateUser: row.UpdateUser,
 			}),
 			Rank: row.Rank,
 		}
@@ -228,5 +229,6 @@ func entryOf(row sqlcgen.GetProjectionRow) domain.Entry {
 		},
 		Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
 		PublishTime: pg.TimeOf(row.PublishTime), UpdateTime: row.UpdateTime.UTC(),
+		CreateUser: pg.Unescape(row.CreateUser), UpdateUser: pg.Unescape(row.UpdateUser),
 	}
 }

@@ -64,7 +64,7 @@ func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRow
 			Entry: entryOf(sqlcgen.GetProjectionRow{
 				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
 				LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
-				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
+				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime, CreateUser: row.CreateUser, UpdateUser: row.UpdateUser,
 			}),
 			Position: page.Next, Rebuilt: row.Rebuilt,
 		}

@@ -158,6 +158,15 @@ func everyMethod(t *testing.T, videos *store.Videos, events *pg.Outbox, catalog 
 			_, err := videos.FindVideos(ctx, []uuid.UUID{newID(t)})
 			return err
 		},
+		"Videos.CreateVideos": func(ctx context.Context) error {
+			ids, fingerprints := requests(t, 2)
+			_, _, err := videos.CreateVideos(ctx, ids, fingerprints, several(t, 2))
+			return err
+		},
+		"Videos.GetVideos": func(ctx context.Context) error {
+			_, err := videos.GetVideos(ctx, []uuid.UUID{newID(t)})
+			return err
+		},
 		"Videos.GetVideo": func(ctx context.Context) error {
 			_, err := videos.GetVideo(ctx, newID(t))
 			return err

@@ -44,6 +44,41 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	return created.Video, nil
 }
 
+// CreateVideos is CreateVideo for several videos in one transaction: it stores all of them, or none. The slices have
+// an item for each; a request id other than uuid.Nil is there once. item is the index of the item that an error is about, or -1.
+func (s *Videos) CreateVideos(ctx context.Context, requestIDs []uuid.UUID, fingerprints [][]byte, created []*domain.VideoEvent) (all []domain.Video, item int, err error) {
+	return batch[domain.Video]{
+		name: "store.CreateVideos", aggregateType: event.AggregateVideo, requestIDs: requestIDs, fingerprints: fingerprints,
+		ids: pg.MapSlice(created, func(e *domain.VideoEvent) uuid.UUID { return e.Video.ID }),
+		find: func(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
+			return videosOf(sqlcgen.New(tx).GetVideos(ctx, ids))
+		},
+		record: func(ctx context.Context, tx *pg.Tx, i int) (domain.Video, error) {
+			return created[i].Video, recordVideo(ctx, tx, created[i])
+		},
+	}.create(ctx, s.CommandSide)
+}
+
+// GetVideos returns the existing videos among ids, deleted ones too. It returns problem.Invalid if they are larger
+// than a batch may be.
+func (s *Videos) GetVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
+	p := newBatchPage(s.pool, len(ids))
+	found, err := videosOf(sqlcgen.New(p).GetVideos(ctx, ids))
+	if p.More {
+		return nil, errBatchTooLarge
+	}
+	return found, pg.Wrap(err, "get %d videos", len(ids))
+}
+
+// videosOf returns the videos of some rows by their ids.
+func videosOf(rows []sqlcgen.VideoCatalogVideo, err error) (map[uuid.UUID]domain.Video, error) {
+	found := make(map[uuid.UUID]domain.Video, len(rows))
+	for _, row := range rows {
+		found[row.ID] = videoOf(row)
+	}
+	return found, err
+}
+
 // ChangeVideo applies a decision to a video under the lock of its row, and returns the new
 // state. If the decision returns no event, nothing changes.
 func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.VideoDecision) (domain.Video, error) {
@@ -115,7 +150,7 @@ func recordVideo(ctx context.Context, tx *pg.Tx, e *domain.VideoEvent) error {
 			Tags:         pg.NotNil(v.Tags),
 			State:        string(v.State), Version: v.Version,
 			CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, DeleteTime: pg.Optional(v.DeleteTime),
-			PublishTime: pg.Optional(v.PublishTime),
+			PublishTime: pg.Optional(v.PublishTime), CreateUser: pg.Escape(v.CreateUser), UpdateUser: pg.Escape(v.UpdateUser),
 		}))
 	} else {
 		tx.Queue(q.UpdateVideo(ctx, sqlcgen.UpdateVideoParams{
@@ -128,7 +163,7 @@ func recordVideo(ctx context.Context, tx *pg.Tx, e *domain.VideoEvent) error {
 			Tags:         pg.NotNil(v.Tags),
 			State:        string(v.State), Version: v.Version,
 			UpdateTime: v.UpdateTime, DeleteTime: pg.Optional(v.DeleteTime),
-			PublishTime: pg.Optional(v.PublishTime), PurgeTime: pg.Optional(v.PurgeTime),
+			PublishTime: pg.Optional(v.PublishTime), PurgeTime: pg.Optional(v.PurgeTime), CreateUser: pg.Escape(v.CreateUser), UpdateUser: pg.Escape(v.UpdateUser),
 		}))
 	}
 	pg.AppendEvent(ctx, tx, message) // last: see AppendOutbox
@@ -174,6 +209,7 @@ func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
 		Version:    row.Version,
 		CreateTime: row.CreateTime.UTC(), UpdateTime: row.UpdateTime.UTC(), DeleteTime: pg.TimeOf(row.DeleteTime),
 		PublishTime: pg.TimeOf(row.PublishTime), PurgeTime: pg.TimeOf(row.PurgeTime),
+		CreateUser: pg.Unescape(row.CreateUser), UpdateUser: pg.Unescape(row.UpdateUser),
 	}
 }
 

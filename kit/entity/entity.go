@@ -29,6 +29,10 @@ type entity struct {
 	Transitions []transition `yaml:"transitions,omitempty"`
 	Timers      []stateTimer `yaml:"timers,omitempty"`
 	Reactions   []reaction   `yaml:"reactions,omitempty"`
+	// Audited is the number of the migration that adds the columns of who wrote a row. 0: they are not recorded.
+	Audited int `yaml:"audited,omitempty"`
+	// Batch reports whether many entities can be created, and read, by one call.
+	Batch bool `yaml:"batch,omitempty"`
 	// EventPerCommand gives the second command that leads to a state an event of its own. Entities that were made before
 	// this field existed keep their events.
 	EventPerCommand bool `yaml:"event_per_command,omitempty"`
@@ -199,6 +203,9 @@ func (e entity) check() error {
 	}
 	for i, f := range e.Fields {
 		errs = append(errs, f.check()...)
+		if slices.ContainsFunc(e.Users(), f.sharesName) {
+			wrong("field %q: --audited needs this name, and a field cannot have it, too", f.Name)
+		}
 		if slices.Contains([]string{e.Name, e.ID(), e.Name + "_details"}, f.Name) {
 			wrong("field %q: the entity itself has this name: choose another, such as %s_value", f.Name, f.Name)
 		}
@@ -409,6 +416,10 @@ func (e entity) grow(next entity, migration int) (entity, error) {
 	for _, w := range e.widened {
 		e.Constraints = append(e.Constraints, constraint{w.Column, migration}, constraint{w.Column, migration + 1})
 	}
+	if next.Audited != 0 && e.Audited == 0 {
+		e.Audited = migration
+	}
+	e.Batch = e.Batch || next.Batch
 	e.setEntity()
 	return e, errors.Join(err, e.check())
 }
@@ -507,8 +518,8 @@ func (f field) sameType(other field) bool {
 
 // Check returns the mistakes in the description of a new entity. Only add reports conflicts with a service,
 // such as a name that it already has.
-func Check(name, plural, fields, refs, transitions, timers string) error {
-	o := options{name: name, plural: plural, fields: fields, refs: refs, moves: transitions, timers: timers}
+func Check(name, plural, fields, refs, transitions, timers string, audited bool) error {
+	o := options{name: name, plural: plural, fields: fields, refs: refs, moves: transitions, timers: timers, audited: audited}
 	grown, err := o.grow(context.Background(), entity{names: names{HasReactions: true}})
 	return errors.Join(err, grown.checkLint(entity{}))
 }

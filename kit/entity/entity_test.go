@@ -185,11 +185,11 @@ func TestNamesAreProposed(t *testing.T) {
 		}
 	}
 	for _, word := range slices.Concat(machinery, folders, strings.Fields("reset string class api api_key key_id order_test requests")) {
-		propose(word, func(word string) error { return Check(word, "", "title:string", "", "", "") })
-		propose(word, func(word string) error { return Check("turnip", word, "title:string", "", "", "") })
+		propose(word, func(word string) error { return Check(word, "", "title:string", "", "", "", false) })
+		propose(word, func(word string) error { return Check("turnip", word, "title:string", "", "", "", false) })
 	}
 	for _, word := range slices.Concat(taken, strings.Fields("order group user end from to default limit class turnip_id")) {
-		propose(word, func(word string) error { return Check("turnip", "", word+":bool", "", "", "") })
+		propose(word, func(word string) error { return Check("turnip", "", word+":bool", "", "", "", false) })
 	}
 }
 
@@ -484,21 +484,21 @@ func TestListsAreWrapped(t *testing.T) {
 // A description is checked without a service.
 func TestCheck(t *testing.T) {
 	const fields = "customer_id:uuid! color:enum(red,green)! note:string? place:{street:string,floor:int32} due_time:time tags:strings! ok:bool after:duration"
-	if err := Check("order", "orders", fields, "", "draft->placed:place", "draft:15m:place"); err != nil {
+	if err := Check("order", "orders", fields, "", "draft->placed:place", "draft:15m:place", false); err != nil {
 		t.Errorf("Check() = %v", err)
 	}
 	for want, err := range map[string]error{
-		"the singular":              Check("order", "order", fields, "", "", ""),
-		"unknown type":              Check("order", "orders", "a:b", "", "", ""),
-		"want FROM→TO":              Check("order", "orders", fields, "", "draft", ""),
-		"API linter":                Check("order", "orders", fields, "", "draft->placed:get_it", ""),
-		"must be lower":             Check("order", "orders", fields, "", "→:", ""),
-		"no command":                Check("order", "orders", fields, "", "", "draft:15m:place"),
-		"at least one":              Check("order", "orders", "", "", "", ""),
-		"STATE:DURATION":            Check("order", "orders", fields, "", "", "draft"),
-		"lower_snake_case":          Check("", "", fields, "", "", ""),
-		"no field of the type uuid": Check("order", "orders", fields, "tags", "", ""),
-		"two values or mor":         Check("order", "orders", "color:enum(red)", "", "", ""),
+		"the singular":              Check("order", "order", fields, "", "", "", false),
+		"unknown type":              Check("order", "orders", "a:b", "", "", "", false),
+		"want FROM→TO":              Check("order", "orders", fields, "", "draft", "", false),
+		"API linter":                Check("order", "orders", fields, "", "draft->placed:get_it", "", false),
+		"must be lower":             Check("order", "orders", fields, "", "→:", "", false),
+		"no command":                Check("order", "orders", fields, "", "", "draft:15m:place", false),
+		"at least one":              Check("order", "orders", "", "", "", "", false),
+		"STATE:DURATION":            Check("order", "orders", fields, "", "", "draft", false),
+		"lower_snake_case":          Check("", "", fields, "", "", "", false),
+		"no field of the type uuid": Check("order", "orders", fields, "tags", "", "", false),
+		"two values or mor":         Check("order", "orders", "color:enum(red)", "", "", "", false),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Check() = %v, want %q", err, want)

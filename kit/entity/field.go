@@ -44,6 +44,7 @@ const (
 	typeEnum     = "enum"
 	typeMessage  = "message"
 	typeMessages = "messages"
+	typeUser     = "user" // only of Users
 )
 
 var (
@@ -262,6 +263,8 @@ func (f field) EventDoc() string {
 		return f.subject() + ", in milliseconds since 1970-01-01 UTC; 0: not set."
 	case typeDuration:
 		return f.subject() + ", in milliseconds."
+	case typeUser:
+		return f.Comment
 	default:
 		return f.subject() + "."
 	}

@@ -42,9 +42,11 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
   --refs LIST         uuid fields of a new entity by which lists can be filtered, such as customer_id
   --timers LIST       limits of the time in a state, as STATE:DURATION:COMMAND, such as placed:15m:cancel; none removes them
   --plural NAME       default: the regular plural
+  --audited           create_user and update_user, also in events: the caller of the command, or the name of a reaction or a timer
+  --batch             BatchCreate and BatchGet: up to 1,000 entities in a call and a transaction, all or none
 
 For an entity that exists it adds the fields, values, states and transitions that are new, also to files that you edited. A list that
-is not given stays. Its other commands:
+is not given stays, and so does a flag. Its other commands:
 
 go run ./cmd/entity replicate NAME OWNER   keeps a copy of an entity of another service, made of its events
 
@@ -120,7 +122,7 @@ func (o options) entities(ctx context.Context) ([]entity, error) {
 
 // options are the command line.
 type options struct {
-	render, overwrite                         bool
+	render, overwrite, audited, batch         bool
 	name, file, fields, moves, timers, plural string
 	refs                                      string // fields with a filter
 	owner, project                            string // of a replica: its service, and the project of its topic
@@ -137,6 +139,8 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.plural, "plural", "", "")
 	flags.StringVar(&o.project, "project", "", "")
 	flags.StringVar(&o.on, "on", "", "")
+	flags.BoolVar(&o.audited, "audited", false, "")
+	flags.BoolVar(&o.batch, "batch", false, "")
 	flags.BoolVar(&o.overwrite, "overwrite", false, "") // for cmd/upgrade: write edited files, too, and no samples
 	var words []string
 	for { // the flag package stops at the first argument that is not a flag
@@ -204,7 +208,10 @@ func (o options) entity(ctx context.Context) (entity, error) {
 // grow returns an entity with the additions of the options.
 func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	exists := before.Name != ""
-	next := entity{Name: o.name, Plural: o.plural}
+	next := entity{Name: o.name, Plural: o.plural, Batch: o.batch}
+	if o.audited {
+		next.Audited = nextMigration()
+	}
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural
 	} else if next.Plural == "" && entityName.MatchString(o.name) {
@@ -282,7 +289,9 @@ func (e entity) checkFree() error {
 	var errs []error
 	paths := []string{"api/proto/" + e.Name} // two entities must not share a package
 	for _, f := range e.files() {
-		paths = append(paths, f.path)
+		if !slices.Contains(shared, f) {
+			paths = append(paths, f.path)
+		}
 	}
 	for _, path := range paths {
 		if isThere(path) {

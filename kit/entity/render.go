@@ -59,6 +59,9 @@ func (e entity) files() []file {
 	for i := range all {
 		all[i].path = e.freePath(all[i].path)
 	}
+	if e.Batch {
+		all = append(all, shared...)
+	}
 	for i := range e.Reactions {
 		all = append(all, e.Reactions[i].files()...)
 	}
@@ -75,6 +78,13 @@ func (e entity) files() []file {
 		}
 	}
 	return files
+}
+
+// shared are the files that all entities with batches share.
+var shared = []file{
+	{path: "db/queries/requests.sql", template: "batch.sql"},
+	{path: "internal/store/batch.go", template: "batch_store.go", after: true},
+	{path: "internal/server/batch.go", template: "batch_server.go", after: true},
 }
 
 // freePath returns the path of a Go file, or one beside it if the service has another file there:
@@ -333,7 +343,7 @@ func (e *entity) writeMigrations(written *undo) error {
 		if !slices.Contains(e.made, number) {
 			return fmt.Errorf("db/migrations has no file with the number %05d of %s: if it has another number now, correct `migration: %d` in %s", number, e.Name, number, pathOf(e.Name))
 		}
-		columns := columns{entity: *e, Number: number, NewFields: e.where(func(f field) bool { return f.Migration == number })}
+		columns := columns{entity: *e, Number: number, NewFields: ofMigration(e.Stored(), number)}
 		name, of := e.Plural, "migration.sql"
 		switch {
 		case number == e.Migration:
@@ -386,16 +396,25 @@ func (c columns) Constraint(column string) string {
 
 // Before are the columns before this migration.
 func (c columns) Before() columns {
-	c.Fields = c.where(func(f field) bool { return f.Migration < c.Number })
 	c.Number--
+	c.entity = c.until()
 	return c
+}
+
+// until is the entity after this migration.
+func (c columns) until() entity {
+	e := c.entity
+	e.Fields = c.where(func(f field) bool { return f.Migration <= c.Number })
+	if e.Audited > c.Number {
+		e.Audited = 0
+	}
+	return e
 }
 
 // Readable is the list of columns that people may read: all except columns of bytes, whose
 // content may be anything. It is empty if people may read all columns.
 func (c columns) Readable(keys ...string) string {
-	until := c.entity
-	until.Fields = c.where(func(f field) bool { return f.Migration <= c.Number })
+	until := c.until()
 	all := until.Columns("", keys...)
 	readable := slices.DeleteFunc(slices.Clone(all), func(column string) bool {
 		return slices.ContainsFunc(until.Fields, func(f field) bool { return f.Type == typeBytes && f.Name == column })

@@ -49,6 +49,9 @@ func replica(name, dir, project string) (entity, error) {
 	if exists {
 		next.Migration = before.Migration
 	}
+	if next.Audited = before.Audited; e.Audited != 0 && next.Audited == 0 {
+		next.Audited = number
+	}
 	for _, f := range e.Fields { // with the numbers of the owner, and our migrations
 		f.Migration, f.Ref = number, false
 		for _, old := range before.Fields {

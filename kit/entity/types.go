@@ -56,6 +56,7 @@ var types = map[string]struct {
 			`uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2001")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2002")`, `uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f2003")`,
 		},
 	},
+	typeUser:     {proto: "string", event: "string", sql: "text", empty: "''", domain: "string", toRow: "pg.Escape(%s)", fromRow: "pg.Unescape(%s)"},
 	typeEnum:     {rules: "enum.defined_only = true", sql: "text", empty: "''"},
 	typeMessage:  {sql: "jsonb", empty: "'{}'"},
 	typeMessages: {sql: "jsonb", empty: "'[]'"},

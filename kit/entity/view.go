@@ -118,6 +118,28 @@ func (e entity) Samples(n int) (items []string) {
 	return items
 }
 
+// Users are the fields of who wrote the row, if that is recorded. Their numbers are smaller than the number of an owner's field.
+func (e entity) Users() (users []field) {
+	for i, name := range []string{"create_user", "update_user"} {
+		if e.Audited != 0 {
+			of := []string{"created it", "changed it last"}[i]
+			users = append(users, field{Name: name, Type: typeUser, OutputOnly: true, Number: 8 + i, Migration: e.Audited,
+				Comment: "Who " + of + ": the caller of the command, or the name of a reaction or a timer; empty: unknown."})
+		}
+	}
+	return users
+}
+
+// Stored are the fields, and Users.
+func (e entity) Stored() []field { return slices.Concat(e.Fields, e.Users()) }
+
+// FirstStored are the fields of the first migration, and Users, if it adds them.
+func (e entity) FirstStored() []field { return ofMigration(e.Stored(), e.Migration) }
+
+func ofMigration(fields []field, number int) []field {
+	return slices.DeleteFunc(fields, func(f field) bool { return f.Migration != number })
+}
+
 // Required are the fields that must be set.
 func (e entity) Required() []field { return e.where(func(f field) bool { return f.Required }) }
 
@@ -147,7 +169,7 @@ func (e entity) FirstNames() (names []string) {
 
 // Migrations are the numbers of the migrations that add fields.
 func (e entity) Migrations() (numbers []int) {
-	for _, f := range e.Fields {
+	for _, f := range e.Stored() {
 		if !slices.Contains(numbers, f.Migration) {
 			numbers = append(numbers, f.Migration)
 		}
@@ -168,7 +190,7 @@ func (e entity) allMigrations() []int {
 // Columns are all columns, each with a prefix: keys, the fields, and the columns that every entity has.
 func (e entity) Columns(prefix string, keys ...string) []string {
 	columns := slices.Clone(keys)
-	for _, f := range e.Fields {
+	for _, f := range e.Stored() {
 		columns = append(columns, f.Column())
 	}
 	if len(e.States()) > 0 {

@@ -202,7 +202,7 @@ func (t alarms[A, D]) ring(aggregate A, row sqlcgen.ListDueTimersRow) (event *D,
 		}
 	}()
 	causation := domain.Causation{CausationID: row.CausationID, CorrelationID: row.CorrelationID}
-	return stamped(causation, func(stamp domain.Stamp) (*D, error) { return t.alarm(aggregate, row.Name, stamp) })
+	return stamped("timer "+row.Name, causation, func(stamp domain.Stamp) (*D, error) { return t.alarm(aggregate, row.Name, stamp) })
 }
 
 // The pause of a timer doubles with each failure, from firstPostponement to lastPostponement.

@@ -75,7 +75,7 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 		}
 		some := false
 		for _, e := range fresh {
-			made, err := r.handle(ctx, tx, states, e)
+			made, err := r.handle(ctx, tx, consumerName, states, e)
 			if err != nil {
 				return fmt.Errorf("react to %s %s: %w", e.Message.Type, e.Message.ID, err)
 			}
@@ -94,12 +94,12 @@ func (r reaction[E, A, D]) react(ctx context.Context, consumerName string, batch
 }
 
 // handle lets the aggregates that an event concerns decide, and reports whether one has changed.
-func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, states map[uuid.UUID]A, e received[E]) (changed bool, err error) {
+func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, consumerName string, states map[uuid.UUID]A, e received[E]) (changed bool, err error) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{envelope.AttrTraceparent: e.Message.Traceparent}) // sampled or not
 	causation := domain.Causation(timers.CausationOfNext(e.Message))
 	for _, id := range once(r.concerns(e.Event)) {
 		after, made, err := r.of.Decide(ctx, tx, id, states[id], func(before A) (*D, error) {
-			return stamped(causation, func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
+			return stamped("reaction "+consumerName, causation, func(stamp domain.Stamp) (*D, error) { return r.decide(before, e.Event, stamp) })
 		})
 		if err != nil {
 			return false, err
@@ -112,12 +112,13 @@ func (r reaction[E, A, D]) handle(ctx context.Context, tx *pg.Tx, states map[uui
 }
 
 // stamped returns the event of a decision; nil if there is none. A *problem.Error that is not Unavailable is a refusal by
-// the rules: a decision without an event.
-func stamped[D any](causation domain.Causation, decide func(domain.Stamp) (*D, error)) (*D, error) {
+// the rules: a decision without an event. The caller of the event is the name of the reaction or the timer.
+func stamped[D any](caller string, causation domain.Causation, decide func(domain.Stamp) (*D, error)) (*D, error) {
 	at, err := stamp(causation)
 	if err != nil {
 		return nil, err
 	}
+	at.Caller = caller
 	event, err := decide(at)
 	if refusal, ok := errors.AsType[*problem.Error](err); ok && refusal.Kind != problem.Unavailable {
 		return nil, nil //nolint:nilnil // there is no event

@@ -23,14 +23,16 @@ func newVideos(commands, queries *pgxpool.Pool) videos {
 			pool: commands, name: "video_catalog.videos", key: "id",
 			row: `jsonb_build_object('id', r.id, 'title', title, 'description', description, 'release_year', release_year, 'duration_ms', duration_ms,
 				'language_code', language_code, 'tags', tags, 'visible', state = 'published' AND delete_time IS NULL, 'deleted', delete_time IS NOT NULL,
-				'version', version, 'publish_time', publish_time, 'update_time', update_time)`,
+				'version', version, 'publish_time', publish_time, 'update_time', update_time,
+				'create_user', create_user, 'update_user', update_user)`,
 			deleted: "delete_time IS NOT NULL", tombstone: "delete_time IS NOT NULL AND title = ''",
 		},
 		view: table{
 			pool: queries, name: "video_catalog_read.video_projection", key: "video_id",
 			row: `jsonb_build_object('id', r.video_id, 'title', title, 'description', description, 'release_year', release_year, 'duration_ms', duration_ms,
 				'language_code', language_code, 'tags', tags, 'visible', visible, 'deleted', deleted,
-				'version', version, 'publish_time', publish_time, 'update_time', update_time)`,
+				'version', version, 'publish_time', publish_time, 'update_time', update_time,
+				'create_user', create_user, 'update_user', update_user)`,
 			deleted: "deleted", tombstone: "deleted AND title = ''",
 		},
 	}}

@@ -49,7 +49,11 @@ type CatalogEntry struct {
 	// When the video was last published.
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// When the video was last changed.
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// Who created the video, as its `create_user`.
+	CreateUser string `protobuf:"bytes,12,opt,name=create_user,json=createUser,proto3" json:"create_user,omitempty"`
+	// Who changed the video last, as its `update_user`.
+	UpdateUser    string `protobuf:"bytes,13,opt,name=update_user,json=updateUser,proto3" json:"update_user,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -159,6 +163,20 @@ func (x *CatalogEntry) GetUpdateTime() *timestamppb.Timestamp {
 		return x.UpdateTime
 	}
 	return nil
+}
+
+func (x *CatalogEntry) GetCreateUser() string {
+	if x != nil {
+		return x.CreateUser
+	}
+	return ""
+}
+
+func (x *CatalogEntry) GetUpdateUser() string {
+	if x != nil {
+		return x.UpdateUser
+	}
+	return ""
 }
 
 // The request of GetCatalogEntry.
@@ -650,7 +668,7 @@ var File_catalog_v1_catalog_service_proto protoreflect.FileDescriptor
 const file_catalog_v1_catalog_service_proto_rawDesc = "" +
 	"\n" +
 	" catalog/v1/catalog_service.proto\x12\n" +
-	"catalog.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/api/client.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x04\n" +
+	"catalog.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/api/client.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x05\n" +
 	"\fCatalogEntry\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x12<\n" +
 	"\x05video\x18\x02 \x01(\tB&\xe0A\x03\xfaA \n" +
@@ -665,7 +683,11 @@ const file_catalog_v1_catalog_service_proto_rawDesc = "" +
 	"\fpublish_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\vpublishTime\x12@\n" +
 	"\vupdate_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
-	"updateTime:h\xeaAe\n" +
+	"updateTime\x12$\n" +
+	"\vcreate_user\x18\f \x01(\tB\x03\xe0A\x03R\n" +
+	"createUser\x12$\n" +
+	"\vupdate_user\x18\r \x01(\tB\x03\xe0A\x03R\n" +
+	"updateUser:h\xeaAe\n" +
 	"%videocatalog.example.com/CatalogEntry\x12\x1ecatalogEntries/{catalog_entry}*\x0ecatalogEntries2\fcatalogEntry\"\xde\x01\n" +
 	"\x16GetCatalogEntryRequest\x12\x96\x01\n" +
 	"\x04name\x18\x01 \x01(\tB\x81\x01\xe0A\x02\xfaA'\n" +

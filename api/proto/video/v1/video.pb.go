@@ -114,6 +114,12 @@ type Video struct {
 	// When it was purged; unset if it is not purged. A purged video is a
 	// tombstone: it has only its name, version, etag and times.
 	PurgeTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=purge_time,json=purgeTime,proto3" json:"purge_time,omitempty"`
+	// Who created it: the caller of the command, or the name of a reaction or a
+	// timer; empty: unknown.
+	CreateUser string `protobuf:"bytes,16,opt,name=create_user,json=createUser,proto3" json:"create_user,omitempty"`
+	// Who changed it last: the caller of the command, or the name of a reaction or
+	// a timer; empty: unknown.
+	UpdateUser string `protobuf:"bytes,17,opt,name=update_user,json=updateUser,proto3" json:"update_user,omitempty"`
 	// The etag of this version. A write with an older etag fails with ABORTED,
 	// because another caller has changed the video. See: AIP-154.
 	Etag          string `protobuf:"bytes,14,opt,name=etag,proto3" json:"etag,omitempty"`
@@ -249,6 +255,20 @@ func (x *Video) GetPurgeTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Video) GetCreateUser() string {
+	if x != nil {
+		return x.CreateUser
+	}
+	return ""
+}
+
+func (x *Video) GetUpdateUser() string {
+	if x != nil {
+		return x.UpdateUser
+	}
+	return ""
+}
+
 func (x *Video) GetEtag() string {
 	if x != nil {
 		return x.Etag
@@ -260,7 +280,7 @@ var File_video_v1_video_proto protoreflect.FileDescriptor
 
 const file_video_v1_video_proto_rawDesc = "" +
 	"\n" +
-	"\x14video/v1/video.proto\x12\bvideo.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\b\n" +
+	"\x14video/v1/video.proto\x12\bvideo.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\b\n" +
 	"\x05Video\x12f\n" +
 	"\x04name\x18\x01 \x01(\tBR\xe0A\b\xbaHL\xd8\x01\x01rG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12!\n" +
 	"\x05title\x18\x02 \x01(\tB\v\xe0A\x02\xbaH\x05r\x03\x18\xc8\x01R\x05title\x12-\n" +
@@ -280,7 +300,11 @@ const file_video_v1_video_proto_rawDesc = "" +
 	"\vdelete_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"deleteTime\x12>\n" +
 	"\n" +
-	"purge_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\tpurgeTime\x12\x1b\n" +
+	"purge_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\tpurgeTime\x12$\n" +
+	"\vcreate_user\x18\x10 \x01(\tB\x03\xe0A\x03R\n" +
+	"createUser\x12$\n" +
+	"\vupdate_user\x18\x11 \x01(\tB\x03\xe0A\x03R\n" +
+	"updateUser\x12\x1b\n" +
 	"\x04etag\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\"D\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +

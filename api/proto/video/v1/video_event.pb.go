@@ -333,7 +333,13 @@ type VideoEvent_Snapshot struct {
 	DeleteTimeMs int64 `protobuf:"varint,11,opt,name=delete_time_ms,json=deleteTimeMs,proto3" json:"delete_time_ms,omitempty"`
 	// When it was purged, in the same unit; 0: it is not purged. A purged video
 	// is deleted, and all fields that its owner sets are empty.
-	PurgeTimeMs   int64 `protobuf:"varint,12,opt,name=purge_time_ms,json=purgeTimeMs,proto3" json:"purge_time_ms,omitempty"`
+	PurgeTimeMs int64 `protobuf:"varint,12,opt,name=purge_time_ms,json=purgeTimeMs,proto3" json:"purge_time_ms,omitempty"`
+	// Who created it: the caller of the command, or the name of a reaction or a
+	// timer; empty: unknown.
+	CreateUser string `protobuf:"bytes,13,opt,name=create_user,json=createUser,proto3" json:"create_user,omitempty"`
+	// Who changed it last: the caller of the command, or the name of a reaction
+	// or a timer; empty: unknown.
+	UpdateUser    string `protobuf:"bytes,14,opt,name=update_user,json=updateUser,proto3" json:"update_user,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -450,6 +456,20 @@ func (x *VideoEvent_Snapshot) GetPurgeTimeMs() int64 {
 		return x.PurgeTimeMs
 	}
 	return 0
+}
+
+func (x *VideoEvent_Snapshot) GetCreateUser() string {
+	if x != nil {
+		return x.CreateUser
+	}
+	return ""
+}
+
+func (x *VideoEvent_Snapshot) GetUpdateUser() string {
+	if x != nil {
+		return x.UpdateUser
+	}
+	return ""
 }
 
 // A video was created.
@@ -724,7 +744,7 @@ var File_video_v1_video_event_proto protoreflect.FileDescriptor
 
 const file_video_v1_video_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1avideo/v1/video_event.proto\x12\bvideo.v1\"\xa3\n" +
+	"\x1avideo/v1/video_event.proto\x12\bvideo.v1\"\xe5\n" +
 	"\n" +
 	"\n" +
 	"VideoEvent\x12\x19\n" +
@@ -740,7 +760,7 @@ const file_video_v1_video_event_proto_rawDesc = "" +
 	"\vunpublished\x18\r \x01(\v2%.video.v1.VideoEvent.VideoUnpublishedH\x00R\vunpublished\x12=\n" +
 	"\adeleted\x18\x0e \x01(\v2!.video.v1.VideoEvent.VideoDeletedH\x00R\adeleted\x12C\n" +
 	"\tundeleted\x18\x0f \x01(\v2#.video.v1.VideoEvent.VideoUndeletedH\x00R\tundeleted\x12:\n" +
-	"\x06purged\x18\x10 \x01(\v2 .video.v1.VideoEvent.VideoPurgedH\x00R\x06purged\x1a\xaf\x03\n" +
+	"\x06purged\x18\x10 \x01(\v2 .video.v1.VideoEvent.VideoPurgedH\x00R\x06purged\x1a\xf1\x03\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05title\x18\x01 \x01(\tR\x05title\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12!\n" +
@@ -755,7 +775,11 @@ const file_video_v1_video_event_proto_rawDesc = "" +
 	"\x0fpublish_time_ms\x18\n" +
 	" \x01(\x03R\rpublishTimeMs\x12$\n" +
 	"\x0edelete_time_ms\x18\v \x01(\x03R\fdeleteTimeMs\x12\"\n" +
-	"\rpurge_time_ms\x18\f \x01(\x03R\vpurgeTimeMs\x1a\x0e\n" +
+	"\rpurge_time_ms\x18\f \x01(\x03R\vpurgeTimeMs\x12\x1f\n" +
+	"\vcreate_user\x18\r \x01(\tR\n" +
+	"createUser\x12\x1f\n" +
+	"\vupdate_user\x18\x0e \x01(\tR\n" +
+	"updateUser\x1a\x0e\n" +
 	"\fVideoCreated\x1a5\n" +
 	"\fVideoUpdated\x12%\n" +
 	"\x0echanged_fields\x18\x01 \x03(\tR\rchangedFields\x1a\x10\n" +

@@ -80,6 +80,191 @@ func (x *CreateVideoRequest) GetRequestId() string {
 	return ""
 }
 
+// The request of BatchCreateVideos.
+type BatchCreateVideosRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The videos to create, 1 to 1,000. Each item may have a `request_id` of its own:
+	// then the call is safe to retry, also in other batches.
+	Requests      []*CreateVideoRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchCreateVideosRequest) Reset() {
+	*x = BatchCreateVideosRequest{}
+	mi := &file_video_v1_video_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchCreateVideosRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchCreateVideosRequest) ProtoMessage() {}
+
+func (x *BatchCreateVideosRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_video_v1_video_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchCreateVideosRequest.ProtoReflect.Descriptor instead.
+func (*BatchCreateVideosRequest) Descriptor() ([]byte, []int) {
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *BatchCreateVideosRequest) GetRequests() []*CreateVideoRequest {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+// The response of BatchCreateVideos.
+type BatchCreateVideosResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The videos, in the order of the items.
+	Videos        []*Video `protobuf:"bytes,1,rep,name=videos,proto3" json:"videos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchCreateVideosResponse) Reset() {
+	*x = BatchCreateVideosResponse{}
+	mi := &file_video_v1_video_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchCreateVideosResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchCreateVideosResponse) ProtoMessage() {}
+
+func (x *BatchCreateVideosResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_video_v1_video_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchCreateVideosResponse.ProtoReflect.Descriptor instead.
+func (*BatchCreateVideosResponse) Descriptor() ([]byte, []int) {
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *BatchCreateVideosResponse) GetVideos() []*Video {
+	if x != nil {
+		return x.Videos
+	}
+	return nil
+}
+
+// The request of BatchGetVideos.
+type BatchGetVideosRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The names of the videos, 1 to 1,000 different ones.
+	Names         []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchGetVideosRequest) Reset() {
+	*x = BatchGetVideosRequest{}
+	mi := &file_video_v1_video_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchGetVideosRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchGetVideosRequest) ProtoMessage() {}
+
+func (x *BatchGetVideosRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_video_v1_video_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchGetVideosRequest.ProtoReflect.Descriptor instead.
+func (*BatchGetVideosRequest) Descriptor() ([]byte, []int) {
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *BatchGetVideosRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+// The response of BatchGetVideos.
+type BatchGetVideosResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The videos, in the order of the names.
+	Videos        []*Video `protobuf:"bytes,1,rep,name=videos,proto3" json:"videos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchGetVideosResponse) Reset() {
+	*x = BatchGetVideosResponse{}
+	mi := &file_video_v1_video_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchGetVideosResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchGetVideosResponse) ProtoMessage() {}
+
+func (x *BatchGetVideosResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_video_v1_video_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchGetVideosResponse.ProtoReflect.Descriptor instead.
+func (*BatchGetVideosResponse) Descriptor() ([]byte, []int) {
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *BatchGetVideosResponse) GetVideos() []*Video {
+	if x != nil {
+		return x.Videos
+	}
+	return nil
+}
+
 // The request of GetVideo.
 type GetVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -91,7 +276,7 @@ type GetVideoRequest struct {
 
 func (x *GetVideoRequest) Reset() {
 	*x = GetVideoRequest{}
-	mi := &file_video_v1_video_service_proto_msgTypes[1]
+	mi := &file_video_v1_video_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -103,7 +288,7 @@ func (x *GetVideoRequest) String() string {
 func (*GetVideoRequest) ProtoMessage() {}
 
 func (x *GetVideoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[1]
+	mi := &file_video_v1_video_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -116,7 +301,7 @@ func (x *GetVideoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVideoRequest.ProtoReflect.Descriptor instead.
 func (*GetVideoRequest) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{1}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetVideoRequest) GetName() string {
@@ -150,7 +335,7 @@ type ListVideosRequest struct {
 
 func (x *ListVideosRequest) Reset() {
 	*x = ListVideosRequest{}
-	mi := &file_video_v1_video_service_proto_msgTypes[2]
+	mi := &file_video_v1_video_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -162,7 +347,7 @@ func (x *ListVideosRequest) String() string {
 func (*ListVideosRequest) ProtoMessage() {}
 
 func (x *ListVideosRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[2]
+	mi := &file_video_v1_video_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -175,7 +360,7 @@ func (x *ListVideosRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVideosRequest.ProtoReflect.Descriptor instead.
 func (*ListVideosRequest) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{2}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListVideosRequest) GetPageSize() int32 {
@@ -233,7 +418,7 @@ type ListVideosResponse struct {
 
 func (x *ListVideosResponse) Reset() {
 	*x = ListVideosResponse{}
-	mi := &file_video_v1_video_service_proto_msgTypes[3]
+	mi := &file_video_v1_video_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -245,7 +430,7 @@ func (x *ListVideosResponse) String() string {
 func (*ListVideosResponse) ProtoMessage() {}
 
 func (x *ListVideosResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[3]
+	mi := &file_video_v1_video_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -258,7 +443,7 @@ func (x *ListVideosResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVideosResponse.ProtoReflect.Descriptor instead.
 func (*ListVideosResponse) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{3}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListVideosResponse) GetVideos() []*Video {
@@ -293,7 +478,7 @@ type UpdateVideoRequest struct {
 
 func (x *UpdateVideoRequest) Reset() {
 	*x = UpdateVideoRequest{}
-	mi := &file_video_v1_video_service_proto_msgTypes[4]
+	mi := &file_video_v1_video_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -305,7 +490,7 @@ func (x *UpdateVideoRequest) String() string {
 func (*UpdateVideoRequest) ProtoMessage() {}
 
 func (x *UpdateVideoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[4]
+	mi := &file_video_v1_video_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -318,7 +503,7 @@ func (x *UpdateVideoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateVideoRequest.ProtoReflect.Descriptor instead.
 func (*UpdateVideoRequest) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{4}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UpdateVideoRequest) GetVideo() *Video {
@@ -348,7 +533,7 @@ type PublishVideoRequest struct {
 
 func (x *PublishVideoRequest) Reset() {
 	*x = PublishVideoRequest{}
-	mi := &file_video_v1_video_service_proto_msgTypes[5]
+	mi := &file_video_v1_video_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -360,7 +545,7 @@ func (x *PublishVideoRequest) String() string {
 func (*PublishVideoRequest) ProtoMessage() {}
 
 func (x *PublishVideoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[5]
+	mi := &file_video_v1_video_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -373,7 +558,7 @@ func (x *PublishVideoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishVideoRequest.ProtoReflect.Descriptor instead.
 func (*PublishVideoRequest) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{5}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PublishVideoRequest) GetName() string {
@@ -403,7 +588,7 @@ type UnpublishVideoRequest struct {
 
 func (x *UnpublishVideoRequest) Reset() {
 	*x = UnpublishVideoRequest{}
-	mi := &file_video_v1_video_service_proto_msgTypes[6]
+	mi := &file_video_v1_video_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +600,7 @@ func (x *UnpublishVideoRequest) String() string {
 func (*UnpublishVideoRequest) ProtoMessage() {}
 
 func (x *UnpublishVideoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[6]
+	mi := &file_video_v1_video_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +613,7 @@ func (x *UnpublishVideoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpublishVideoRequest.ProtoReflect.Descriptor instead.
 func (*UnpublishVideoRequest) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{6}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UnpublishVideoRequest) GetName() string {
@@ -461,7 +646,7 @@ type DeleteVideoRequest struct {
 
 func (x *DeleteVideoRequest) Reset() {
 	*x = DeleteVideoRequest{}
-	mi := &file_video_v1_video_service_proto_msgTypes[7]
+	mi := &file_video_v1_video_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +658,7 @@ func (x *DeleteVideoRequest) String() string {
 func (*DeleteVideoRequest) ProtoMessage() {}
 
 func (x *DeleteVideoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[7]
+	mi := &file_video_v1_video_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +671,7 @@ func (x *DeleteVideoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVideoRequest.ProtoReflect.Descriptor instead.
 func (*DeleteVideoRequest) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{7}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteVideoRequest) GetName() string {
@@ -523,7 +708,7 @@ type UndeleteVideoRequest struct {
 
 func (x *UndeleteVideoRequest) Reset() {
 	*x = UndeleteVideoRequest{}
-	mi := &file_video_v1_video_service_proto_msgTypes[8]
+	mi := &file_video_v1_video_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +720,7 @@ func (x *UndeleteVideoRequest) String() string {
 func (*UndeleteVideoRequest) ProtoMessage() {}
 
 func (x *UndeleteVideoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[8]
+	mi := &file_video_v1_video_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +733,7 @@ func (x *UndeleteVideoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndeleteVideoRequest.ProtoReflect.Descriptor instead.
 func (*UndeleteVideoRequest) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{8}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UndeleteVideoRequest) GetName() string {
@@ -578,7 +763,7 @@ type PurgeVideoRequest struct {
 
 func (x *PurgeVideoRequest) Reset() {
 	*x = PurgeVideoRequest{}
-	mi := &file_video_v1_video_service_proto_msgTypes[9]
+	mi := &file_video_v1_video_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +775,7 @@ func (x *PurgeVideoRequest) String() string {
 func (*PurgeVideoRequest) ProtoMessage() {}
 
 func (x *PurgeVideoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_video_v1_video_service_proto_msgTypes[9]
+	mi := &file_video_v1_video_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +788,7 @@ func (x *PurgeVideoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeVideoRequest.ProtoReflect.Descriptor instead.
 func (*PurgeVideoRequest) Descriptor() ([]byte, []int) {
-	return file_video_v1_video_service_proto_rawDescGZIP(), []int{9}
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PurgeVideoRequest) GetName() string {
@@ -628,7 +813,16 @@ const file_video_v1_video_service_proto_rawDesc = "" +
 	"\x12CreateVideoRequest\x120\n" +
 	"\x05video\x18\x01 \x01(\v2\x0f.video.v1.VideoB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x05video\x125\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tB\x16\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01\xe2\x8c\xcf\xd7\b\x02\b\x01R\trequestId\"\x9a\x01\n" +
+	"request_id\x18\x02 \x01(\tB\x16\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01\xe2\x8c\xcf\xd7\b\x02\b\x01R\trequestId\"d\n" +
+	"\x18BatchCreateVideosRequest\x12H\n" +
+	"\brequests\x18\x01 \x03(\v2\x1c.video.v1.CreateVideoRequestB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\brequests\"D\n" +
+	"\x19BatchCreateVideosResponse\x12'\n" +
+	"\x06videos\x18\x01 \x03(\v2\x0f.video.v1.VideoR\x06videos\"`\n" +
+	"\x15BatchGetVideosRequest\x12G\n" +
+	"\x05names\x18\x01 \x03(\tB1\xe0A\x02\xfaA \n" +
+	"\x1evideocatalog.example.com/Video\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05names\"A\n" +
+	"\x16BatchGetVideosResponse\x12'\n" +
+	"\x06videos\x18\x01 \x03(\v2\x0f.video.v1.VideoR\x06videos\"\x9a\x01\n" +
 	"\x0fGetVideoRequest\x12\x86\x01\n" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
 	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"\x82\x02\n" +
@@ -676,10 +870,12 @@ const file_video_v1_video_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
 	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1e\n" +
 	"\x04etag\x18\x02 \x01(\tB\n" +
-	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag2\xd1\a\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag2\xc4\t\n" +
 	"\fVideoService\x12_\n" +
 	"\vCreateVideo\x12\x1c.video.v1.CreateVideoRequest\x1a\x0f.video.v1.Video\"!\xdaA\x05video\x82\xd3\xe4\x93\x02\x13:\x05video\"\n" +
-	"/v1/videos\x12Z\n" +
+	"/v1/videos\x12\x7f\n" +
+	"\x11BatchCreateVideos\x12\".video.v1.BatchCreateVideosRequest\x1a#.video.v1.BatchCreateVideosResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/videos:batchCreate\x12p\n" +
+	"\x0eBatchGetVideos\x12\x1f.video.v1.BatchGetVideosRequest\x1a .video.v1.BatchGetVideosResponse\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/videos:batchGet\x12Z\n" +
 	"\bGetVideo\x12\x19.video.v1.GetVideoRequest\x1a\x0f.video.v1.Video\"\"\xdaA\x04name\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/{name=videos/*}\x12[\n" +
 	"\n" +
 	"ListVideos\x12\x1b.video.v1.ListVideosRequest\x1a\x1c.video.v1.ListVideosResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
@@ -705,49 +901,60 @@ func file_video_v1_video_service_proto_rawDescGZIP() []byte {
 	return file_video_v1_video_service_proto_rawDescData
 }
 
-var file_video_v1_video_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_video_v1_video_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_video_v1_video_service_proto_goTypes = []any{
-	(*CreateVideoRequest)(nil),    // 0: video.v1.CreateVideoRequest
-	(*GetVideoRequest)(nil),       // 1: video.v1.GetVideoRequest
-	(*ListVideosRequest)(nil),     // 2: video.v1.ListVideosRequest
-	(*ListVideosResponse)(nil),    // 3: video.v1.ListVideosResponse
-	(*UpdateVideoRequest)(nil),    // 4: video.v1.UpdateVideoRequest
-	(*PublishVideoRequest)(nil),   // 5: video.v1.PublishVideoRequest
-	(*UnpublishVideoRequest)(nil), // 6: video.v1.UnpublishVideoRequest
-	(*DeleteVideoRequest)(nil),    // 7: video.v1.DeleteVideoRequest
-	(*UndeleteVideoRequest)(nil),  // 8: video.v1.UndeleteVideoRequest
-	(*PurgeVideoRequest)(nil),     // 9: video.v1.PurgeVideoRequest
-	(*Video)(nil),                 // 10: video.v1.Video
-	(*fieldmaskpb.FieldMask)(nil), // 11: google.protobuf.FieldMask
+	(*CreateVideoRequest)(nil),        // 0: video.v1.CreateVideoRequest
+	(*BatchCreateVideosRequest)(nil),  // 1: video.v1.BatchCreateVideosRequest
+	(*BatchCreateVideosResponse)(nil), // 2: video.v1.BatchCreateVideosResponse
+	(*BatchGetVideosRequest)(nil),     // 3: video.v1.BatchGetVideosRequest
+	(*BatchGetVideosResponse)(nil),    // 4: video.v1.BatchGetVideosResponse
+	(*GetVideoRequest)(nil),           // 5: video.v1.GetVideoRequest
+	(*ListVideosRequest)(nil),         // 6: video.v1.ListVideosRequest
+	(*ListVideosResponse)(nil),        // 7: video.v1.ListVideosResponse
+	(*UpdateVideoRequest)(nil),        // 8: video.v1.UpdateVideoRequest
+	(*PublishVideoRequest)(nil),       // 9: video.v1.PublishVideoRequest
+	(*UnpublishVideoRequest)(nil),     // 10: video.v1.UnpublishVideoRequest
+	(*DeleteVideoRequest)(nil),        // 11: video.v1.DeleteVideoRequest
+	(*UndeleteVideoRequest)(nil),      // 12: video.v1.UndeleteVideoRequest
+	(*PurgeVideoRequest)(nil),         // 13: video.v1.PurgeVideoRequest
+	(*Video)(nil),                     // 14: video.v1.Video
+	(*fieldmaskpb.FieldMask)(nil),     // 15: google.protobuf.FieldMask
 }
 var file_video_v1_video_service_proto_depIdxs = []int32{
-	10, // 0: video.v1.CreateVideoRequest.video:type_name -> video.v1.Video
-	10, // 1: video.v1.ListVideosResponse.videos:type_name -> video.v1.Video
-	10, // 2: video.v1.UpdateVideoRequest.video:type_name -> video.v1.Video
-	11, // 3: video.v1.UpdateVideoRequest.update_mask:type_name -> google.protobuf.FieldMask
-	0,  // 4: video.v1.VideoService.CreateVideo:input_type -> video.v1.CreateVideoRequest
-	1,  // 5: video.v1.VideoService.GetVideo:input_type -> video.v1.GetVideoRequest
-	2,  // 6: video.v1.VideoService.ListVideos:input_type -> video.v1.ListVideosRequest
-	4,  // 7: video.v1.VideoService.UpdateVideo:input_type -> video.v1.UpdateVideoRequest
-	5,  // 8: video.v1.VideoService.PublishVideo:input_type -> video.v1.PublishVideoRequest
-	6,  // 9: video.v1.VideoService.UnpublishVideo:input_type -> video.v1.UnpublishVideoRequest
-	7,  // 10: video.v1.VideoService.DeleteVideo:input_type -> video.v1.DeleteVideoRequest
-	8,  // 11: video.v1.VideoService.UndeleteVideo:input_type -> video.v1.UndeleteVideoRequest
-	9,  // 12: video.v1.VideoService.PurgeVideo:input_type -> video.v1.PurgeVideoRequest
-	10, // 13: video.v1.VideoService.CreateVideo:output_type -> video.v1.Video
-	10, // 14: video.v1.VideoService.GetVideo:output_type -> video.v1.Video
-	3,  // 15: video.v1.VideoService.ListVideos:output_type -> video.v1.ListVideosResponse
-	10, // 16: video.v1.VideoService.UpdateVideo:output_type -> video.v1.Video
-	10, // 17: video.v1.VideoService.PublishVideo:output_type -> video.v1.Video
-	10, // 18: video.v1.VideoService.UnpublishVideo:output_type -> video.v1.Video
-	10, // 19: video.v1.VideoService.DeleteVideo:output_type -> video.v1.Video
-	10, // 20: video.v1.VideoService.UndeleteVideo:output_type -> video.v1.Video
-	10, // 21: video.v1.VideoService.PurgeVideo:output_type -> video.v1.Video
-	13, // [13:22] is the sub-list for method output_type
-	4,  // [4:13] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	14, // 0: video.v1.CreateVideoRequest.video:type_name -> video.v1.Video
+	0,  // 1: video.v1.BatchCreateVideosRequest.requests:type_name -> video.v1.CreateVideoRequest
+	14, // 2: video.v1.BatchCreateVideosResponse.videos:type_name -> video.v1.Video
+	14, // 3: video.v1.BatchGetVideosResponse.videos:type_name -> video.v1.Video
+	14, // 4: video.v1.ListVideosResponse.videos:type_name -> video.v1.Video
+	14, // 5: video.v1.UpdateVideoRequest.video:type_name -> video.v1.Video
+	15, // 6: video.v1.UpdateVideoRequest.update_mask:type_name -> google.protobuf.FieldMask
+	0,  // 7: video.v1.VideoService.CreateVideo:input_type -> video.v1.CreateVideoRequest
+	1,  // 8: video.v1.VideoService.BatchCreateVideos:input_type -> video.v1.BatchCreateVideosRequest
+	3,  // 9: video.v1.VideoService.BatchGetVideos:input_type -> video.v1.BatchGetVideosRequest
+	5,  // 10: video.v1.VideoService.GetVideo:input_type -> video.v1.GetVideoRequest
+	6,  // 11: video.v1.VideoService.ListVideos:input_type -> video.v1.ListVideosRequest
+	8,  // 12: video.v1.VideoService.UpdateVideo:input_type -> video.v1.UpdateVideoRequest
+	9,  // 13: video.v1.VideoService.PublishVideo:input_type -> video.v1.PublishVideoRequest
+	10, // 14: video.v1.VideoService.UnpublishVideo:input_type -> video.v1.UnpublishVideoRequest
+	11, // 15: video.v1.VideoService.DeleteVideo:input_type -> video.v1.DeleteVideoRequest
+	12, // 16: video.v1.VideoService.UndeleteVideo:input_type -> video.v1.UndeleteVideoRequest
+	13, // 17: video.v1.VideoService.PurgeVideo:input_type -> video.v1.PurgeVideoRequest
+	14, // 18: video.v1.VideoService.CreateVideo:output_type -> video.v1.Video
+	2,  // 19: video.v1.VideoService.BatchCreateVideos:output_type -> video.v1.BatchCreateVideosResponse
+	4,  // 20: video.v1.VideoService.BatchGetVideos:output_type -> video.v1.BatchGetVideosResponse
+	14, // 21: video.v1.VideoService.GetVideo:output_type -> video.v1.Video
+	7,  // 22: video.v1.VideoService.ListVideos:output_type -> video.v1.ListVideosResponse
+	14, // 23: video.v1.VideoService.UpdateVideo:output_type -> video.v1.Video
+	14, // 24: video.v1.VideoService.PublishVideo:output_type -> video.v1.Video
+	14, // 25: video.v1.VideoService.UnpublishVideo:output_type -> video.v1.Video
+	14, // 26: video.v1.VideoService.DeleteVideo:output_type -> video.v1.Video
+	14, // 27: video.v1.VideoService.UndeleteVideo:output_type -> video.v1.Video
+	14, // 28: video.v1.VideoService.PurgeVideo:output_type -> video.v1.Video
+	18, // [18:29] is the sub-list for method output_type
+	7,  // [7:18] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_video_v1_video_service_proto_init() }
@@ -762,7 +969,7 @@ func file_video_v1_video_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_video_v1_video_service_proto_rawDesc), len(file_video_v1_video_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

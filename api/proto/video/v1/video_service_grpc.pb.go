@@ -19,15 +19,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	VideoService_CreateVideo_FullMethodName    = "/video.v1.VideoService/CreateVideo"
-	VideoService_GetVideo_FullMethodName       = "/video.v1.VideoService/GetVideo"
-	VideoService_ListVideos_FullMethodName     = "/video.v1.VideoService/ListVideos"
-	VideoService_UpdateVideo_FullMethodName    = "/video.v1.VideoService/UpdateVideo"
-	VideoService_PublishVideo_FullMethodName   = "/video.v1.VideoService/PublishVideo"
-	VideoService_UnpublishVideo_FullMethodName = "/video.v1.VideoService/UnpublishVideo"
-	VideoService_DeleteVideo_FullMethodName    = "/video.v1.VideoService/DeleteVideo"
-	VideoService_UndeleteVideo_FullMethodName  = "/video.v1.VideoService/UndeleteVideo"
-	VideoService_PurgeVideo_FullMethodName     = "/video.v1.VideoService/PurgeVideo"
+	VideoService_CreateVideo_FullMethodName       = "/video.v1.VideoService/CreateVideo"
+	VideoService_BatchCreateVideos_FullMethodName = "/video.v1.VideoService/BatchCreateVideos"
+	VideoService_BatchGetVideos_FullMethodName    = "/video.v1.VideoService/BatchGetVideos"
+	VideoService_GetVideo_FullMethodName          = "/video.v1.VideoService/GetVideo"
+	VideoService_ListVideos_FullMethodName        = "/video.v1.VideoService/ListVideos"
+	VideoService_UpdateVideo_FullMethodName       = "/video.v1.VideoService/UpdateVideo"
+	VideoService_PublishVideo_FullMethodName      = "/video.v1.VideoService/PublishVideo"
+	VideoService_UnpublishVideo_FullMethodName    = "/video.v1.VideoService/UnpublishVideo"
+	VideoService_DeleteVideo_FullMethodName       = "/video.v1.VideoService/DeleteVideo"
+	VideoService_UndeleteVideo_FullMethodName     = "/video.v1.VideoService/UndeleteVideo"
+	VideoService_PurgeVideo_FullMethodName        = "/video.v1.VideoService/PurgeVideo"
 )
 
 // VideoServiceClient is the client API for VideoService service.
@@ -42,6 +44,12 @@ type VideoServiceClient interface {
 	// `request_id` creates nothing, and returns the video of the first call. See:
 	// AIP-133, AIP-155.
 	CreateVideo(ctx context.Context, in *CreateVideoRequest, opts ...grpc.CallOption) (*Video, error)
+	// Creates up to 1,000 videos in one transaction: all of them, or none. An error
+	// names the item. See: AIP-233.
+	BatchCreateVideos(ctx context.Context, in *BatchCreateVideosRequest, opts ...grpc.CallOption) (*BatchCreateVideosResponse, error)
+	// Returns up to 1,000 videos of at most 1 MiB, in the order of their names, even
+	// deleted ones. Without one of them it is NOT_FOUND. See: AIP-231.
+	BatchGetVideos(ctx context.Context, in *BatchGetVideosRequest, opts ...grpc.CallOption) (*BatchGetVideosResponse, error)
 	// Returns one video, even a deleted one. A purged one is NOT_FOUND. See:
 	// AIP-131, AIP-164.
 	GetVideo(ctx context.Context, in *GetVideoRequest, opts ...grpc.CallOption) (*Video, error)
@@ -81,6 +89,26 @@ func (c *videoServiceClient) CreateVideo(ctx context.Context, in *CreateVideoReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Video)
 	err := c.cc.Invoke(ctx, VideoService_CreateVideo_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *videoServiceClient) BatchCreateVideos(ctx context.Context, in *BatchCreateVideosRequest, opts ...grpc.CallOption) (*BatchCreateVideosResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BatchCreateVideosResponse)
+	err := c.cc.Invoke(ctx, VideoService_BatchCreateVideos_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *videoServiceClient) BatchGetVideos(ctx context.Context, in *BatchGetVideosRequest, opts ...grpc.CallOption) (*BatchGetVideosResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BatchGetVideosResponse)
+	err := c.cc.Invoke(ctx, VideoService_BatchGetVideos_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -179,6 +207,12 @@ type VideoServiceServer interface {
 	// `request_id` creates nothing, and returns the video of the first call. See:
 	// AIP-133, AIP-155.
 	CreateVideo(context.Context, *CreateVideoRequest) (*Video, error)
+	// Creates up to 1,000 videos in one transaction: all of them, or none. An error
+	// names the item. See: AIP-233.
+	BatchCreateVideos(context.Context, *BatchCreateVideosRequest) (*BatchCreateVideosResponse, error)
+	// Returns up to 1,000 videos of at most 1 MiB, in the order of their names, even
+	// deleted ones. Without one of them it is NOT_FOUND. See: AIP-231.
+	BatchGetVideos(context.Context, *BatchGetVideosRequest) (*BatchGetVideosResponse, error)
 	// Returns one video, even a deleted one. A purged one is NOT_FOUND. See:
 	// AIP-131, AIP-164.
 	GetVideo(context.Context, *GetVideoRequest) (*Video, error)
@@ -216,6 +250,12 @@ type UnimplementedVideoServiceServer struct{}
 
 func (UnimplementedVideoServiceServer) CreateVideo(context.Context, *CreateVideoRequest) (*Video, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateVideo not implemented")
+}
+func (UnimplementedVideoServiceServer) BatchCreateVideos(context.Context, *BatchCreateVideosRequest) (*BatchCreateVideosResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BatchCreateVideos not implemented")
+}
+func (UnimplementedVideoServiceServer) BatchGetVideos(context.Context, *BatchGetVideosRequest) (*BatchGetVideosResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BatchGetVideos not implemented")
 }
 func (UnimplementedVideoServiceServer) GetVideo(context.Context, *GetVideoRequest) (*Video, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetVideo not implemented")
@@ -276,6 +316,42 @@ func _VideoService_CreateVideo_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(VideoServiceServer).CreateVideo(ctx, req.(*CreateVideoRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _VideoService_BatchCreateVideos_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BatchCreateVideosRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VideoServiceServer).BatchCreateVideos(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VideoService_BatchCreateVideos_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VideoServiceServer).BatchCreateVideos(ctx, req.(*BatchCreateVideosRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _VideoService_BatchGetVideos_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BatchGetVideosRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VideoServiceServer).BatchGetVideos(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VideoService_BatchGetVideos_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VideoServiceServer).BatchGetVideos(ctx, req.(*BatchGetVideosRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -434,6 +510,14 @@ var VideoService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateVideo",
 			Handler:    _VideoService_CreateVideo_Handler,
+		},
+		{
+			MethodName: "BatchCreateVideos",
+			Handler:    _VideoService_BatchCreateVideos_Handler,
+		},
+		{
+			MethodName: "BatchGetVideos",
+			Handler:    _VideoService_BatchGetVideos_Handler,
 		},
 		{
 			MethodName: "GetVideo",

@@ -29,5 +29,7 @@ type VideoCatalogVideo struct {
 	PublishTime *time.Time
 	DeleteTime  *time.Time
 	// When the content was erased; NULL if it was not. The row stays as a tombstone until tombstones_prune deletes it, so that its id and its versions are not used again.
-	PurgeTime *time.Time
+	PurgeTime  *time.Time
+	CreateUser string
+	UpdateUser string
 }

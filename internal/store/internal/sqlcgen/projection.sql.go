@@ -49,7 +49,9 @@ SELECT
 	deleted,
 	version,
 	publish_time,
-	update_time
+	update_time,
+	create_user,
+	update_user
 FROM video_catalog_read.video_projection
 WHERE video_id = $1
 `
@@ -67,6 +69,8 @@ type GetProjectionRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	CreateUser   string
+	UpdateUser   string
 }
 
 func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProjectionRow, error) {
@@ -85,6 +89,8 @@ func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProj
 		&i.Version,
 		&i.PublishTime,
 		&i.UpdateTime,
+		&i.CreateUser,
+		&i.UpdateUser,
 	)
 	return i, err
 }
@@ -103,6 +109,8 @@ SELECT
 	version,
 	publish_time,
 	update_time,
+	create_user,
+	update_user,
 	change_xid,
 	(event_id IS NULL)::bool AS rebuilt
 FROM video_catalog_read.video_projection
@@ -125,6 +133,8 @@ type ListProjectionChangesRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	CreateUser   string
+	UpdateUser   string
 	ChangeXid    uint64
 	Rebuilt      bool
 }
@@ -154,6 +164,8 @@ func (q *Queries) ListProjectionChanges(ctx context.Context, afterXid uint64, af
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 			&i.ChangeXid,
 			&i.Rebuilt,
 		); err != nil {
@@ -180,7 +192,9 @@ SELECT
 	deleted,
 	version,
 	publish_time,
-	update_time
+	update_time,
+	create_user,
+	update_user
 FROM video_catalog_read.video_projection
 WHERE visible
 	AND (title, video_id) > ($1::text, $2::uuid)
@@ -213,6 +227,8 @@ type ListProjectionsByTitleRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	CreateUser   string
+	UpdateUser   string
 }
 
 // Returns entries after (after_title, after_id), in the byte order of the titles, otherwise like
@@ -246,6 +262,8 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 		); err != nil {
 			return nil, err
 		}
@@ -270,7 +288,9 @@ SELECT
 	deleted,
 	version,
 	publish_time,
-	update_time
+	update_time,
+	create_user,
+	update_user
 FROM video_catalog_read.video_projection
 WHERE visible
 	AND (publish_time, video_id) < ($1::timestamptz, $2::uuid)
@@ -303,6 +323,8 @@ type ListProjectionsNewestFirstRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	CreateUser   string
+	UpdateUser   string
 }
 
 // Returns entries after (before_time, before_id), newest publish time first. The bound is always set, far in the future
@@ -336,6 +358,8 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 		); err != nil {
 			return nil, err
 		}
@@ -394,7 +418,9 @@ RETURNING
 	deleted,
 	version,
 	publish_time,
-	update_time
+	update_time,
+	create_user,
+	update_user
 `
 
 type LockProjectionsRow struct {
@@ -410,6 +436,8 @@ type LockProjectionsRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	CreateUser   string
+	UpdateUser   string
 }
 
 // Locks the rows of some videos until the end of the transaction, in the order of their ids, as ProjectVideo writes
@@ -436,6 +464,8 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 		); err != nil {
 			return nil, err
 		}
@@ -473,7 +503,7 @@ const SearchProjections = `-- name: SearchProjections :many
 WITH query AS MATERIALIZED (
 	SELECT CAST($4::text AS tsquery) AS words, CAST($5::text AS tsquery) AS whole_words
 ), matching AS (
-	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.event_id, p.publish_time, p.update_time, p.search, p.change_xid, p.updated_at,
+	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.event_id, p.publish_time, p.update_time, p.search, p.change_xid, p.updated_at, p.create_user, p.update_user,
 		coalesce(
 			nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0),
 			1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words)
@@ -494,6 +524,8 @@ SELECT
 	version,
 	publish_time,
 	update_time,
+	create_user,
+	update_user,
 	rank
 FROM matching
 WHERE (rank, video_id) < ($1::real, $2::uuid)
@@ -522,6 +554,8 @@ type SearchProjectionsRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	CreateUser   string
+	UpdateUser   string
 	Rank         float32
 }
 
@@ -557,6 +591,8 @@ func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsPa
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 			&i.Rank,
 		); err != nil {
 			return nil, err

@@ -16,7 +16,7 @@ const FindVideoVersions = `-- name: FindVideoVersions :many
 SELECT p.video_id, p.version, p.event_id
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at FROM video_catalog_read.video_projection r WHERE r.video_id = wanted.id LIMIT 1
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at, create_user, update_user FROM video_catalog_read.video_projection r WHERE r.video_id = wanted.id LIMIT 1
 ) p
 `
 
@@ -49,7 +49,7 @@ func (q *Queries) FindVideoVersions(ctx context.Context, ids []uuid.UUID) ([]Fin
 }
 
 const GetVideo = `-- name: GetVideo :one
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = $1 AND purge_time IS NULL
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, create_user, update_user FROM video_catalog.videos WHERE id = $1 AND purge_time IS NULL
 `
 
 func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVideo, error) {
@@ -70,8 +70,51 @@ func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVideo
 		&i.PublishTime,
 		&i.DeleteTime,
 		&i.PurgeTime,
+		&i.CreateUser,
+		&i.UpdateUser,
 	)
 	return i, err
+}
+
+const GetVideos = `-- name: GetVideos :many
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, create_user, update_user FROM video_catalog.videos WHERE id = ANY ($1::uuid[]) AND purge_time IS NULL
+`
+
+func (q *Queries) GetVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatalogVideo, error) {
+	rows, err := q.db.Query(ctx, GetVideos, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VideoCatalogVideo
+	for rows.Next() {
+		var i VideoCatalogVideo
+		if err := rows.Scan(
+			&i.ID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.State,
+			&i.Version,
+			&i.CreateTime,
+			&i.UpdateTime,
+			&i.PublishTime,
+			&i.DeleteTime,
+			&i.PurgeTime,
+			&i.CreateUser,
+			&i.UpdateUser,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const InsertVideo = `-- name: InsertVideo :exec
@@ -88,7 +131,9 @@ INSERT INTO video_catalog.videos (
 	create_time,
 	update_time,
 	delete_time,
-	publish_time
+	publish_time,
+	create_user,
+	update_user
 ) VALUES (
 	$1,
 	$2,
@@ -102,7 +147,9 @@ INSERT INTO video_catalog.videos (
 	$10,
 	$11,
 	$12,
-	$13
+	$13,
+	$14,
+	$15
 )
 `
 
@@ -120,6 +167,8 @@ type InsertVideoParams struct {
 	UpdateTime   time.Time
 	DeleteTime   *time.Time
 	PublishTime  *time.Time
+	CreateUser   string
+	UpdateUser   string
 }
 
 func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error {
@@ -137,12 +186,14 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 		arg.UpdateTime,
 		arg.DeleteTime,
 		arg.PublishTime,
+		arg.CreateUser,
+		arg.UpdateUser,
 	)
 	return err
 }
 
 const ListVideos = `-- name: ListVideos :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, create_user, update_user FROM video_catalog.videos
 WHERE (create_time, id) < ($1::timestamptz, $2::uuid)
 	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
 	AND ($5::text IS NULL OR state = $5)
@@ -195,6 +246,8 @@ func (q *Queries) ListVideos(ctx context.Context, arg ListVideosParams) ([]Video
 			&i.PublishTime,
 			&i.DeleteTime,
 			&i.PurgeTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 		); err != nil {
 			return nil, err
 		}
@@ -207,7 +260,7 @@ func (q *Queries) ListVideos(ctx context.Context, arg ListVideosParams) ([]Video
 }
 
 const LockFreeVideos = `-- name: LockFreeVideos :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, create_user, update_user FROM video_catalog.videos WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 `
 
 // Does the same as LockVideos, and leaves out videos that another transaction has locked.
@@ -235,6 +288,8 @@ func (q *Queries) LockFreeVideos(ctx context.Context, ids []uuid.UUID) ([]VideoC
 			&i.PublishTime,
 			&i.DeleteTime,
 			&i.PurgeTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 		); err != nil {
 			return nil, err
 		}
@@ -247,7 +302,7 @@ func (q *Queries) LockFreeVideos(ctx context.Context, ids []uuid.UUID) ([]VideoC
 }
 
 const LockVideo = `-- name: LockVideo :one
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, create_user, update_user FROM video_catalog.videos WHERE id = $1 FOR NO KEY UPDATE
 `
 
 // Reads a video and locks its row until the end of the transaction.
@@ -269,12 +324,14 @@ func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVide
 		&i.PublishTime,
 		&i.DeleteTime,
 		&i.PurgeTime,
+		&i.CreateUser,
+		&i.UpdateUser,
 	)
 	return i, err
 }
 
 const LockVideos = `-- name: LockVideos :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, create_user, update_user FROM video_catalog.videos WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
 `
 
 // Reads videos and locks their rows, in the order of their ids, so that two callers cannot deadlock.
@@ -302,6 +359,8 @@ func (q *Queries) LockVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatal
 			&i.PublishTime,
 			&i.DeleteTime,
 			&i.PurgeTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 		); err != nil {
 			return nil, err
 		}
@@ -328,6 +387,8 @@ INSERT INTO video_catalog_read.video_projection AS p (
 	version,
 	publish_time,
 	update_time,
+	create_user,
+	update_user,
 	search,
 	change_xid,
 	updated_at
@@ -346,6 +407,8 @@ INSERT INTO video_catalog_read.video_projection AS p (
 	$12,
 	$13,
 	$14,
+	$15,
+	$16,
 	pg_current_xact_id(),
 	clock_timestamp()
 )
@@ -363,6 +426,8 @@ SET
 	version = excluded.version,
 	publish_time = excluded.publish_time,
 	update_time = excluded.update_time,
+	create_user = excluded.create_user,
+	update_user = excluded.update_user,
 	search = excluded.search,
 	change_xid = excluded.change_xid,
 	updated_at = excluded.updated_at
@@ -383,6 +448,8 @@ type ProjectVideoParams struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	CreateUser   string
+	UpdateUser   string
 	Search       string
 }
 
@@ -402,6 +469,8 @@ func (q *Queries) ProjectVideo(ctx context.Context, arg ProjectVideoParams) erro
 		arg.Version,
 		arg.PublishTime,
 		arg.UpdateTime,
+		arg.CreateUser,
+		arg.UpdateUser,
 		arg.Search,
 	)
 	return err
@@ -421,8 +490,10 @@ SET
 	update_time = $9,
 	delete_time = $10,
 	publish_time = $11,
-	purge_time = $12
-WHERE id = $13
+	purge_time = $12,
+	create_user = $13,
+	update_user = $14
+WHERE id = $15
 `
 
 type UpdateVideoParams struct {
@@ -438,6 +509,8 @@ type UpdateVideoParams struct {
 	DeleteTime   *time.Time
 	PublishTime  *time.Time
 	PurgeTime    *time.Time
+	CreateUser   string
+	UpdateUser   string
 	ID           uuid.UUID
 }
 
@@ -456,6 +529,8 @@ func (q *Queries) UpdateVideo(ctx context.Context, arg UpdateVideoParams) error 
 		arg.DeleteTime,
 		arg.PublishTime,
 		arg.PurgeTime,
+		arg.CreateUser,
+		arg.UpdateUser,
 		arg.ID,
 	)
 	return err

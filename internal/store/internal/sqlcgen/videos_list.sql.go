@@ -13,7 +13,7 @@ import (
 )
 
 const FindVideos = `-- name: FindVideos :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[])
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, create_user, update_user FROM video_catalog.videos WHERE id = ANY ($1::uuid[])
 `
 
 // Returns the existing videos of some ids, deleted and purged ones too.
@@ -41,6 +41,8 @@ func (q *Queries) FindVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatal
 			&i.PublishTime,
 			&i.DeleteTime,
 			&i.PurgeTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 		); err != nil {
 			return nil, err
 		}
@@ -53,7 +55,7 @@ func (q *Queries) FindVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatal
 }
 
 const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, create_user, update_user FROM video_catalog.videos
 WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
 	AND ($3::bool OR purge_time IS NULL AND ($4::bool OR delete_time IS NULL))
 	AND ($5::text IS NULL OR state = $5)
@@ -105,6 +107,8 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 			&i.PublishTime,
 			&i.DeleteTime,
 			&i.PurgeTime,
+			&i.CreateUser,
+			&i.UpdateUser,
 		); err != nil {
 			return nil, err
 		}

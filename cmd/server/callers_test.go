@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
@@ -124,11 +125,11 @@ func TestPortsWithoutAuthenticationAreLocal(t *testing.T) {
 }
 
 // With AUTH=iam the outbox keeps the caller whom Cloud Run has checked, and no caller if the
-// call has no token.
+// call has no token. The video and its entry have the callers of the first and the last command.
 func TestOutboxKeepsCallersBehindIAM(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "AUTH=iam", "ROLES=api")
+	p := s.start(t, "AUTH=iam")
 	for want, ctx := range map[string]context.Context{
 		"web@example.com": metadata.AppendToOutgoingContext(t.Context(), "x-serverless-authorization", vouched(t, "web@example.com")),
 		"":                t.Context(),
@@ -140,6 +141,15 @@ func TestOutboxKeepsCallersBehindIAM(t *testing.T) {
 		const called = "SELECT count(*) FROM video_catalog.outbox WHERE 'videos/' || aggregate_id = $1 AND coalesce(caller, '') = $2"
 		if n := s.count(t, called, video.GetName(), want); n != 1 {
 			t.Errorf("%d events of the caller %q, want 1", n, want)
+		}
+		other := metadata.AppendToOutgoingContext(t.Context(), "x-serverless-authorization", vouched(t, "other@example.com"))
+		changed, err := p.videos().PublishVideo(other, &videov1.PublishVideoRequest{Name: video.GetName()})
+		if err != nil || video.GetCreateUser() != want || video.GetUpdateUser() != want || changed.GetCreateUser() != want || changed.GetUpdateUser() != "other@example.com" {
+			t.Errorf("created as %v and changed as %v, %v, want by %q, then by other@example.com", video, changed, err, want)
+		}
+		entry := &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + strings.TrimPrefix(video.GetName(), "videos/"), MinVersion: 2}
+		if got, err := p.catalog().GetCatalogEntry(t.Context(), entry); err != nil || got.GetCreateUser() != want || got.GetUpdateUser() != "other@example.com" {
+			t.Errorf("the entry = %v, %v, want the same callers", got, err)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestEntryOfVideo(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			want := domain.Entry{
 				VideoID: test.video.ID, VideoDetails: test.video.VideoDetails, Visible: test.visible, Deleted: test.deleted,
-				Version: 3, PublishTime: test.video.PublishTime, UpdateTime: updateTime,
+				Version: 3, PublishTime: test.video.PublishTime, UpdateTime: updateTime, CreateUser: test.video.CreateUser, UpdateUser: test.video.UpdateUser,
 			}
 			if diff := cmp.Diff(want, domain.EntryOf(test.video)); diff != "" {
 				t.Errorf("entry (-want +got):\n%s", diff)

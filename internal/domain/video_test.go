@@ -21,7 +21,7 @@ var (
 	updateTime = createTime.Add(time.Hour)
 	now        = createTime.Add(2 * time.Hour)
 	// The clock of a server is finer than what an event carries.
-	stamp = domain.Stamp{EventID: eventID, Time: now.Add(999_999 * time.Nanosecond)}
+	stamp = domain.Stamp{EventID: eventID, Time: now.Add(999_999 * time.Nanosecond), Caller: "ann@example.com"}
 )
 
 // draft is a video at version 3.
@@ -33,6 +33,7 @@ func draft() domain.Video {
 			LanguageCode: "ja", Tags: []string{"drama", "war"},
 		},
 		State: domain.VideoStateDraft, Version: 3, CreateTime: createTime, UpdateTime: updateTime,
+		CreateUser: "eve@example.com", UpdateUser: "eve@example.com",
 	}
 }
 
@@ -78,8 +79,9 @@ func TestCreateMakesADraft(t *testing.T) {
 		t.Fatalf("Create() = %v", err)
 	}
 	want := &domain.VideoEvent{
-		ID: eventID, Type: domain.VideoCreated, OccurredAt: now,
-		Video: domain.Video{ID: videoID, VideoDetails: otherDetails(), State: domain.VideoStateDraft, Version: 1, CreateTime: now, UpdateTime: now},
+		ID: eventID, Type: domain.VideoCreated, OccurredAt: now, Caller: stamp.Caller,
+		Video: domain.Video{ID: videoID, VideoDetails: otherDetails(), State: domain.VideoStateDraft, Version: 1, CreateTime: now, UpdateTime: now,
+			CreateUser: stamp.Caller, UpdateUser: stamp.Caller},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("event (-want +got):\n%s", diff)
@@ -94,7 +96,7 @@ func TestCreateMakesADraft(t *testing.T) {
 func TestDecisionMakesTheNextVersion(t *testing.T) {
 	// next is v after a change, at the next version.
 	next := func(v domain.Video, change func(*domain.Video)) domain.Video {
-		v.Version, v.UpdateTime = 4, now
+		v.Version, v.UpdateTime, v.UpdateUser = 4, now, stamp.Caller
 		return with(v, change)
 	}
 	nothingElse := func(*domain.Video) {}
@@ -187,7 +189,7 @@ func TestDecisionMakesTheNextVersion(t *testing.T) {
 			if err != nil {
 				t.Fatalf("decide() = %v", err)
 			}
-			want := &domain.VideoEvent{ID: eventID, Type: test.typ, Video: test.want, ChangedFields: test.changed, OccurredAt: now}
+			want := &domain.VideoEvent{ID: eventID, Type: test.typ, Video: test.want, ChangedFields: test.changed, OccurredAt: now, Caller: stamp.Caller}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("event (-want +got):\n%s", diff)
 			}

@@ -30,6 +30,7 @@ func published() *domain.VideoEvent {
 			ID:           videoID,
 			VideoDetails: domain.VideoDetails{Title: "Ran", Description: "A king.", ReleaseYear: 1985, Duration: 162 * time.Minute, LanguageCode: "ja", Tags: []string{"war"}},
 			State:        domain.VideoStatePublished, Version: 2, CreateTime: epoch, UpdateTime: epoch, PublishTime: epoch,
+			CreateUser: "eve@example.com", UpdateUser: "reaction video-rating",
 		},
 	}
 }

@@ -75,6 +75,13 @@ func samples() []sample {
 			ID: id(8), Type: domain.VideoPurged, OccurredAt: at(6),
 			Video: domain.Video{ID: videoID, State: domain.VideoStateDraft, Version: 7, CreateTime: at(0), UpdateTime: at(6), DeleteTime: at(5), PurgeTime: at(6)},
 		}},
+		{file: "video_published_by.1", event: domain.VideoEvent{
+			ID: id(9), Type: domain.VideoPublished, OccurredAt: at(2),
+			Video: domain.Video{
+				ID: videoID, VideoDetails: renamed, State: domain.VideoStatePublished, Version: 3, CreateTime: at(0), UpdateTime: at(2), PublishTime: at(2),
+				CreateUser: "eve@example.com", UpdateUser: "timer draft",
+			},
+		}},
 		// Fields without a value are not on the wire.
 		{file: "video_created_title_only.1", event: domain.VideoEvent{
 			ID: id(7), Type: domain.VideoCreated, OccurredAt: at(0),

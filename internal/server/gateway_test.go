@@ -52,6 +52,7 @@ func TestGatewayAnswersJSON(t *testing.T) {
 	want := map[string]any{
 		"name": name, "title": "x", "description": "", "releaseYear": 0.0, "duration": "1.500s", "languageCode": "", "tags": []any{},
 		"state": "STATE_DRAFT", "version": "1", "createTime": createTime, "updateTime": createTime, "etag": `"1"`,
+		"createUser": "", "updateUser": "",
 	}
 	if diff := cmp.Diff(want, got); response.StatusCode != http.StatusOK || diff != "" {
 		t.Errorf("create: status %d (-want +got):\n%s", response.StatusCode, diff)

@@ -38,7 +38,7 @@ func change(t testing.TB, videos *store.Videos, id uuid.UUID, decide domain.Vide
 func deletedVideo(t testing.TB, videos *store.Videos, title string) uuid.UUID {
 	t.Helper()
 	e := created(t, title)
-	e.Video.Description, e.Video.Tags = title, []string{title}
+	e.Video.Description, e.Video.Tags, e.Video.CreateUser = title, []string{title}, title
 	if _, err := videos.CreateVideo(t.Context(), uuid.New(), []byte(title), e); err != nil {
 		t.Fatal(err)
 	}

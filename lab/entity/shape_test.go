@@ -91,7 +91,9 @@ func renderExample(t *testing.T) string {
 	args := []string{"run", "./cmd/entity", "add", "voyage"}
 	for line := range strings.Lines(content(t, "testdata/video.txt")) {
 		flag, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		args = append(args, flag, value)
+		if args = append(args, flag); value != "" {
+			args = append(args, value)
+		}
 	}
 	clone.Run(t, dir, "go", args...)
 	return dir

@@ -101,7 +101,7 @@ func TestReactionTakesEffectOnce(t *testing.T) {
 			t.Errorf("version %d with tags %v, want one change for each of %d events", v.Version, v.Tags, 2*each)
 		}
 	}
-	if n := pgtest.Count(t, pool, `SELECT count(*) FROM video_catalog.outbox WHERE causation_id IS NOT NULL AND correlation_id = causation_id
+	if n := pgtest.Count(t, pool, `SELECT count(*) FROM video_catalog.outbox WHERE causation_id IS NOT NULL AND correlation_id = causation_id AND caller = 'reaction reviews'
 		AND traceparent LIKE '00-0af7651916cd43dd8448eb211c80319c%'`); n != 2*each*len(ids) {
 		t.Errorf("%d events have the cause and the trace, want %d", n, 2*each*len(ids))
 	}

@@ -817,10 +817,10 @@ const file_video_v1_video_service_proto_rawDesc = "" +
 	"\x18BatchCreateVideosRequest\x12H\n" +
 	"\brequests\x18\x01 \x03(\v2\x1c.video.v1.CreateVideoRequestB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\brequests\"D\n" +
 	"\x19BatchCreateVideosResponse\x12'\n" +
-	"\x06videos\x18\x01 \x03(\v2\x0f.video.v1.VideoR\x06videos\"`\n" +
-	"\x15BatchGetVideosRequest\x12G\n" +
-	"\x05names\x18\x01 \x03(\tB1\xe0A\x02\xfaA \n" +
-	"\x1evideocatalog.example.com/Video\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05names\"A\n" +
+	"\x06videos\x18\x01 \x03(\v2\x0f.video.v1.VideoR\x06videos\"\xac\x01\n" +
+	"\x15BatchGetVideosRequest\x12\x92\x01\n" +
+	"\x05names\x18\x01 \x03(\tB|\xe0A\x02\xfaA \n" +
+	"\x1evideocatalog.example.com/Video\xbaHS\x92\x01P\b\x01\x10\xe8\a\"IrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x05names\"A\n" +
 	"\x16BatchGetVideosResponse\x12'\n" +
 	"\x06videos\x18\x01 \x03(\v2\x0f.video.v1.VideoR\x06videos\"\x9a\x01\n" +
 	"\x0fGetVideoRequest\x12\x86\x01\n" +

@@ -51,7 +51,7 @@ func TestEntities(t *testing.T) {
 	add("purchase_order", "kit/entity/testdata/purchase_order.proto", "--transitions",
 		"open→sent:send sent→open:reopen sent→received:receive open→cancelled:cancel sent→cancelled:cancel")
 	add("status", "--fields", fmt.Sprintf(statusFields, "red,green"))
-	add("receipt", "--fields", "weight:int64? attachment:bytes delivery:duration due_time:time labels:strings item_ids:uuids title:string! lines:int32")
+	add("receipt", "--fields", "weight:int64? attachment:bytes delivery:duration due_time:time labels:strings item_ids:uuids title:string! lines:int32", "--audited", "--batch")
 	clone.Run(t, dir, program, "react", "order", "purchase_order", "--on", "sent:supplier_id:place received:supplier_id:cancel")
 	clone.Run(t, dir, program, "react", "receipt", "purchase_order", "--on", "received:id:create")
 	changesOnlyGenerated(t, dir)
@@ -332,6 +332,7 @@ func useParts(t *testing.T, api string) {
 func grow(t *testing.T, dir string, add func(...string) string) {
 	t.Helper()
 	add("status", "--fields", fmt.Sprintf(statusFields, "red,green,blue"))
+	flags(t, dir, add)
 	const domain, server = "internal/domain/order.go", "internal/server/orders.go"
 	const rule = "\tcase d.Currency == \"XXX\":\n\t\treturn problem.InvalidField(\"order.currency\", \"must be a currency\")\n"
 	edit(t, filepath.Join(dir, domain), `(func \(d OrderDetails\) validate\(\) error \{\n\tswitch \{\n)`, "${1}"+rule)
@@ -348,10 +349,10 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	if migration != content(t, filepath.Join(dir, "db/migrations/01000_orders.sql")) {
 		t.Error("a migration that was run has changed")
 	}
-	if text := content(t, filepath.Join(dir, "db/migrations/01006_orders_note.sql")); !strings.Contains(text, "ADD COLUMN note text;") {
+	if text := content(t, filepath.Join(dir, "db/migrations/01007_orders_note.sql")); !strings.Contains(text, "ADD COLUMN note text;") {
 		t.Errorf("the migration of the new fields:\n%s", text)
 	}
-	for _, path := range []string{"01004_statuses_color_values.sql", "01005_statuses_color_valid.sql", "01007_orders_state_valid.sql"} {
+	for _, path := range []string{"01004_statuses_color_values.sql", "01005_statuses_color_valid.sql", "01008_orders_state_valid.sql"} {
 		content(t, filepath.Join(dir, "db/migrations", path))
 	}
 	clone.Run(t, dir, "go", "test", "./internal/domain", "./internal/event")
@@ -359,6 +360,20 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	clone.Run(t, dir, "go", "test", "./db", "-run", "TestMigrationsAreSafe|TestGrantsFitTheirSide|TestEveryMigrationGoesDownAndUpAgain")
 	clone.Run(t, dir, "go", "test", "./internal/store", "-run", "Order|Status|TestSupportRoleLooks")
 	clone.Run(t, dir, "make", "--silent", "breaking")
+}
+
+// flags gives purchase orders the flags one after the other: the migration of the first adds its columns, and the other needs none.
+func flags(t *testing.T, dir string, add func(...string) string) {
+	t.Helper()
+	add("purchase_order", "--audited")
+	if text := content(t, filepath.Join(dir, "db/migrations/01006_purchase_orders_create_user.sql")); !strings.Contains(text, "ADD COLUMN update_user text NOT NULL DEFAULT '';") {
+		t.Errorf("the migration of --audited:\n%s", text)
+	}
+	add("purchase_order", "--batch")
+	if more, err := filepath.Glob(filepath.Join(dir, "db/migrations/01007_*")); err != nil || len(more) > 0 {
+		t.Errorf("the migrations of --batch = %v, %v, want none", more, err)
+	}
+	clone.Run(t, dir, "go", "test", "./internal/store", "./cmd/server", "-run", "PurchaseOrder")
 }
 
 // useGrownOrders uses an order of before the new fields, and one with them.
@@ -369,6 +384,10 @@ func useGrownOrders(t *testing.T, api, old string) {
 		t.Errorf("the order of before = %v, want it without a note", order)
 	}
 	call(t, http.StatusOK, "PATCH", api+old, `{"note": "", "picture": "AP8=", "lines": [{"title": "Ink", "quantity": 2}]}`)
+	batch := call(t, http.StatusOK, "POST", api+"receipts:batchCreate", `{"requests": [{"receipt": {"title": "a"}}, {"receipt": {"title": "b"}}]}`)
+	if made, _ := batch["receipts"].([]any); len(made) != 2 {
+		t.Errorf("a batch of receipts = %v, want two", batch)
+	}
 	if sent := call(t, http.StatusOK, "POST", api+old+":send", "{}"); sent["state"] != "STATE_SENT" {
 		t.Errorf("the order of before, sent = %v", sent)
 	}

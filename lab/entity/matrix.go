@@ -20,6 +20,7 @@ type Row struct {
 	Name, Collection                string
 	Fields, Transitions, Refs, Body string
 	Commands                        []string
+	Audited, Batch                  bool
 }
 
 // Matrix returns entities whose names collide with names of the machinery, protobuf or SQL, or with
@@ -33,15 +34,16 @@ func Matrix() []Row {
 			Refs:        "customer_id",
 			Body:        `{"customerId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "price": {"currencyCode": "EUR", "units": "9", "nanos": 990000000}, "period": "PERIOD_MONTH"}`,
 			Commands:    []string{"activate", "pause", "resume", "void"},
+			Audited:     true, Batch: true,
 		},
 		{
-			Name: "account", Collection: "accounts",
+			Name: "account", Collection: "accounts", Batch: true,
 			Fields: "a:string! b:bool? c:int32? d:int64? e:double? f:bytes! g:time! h:duration i:uuid! j:enum(x,y)! " +
 				"k:{s:string,b:bool,i:int32,l:int64,d:double} l:strings! m:bools n:int32s o:int64s p:doubles q:uuids! r:string? s:bool t:int32 u:double v:[{s:string,b:bool,i:int32,l:int64,d:double}]!",
 			Body: `{"a": "a", "f": "AP8=", "g": "2026-01-02T03:04:05Z", "i": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "j": "J_X", "l": ["a"], "q": ["01890a5d-ac96-7f00-8b02-0c0d0e0f1004"], "v": [{"i": 1}, {}]}`,
 		},
 		{
-			Name: "bill_of_lading", Collection: "billOfLadings",
+			Name: "bill_of_lading", Collection: "billOfLadings", Audited: true,
 			Fields: "nanos:int64 status:enum(open,closed)! ip_address:string ttl:string configuration:string currency:string num_items:int32 first_name:string " +
 				"due_date:string placed_at:time file_name:string url:uuid days_of_week:strings colour:string dry_run:bool payment_state:enum(open,b2b_paid) " +
 				"position:int32 values:strings interval:duration precision:double? none:bool package:string? address_line_1:string b2b:bool between:time coalesce:uuid row:{a_1:string}",
@@ -86,6 +88,12 @@ func (r Row) Flags() []string {
 	if r.Refs != "" {
 		flags = append(flags, "--refs", r.Refs)
 	}
+	if r.Audited {
+		flags = append(flags, "--audited")
+	}
+	if r.Batch {
+		flags = append(flags, "--batch")
+	}
 	return flags
 }
 
@@ -100,10 +108,21 @@ func (r Row) Use(t *testing.T, api string) {
 	}
 	r.send(t, http.MethodDelete, api+name, "")
 	restored := r.send(t, http.MethodPost, api+name+":undelete", "{}")
+	if _, audited := restored["createUser"]; audited != r.Audited {
+		t.Errorf("%s has a create_user: %t, want %t: %v", r.Collection, audited, r.Audited, restored)
+	}
 	id := strings.TrimPrefix(name, r.Collection+"/")
 	list := r.send(t, http.MethodGet, api+r.Collection, "")
 	if !strings.Contains(fmt.Sprint(list), id) {
 		t.Errorf("the list of %s has no %s: %v", r.Collection, id, list)
+	}
+	if r.Batch {
+		item := fmt.Sprintf(`{%q: %s}`, lowerCamel(r.Name), r.Body)
+		made := r.send(t, http.MethodPost, api+r.Collection+":batchCreate", fmt.Sprintf(`{"requests": [%s, %[1]s]}`, item))
+		two, _ := made[r.Collection].([]any)
+		if got := r.send(t, http.MethodGet, api+r.Collection+":batchGet?names="+name, ""); len(two) != 2 || !strings.Contains(fmt.Sprint(got), id) {
+			t.Errorf("a batch made %v, and one of %s is %v", made, name, got)
+		}
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		views := r.send(t, http.MethodGet, api+lowerCamel(r.Name)+"Views", "")

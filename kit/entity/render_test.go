@@ -3,6 +3,7 @@ package entity
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -135,6 +136,87 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 		if err != nil || len(e.Fields) != 2 || len(e.Transitions) != 1 || len(e.Timers) != c.timers {
 			t.Errorf("%q = %v, %v, %v, %v, want the other lists of before, and %d timers", c.flags, e.Fields, e.Transitions, e.Timers, err, c.timers)
 		}
+		if err := e.save(new(undo)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The flags are recorded, and stay when they are not given. --audited adds columns by a migration of its own, and they are in the
+// row, the event, the resource and the view. Without a flag nothing of it is rendered.
+func TestFlags(t *testing.T) {
+	service(t)
+	rendered := func(e entity) string {
+		e.Model = "Model"
+		var text strings.Builder
+		for _, f := range e.files() {
+			content, err := e.content(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text.Write(content)
+		}
+		return text.String()
+	}
+	e, err := described(t, "order")
+	if text := rendered(e); err != nil || strings.Contains(text, "reate_user") || strings.Contains(text, "CreateUser") || strings.Contains(strings.ToLower(text), "batch") {
+		t.Errorf("without flags: %v, and users or batches are rendered", err)
+	}
+	e, err = described(t, "order", "--audited")
+	if err != nil || e.Audited != 1001 || e.Batch {
+		t.Fatalf("--audited = %d, %t, %v, want the next migration", e.Audited, e.Batch, err)
+	}
+	if err := errors.Join(e.writeMigrations(new(undo)), e.save(new(undo))); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, "db/migrations/01001_orders_create_user.sql",
+		"ALTER TABLE shop_db.orders ADD COLUMN create_user text NOT NULL DEFAULT '';", "ALTER TABLE shop_db_read.order_projection ADD COLUMN update_user")
+	text := rendered(e)
+	for _, part := range []string{
+		"  string create_user = 8 [(google.api.field_behavior) = OUTPUT_ONLY];", "    string update_user = 9;", "CreateUser: stamp.Caller,",
+		"pg.Escape(v.UpdateUser),", "snapshot.GetCreateUser(),", "v.UpdateTime, v.UpdateUser = now, stamp.Caller", "Consumers see both",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.TrimSpace(part)) {
+			t.Errorf("nothing rendered has %q", part)
+		}
+	}
+	e, err = described(t, "order", "--batch", "--fields=title:string color:enum(red,green) note:string?")
+	if err != nil || e.Audited != 1001 || !e.Batch || e.Fields[2].Migration != 1002 {
+		t.Errorf("--batch = %d, %t, %v, %v, want the flag of before, too", e.Audited, e.Batch, e.Fields, err)
+	}
+	if text := rendered(e); !strings.Contains(text, `post: "/v1/orders:batchCreate"`) || !strings.Contains(text, `{get: "/v1/orders:batchGet"}`) || !strings.Contains(text, "-- name: InsertRequests :exec") {
+		t.Error("--batch renders no batches")
+	}
+	if diff := cmp.Diff([]int{1000, 1001, 1002}, e.Migrations()); diff != "" {
+		t.Errorf("migrations (-want +got):\n%s", diff)
+	}
+	before := columns{entity: e, Number: 1001}.Before()
+	if diff := cmp.Diff([]string{"id", "title", "color", "state", "version", "create_time", "update_time", "delete_time"}, before.Columns("", "id")); diff != "" {
+		t.Errorf("columns before --audited (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"create_user", "update_user"} {
+		if err := Check("order", "orders", name+":string", "", "", "", false); err != nil {
+			t.Errorf("a field %s without --audited = %v", name, err)
+		}
+		if err := Check("order", "orders", name+":string", "", "", "", true); err == nil || !strings.Contains(err.Error(), "--audited needs this name") {
+			t.Errorf("a field %s with --audited = %v, want it refused", name, err)
+		}
+	}
+}
+
+// Entities with batches share files. The second one takes those of the first.
+func TestBatchesShareFiles(t *testing.T) {
+	service(t)
+	for _, args := range [][]string{{"order", "--batch"}, {"parcel", "--fields=title:string", "--batch"}, {"order"}} {
+		e, err := described(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.only = []string{"db/queries/requests.sql"}
+		if found := written(t, &e); len(found.merged)+len(found.removed)+len(found.conflicts) > 0 {
+			t.Errorf("%q: %+v, want no merge", args, found)
+		}
+		contains(t, "db/queries/requests.sql", "INSERT INTO shop_db.requests (")
 		if err := e.save(new(undo)); err != nil {
 			t.Fatal(err)
 		}

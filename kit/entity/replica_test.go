@@ -3,6 +3,7 @@ package entity
 import (
 	"archive/zip"
 	"bytes"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -147,6 +148,16 @@ func TestReplicaGrowsLikeItsOwner(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"13", "14"}, second.Reserved()); diff != "" {
 		t.Errorf("reserved numbers (-want +got):\n%s", diff)
+	}
+	more.Audited, more.Batch = 1007, true
+	for range 2 { // the second time it has them already
+		third, err := replica("parcel", owner(t, more), "")
+		if err != nil || third.Audited != 1002 || third.Batch || !strings.Contains(strings.Join(third.Columns(""), " "), " create_user update_user ") {
+			t.Fatalf("replica() = %d, %t, %v, want who wrote a row, by our own migration, and no batches", third.Audited, third.Batch, err)
+		}
+		if err := errors.Join(third.save(new(undo)), writeFile("db/migrations/01002_parcels_create_user.sql", nil)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := replica("parcel", owner(t, colored("green", "red")), ""); err == nil || !strings.Contains(err.Error(), `"color" had another type`) {
 		t.Errorf("replica() with other numbers of values = %v", err)

@@ -20,6 +20,6 @@ ORDER BY r.request_id
 ON CONFLICT DO NOTHING;
 
 -- name: FindRequests :many
-SELECT request_id, aggregate_id, fingerprint
+SELECT request_id, aggregate_id::uuid AS aggregate_id, fingerprint
 FROM video_catalog.requests
 WHERE aggregate_type = @aggregate_type AND request_id = ANY (@request_ids::uuid[]);

@@ -95,7 +95,7 @@ func (b *videoBatch) CreateVideo(_ context.Context, requestID uuid.UUID, fingerp
 }
 
 func (s *videoService) BatchGetVideos(ctx context.Context, request *videov1.BatchGetVideosRequest) (*videov1.BatchGetVideosResponse, error) {
-	ids, err := parseNames(videoCollection, request.GetNames())
+	ids, err := idsOf(videoCollection, request.GetNames())
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,8 @@ func (s *Videos) CreateVideos(ctx context.Context, requestIDs []uuid.UUID, finge
 // GetVideos returns the existing videos among ids, deleted ones too. It returns problem.Invalid if they are larger
 // than a batch may be.
 func (s *Videos) GetVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
-	p := newBatchPage(s.pool, len(ids))
+	p := pg.NewPage(s.pool, len(ids))
+	p.Bytes = batchBytes
 	found, err := videosOf(sqlcgen.New(p).GetVideos(ctx, ids))
 	if p.More {
 		return nil, errBatchTooLarge

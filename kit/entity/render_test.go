@@ -174,7 +174,7 @@ func TestFlags(t *testing.T) {
 	text := rendered(e)
 	for _, part := range []string{
 		"  string create_user = 8 [(google.api.field_behavior) = OUTPUT_ONLY];", "    string update_user = 9;", "CreateUser: stamp.Caller,",
-		"pg.Escape(v.UpdateUser),", "snapshot.GetCreateUser(),", "v.UpdateTime, v.UpdateUser = now, stamp.Caller", "Consumers see both",
+		"pg.Escape(v.UpdateUser),", "snapshot.GetCreateUser(),", "o.UpdateTime, o.UpdateUser = now, stamp.Caller", "Consumers see both",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.TrimSpace(part)) {
 			t.Errorf("nothing rendered has %q", part)

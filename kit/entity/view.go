@@ -167,13 +167,14 @@ func (e entity) FirstNames() (names []string) {
 	return names
 }
 
-// Migrations are the numbers of the migrations that add fields.
+// Migrations are the numbers of the migrations that add fields or Users.
 func (e entity) Migrations() (numbers []int) {
 	for _, f := range e.Stored() {
 		if !slices.Contains(numbers, f.Migration) {
 			numbers = append(numbers, f.Migration)
 		}
 	}
+	slices.Sort(numbers)
 	return numbers
 }
 

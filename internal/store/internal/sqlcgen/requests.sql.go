@@ -12,14 +12,14 @@ import (
 )
 
 const FindRequests = `-- name: FindRequests :many
-SELECT request_id, aggregate_id, fingerprint
+SELECT request_id, aggregate_id::uuid AS aggregate_id, fingerprint
 FROM video_catalog.requests
 WHERE aggregate_type = $1 AND request_id = ANY ($2::uuid[])
 `
 
 type FindRequestsRow struct {
 	RequestID   uuid.UUID
-	AggregateID string
+	AggregateID uuid.UUID
 	Fingerprint []byte
 }
 

@@ -147,7 +147,7 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 func TestFlags(t *testing.T) {
 	service(t)
 	rendered := func(e entity) string {
-		e.Model = "Model"
+		e.Model, e.ViewModel = "Model", "ViewModel"
 		var text strings.Builder
 		for _, f := range e.files() {
 			content, err := e.content(f)

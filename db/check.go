@@ -46,12 +46,18 @@ func fileNames(options []fs.FS) map[int64]string {
 }
 
 // missing returns the first of some migrations that a database has not run, or "". It returns an
-// error if the database has run another file with the number of one.
+// error if the database has run another file with the number of one, or needs one that this build lacks.
 func missing(ctx context.Context, pool *pgxpool.Pool, names map[int64]string) (first string, err error) {
-	ran := make(map[int64]string) // an empty name was not recorded
-	const sql = "SELECT coalesce(json_object_agg(version_id, coalesce(to_jsonb(m) ->> 'name', '')), '{}') FROM " + migrationsTable + " m WHERE is_applied"
-	if err := pool.QueryRow(ctx, sql, unprepared).Scan(&ran); err != nil {
+	var ran, needed map[int64]string // an empty name was not recorded
+	const sql = "SELECT coalesce(json_object_agg(version_id, coalesce(to_jsonb(m) ->> 'name', '')), '{}'), " +
+		"coalesce(json_object_agg(version_id, to_jsonb(m) ->> 'needed') FILTER (WHERE to_jsonb(m) ->> 'needed' <> ''), '{}') FROM " + migrationsTable + " m WHERE is_applied"
+	if err := pool.QueryRow(ctx, sql, unprepared).Scan(&ran, &needed); err != nil {
 		return "", fmt.Errorf("read schema version (has `server migrate` run?): %w", err)
+	}
+	for number, why := range needed {
+		if names[number] == "" {
+			return "", fmt.Errorf("this build lacks %s, which the database needs now: %s", ran[number], why)
+		}
 	}
 	for _, number := range slices.Sorted(maps.Keys(names)) {
 		switch name, ok := ran[number]; {

@@ -10,6 +10,7 @@ import (
 	"example.com/videocatalog/options/relay-http"
 	"example.com/videocatalog/options/repair"
 	"example.com/videocatalog/options/replay"
+	"example.com/videocatalog/options/wal"
 )
 
 // options returns the options of the service. cmd/upgrade --with and --without add and remove them.
@@ -23,5 +24,6 @@ func options() []app.Option {
 		relayhttp.Option(),
 		repair.Option(),
 		replay.Option(),
+		wal.Option(),
 	}
 }

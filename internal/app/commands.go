@@ -27,7 +27,8 @@ func migrate(ctx context.Context, p *Process, _ []string, stdout io.Writer) erro
 func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error {
 	published, left, err := p.Drain(ctx)
 	if err == nil {
-		_, err = fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, left.Blocked, left.Parked)
+		text := fmt.Sprintf("published %d events; %d aggregates are blocked, %d of them parked; ", published, left.Blocked, left.Parked) + left.Note
+		_, err = fmt.Fprintln(stdout, strings.TrimSuffix(text, "; "))
 	}
 	return err
 }

@@ -143,6 +143,9 @@ func (j *job) status(ctx context.Context) error {
 		}
 		show(b, "pending events", "%d; the oldest that is not blocked: %s", b.Pending, ago(b.Oldest))
 		j.out.Line("blocked aggregates\t%d, of them parked %d", b.Blocked, b.Parked)
+		if b.Note != "" {
+			j.out.Line("other events\t%s", b.Note)
+		}
 	}
 	if j.Inbox != nil {
 		_, messages, err := j.Inbox.ListQuarantine(ctx, pg.Filter{}, 1)

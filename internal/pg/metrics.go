@@ -151,22 +151,27 @@ type Backlog struct {
 	Parked  int64 `json:"parked"`
 	// DaysAhead is the number of future days that have their partition.
 	DaysAhead int64 `json:"days_ahead"`
+	// Note says what else is true of events that are not pending, if an option sends them.
+	Note string `json:"note,omitempty"`
 }
 
 // Measure returns the backlog. It counts up to maxCounted rows of each kind.
 func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	var row sqlcgen.MeasureOutboxRow
+	var note string
 	err := inTx(ctx, o.pool, "pg.Measure", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) (err error) {
 		UseOutboxSettings(ctx, tx)
-		row, err = q.MeasureOutbox(ctx, Limit(maxCounted))
-		return err
+		if row, err = q.MeasureOutbox(ctx, Limit(maxCounted)); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT coalesce(string_agg(m.needed, '; '), '') FROM video_catalog_migrations m").Scan(&note)
 	})
 	if err != nil {
 		return Backlog{}, Wrap(err, "measure outbox")
 	}
 	b := Backlog{
 		Oldest: notEpoch(row.Oldest), At: row.At,
-		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, DaysAhead: row.DaysAhead,
+		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, DaysAhead: row.DaysAhead, Note: note,
 	}
 	if !b.Oldest.IsZero() {
 		b.Age = max(0, b.At.Sub(b.Oldest).Seconds())

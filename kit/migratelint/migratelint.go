@@ -159,7 +159,7 @@ func (l *linter) needsContract(what string) {
 // harmless are the statements that lock no table, or block only each other, and remove nothing that a build uses.
 var harmless = []string{
 	"AlterDefaultPrivilegesStmt", "AlterRoleSetStmt", "AlterRoleStmt", "CommentStmt", "CompositeTypeStmt", "CreateDomainStmt", "CreateEnumStmt",
-	"CreateExtensionStmt", "CreateFunctionStmt", "CreateRoleStmt", "CreateStatsStmt",
+	"CreateExtensionStmt", "CreateFunctionStmt", "CreatePublicationStmt", "CreateRoleStmt", "CreateStatsStmt",
 }
 
 func (l *linter) statement() error {

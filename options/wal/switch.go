@@ -1,0 +1,299 @@
+package wal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/options/wal/internal/sqlcgen"
+)
+
+var (
+	// switchTimeout is how long a switch waits for transactions and for the publisher. A test makes it shorter.
+	switchTimeout = 30 * time.Second
+	// pause is between two attempts, so that appends go on.
+	pause = time.Second
+)
+
+const (
+	// holdTimeout is how long appends are held while the publisher sends the rest. With the second that the lock may take, it is
+	// less than the lock_timeout of docs/database.md.
+	holdTimeout = 2 * time.Second
+	// pageChanges is how many changes of the log one transaction moves, and the rest of its last transaction.
+	pageChanges = 10_000
+	// margin is longer than any transaction of a command: what happened so long before a position may be committed behind it.
+	margin = time.Minute
+)
+
+// errAgain means that an attempt has changed nothing, and another may succeed.
+var errAgain = errors.New("not yet")
+
+// run switches, or does nothing if the mode is right. After an error the mode is as it was.
+func (s *switcher) run(ctx context.Context) error {
+	s.began = time.Now()
+	relay, err := s.queries.GetRelay(ctx)
+	if err != nil {
+		return pg.Wrap(err, "read the relay")
+	}
+	if s.Slot == "" {
+		s.Slot = relay.Slot
+	}
+	switch {
+	case relay.Mode == s.Mode && s.Mode == lanes: // the slot may be the rest of a switch that has died
+		return s.dropSlot(ctx)
+	case relay.Mode == s.Mode:
+		return nil
+	}
+	if err := check(ctx, s.queries, s.Slot); err != nil {
+		return err
+	}
+	if s.Mode == external {
+		return s.toExternal(ctx)
+	}
+	return s.toLanes(ctx, relay)
+}
+
+// toExternal makes the slot, and hands new events to the log from a moment at which none is pending. A crash leaves the slot, which
+// keeps log until the command is repeated, or the other one drops it. All else is one transaction.
+func (s *switcher) toExternal(ctx context.Context) error {
+	made, err := s.makeSlot(ctx)
+	if err == nil {
+		err = s.attempt(ctx, func(ctx context.Context) error { return s.sent(ctx, false) }, func(ctx context.Context, tx *pg.Tx) error {
+			for end := time.Now().Add(holdTimeout); ; time.Sleep(5 * time.Millisecond) {
+				if err := s.sent(ctx, true); !errors.Is(err, errAgain) || time.Now().After(end) {
+					if err != nil {
+						return err
+					}
+					break
+				}
+			}
+			// What is before this position was pending, and nobody appends: a reader that begins here gets all later events, and no other.
+			if err := s.queries.AdvanceSlot(ctx, nil, &s.Slot); err != nil {
+				return err
+			}
+			s.begin(ctx, tx)
+			return nil
+		})
+	}
+	if err != nil && made {
+		err = errors.Join(err, s.dropSlot(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+// makeSlot makes the slot, if it is not there. PostgreSQL waits for every transaction that is writing, also in other databases.
+func (s *switcher) makeSlot(ctx context.Context) (made bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, switchTimeout)
+	defer cancel()
+	for {
+		switch err = s.queries.CreateSlot(limited, s.Slot); {
+		case err == nil:
+			return true, nil
+		case codeOf(err) == "42710": // it exists
+			return false, nil
+		case limited.Err() != nil:
+			s.findHolder(ctx, true)
+			return false, s.late()
+		case codeOf(err) != "57014": // canceled by statement_timeout
+			return false, pg.Wrap(err, "make the slot %s, as a user with REPLICATION", s.Slot)
+		}
+	}
+}
+
+// sent returns errAgain while new events are pending: any, or an old one, for which appends should not wait. An event of a blocked aggregate would come
+// after newer ones of the log, so it ends the switch.
+func (s *switcher) sent(ctx context.Context, all bool) error {
+	backlog, err := pg.NewOutbox(s.pool).Measure(ctx, pageChanges)
+	switch {
+	case err != nil:
+		return err
+	case backlog.Blocked > 0:
+		return fmt.Errorf("%d aggregates are blocked, and the log would get ahead of them: first `server retry` or `server skip` them", backlog.Blocked)
+	case all && !backlog.Oldest.IsZero(), backlog.Age > pause.Seconds():
+		s.said = fmt.Sprintf("%d events are pending, the oldest for %.0f s: is a publisher running?", backlog.Pending, backlog.Age)
+		return errAgain
+	}
+	return nil
+}
+
+// toLanes makes pending what the stopped reader has not confirmed, then hands new events to the lanes, and drops the slot. After
+// a crash the repeated command makes some events pending again: they are sent twice.
+func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error {
+	isLost := relay.WalStatus == "missing" || relay.WalStatus == "lost"
+	switch {
+	case isLost && s.Since.IsZero():
+		return fmt.Errorf("the slot %s is %s, so nobody knows what its reader has sent: --since %s has all that it has not confirmed, and more",
+			relay.Slot, relay.WalStatus, relay.SafeTime.Add(-margin).UTC().Format(time.RFC3339))
+	case !isLost && !s.Since.IsZero():
+		return errors.New("--since is for a lost slot only: this one has the position of its reader")
+	}
+	err := s.attempt(ctx, func(ctx context.Context) error {
+		for more := !isLost; more; {
+			if err := s.movePage(ctx, &more); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(ctx context.Context, tx *pg.Tx) error {
+		s.begin(ctx, tx)
+		if isLost {
+			return s.place(ctx, tx, nil, uuid7Floor(s.Since))
+		}
+		_, more, err := s.move(ctx, tx)
+		if err == nil && more { // the log has grown meanwhile
+			s.said, err = "events are appended faster than they are moved", errAgain
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.dropSlot(ctx)
+}
+
+// movePage moves a page of the log to the lanes, and confirms it. A crash between them leaves events that are moved again.
+func (s *switcher) movePage(ctx context.Context, more *bool) (err error) {
+	var end string
+	err = pg.InTx(ctx, s.pool, "wal.movePage", func(ctx context.Context, tx *pg.Tx) (err error) {
+		q := sqlcgen.New(tx)
+		tx.Queue(q.UseMode(ctx, lanes)) // for this transaction: the trigger must let them pass
+		end, *more, err = s.move(ctx, tx)
+		tx.Queue(q.UseMode(ctx, external))
+		return err
+	})
+	if err == nil && end != "" {
+		err = s.queries.AdvanceSlot(ctx, &end, &s.Slot)
+	}
+	return err
+}
+
+// move makes pending what is next in the log, and returns its end, which is empty if there is nothing.
+func (s *switcher) move(ctx context.Context, tx *pg.Tx) (end string, more bool, err error) {
+	rows, err := sqlcgen.New(tx).PeekLog(ctx, s.Slot, pageChanges)
+	if err != nil || len(rows) == 0 {
+		return "", false, err
+	}
+	var ids []uuid.UUID
+	for _, row := range rows {
+		if id, err := uuid.Parse(row.ID); err == nil { // the others are ends of transactions
+			ids = append(ids, id)
+		}
+	}
+	return rows[len(rows)-1].Lsn, len(ids) > pageChanges/4, s.place(ctx, tx, ids, uuid.Max)
+}
+
+// place makes events pending: some, in their order, and all from an id on, in the order of their versions.
+func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since uuid.UUID) error {
+	q := sqlcgen.New(tx)
+	found, err := q.ListAggregates(ctx, ids, since)
+	if err != nil {
+		return err
+	}
+	laneOf := make(map[uuid.UUID]int16, len(found))
+	for _, e := range found {
+		laneOf[e.ID] = outbox.Lane(envelope.Aggregate{Type: e.AggregateType, ID: e.AggregateID})
+		if since != uuid.Max {
+			ids = append(ids, e.ID)
+		}
+	}
+	all := pg.MapSlice(ids, func(id uuid.UUID) int16 { return laneOf[id] })
+	tx.Queue(q.MoveToLanes(ctx, all, ids)) // not those that the outbox no longer has
+	s.moved += int64(len(found))
+	s.gone += int64(len(ids) - len(found))
+	return nil
+}
+
+// begin begins the mode when the transaction commits.
+func (s *switcher) begin(ctx context.Context, tx *pg.Tx) {
+	q, e := sqlcgen.New(tx), s.entry
+	tx.Queue(q.BeginMode(ctx, s.Mode, s.Slot, s.began))
+	tx.Queue(q.AuditSwitch(ctx, sqlcgen.AuditSwitchParams{
+		ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: s.moved,
+	}))
+}
+
+// attempt runs a step of a switch in a transaction that holds appends. before runs before it, without that lock. While one of them
+// returns errAgain, or a transaction that has read the mode is open, attempt tries again.
+func (s *switcher) attempt(ctx context.Context, before func(context.Context) error, step func(context.Context, *pg.Tx) error) error {
+	end := time.Now().Add(switchTimeout)
+	for {
+		err := before(ctx)
+		moved, gone := s.moved, s.gone
+		if err == nil {
+			err = pg.InTx(ctx, s.pool, "wal.attempt", func(ctx context.Context, tx *pg.Tx) error { return s.hold(ctx, tx, step) })
+		}
+		if err != nil {
+			s.moved, s.gone = moved, gone
+		}
+		switch {
+		case codeOf(err) == "55006":
+			return fmt.Errorf("a reader is connected to the slot %s: stop it first, as nobody can tell it to wait: %w", s.Slot, err)
+		case !errors.Is(err, errAgain):
+			return err
+		case time.Now().After(end):
+			return s.late()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (s *switcher) hold(ctx context.Context, tx *pg.Tx, step func(context.Context, *pg.Tx) error) error {
+	q := sqlcgen.New(tx)
+	tx.Queue(q.LimitLock(ctx))
+	tx.Queue(q.HoldAppends(ctx))
+	relay, err := q.GetRelay(ctx)
+	switch {
+	case codeOf(err) == "55P03": // lock_timeout
+		s.findHolder(ctx, false)
+		return errAgain
+	case err != nil:
+		return err
+	case relay.Mode == s.Mode:
+		return errors.New("another switch to this mode has just ended")
+	}
+	return step(ctx, tx)
+}
+
+// findHolder sets what the switch says of the transaction that it waits for.
+func (s *switcher) findHolder(ctx context.Context, forSlot bool) {
+	s.said = "a transaction is open that only a superuser sees: look at pg_prepared_xacts, and at pg_locks of outbox_relay"
+	if h, err := s.queries.FindHolder(ctx, forSlot); err == nil {
+		s.said = fmt.Sprintf("a transaction of process %d is open: user %s, application %q, age %s", pg.ValueOf(h.Pid), h.Username, pg.ValueOf(h.ApplicationName), h.Age)
+	}
+}
+
+// late is the error of a switch that could not end.
+func (s *switcher) late() error {
+	return fmt.Errorf("not within %s, so the mode is as it was: %s", switchTimeout, s.said)
+}
+
+func (s *switcher) dropSlot(ctx context.Context) error {
+	return pg.Wrap(s.queries.DropSlot(ctx, &s.Slot), "drop the slot %s", s.Slot)
+}
+
+// codeOf returns the code of an error of PostgreSQL, or "".
+func codeOf(err error) string {
+	if failure, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return failure.Code
+	}
+	return ""
+}
+
+// uuid7Floor returns the smallest UUIDv7 of an instant.
+func uuid7Floor(t time.Time) (id uuid.UUID) {
+	for i, ms := 0, t.UnixMilli(); i < 6; i++ {
+		id[i] = byte(ms >> (40 - 8*i))
+	}
+	return id
+}

@@ -46,18 +46,12 @@ func fileNames(options []fs.FS) map[int64]string {
 }
 
 // missing returns the first of some migrations that a database has not run, or "". It returns an
-// error if the database has run another file with the number of one, or needs one that this build lacks.
+// error if the database has run another file with the number of one.
 func missing(ctx context.Context, pool *pgxpool.Pool, names map[int64]string) (first string, err error) {
-	var ran, needed map[int64]string // an empty name was not recorded
-	const sql = "SELECT coalesce(json_object_agg(version_id, coalesce(to_jsonb(m) ->> 'name', '')), '{}'), " +
-		"coalesce(json_object_agg(version_id, to_jsonb(m) ->> 'needed') FILTER (WHERE to_jsonb(m) ->> 'needed' <> ''), '{}') FROM " + migrationsTable + " m WHERE is_applied"
-	if err := pool.QueryRow(ctx, sql, unprepared).Scan(&ran, &needed); err != nil {
+	ran := make(map[int64]string) // an empty name was not recorded
+	const sql = "SELECT coalesce(json_object_agg(version_id, coalesce(to_jsonb(m) ->> 'name', '')), '{}') FROM " + migrationsTable + " m WHERE is_applied"
+	if err := pool.QueryRow(ctx, sql, unprepared).Scan(&ran); err != nil {
 		return "", fmt.Errorf("read schema version (has `server migrate` run?): %w", err)
-	}
-	for number, why := range needed {
-		if names[number] == "" {
-			return "", fmt.Errorf("this build lacks %s, which the database needs now: %s", ran[number], why)
-		}
 	}
 	for _, number := range slices.Sorted(maps.Keys(names)) {
 		switch name, ok := ran[number]; {
@@ -70,9 +64,11 @@ func missing(ctx context.Context, pool *pgxpool.Pool, names map[int64]string) (f
 	return first, nil
 }
 
-// mistakes returns the settings of the session's role that a service cannot have, with the remedies.
+// mistakes returns the settings of the session's role that a service cannot have, with the remedies, and the migrations that the database
+// needs now, because of what an option does there, and that are not among $1.
 const mistakes = `
-	SELECT coalesce(string_agg(format('%s is %s, so %s: ALTER ROLE %I SET %s = %L', name, current_setting(name), effect, session_user, name, remedy), '; '), '')
+	SELECT concat_ws('; ', (SELECT string_agg(format('this build lacks %s, and would miss events: %s', name, needed), '; ')
+		FROM ` + migrationsTable + ` WHERE needed <> '' AND version_id <> ALL ($1)), string_agg(format('%s is %s, so %s: ALTER ROLE %I SET %s = %L', name, current_setting(name), effect, session_user, name, remedy), '; '))
 	FROM (VALUES
 		('synchronous_commit', 'off', 'a crash of the server loses acknowledged commands', 'on'),
 		('default_transaction_isolation', 'repeatable read|serializable', 'commands fail that meet at a row', 'read committed')
@@ -80,10 +76,11 @@ const mistakes = `
 	WHERE current_setting(name) ~ setting`
 
 // Check returns an error if the database of a pool lacks migrations of this build, has run other
-// files with their numbers, or could lose or refuse commands. options are the same as the options of
+// files with their numbers, could lose or refuse commands, or needs a migration that this build lacks. options are the same as the options of
 // Migrate. A schema with more migrations than this build is accepted, because a roll-back meets one.
 func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
-	first, err := missing(ctx, pool, fileNames(options))
+	names := fileNames(options)
+	first, err := missing(ctx, pool, names)
 	if err != nil {
 		return err
 	}
@@ -91,7 +88,7 @@ func Check(ctx context.Context, options []fs.FS, pool *pgxpool.Pool) error {
 		return fmt.Errorf("the schema is too old: it lacks %s; run `server migrate` first", first)
 	}
 	var wrong string
-	if err := pool.QueryRow(ctx, mistakes, unprepared).Scan(&wrong); err != nil {
+	if err := pool.QueryRow(ctx, mistakes, unprepared, slices.Collect(maps.Keys(names))).Scan(&wrong); err != nil {
 		return fmt.Errorf("read settings of the database: %w", err)
 	}
 	if wrong != "" {

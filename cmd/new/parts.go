@@ -21,7 +21,7 @@ var parts = map[string][]string{
 	"console":    {"internal/app/limit.go"},
 	"decisions":  {"docs/decisions", "docs/dependencies.md", "docs/style.md", "docs/supabase.md"},
 	"examples":   {"examples"},
-	"kafka":      seekFiles,
+	"kafka":      append([]string{relaysPage}, seekFiles...),
 	"lab":        nil, // no service has it
 	"observe":    {"deploy/observe", "docs/alerts.md", "docs/runbooks.md"},
 	"oidc":       {"internal/auth/checker.go", "internal/transport/methods.go"},
@@ -30,7 +30,11 @@ var parts = map[string][]string{
 	"relay-http": {"internal/app/once.go"},
 	"replay":     seekFiles,
 	"terraform":  {"deploy/terraform"},
+	"wal":        {relaysPage},
 }
+
+// relaysPage compares the ways of events out of a service.
+const relaysPage = "docs/relays.md"
 
 // seekFiles are of each broker's command to seek.
 var seekFiles = []string{

@@ -27,7 +27,7 @@ func migrate(ctx context.Context, p *Process, _ []string, stdout io.Writer) erro
 func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error {
 	published, left, err := p.Drain(ctx)
 	if err == nil {
-		text := fmt.Sprintf("published %d events; %d aggregates are blocked, %d of them parked; ", published, left.Blocked, left.Parked) + left.Note
+		text := fmt.Sprintf("published %d events; %d aggregates are blocked, %d of them parked; %s", published, left.Blocked, left.Parked, left.Note)
 		_, err = fmt.Fprintln(stdout, strings.TrimSuffix(text, "; "))
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"example.com/videocatalog/internal/pg"
@@ -84,10 +85,7 @@ func (j *job) act(ctx context.Context, action string, e pg.Entry) (matched int64
 	case err != nil && r.Done == 0:
 		return r.Matched, err
 	case r.Done == 0:
-		j.out.Line("%d match; nothing was changed", r.Matched)
-		if r.Left != "" {
-			j.out.Line("%s", r.Left)
-		}
+		j.out.Line("%s", strings.TrimSpace(fmt.Sprintf("%d match; nothing was changed\n%s", r.Matched, r.Left)))
 	default:
 		j.out.Line("%s: %d of %d; action %s; `server stuck` has what fails again", action, r.Done, r.Matched, r.ActionID)
 	}
@@ -142,10 +140,7 @@ func (j *job) status(ctx context.Context) error {
 			return err
 		}
 		show(b, "pending events", "%d; the oldest that is not blocked: %s", b.Pending, ago(b.Oldest))
-		j.out.Line("blocked aggregates\t%d, of them parked %d", b.Blocked, b.Parked)
-		if b.Note != "" {
-			j.out.Line("other events\t%s", b.Note)
-		}
+		j.out.Line("%s", strings.TrimSuffix(fmt.Sprintf("blocked aggregates\t%d, of them parked %d\nother events\t%s", b.Blocked, b.Parked, b.Note), "\nother events\t"))
 	}
 	if j.Inbox != nil {
 		_, messages, err := j.Inbox.ListQuarantine(ctx, pg.Filter{}, 1)

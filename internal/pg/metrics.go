@@ -151,30 +151,23 @@ type Backlog struct {
 	Parked  int64 `json:"parked"`
 	// DaysAhead is the number of future days that have their partition.
 	DaysAhead int64 `json:"days_ahead"`
-	// Note says what else is true of events that are not pending, if an option sends them.
+	// Note says where other events wait, if an option does not let them become pending.
 	Note string `json:"note,omitempty"`
 }
 
 // Measure returns the backlog. It counts up to maxCounted rows of each kind.
-func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
-	var row sqlcgen.MeasureOutboxRow
-	var note string
-	err := inTx(ctx, o.pool, "pg.Measure", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) (err error) {
+func (o *Outbox) Measure(ctx context.Context, maxCounted int) (b Backlog, err error) {
+	err = inTx(ctx, o.pool, "pg.Measure", func(ctx context.Context, tx *Tx, q *sqlcgen.Queries) error {
 		UseOutboxSettings(ctx, tx)
-		if row, err = q.MeasureOutbox(ctx, Limit(maxCounted)); err != nil {
+		row, err := q.MeasureOutbox(ctx, Limit(maxCounted))
+		if err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, "SELECT coalesce(string_agg(m.needed, '; '), '') FROM video_catalog_migrations m").Scan(&note)
+		b = Backlog{Oldest: notEpoch(row.Oldest), At: row.At, Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, DaysAhead: row.DaysAhead}
+		return tx.QueryRow(ctx, "SELECT coalesce(string_agg(m.needed, '; '), '') FROM video_catalog_migrations m").Scan(&b.Note)
 	})
-	if err != nil {
-		return Backlog{}, Wrap(err, "measure outbox")
-	}
-	b := Backlog{
-		Oldest: notEpoch(row.Oldest), At: row.At,
-		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, DaysAhead: row.DaysAhead, Note: note,
-	}
 	if !b.Oldest.IsZero() {
 		b.Age = max(0, b.At.Sub(b.Oldest).Seconds())
 	}
-	return b, nil
+	return b, Wrap(err, "measure outbox")
 }

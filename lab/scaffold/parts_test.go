@@ -75,7 +75,7 @@ func TestWith(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "service")
-	all := []string{"console", "cors", "kafka", "oidc", "reactions", "relay-http", "repair", "replay"}
+	all := []string{"console", "cors", "kafka", "oidc", "reactions", "relay-http", "repair", "replay", "wal"}
 	alone := cmp.Or(os.Getenv("LAB_OPTION"), all[rand.IntN(len(all))])
 	t.Logf("LAB_OPTION=%s", alone)
 	newService(t, template, service, "--module", "gitlab.example.org/group/procurement", "--domain", "procurement.acme.example", "--schema", "buying",

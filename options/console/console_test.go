@@ -632,6 +632,20 @@ func TestShowsNow(t *testing.T) {
 	pgtest.Eventually(t, time.Minute, "it says that nothing was applied since the seek", func() bool { return strings.Contains(c.get(t, "/"), "No event applied since the seek at <time") })
 }
 
+// While another program reads the log, no page says that an event is published.
+func TestSaysWhatIsHandedToTheLog(t *testing.T) {
+	t.Parallel()
+	pool, target := newDatabase(t)
+	m := made(t, pool, "The Third Man")
+	pgtest.Execute(t, pool, "DELETE FROM video_catalog.outbox_pending")
+	c := start(t, target)
+	path := "/aggregates/thing/" + m.AggregateID
+	shows(t, c.get(t, path), `step">published</span>`)
+	pgtest.Execute(t, pool, "UPDATE video_catalog_migrations SET needed = 'events are handed to the log' WHERE version_id = 1") // as an option does
+	shows(t, start(t, target).get(t, "/"), "events are handed to the log.")
+	shows(t, c.get(t, path), `step pending">published, or handed to the log</span>`, "Now events are handed to the log.")
+}
+
 // A published event of more than a minute ago that a consumer of the query side lacks is a problem, unless another line says why.
 func TestSaysWhatIsNotApplied(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,8 @@ const (
 	skipped   state = "skipped"
 	erasing   state = "being erased"
 	published state = "published"
+	// handed is published, while another program reads the log: nobody here knows how far it is.
+	handed state = "published, or handed to the log"
 )
 
 // event is an event of an aggregate.
@@ -65,6 +67,7 @@ type history struct {
 	Cut bool `json:"-"` // see Notes
 	// Unsure says that not all pending events were read: a waiting event may look published.
 	Unsure  bool        `json:"-"`
+	Note    string      `json:"-"`                 // of the backlog
 	Blocked *pg.Blocked `json:"blocked,omitempty"` // nil: the aggregate is not blocked
 	// Messages are the messages in quarantine, also of events that the outbox no longer has.
 	Messages []pg.Quarantined `json:"quarantined,omitempty"`
@@ -92,6 +95,9 @@ func (h history) Notes() (notes []string) {
 	}
 	if h.Unsure {
 		notes = append(notes, "Many events are pending, and not all were read: one that is shown as published may still be waiting.")
+	}
+	if h.Note != "" {
+		notes = append(notes, "Now "+h.Note+".")
 	}
 	return notes
 }
@@ -132,7 +138,7 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 	if err != nil {
 		return h, err
 	}
-	h.Unsure = backlog.Pending >= readPending
+	h.Unsure, h.Note = backlog.Pending >= readPending, backlog.Note
 	h.Title = s.titlesOf(ctx, []string{of.ID})[of.ID]
 	if h.Erasing, err = s.isErasing(ctx, of); err != nil {
 		return h, pg.Wrap(err, "read the erasures")
@@ -141,6 +147,9 @@ func (s *sides) history(ctx context.Context, of envelope.Aggregate) (h history, 
 		h.Events[i].State = stateOf(e.ID, h.Blocked, pending, skips)
 		if h.Erasing && i > 0 && h.Events[i].State == published { // the newest event is the purge
 			h.Events[i].State = erasing
+		}
+		if h.Note != "" && h.Events[i].State == published {
+			h.Events[i].State = handed
 		}
 		for _, m := range h.Messages {
 			if m.Attributes[envelope.AttrEventID] == e.ID.String() {

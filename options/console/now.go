@@ -110,7 +110,8 @@ func (m sample) Problems() []trouble {
 	add(m.QueriesErr != "" && m.QueriesErr != m.CommandsErr, "/#view", "The query side cannot be read: %s.", m.QueriesErr)
 	// Not how long it waits: a screen reader reads the bar when its text changes.
 	add(c.Waits > patience, "/#outbox", "The oldest pending event waits since %s.", c.At.Add(-c.Waits).UTC().Format("2006-01-02 15:04 UTC"))
-	add(m.Behind != "", "/#view", "Published events of more than a minute ago are not applied by %s: does a process with the role projector run?", m.Behind)
+	add(m.Behind != "" && c.Note != "", "/#view", "Events of more than a minute ago are not applied by %s: do the reader of the log, and a process with the role projector, run?", m.Behind)
+	add(m.Behind != "" && c.Note == "", "/#view", "Published events of more than a minute ago are not applied by %s: does a process with the role projector run?", m.Behind)
 	blocked := many(c.Blocked, "aggregate is", "aggregates are")
 	add(c.Parked > 0, "/stuck", "%s blocked, because the broker refused an event: %s of them parked, for a person to decide.", blocked, capped(c.Parked))
 	add(c.Blocked > 0 && c.Parked == 0, "/stuck", "%s blocked, and tried again by itself.", blocked)

@@ -73,8 +73,7 @@ type switcher struct {
 	entry   pg.Entry // its Action is empty if nothing is to be changed
 	moved   int64    // events that went from the log to the lanes
 	gone    int64    // events in the log that the outbox no longer has
-	began   time.Time
-	said    string // what keeps the switch waiting
+	said    string   // what keeps the switch waiting
 }
 
 // status prints the mode and the slots.
@@ -98,7 +97,7 @@ func (s *switcher) status(ctx context.Context, out *operate.Printer) error {
 	out.Row(relay, "mode "+relay.Mode, text)
 	for _, slot := range slots {
 		state := "no reader"
-		if slot.Active != nil && *slot.Active {
+		if slot.Active {
 			state = "read"
 		}
 		out.Row(slot, "slot "+slot.Name, fmt.Sprintf("%s, %s, keeps %.1f MiB of the log", state, slot.WalStatus, float64(slot.Kept)/(1<<20)))

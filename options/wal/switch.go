@@ -37,7 +37,6 @@ var errAgain = errors.New("not yet")
 
 // run switches, or does nothing if the mode is right. After an error the mode is as it was.
 func (s *switcher) run(ctx context.Context) error {
-	s.began = time.Now()
 	relay, err := s.queries.GetRelay(ctx)
 	if err != nil {
 		return pg.Wrap(err, "read the relay")
@@ -213,7 +212,7 @@ func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since 
 // begin begins the mode when the transaction commits.
 func (s *switcher) begin(ctx context.Context, tx *pg.Tx) {
 	q, e := sqlcgen.New(tx), s.entry
-	tx.Queue(q.BeginMode(ctx, s.Mode, s.Slot, s.began))
+	tx.Queue(q.BeginMode(ctx, s.Mode, s.Slot))
 	tx.Queue(q.AuditSwitch(ctx, sqlcgen.AuditSwitchParams{
 		ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: s.moved,
 	}))
@@ -267,9 +266,9 @@ func (s *switcher) hold(ctx context.Context, tx *pg.Tx, step func(context.Contex
 
 // findHolder sets what the switch says of the transaction that it waits for.
 func (s *switcher) findHolder(ctx context.Context, forSlot bool) {
-	s.said = "a transaction is open that only a superuser sees: look at pg_prepared_xacts, and at pg_locks of outbox_relay"
-	if h, err := s.queries.FindHolder(ctx, forSlot); err == nil {
-		s.said = fmt.Sprintf("a transaction of process %d is open: user %s, application %q, age %s", pg.ValueOf(h.Pid), h.Username, pg.ValueOf(h.ApplicationName), h.Age)
+	s.said = "a transaction is open that has no process: see pg_prepared_xacts"
+	if holder, err := s.queries.FindHolder(ctx, forSlot); err == nil {
+		s.said = "a transaction is open: " + holder
 	}
 }
 

@@ -1,60 +1,49 @@
 -- name: GetRelay :one
--- Returns the mode, and what its slot has. kept is how much of the log it keeps, in bytes. age is for how long the reader has not
--- confirmed a position. reader is the process that reads it, or 0. Without the slot, wal_status is missing.
+-- Returns the mode, and its slot: kept is how much of the log it keeps, in bytes, and age for how long its reader has not
+-- confirmed a position. A slot that is not there is missing.
 SELECT
 	r.mode,
 	r.slot,
 	r.since,
 	r.safe_time,
 	coalesce(s.wal_status, 'missing')::text AS wal_status,
-	coalesce(s.active_pid, 0)::int AS reader,
 	coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint AS kept,
-	(CASE WHEN r.mode <> 'lanes' AND s.confirmed_flush_lsn >= r.mark_lsn IS NOT TRUE THEN extract(epoch FROM now() - r.mark_time) ELSE 0 END)::float8 AS age
+	(CASE WHEN r.mode <> 'lanes' AND (s.confirmed_flush_lsn >= r.mark_lsn) IS NOT TRUE
+		THEN extract(epoch FROM now() - r.mark_time) ELSE 0 END)::float8 AS age
 FROM video_catalog.outbox_relay r
 LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = r.slot;
 
 -- name: ListSlots :many
--- Returns the slots of this database with the plugin of the publication.
+-- Returns the slots of this database with the plugin of the publication, and whether somebody reads them.
 SELECT
 	s.slot_name::text AS name,
-	s.active,
+	coalesce(s.active, false)::bool AS active,
 	coalesce(s.wal_status, '')::text AS wal_status,
 	coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint AS kept
-FROM pg_catalog.pg_replication_slots s
-WHERE s.database = current_database() AND s.plugin = 'pgoutput'
-ORDER BY s.slot_name;
+FROM pg_catalog.pg_replication_slots s WHERE s.database = current_database() AND s.plugin = 'pgoutput' ORDER BY s.slot_name;
 
 -- name: ListMistakes :many
 -- Returns what keeps a reader from the events, with the remedies. It changes nothing.
 SELECT m.mistake::text AS mistake
 FROM (VALUES
 	(pg_is_in_recovery(), 'this server is a standby: use the primary'),
-	(
-		current_setting('wal_level') <> 'logical',
-		format('wal_level is %s and must be logical: ALTER SYSTEM SET wal_level = logical, then restart the server', current_setting('wal_level'))
-	),
-	(
-		(SELECT count(*) FROM pg_catalog.pg_publication p WHERE p.pubname = 'video_catalog_outbox' AND p.pubinsert AND p.pubviaroot
-			AND NOT (p.pubupdate OR p.pubdelete OR p.pubtruncate)) = 0,
-		'the publication video_catalog_outbox must exist, with publish = insert and publish_via_partition_root = true'
-	),
-	(
-		(SELECT count(*) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = 'video_catalog_outbox' AND t.tablename = 'outbox'
-			AND NOT 'caller' = ANY (t.attnames)) = 0,
-		'the publication video_catalog_outbox must have the table outbox without the column caller'
-	),
-	(
-		(SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = @slot
-			AND (s.database <> current_database() OR s.plugin <> 'pgoutput')) = 1,
-		format('the slot %s must have the plugin pgoutput, and be of this database: choose another with --slot', @slot)
-	)
+	(current_setting('wal_level') <> 'logical', format('wal_level is %s and must be logical: ALTER SYSTEM SET wal_level = logical,'
+		' then restart the server', current_setting('wal_level'))),
+	((SELECT count(*) FROM pg_catalog.pg_publication p WHERE p.pubname = 'video_catalog_outbox'
+		AND (p.pubinsert, p.pubviaroot, p.pubupdate, p.pubdelete, p.pubtruncate) = (true, true, false, false, false)) = 0,
+		'the publication video_catalog_outbox must exist, with publish = insert and publish_via_partition_root = true'),
+	((SELECT count(*) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = 'video_catalog_outbox' AND t.tablename = 'outbox'
+		AND 'caller' <> ALL (t.attnames)) = 0,
+		'the publication video_catalog_outbox must have the table outbox without the column caller'),
+	((SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = @slot
+		AND (s.database <> current_database() OR s.plugin <> 'pgoutput')) = 1,
+		format('the slot %s must have the plugin pgoutput, and be of this database: choose another with --slot', @slot))
 ) m (is_wrong, mistake)
 WHERE m.is_wrong;
 
 -- name: MarkRelay :exec
 -- Sets the next mark, if the reader has confirmed the last one.
-UPDATE video_catalog.outbox_relay r
-SET safe_time = r.mark_time, mark_lsn = pg_current_wal_lsn(), mark_time = now()
+UPDATE video_catalog.outbox_relay r SET safe_time = r.mark_time, mark_lsn = pg_current_wal_lsn(), mark_time = now()
 FROM pg_catalog.pg_replication_slots s
 WHERE s.slot_name = r.slot AND r.mode <> 'lanes' AND s.confirmed_flush_lsn >= r.mark_lsn;
 
@@ -68,57 +57,50 @@ WHERE s.slot_name = @slot AND s.database = current_database();
 
 -- name: AdvanceSlot :exec
 -- Confirms the log up to a position, or up to its end.
-SELECT pg_replication_slot_advance(s.slot_name, greatest(s.confirmed_flush_lsn, coalesce(sqlc.narg('until')::text::pg_lsn, pg_current_wal_lsn())))
+SELECT pg_replication_slot_advance(@slot, greatest(s.confirmed_flush_lsn, coalesce(sqlc.narg('until')::text::pg_lsn, pg_current_wal_lsn())))
 FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = @slot;
-
--- name: HoldAppends :exec
--- Waits until no transaction that has read the mode is open, at most 1 s, and holds appends until the end of this transaction.
-LOCK TABLE video_catalog.outbox_relay IN EXCLUSIVE MODE;
 
 -- name: LimitLock :exec
 SELECT set_config('lock_timeout', '1s', true);
 
+-- name: HoldAppends :exec
+-- Waits until no transaction that has read the mode is open, and holds appends until the end of this transaction.
+LOCK TABLE video_catalog.outbox_relay IN EXCLUSIVE MODE;
+
 -- name: FindHolder :one
--- Returns the oldest transaction that has read the mode, or, for a new slot, that has written. Only a superuser and its own user see its age.
-SELECT
-	a.pid,
-	coalesce(a.usename, '')::text AS username,
-	a.application_name,
-	coalesce(date_trunc('second', now() - a.xact_start)::text, 'unknown')::text AS age
+-- Describes the oldest transaction that has read the mode, or, for a new slot, that has written.
+SELECT format('process %s, user %s, application %s, age %s', a.pid, a.usename, a.application_name,
+	coalesce(date_trunc('second', now() - a.xact_start)::text, 'hidden from this user'))::text AS holder
 FROM pg_catalog.pg_stat_activity a
 WHERE a.pid <> pg_backend_pid() AND CASE WHEN @for_slot::bool THEN a.backend_xid IS NOT NULL ELSE a.pid IN (
 	SELECT l.pid FROM pg_catalog.pg_locks l
-	WHERE l.relation = 'video_catalog.outbox_relay'::regclass AND l.granted AND l.mode <> 'AccessShareLock'
-) END
-ORDER BY a.xact_start
-LIMIT 1;
+	WHERE l.relation = 'video_catalog.outbox_relay'::regclass AND l.granted AND l.mode <> 'AccessShareLock') END
+ORDER BY a.xact_start LIMIT 1;
 
 -- name: PeekLog :many
--- Returns the ids of the events in the log that the reader has not confirmed, in the order of their commits, and the end of each of these.
--- An insert is 'I', the number of the relation, 'N', the number of columns, and the columns: 't', a length, and the text. The id is the first.
-SELECT
-	peeked.lsn::text AS lsn,
-	(CASE get_byte(peeked.data, 0) WHEN ascii('I') THEN convert_from(substring(peeked.data FROM 14 FOR 36), 'UTF8') ELSE '' END)::text AS id
-FROM pg_logical_slot_peek_binary_changes(@slot, NULL, @max_changes::int, 'proto_version', '1', 'publication_names', 'video_catalog_outbox') peeked
-WHERE get_byte(peeked.data, 0) IN (ascii('I'), ascii('C'));
+-- Returns the ids of the events in the log that the reader has not confirmed, in the order of their commits, and the ends
+-- of their transactions. An insert is I, the number of the relation (4 bytes), N, the number of columns (2), and the
+-- columns: t, the length (4), the text. The first is the id.
+SELECT p.lsn::text AS lsn,
+	(CASE get_byte(p.data, 0) WHEN ascii('I') THEN convert_from(substring(p.data FROM 14 FOR 36), 'UTF8') ELSE '' END)::text AS id
+FROM pg_logical_slot_peek_binary_changes(@slot, NULL, @max_changes::int, 'proto_version', '1',
+	'publication_names', 'video_catalog_outbox') p
+WHERE get_byte(p.data, 0) IN (ascii('I'), ascii('C'));
 
 -- name: ListAggregates :many
--- Returns the aggregates of some events, or of all since one, if the outbox still has them. Versions give their order.
+-- Returns the aggregates of some events, and of all from an id on, in the order of their versions.
 SELECT o.id, o.aggregate_type, o.aggregate_id FROM video_catalog.outbox o
-WHERE o.id = ANY (@ids::uuid[]) OR o.id >= @since_id
-ORDER BY o.version;
+WHERE o.id = ANY (@ids::uuid[]) OR o.id >= @since_id ORDER BY o.version;
 
 -- name: MoveToLanes :exec
 -- Makes events pending, in their order. The mode must be lanes for this transaction.
-INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
-	traceparent, causation_id, correlation_id)
-SELECT moved.lane, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.version, o.schema_version, o.payload, o.occurred_at,
-	o.traceparent, o.causation_id, o.correlation_id
-FROM (
-	SELECT unnest(@lanes::smallint[]) AS lane, unnest(@ids::uuid[]) AS id, generate_subscripts(@ids, 1) AS place
-) moved
+INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload,
+	occurred_at, traceparent, causation_id, correlation_id)
+SELECT m.lane, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.version, o.schema_version, o.payload,
+	o.occurred_at, o.traceparent, o.causation_id, o.correlation_id
+FROM (SELECT unnest(@lanes::smallint[]) AS lane, unnest(@ids::uuid[]) AS id, generate_subscripts(@ids, 1) AS place) m
 JOIN video_catalog.outbox o USING (id)
-ORDER BY moved.place;
+ORDER BY m.place;
 
 -- name: UseMode :exec
 -- Sets the mode for the rest of a transaction.
@@ -127,7 +109,7 @@ UPDATE video_catalog.outbox_relay SET mode = @mode;
 -- name: BeginMode :exec
 -- Sets the mode. A reader has nothing to confirm yet.
 UPDATE video_catalog.outbox_relay
-SET mode = @mode, slot = @slot, since = @since, safe_time = now(), mark_lsn = pg_current_wal_lsn(), mark_time = now();
+SET mode = @mode, slot = @slot, since = now(), safe_time = now(), mark_lsn = pg_current_wal_lsn(), mark_time = now();
 
 -- name: AuditSwitch :exec
 INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)

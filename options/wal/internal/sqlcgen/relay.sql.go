@@ -13,13 +13,13 @@ import (
 )
 
 const advanceSlot = `-- name: AdvanceSlot :exec
-SELECT pg_replication_slot_advance(s.slot_name, greatest(s.confirmed_flush_lsn, coalesce($1::text::pg_lsn, pg_current_wal_lsn())))
-FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $2
+SELECT pg_replication_slot_advance($1, greatest(s.confirmed_flush_lsn, coalesce($2::text::pg_lsn, pg_current_wal_lsn())))
+FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1
 `
 
 // Confirms the log up to a position, or up to its end.
-func (q *Queries) AdvanceSlot(ctx context.Context, until *string, slot *string) error {
-	_, err := q.db.Exec(ctx, advanceSlot, until, slot)
+func (q *Queries) AdvanceSlot(ctx context.Context, slot string, until *string) error {
+	_, err := q.db.Exec(ctx, advanceSlot, slot, until)
 	return err
 }
 
@@ -53,12 +53,12 @@ func (q *Queries) AuditSwitch(ctx context.Context, arg AuditSwitchParams) error 
 
 const beginMode = `-- name: BeginMode :exec
 UPDATE video_catalog.outbox_relay
-SET mode = $1, slot = $2, since = $3, safe_time = now(), mark_lsn = pg_current_wal_lsn(), mark_time = now()
+SET mode = $1, slot = $2, since = now(), safe_time = now(), mark_lsn = pg_current_wal_lsn(), mark_time = now()
 `
 
 // Sets the mode. A reader has nothing to confirm yet.
-func (q *Queries) BeginMode(ctx context.Context, mode string, slot string, since time.Time) error {
-	_, err := q.db.Exec(ctx, beginMode, mode, slot, since)
+func (q *Queries) BeginMode(ctx context.Context, mode string, slot string) error {
+	_, err := q.db.Exec(ctx, beginMode, mode, slot)
 	return err
 }
 
@@ -83,38 +83,21 @@ func (q *Queries) DropSlot(ctx context.Context, slot *string) error {
 }
 
 const findHolder = `-- name: FindHolder :one
-SELECT
-	a.pid,
-	coalesce(a.usename, '')::text AS username,
-	a.application_name,
-	coalesce(date_trunc('second', now() - a.xact_start)::text, 'unknown')::text AS age
+SELECT format('process %s, user %s, application %s, age %s', a.pid, a.usename, a.application_name,
+	coalesce(date_trunc('second', now() - a.xact_start)::text, 'hidden from this user'))::text AS holder
 FROM pg_catalog.pg_stat_activity a
 WHERE a.pid <> pg_backend_pid() AND CASE WHEN $1::bool THEN a.backend_xid IS NOT NULL ELSE a.pid IN (
 	SELECT l.pid FROM pg_catalog.pg_locks l
-	WHERE l.relation = 'video_catalog.outbox_relay'::regclass AND l.granted AND l.mode <> 'AccessShareLock'
-) END
-ORDER BY a.xact_start
-LIMIT 1
+	WHERE l.relation = 'video_catalog.outbox_relay'::regclass AND l.granted AND l.mode <> 'AccessShareLock') END
+ORDER BY a.xact_start LIMIT 1
 `
 
-type FindHolderRow struct {
-	Pid             *int32
-	Username        string
-	ApplicationName *string
-	Age             string
-}
-
-// Returns the oldest transaction that has read the mode, or, for a new slot, that has written. Only a superuser and its own user see its age.
-func (q *Queries) FindHolder(ctx context.Context, forSlot bool) (FindHolderRow, error) {
+// Describes the oldest transaction that has read the mode, or, for a new slot, that has written.
+func (q *Queries) FindHolder(ctx context.Context, forSlot bool) (string, error) {
 	row := q.db.QueryRow(ctx, findHolder, forSlot)
-	var i FindHolderRow
-	err := row.Scan(
-		&i.Pid,
-		&i.Username,
-		&i.ApplicationName,
-		&i.Age,
-	)
-	return i, err
+	var holder string
+	err := row.Scan(&holder)
+	return holder, err
 }
 
 const getRelay = `-- name: GetRelay :one
@@ -124,9 +107,9 @@ SELECT
 	r.since,
 	r.safe_time,
 	coalesce(s.wal_status, 'missing')::text AS wal_status,
-	coalesce(s.active_pid, 0)::int AS reader,
 	coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint AS kept,
-	(CASE WHEN r.mode <> 'lanes' AND s.confirmed_flush_lsn >= r.mark_lsn IS NOT TRUE THEN extract(epoch FROM now() - r.mark_time) ELSE 0 END)::float8 AS age
+	(CASE WHEN r.mode <> 'lanes' AND (s.confirmed_flush_lsn >= r.mark_lsn) IS NOT TRUE
+		THEN extract(epoch FROM now() - r.mark_time) ELSE 0 END)::float8 AS age
 FROM video_catalog.outbox_relay r
 LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = r.slot
 `
@@ -137,13 +120,12 @@ type GetRelayRow struct {
 	Since     time.Time
 	SafeTime  time.Time
 	WalStatus string
-	Reader    int32
 	Kept      int64
 	Age       float64
 }
 
-// Returns the mode, and what its slot has. kept is how much of the log it keeps, in bytes. age is for how long the reader has not
-// confirmed a position. reader is the process that reads it, or 0. Without the slot, wal_status is missing.
+// Returns the mode, and its slot: kept is how much of the log it keeps, in bytes, and age for how long its reader has not
+// confirmed a position. A slot that is not there is missing.
 func (q *Queries) GetRelay(ctx context.Context) (GetRelayRow, error) {
 	row := q.db.QueryRow(ctx, getRelay)
 	var i GetRelayRow
@@ -153,7 +135,6 @@ func (q *Queries) GetRelay(ctx context.Context) (GetRelayRow, error) {
 		&i.Since,
 		&i.SafeTime,
 		&i.WalStatus,
-		&i.Reader,
 		&i.Kept,
 		&i.Age,
 	)
@@ -164,7 +145,7 @@ const holdAppends = `-- name: HoldAppends :exec
 LOCK TABLE video_catalog.outbox_relay IN EXCLUSIVE MODE
 `
 
-// Waits until no transaction that has read the mode is open, at most 1 s, and holds appends until the end of this transaction.
+// Waits until no transaction that has read the mode is open, and holds appends until the end of this transaction.
 func (q *Queries) HoldAppends(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, holdAppends)
 	return err
@@ -181,8 +162,7 @@ func (q *Queries) LimitLock(ctx context.Context) error {
 
 const listAggregates = `-- name: ListAggregates :many
 SELECT o.id, o.aggregate_type, o.aggregate_id FROM video_catalog.outbox o
-WHERE o.id = ANY ($1::uuid[]) OR o.id >= $2
-ORDER BY o.version
+WHERE o.id = ANY ($1::uuid[]) OR o.id >= $2 ORDER BY o.version
 `
 
 type ListAggregatesRow struct {
@@ -191,7 +171,7 @@ type ListAggregatesRow struct {
 	AggregateID   string
 }
 
-// Returns the aggregates of some events, or of all since one, if the outbox still has them. Versions give their order.
+// Returns the aggregates of some events, and of all from an id on, in the order of their versions.
 func (q *Queries) ListAggregates(ctx context.Context, ids []uuid.UUID, sinceID uuid.UUID) ([]ListAggregatesRow, error) {
 	rows, err := q.db.Query(ctx, listAggregates, ids, sinceID)
 	if err != nil {
@@ -216,25 +196,17 @@ const listMistakes = `-- name: ListMistakes :many
 SELECT m.mistake::text AS mistake
 FROM (VALUES
 	(pg_is_in_recovery(), 'this server is a standby: use the primary'),
-	(
-		current_setting('wal_level') <> 'logical',
-		format('wal_level is %s and must be logical: ALTER SYSTEM SET wal_level = logical, then restart the server', current_setting('wal_level'))
-	),
-	(
-		(SELECT count(*) FROM pg_catalog.pg_publication p WHERE p.pubname = 'video_catalog_outbox' AND p.pubinsert AND p.pubviaroot
-			AND NOT (p.pubupdate OR p.pubdelete OR p.pubtruncate)) = 0,
-		'the publication video_catalog_outbox must exist, with publish = insert and publish_via_partition_root = true'
-	),
-	(
-		(SELECT count(*) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = 'video_catalog_outbox' AND t.tablename = 'outbox'
-			AND NOT 'caller' = ANY (t.attnames)) = 0,
-		'the publication video_catalog_outbox must have the table outbox without the column caller'
-	),
-	(
-		(SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1
-			AND (s.database <> current_database() OR s.plugin <> 'pgoutput')) = 1,
-		format('the slot %s must have the plugin pgoutput, and be of this database: choose another with --slot', $1)
-	)
+	(current_setting('wal_level') <> 'logical', format('wal_level is %s and must be logical: ALTER SYSTEM SET wal_level = logical,'
+		' then restart the server', current_setting('wal_level'))),
+	((SELECT count(*) FROM pg_catalog.pg_publication p WHERE p.pubname = 'video_catalog_outbox'
+		AND (p.pubinsert, p.pubviaroot, p.pubupdate, p.pubdelete, p.pubtruncate) = (true, true, false, false, false)) = 0,
+		'the publication video_catalog_outbox must exist, with publish = insert and publish_via_partition_root = true'),
+	((SELECT count(*) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = 'video_catalog_outbox' AND t.tablename = 'outbox'
+		AND 'caller' <> ALL (t.attnames)) = 0,
+		'the publication video_catalog_outbox must have the table outbox without the column caller'),
+	((SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1
+		AND (s.database <> current_database() OR s.plugin <> 'pgoutput')) = 1,
+		format('the slot %s must have the plugin pgoutput, and be of this database: choose another with --slot', $1))
 ) m (is_wrong, mistake)
 WHERE m.is_wrong
 `
@@ -263,22 +235,20 @@ func (q *Queries) ListMistakes(ctx context.Context, slot *string) ([]string, err
 const listSlots = `-- name: ListSlots :many
 SELECT
 	s.slot_name::text AS name,
-	s.active,
+	coalesce(s.active, false)::bool AS active,
 	coalesce(s.wal_status, '')::text AS wal_status,
 	coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint AS kept
-FROM pg_catalog.pg_replication_slots s
-WHERE s.database = current_database() AND s.plugin = 'pgoutput'
-ORDER BY s.slot_name
+FROM pg_catalog.pg_replication_slots s WHERE s.database = current_database() AND s.plugin = 'pgoutput' ORDER BY s.slot_name
 `
 
 type ListSlotsRow struct {
 	Name      string
-	Active    *bool
+	Active    bool
 	WalStatus string
 	Kept      int64
 }
 
-// Returns the slots of this database with the plugin of the publication.
+// Returns the slots of this database with the plugin of the publication, and whether somebody reads them.
 func (q *Queries) ListSlots(ctx context.Context) ([]ListSlotsRow, error) {
 	rows, err := q.db.Query(ctx, listSlots)
 	if err != nil {
@@ -305,8 +275,7 @@ func (q *Queries) ListSlots(ctx context.Context) ([]ListSlotsRow, error) {
 }
 
 const markRelay = `-- name: MarkRelay :exec
-UPDATE video_catalog.outbox_relay r
-SET safe_time = r.mark_time, mark_lsn = pg_current_wal_lsn(), mark_time = now()
+UPDATE video_catalog.outbox_relay r SET safe_time = r.mark_time, mark_lsn = pg_current_wal_lsn(), mark_time = now()
 FROM pg_catalog.pg_replication_slots s
 WHERE s.slot_name = r.slot AND r.mode <> 'lanes' AND s.confirmed_flush_lsn >= r.mark_lsn
 `
@@ -318,15 +287,13 @@ func (q *Queries) MarkRelay(ctx context.Context) error {
 }
 
 const moveToLanes = `-- name: MoveToLanes :exec
-INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
-	traceparent, causation_id, correlation_id)
-SELECT moved.lane, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.version, o.schema_version, o.payload, o.occurred_at,
-	o.traceparent, o.causation_id, o.correlation_id
-FROM (
-	SELECT unnest($1::smallint[]) AS lane, unnest($2::uuid[]) AS id, generate_subscripts($2, 1) AS place
-) moved
+INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload,
+	occurred_at, traceparent, causation_id, correlation_id)
+SELECT m.lane, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.version, o.schema_version, o.payload,
+	o.occurred_at, o.traceparent, o.causation_id, o.correlation_id
+FROM (SELECT unnest($1::smallint[]) AS lane, unnest($2::uuid[]) AS id, generate_subscripts($2, 1) AS place) m
 JOIN video_catalog.outbox o USING (id)
-ORDER BY moved.place
+ORDER BY m.place
 `
 
 // Makes events pending, in their order. The mode must be lanes for this transaction.
@@ -336,11 +303,11 @@ func (q *Queries) MoveToLanes(ctx context.Context, lanes []int16, ids []uuid.UUI
 }
 
 const peekLog = `-- name: PeekLog :many
-SELECT
-	peeked.lsn::text AS lsn,
-	(CASE get_byte(peeked.data, 0) WHEN ascii('I') THEN convert_from(substring(peeked.data FROM 14 FOR 36), 'UTF8') ELSE '' END)::text AS id
-FROM pg_logical_slot_peek_binary_changes($1, NULL, $2::int, 'proto_version', '1', 'publication_names', 'video_catalog_outbox') peeked
-WHERE get_byte(peeked.data, 0) IN (ascii('I'), ascii('C'))
+SELECT p.lsn::text AS lsn,
+	(CASE get_byte(p.data, 0) WHEN ascii('I') THEN convert_from(substring(p.data FROM 14 FOR 36), 'UTF8') ELSE '' END)::text AS id
+FROM pg_logical_slot_peek_binary_changes($1, NULL, $2::int, 'proto_version', '1',
+	'publication_names', 'video_catalog_outbox') p
+WHERE get_byte(p.data, 0) IN (ascii('I'), ascii('C'))
 `
 
 type PeekLogRow struct {
@@ -348,8 +315,9 @@ type PeekLogRow struct {
 	ID  string
 }
 
-// Returns the ids of the events in the log that the reader has not confirmed, in the order of their commits, and the end of each of these.
-// An insert is 'I', the number of the relation, 'N', the number of columns, and the columns: 't', a length, and the text. The id is the first.
+// Returns the ids of the events in the log that the reader has not confirmed, in the order of their commits, and the ends
+// of their transactions. An insert is I, the number of the relation (4 bytes), N, the number of columns (2), and the
+// columns: t, the length (4), the text. The first is the id.
 func (q *Queries) PeekLog(ctx context.Context, slot string, maxChanges int32) ([]PeekLogRow, error) {
 	rows, err := q.db.Query(ctx, peekLog, slot, maxChanges)
 	if err != nil {

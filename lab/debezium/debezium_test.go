@@ -1,0 +1,409 @@
+package debezium
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"example.com/servicekit/localpg"
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
+	"example.com/videocatalog/options/wal"
+)
+
+const properties = "../../options/wal/debezium/outbox.properties"
+
+var discard = slog.New(slog.DiscardHandler)
+
+// sent is a record, as Debezium or our publisher sends it. A header with the value null counts as none: Kafka has no way to leave it out.
+type sent struct {
+	Topic   string
+	Key     string
+	Headers map[string]*string
+	Value   []byte
+}
+
+// ofPublisher returns what our publisher sends.
+func ofPublisher(m envelope.Message) sent {
+	s := sent{Topic: "?", Key: m.AggregateID, Headers: make(map[string]*string), Value: m.Payload}
+	for _, topic := range names.Topics() {
+		if slices.Contains(topic.AggregateTypes, m.AggregateType) {
+			s.Topic = topic.Name
+		}
+	}
+	for name, value := range m.Attributes() {
+		s.Headers[name] = &value
+	}
+	return s
+}
+
+// stack is a PostgreSQL with a database of the service, and Debezium.
+type stack struct {
+	*testing.T
+
+	config    localpg.Config
+	postgres  *localpg.Server
+	pool      *pgxpool.Pool
+	classpath string
+	offsets   string // Debezium's own note of its position
+	file      string // of properties
+
+	mu       sync.Mutex
+	ours     map[string]sent // appended, by the id of the event
+	first    map[string][]int64
+	again    int
+	mistakes []string
+}
+
+// newStack skips the test, with the reason, where Java or Maven is missing.
+func newStack(t *testing.T) *stack {
+	t.Helper()
+	s := &stack{T: t, classpath: libraries(t), offsets: filepath.Join(t.TempDir(), "offsets"), file: properties, ours: make(map[string]sent), first: make(map[string][]int64)}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	listener.Close()
+	s.config = localpg.Config{Dir: t.TempDir(), Settings: map[string]string{"wal_level": "logical", "listen_addresses": "127.0.0.1", "port": port, "synchronous_commit": "on"}}
+	s.start()
+	t.Cleanup(func() { _ = s.postgres.Stop() })
+	admin := s.open("postgres")
+	pgtest.Execute(t, admin, "CREATE DATABASE service")
+	if _, err := db.Migrate(t.Context(), s.postgres.DSN("service"), discard, pgtest.Options()...); err != nil {
+		t.Fatal(err)
+	}
+	s.pool = s.open("service")
+	// The reader has no more rights than these.
+	pgtest.Execute(t, s.pool, `CREATE ROLE reader LOGIN REPLICATION; GRANT CONNECT ON DATABASE service TO reader;
+		GRANT USAGE ON SCHEMA video_catalog TO reader; GRANT SELECT (id) ON video_catalog.outbox TO reader`)
+	return s
+}
+
+func (s *stack) start() {
+	s.Helper()
+	var err error
+	if s.postgres, err = localpg.Start(s.Context(), s.config); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *stack) open(database string) *pgxpool.Pool {
+	s.Helper()
+	pool, err := db.Open(s.Context(), s.postgres.DSN(database), 20, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(pool.Close)
+	return pool
+}
+
+// libraries returns the class path of Debezium and of Route, which it compiles.
+var libraries = func() func(*testing.T) string {
+	var once sync.Once
+	var failure string
+	return func(t *testing.T) string {
+		once.Do(func() {
+			for _, program := range []string{"java", "javac", "mvn"} {
+				if _, err := exec.LookPath(program); err != nil {
+					failure = program + " is not installed"
+					return
+				}
+			}
+			for _, command := range [][]string{
+				{"mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=target/jars"},
+				{"javac", "-d", "target/classes", "-cp", "target/jars/*", "Route.java"},
+			} {
+				if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
+					failure = fmt.Sprintf("%q: %v: %.300s", command, err, out)
+					return
+				}
+			}
+		})
+		if failure != "" {
+			t.Skip("Debezium was not run: " + failure)
+		}
+		return "target/classes:target/jars/*"
+	}
+}()
+
+// relay switches the service.
+func (s *stack) relay(mode string) {
+	s.Helper()
+	var out strings.Builder
+	program := app.Program{Options: []app.Option{wal.Option()}}
+	err := program.Run(s.Context(), []string{"relay", mode, "--why", "test", "--by", "ann"}, []string{"DATABASE_URL=" + s.postgres.DSN("service")}, &out, &out)
+	if err != nil {
+		s.Fatalf("relay %s = %v, %s", mode, err, &out)
+	}
+}
+
+// run starts Debezium. kill ends it as a crash does; wait returns what it said when it has ended.
+func (s *stack) run() (kill func(), wait func() string) {
+	s.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
+	cmd := exec.CommandContext(ctx, "java", "-Xmx256m", "-cp", s.classpath, "Route", s.file,
+		"database.hostname=127.0.0.1", "database.port="+s.config.Settings["port"], "database.user=reader", "database.password=x", "database.dbname=service",
+		"offset.storage=org.apache.kafka.connect.storage.FileOffsetBackingStore", "offset.storage.file.filename="+s.offsets, "offset.flush.interval.ms=200",
+		"errors.max.retries=0")
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			s.receive(lines.Bytes())
+		}
+		_ = cmd.Wait() // it was killed, or what it said has the reason
+	}()
+	kill = func() { cancel(); <-done }
+	s.Cleanup(kill)
+	return kill, func() string { <-done; return said.String() }
+}
+
+// receive compares a record of Debezium with ours.
+func (s *stack) receive(line []byte) {
+	var record sent
+	if err := json.Unmarshal(line, &record); err != nil {
+		s.Errorf("%s: %v", line, err)
+		return
+	}
+	if strings.HasPrefix(record.Topic, "__debezium-heartbeat") {
+		return
+	}
+	maps.DeleteFunc(record.Headers, func(_ string, value *string) bool { return value == nil })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := record.Headers[envelope.AttrEventID]
+	if id == nil {
+		s.mistakes = append(s.mistakes, "no header event_id")
+		return
+	}
+	ours := s.ours[*id]
+	if diff := cmp.Diff(ours, record); diff != "" {
+		s.mistakes = append(s.mistakes, diff)
+	}
+	s.deliver(record.Key, record.Headers[envelope.AttrVersion])
+}
+
+// deliver notes a delivery of a version. s is locked.
+func (s *stack) deliver(key string, text *string) {
+	var version int64
+	if text != nil {
+		_, _ = fmt.Sscan(*text, &version) // 0 is out of order
+	}
+	switch all := s.first[key]; {
+	case slices.Contains(all, version):
+		s.again++
+	case version != int64(len(all))+1:
+		s.mistakes = append(s.mistakes, fmt.Sprintf("version %d of %s after %d others", version, key, len(all)))
+		fallthrough
+	default:
+		s.first[key] = append(all, version)
+	}
+}
+
+// Publish implements outbox.Broker, for the lanes.
+func (s *stack) Publish(m envelope.Message) outbox.Receipt {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	version := fmt.Sprint(m.Version)
+	s.deliver(m.AggregateID, &version)
+	return received{}
+}
+
+type received struct{}
+
+func (received) Wait(context.Context) error { return nil }
+
+// append appends versions of an aggregate, of every type that the service publishes, with and without what an event may lack.
+func (s *stack) append(key string, from, to int64) {
+	for v := from; v <= to; v++ {
+		m := envelope.Message{
+			ID: uuid.Must(uuid.NewV7()), AggregateType: names.Topics()[0].AggregateTypes[0], AggregateID: key, Type: fmt.Sprint("Event", v%7), Version: v, SchemaVersion: int32(1 + v%2),
+			Payload: randomBytes(rand.IntN(200)), OccurredAt: time.UnixMicro(time.Now().UnixMicro() - rand.Int64N(3)*1000*rand.Int64N(1000)).UTC(),
+		}
+		if v%3 == 0 {
+			m.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+		}
+		if v%4 == 0 {
+			m.Causation = envelope.Causation{CausationID: uuid.Must(uuid.NewV7()), CorrelationID: uuid.Must(uuid.NewV7())}
+		}
+		s.mu.Lock()
+		s.ours[m.ID.String()] = ofPublisher(m)
+		s.mu.Unlock()
+		for { // PostgreSQL may be away; an answer to a commit may be lost, so the row is looked for
+			err := pg.InTx(context.WithoutCancel(s.Context()), s.pool, "append", func(ctx context.Context, tx *pg.Tx) error {
+				pg.AppendEvent(ctx, tx, m)
+				return nil
+			})
+			if err == nil || strings.Contains(err.Error(), "exists") {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	return b
+}
+
+// publish runs our publisher, which sends what is in the lanes.
+func (s *stack) publish() {
+	s.Helper()
+	p, err := outbox.New(pg.NewOutbox(s.pool), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = p.Run(ctx) }()
+	s.Cleanup(func() { cancel(); <-done })
+}
+
+// delivered waits until n events have been delivered, and fails the test at the first mistake.
+func (s *stack) delivered(n int) {
+	s.Helper()
+	pgtest.Eventually(s, 2*time.Minute, fmt.Sprintf("%d events are delivered", n), func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.mistakes) > 0 {
+			s.Fatalf("%d mistakes, the first: %s", len(s.mistakes), s.mistakes[0])
+		}
+		total := 0
+		for _, all := range s.first {
+			total += len(all)
+		}
+		return total >= n
+	})
+}
+
+// 10,000 events of all shapes reach the broker with the topic, key, headers and bytes of our publisher, while Debezium and PostgreSQL are killed,
+// and over switches between the lanes and the log. First deliveries of an aggregate are in order.
+func TestDebeziumSendsWhatThePublisherSends(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.publish()
+	const aggregates, each = 20, 500
+	var writers sync.WaitGroup
+	for i := range aggregates {
+		writers.Go(func() { s.append(fmt.Sprint("a", i), 1, each) })
+	}
+	s.delivered(500) // by the lanes
+	s.relay("external")
+	kill, _ := s.run()
+	s.delivered(2000)
+	kill()
+	kill, _ = s.run()
+	s.delivered(4000)
+	if err := s.postgres.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	kill()
+	s.start()
+	kill, _ = s.run()
+	s.delivered(6000)
+	kill()
+	s.relay("lanes")
+	s.delivered(7000)
+	s.relay("external")
+	if err := os.Remove(s.offsets); err != nil { // they are of the slot that was dropped
+		t.Fatal(err)
+	}
+	kill, _ = s.run()
+	writers.Wait()
+	s.delivered(aggregates * each)
+	kill()
+	s.relay("lanes")
+	t.Logf("%d events, %d came again", aggregates*each, s.again)
+}
+
+// Each line of the properties on which the contract depends is missed: Debezium fails, or sends something else, and the failure leads to the line.
+func TestBrokenPropertiesAreFound(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(properties)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const router = "transforms.outbox."
+	for name, test := range map[string]struct{ line, broken, says string }{
+		"the time of the event":     {router + "table.field.event.payload=payload", "$0\n" + router + "table.field.event.timestamp=occurred_at", `occurred_at.*INT64|INT64`},
+		"no converter of bytes":     {"value.converter=.*", "value.converter=org.apache.kafka.connect.json.JsonConverter", `Value`},
+		"a publication of Debezium": {"publication.autocreate.mode=disabled", "publication.autocreate.mode=filtered", `must be owner of publication`},
+		"the wrong column as key":   {router + "table.field.event.key=aggregate_id", router + "table.field.event.key=event_type", `Key`},
+		"the caller as header":      {"correlation_id:header", "$0,caller:header", `caller`},
+		"no route":                  {router + "route.topic.replacement=.*\n# only template: end", "# only template: end", `Topic`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t)
+			line := regexp.MustCompile("(?m)^.*" + test.line)
+			if !line.Match(text) {
+				t.Fatalf("outbox.properties has no line %q", test.line)
+			}
+			s.file = filepath.Join(t.TempDir(), "outbox.properties")
+			if err := os.WriteFile(s.file, line.ReplaceAll(text, []byte(test.broken)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s.relay("external")
+			s.append("a", 1, 12)
+			kill, wait := s.run()
+			ended := make(chan string, 1)
+			go func() { ended <- wait() }()
+			var found string
+			pgtest.Eventually(t, time.Minute, "a failure", func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				found = strings.Join(s.mistakes, "\n")
+				select {
+				case said := <-ended:
+					found += said
+				default:
+				}
+				return found != ""
+			})
+			kill()
+			if !regexp.MustCompile(test.says).MatchString(found) {
+				t.Errorf("the failure of %q = %.2000s, want %q", test.line, found, test.says)
+			}
+		})
+	}
+}

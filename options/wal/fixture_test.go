@@ -1,0 +1,221 @@
+package wal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"example.com/servicekit/localpg"
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
+	"example.com/videocatalog/options/wal/internal/sqlcgen"
+)
+
+var (
+	discard   = slog.New(slog.DiscardHandler)
+	server    *localpg.Server // with logical decoding, which the one of pgtest has not
+	databases atomic.Int64
+)
+
+func TestMain(m *testing.M) {
+	pause = 100 * time.Millisecond
+	var err error
+	server, err = localpg.Start(context.Background(), localpg.Config{Settings: map[string]string{
+		"wal_level": "logical", "max_replication_slots": "40", "max_wal_senders": "40", "max_prepared_transactions": "4",
+	}})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	defer server.Stop() //nolint:errcheck // a test has already reported the cause
+	pgtest.Main(m)
+}
+
+// service is a service without its API: a database, a publisher, and a reader of the log. Both deliver to one ledger.
+type service struct {
+	*testing.T
+
+	url  string
+	slot string
+	pool *pgxpool.Pool
+
+	mu        sync.Mutex
+	delivered map[string][]int64 // versions, by aggregate
+	again     int                // deliveries that were not the first
+	wrong     []string           // first deliveries out of order
+	refuse    func(envelope.Message) bool
+}
+
+func newService(t *testing.T) *service {
+	t.Helper()
+	name := fmt.Sprintf("relay_%d", databases.Add(1))
+	s := &service{T: t, url: server.DSN(name), slot: name, delivered: make(map[string][]int64)}
+	admin := s.open(server.DSN("postgres"))
+	pgtest.Execute(t, admin, "CREATE DATABASE "+name)
+	if _, err := db.Migrate(t.Context(), s.url, discard, pgtest.Options()...); err != nil {
+		t.Fatal(err)
+	}
+	s.pool = s.open(s.url)
+	return s
+}
+
+func (s *service) open(url string) *pgxpool.Pool {
+	s.Helper()
+	pool, err := db.Open(s.Context(), url, 20, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(pool.Close)
+	return pool
+}
+
+// relay runs the command, and returns its output.
+func (s *service) relay(args ...string) (string, error) {
+	return s.server(s.url, append([]string{"relay"}, args...)...)
+}
+
+// server runs a command of a build with the option.
+func (s *service) server(url string, args ...string) (string, error) {
+	var out strings.Builder
+	program := app.Program{Options: []app.Option{Option()}}
+	if slices.Contains(args, external) {
+		args = append(args, "--slot", s.slot)
+	}
+	if slices.Contains(args, external) || slices.Contains(args, lanes) {
+		args = append(args, "--why", "test", "--by", "ann")
+	}
+	err := program.Run(s.Context(), args, []string{"DATABASE_URL=" + url, "READ_DATABASE_URL=" + url, "PUBSUB_PROJECT=test"}, &out, &out)
+	return out.String(), err
+}
+
+// must is relay for a command that succeeds.
+func (s *service) must(args ...string) string {
+	s.Helper()
+	out, err := s.relay(args...)
+	if err != nil {
+		s.Fatalf("relay %q = %v", args, err)
+	}
+	return out
+}
+
+// deliver notes a delivery. The first delivery of a version must be the next of its aggregate.
+func (s *service) deliver(aggregate string, version int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.delivered[aggregate]
+	if slices.Contains(all, version) {
+		s.again++
+		return
+	}
+	if version != int64(len(all))+1 {
+		s.wrong = append(s.wrong, fmt.Sprintf("version %d of %s after %v", version, aggregate, all))
+	}
+	s.delivered[aggregate] = append(all, version)
+}
+
+// Publish implements outbox.Broker.
+func (s *service) Publish(m envelope.Message) outbox.Receipt {
+	if s.refuse != nil && s.refuse(m) {
+		return receipt{&outbox.RefusedError{Err: errors.New("bad")}}
+	}
+	s.deliver(m.AggregateID, m.Version)
+	return receipt{}
+}
+
+type receipt struct{ err error }
+
+func (r receipt) Wait(context.Context) error { return r.err }
+
+// publish runs a publisher until the returned function, or the end of the test, stops it.
+func (s *service) publish() (stop func()) {
+	s.Helper()
+	p, err := outbox.New(pg.NewOutbox(s.pool), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return s.background(func(ctx context.Context) { _ = p.Run(ctx) })
+}
+
+// read reads the log as another program does, until it is stopped. It confirms what it has delivered, or dies before, at random.
+func (s *service) read() (stop func()) {
+	return s.background(func(ctx context.Context) {
+		for ctx.Err() == nil {
+			s.readOnce(ctx, rand.IntN(10) == 0)
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+}
+
+// readOnce delivers what is in the log, and then confirms it, unless it dies before.
+func (s *service) readOnce(ctx context.Context, dies bool) {
+	ctx, q := context.WithoutCancel(ctx), sqlcgen.New(s.pool)
+	rows, err := q.PeekLog(ctx, s.slot, 1000)
+	if err != nil || len(rows) == 0 { // a switch has the slot, or has dropped it
+		return
+	}
+	ids := pg.MapSlice(rows, func(row sqlcgen.PeekLogRow) string { return row.ID })
+	found, err := s.pool.Query(ctx, `SELECT o.aggregate_id, o.version FROM unnest($1::text[]) WITH ORDINALITY l (id, place)
+		JOIN video_catalog.outbox o ON o.id = nullif(l.id, '')::uuid ORDER BY l.place`, ids)
+	var aggregate string
+	var version int64
+	if err == nil {
+		_, err = pgx.ForEachRow(found, []any{&aggregate, &version}, func() error { s.deliver(aggregate, version); return nil })
+	}
+	if err != nil {
+		s.Errorf("read the log: %v", err)
+	}
+	if !dies {
+		_ = q.AdvanceSlot(ctx, &rows[len(rows)-1].Lsn, &s.slot) // without it, the events come again
+	}
+}
+
+func (s *service) background(run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); run(ctx) }()
+	stop = func() { cancel(); <-done }
+	s.Cleanup(stop)
+	return stop
+}
+
+// message returns a version of an aggregate.
+func message(aggregate string, version int64) envelope.Message {
+	return envelope.Message{
+		ID: uuid.Must(uuid.NewV7()), AggregateType: "letter", AggregateID: aggregate, Type: "Posted", Version: version, SchemaVersion: 1,
+		Payload: []byte(fmt.Sprint(aggregate, version)), OccurredAt: time.Now().UTC().Truncate(time.Microsecond),
+	}
+}
+
+func (s *service) append(aggregate string, version int64) {
+	s.Helper()
+	pgtest.Append(s, s.pool, message(aggregate, version))
+}
+
+// migrationsWithout returns the migrations of all options but this one.
+func migrationsWithout() (all []fs.FS) {
+	for _, files := range pgtest.Options() {
+		if found, _ := fs.Glob(files, "migrations/00300_relay.sql"); len(found) == 0 {
+			all = append(all, files)
+		}
+	}
+	return all
+}

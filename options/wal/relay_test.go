@@ -1,0 +1,186 @@
+package wal
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"example.com/servicekit/localpg"
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
+	"example.com/videocatalog/options/wal/internal/sqlcgen"
+)
+
+// What keeps a reader from the events is named, with the remedy, by a switch and by the start. Nothing is changed.
+func TestMistakesAreNamed(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, test := range []struct{ breaks, says, mends string }{
+		{"ALTER PUBLICATION video_catalog_outbox SET (publish_via_partition_root = false)", "publish_via_partition_root = true", "ALTER PUBLICATION video_catalog_outbox SET (publish_via_partition_root = true)"},
+		{"ALTER PUBLICATION video_catalog_outbox SET (publish = 'insert, delete')", "publish = insert", "ALTER PUBLICATION video_catalog_outbox SET (publish = 'insert')"},
+		{"ALTER PUBLICATION video_catalog_outbox SET TABLE video_catalog.outbox", "without the column caller", "ALTER PUBLICATION video_catalog_outbox SET TABLE video_catalog.outbox (id, payload)"},
+		{"SELECT pg_create_logical_replication_slot('" + s.slot + "', 'test_decoding')", "must have the plugin pgoutput", "SELECT pg_drop_replication_slot('" + s.slot + "')"},
+	} {
+		pgtest.Execute(t, s.pool, test.breaks)
+		if _, err := s.relay(external); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("relay external after %q = %v, want %q", test.breaks, err, test.says)
+		}
+		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET slot = $1, mode = 'external'", s.slot)
+		if err := start(t.Context(), &app.Process{CommandPool: s.pool, Log: discard}); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("start() after %q = %v, want %q", test.breaks, err, test.says)
+		}
+		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mode = 'lanes'")
+		pgtest.Execute(t, s.pool, test.mends)
+	}
+	s.must(external)
+}
+
+// A server that does not decode its log, and a standby, take no switch.
+func TestServersWithoutALog(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	standby, err := localpg.Start(t.Context(), localpg.Config{StandbyOf: server})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = standby.Stop() })
+	replica := pgtest.Pool(t, 1) // of a server with wal_level = replica
+	ours := strings.Replace(s.url, server.Folder(), standby.Folder(), 1)
+	for url, want := range map[string]string{replica.Config().ConnString(): "wal_level is replica and must be logical", ours: "standby"} {
+		if _, err := s.server(url, "relay", external); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("relay external = %v, want %q", err, want)
+		}
+	}
+}
+
+// A switch needs no other rights than those of the service, and REPLICATION, which the error names.
+func TestRightsOfASwitch(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	user := "user_" + s.slot
+	pgtest.Execute(t, s.pool, "CREATE USER "+user+" IN ROLE video_catalog_rw")
+	url := strings.Replace(s.url, "postgres@", user+"@", 1)
+	if _, err := s.server(url, "relay", external); err == nil || !strings.Contains(err.Error(), "as a user with REPLICATION") {
+		t.Errorf("relay external = %v, want the right that is missing", err)
+	}
+	pgtest.Execute(t, s.pool, "ALTER ROLE "+user+" REPLICATION")
+	for _, mode := range []string{external, lanes} {
+		if _, err := s.server(url, "relay", mode); err != nil {
+			t.Errorf("relay %s = %v", mode, err)
+		}
+		s.append("a", 1+int64(len(mode))) // as the service does
+	}
+}
+
+// While the mode is not lanes, a build without the option does not start: it would publish nothing. The option's commands say where events are.
+func TestBuildWithoutTheOption(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const refused, handed = "this build lacks 00300_relay.sql, and would miss events: events are handed to the log", "events are handed to the log"
+	broker := app.Option{Name: "ledger", NewBroker: func(context.Context, *app.Process) (app.Broker, error) {
+		return app.Broker{Topic: func(string) outbox.Broker { return s }, Stop: func() {}}, nil
+	}}
+	for _, mode := range []string{external, lanes} {
+		s.must(mode)
+		err := db.Check(t.Context(), migrationsWithout(), s.pool)
+		if (mode == external) != (err != nil) || err != nil && !strings.Contains(err.Error(), refused) {
+			t.Errorf("Check() in mode %s = %v, want an error in mode external", mode, err)
+		}
+		if err := db.Check(t.Context(), pgtest.Options(), s.pool); err != nil {
+			t.Errorf("Check() of a build with the option in mode %s = %v", mode, err)
+		}
+		for _, command := range []string{"status", "drain"} {
+			var out strings.Builder
+			program := app.Program{Options: []app.Option{Option(), broker}}
+			err := program.Run(t.Context(), []string{command}, []string{"DATABASE_URL=" + s.url, "BROKER=ledger"}, &out, &out)
+			if err != nil || strings.Contains(out.String(), handed) != (mode == external) {
+				t.Errorf("%s in mode %s = %q, %v: want %q in mode external only", command, mode, &out, err, handed)
+			}
+		}
+	}
+}
+
+// In mode external the age of the backlog is that of the log, for the alert OutboxStalled: it grows while the reader confirms nothing. The other
+// series of the metric has the same name and description.
+func TestBacklogAgeOfTheLog(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	reader := metric.NewManualReader()
+	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+	w := &watch{queries: sqlcgen.New(pg.Autocommit(s.pool)), log: discard}
+	if err := w.observe(meter); err != nil {
+		t.Fatal(err)
+	}
+	if err := pg.NewOutbox(s.pool).Observe(meter); err != nil {
+		t.Fatal(err)
+	}
+	age := func() (ofLog float64, series int) {
+		t.Helper()
+		if _, err := w.measure(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var all metricdata.ResourceMetrics
+		if err := reader.Collect(t.Context(), &all); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range all.ScopeMetrics[0].Metrics {
+			if gauge, ok := m.Data.(metricdata.Gauge[float64]); ok && m.Name == "outbox.backlog.age" {
+				if series > 0 {
+					t.Error("there are two metrics of this name")
+				}
+				for _, point := range gauge.DataPoints {
+					if series++; point.Attributes.HasValue("relay") {
+						ofLog = point.Value
+					}
+				}
+			}
+		}
+		return ofLog, series
+	}
+	if got, series := age(); got != 0 || series != 1 {
+		t.Errorf("in mode lanes the age is %v in %d series, want that of the lanes only", got, series)
+	}
+	s.must(external)
+	s.append("a", 1)
+	age() // the mark is behind the event
+	pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mark_time = mark_time - interval '90 seconds'")
+	if got, series := age(); got < 90 || series != 2 {
+		t.Errorf("without a reader the age is %v in %d series, want 90 s", got, series)
+	}
+	s.readOnce(t.Context(), false)
+	pgtest.Execute(t, s.pool, "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", s.slot) // as a heartbeat does
+	if got, _ := age(); got != 0 {
+		t.Errorf("the reader has confirmed all, and the age is %v", got)
+	}
+	if out := s.must("status"); !strings.Contains(out, "no reader, reserved, keeps") || !strings.Contains(out, "confirmed nothing for 0s") {
+		t.Errorf("status = %q, want the slot, and the age", out)
+	}
+}
+
+// The properties lead the events of each aggregate type to the topic of its type.
+func TestRouteLeadsToTheTopics(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("debezium/outbox.properties")
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes := regexp.MustCompile(`(?m)^transforms\.outbox\.route\.topic\.replacement=(.*)$`).FindAllStringSubmatch(string(text), -1)
+	route := routes[len(routes)-1][1] // the last counts
+	for _, topic := range names.Topics() {
+		for _, of := range topic.AggregateTypes {
+			got := strings.ReplaceAll(strings.ReplaceAll(route, "${routedByValue}", of), "_", "-")
+			if !topic.Foreign && (got != topic.Name || strings.Count(of, "_") > 3) {
+				t.Errorf("events of the type %s go to the topic %s, want %s: change the route, and add a step for each underscore", of, got, topic.Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package wal
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
+	"example.com/videocatalog/options/wal/internal/sqlcgen"
+)
+
+// settled fails the test unless every version up to want was delivered, in order.
+func (s *service) settled(aggregate string, want int64) {
+	s.Helper()
+	pgtest.Eventually(s, 20*time.Second, fmt.Sprintf("%d versions of %s are delivered", want, aggregate), func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return int64(len(s.delivered[aggregate])) == want
+	})
+	if len(s.wrong) > 0 {
+		s.Errorf("out of order: %s", s.wrong)
+	}
+}
+
+// Under load, with transactions that commit in another order than they begin, switches in both directions lose no event, and first
+// deliveries stay in order. The reader is stopped at random, also before it confirms.
+func TestSwitchUnderLoad(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.publish()
+	const aggregates = 30
+	var versions [aggregates]atomic.Int64
+	var writers sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for i := range aggregates {
+		writers.Go(func() {
+			for v := int64(1); ctx.Err() == nil; v++ {
+				err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
+					defer time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond) // between the seq and the commit
+					return pgtest.TryAppend(t.Context(), tx, message(fmt.Sprint("a", i), v))
+				})
+				if err != nil {
+					t.Errorf("append: %v", err)
+					return
+				}
+				versions[i].Store(v)
+				time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+			}
+		})
+	}
+	const switches = 6
+	for range switches / 2 {
+		time.Sleep(100 * time.Millisecond)
+		s.must(external)
+		stopReader := s.read()
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+		stopReader()
+		s.must(lanes)
+	}
+	stop()
+	writers.Wait()
+	var total int64
+	for i := range versions {
+		s.settled(fmt.Sprint("a", i), versions[i].Load())
+		total += versions[i].Load()
+	}
+	t.Logf("%d switches, %d events: %d came again", switches, total, s.again)
+	if n := pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog.audit WHERE action = 'outbox.relay' AND actor = 'ann' AND reason = 'test'"); n != switches {
+		t.Errorf("the audit has %d switches, want %d", n, switches)
+	}
+}
+
+// open appends a version in a transaction that stays open, and returns its commit.
+func (s *service) openAppend(aggregate string, version int64) (commit func()) {
+	s.Helper()
+	tx, err := s.pool.Begin(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	pgtest.Append(s, tx, message(aggregate, version))
+	return func() {
+		if err := tx.Commit(s.Context()); err != nil {
+			s.Error(err)
+		}
+	}
+}
+
+// start runs a switch, and returns its result.
+func (s *service) start(mode string) <-chan error {
+	result := make(chan error, 1)
+	go func() {
+		_, err := s.relay(mode)
+		result <- err
+	}()
+	return result
+}
+
+// waiting waits until some sessions wait for the lock of the relay.
+func (s *service) waiting(sessions int) {
+	s.Helper()
+	pgtest.Eventually(s, 10*time.Second, "sessions wait for the relay", func() bool {
+		return pgtest.Count(s, s.pool, "SELECT count(*) FROM pg_locks WHERE relation = 'video_catalog.outbox_relay'::regclass AND NOT granted") >= sessions
+	})
+}
+
+func (s *service) await(result <-chan error) {
+	s.Helper()
+	if err := <-result; err != nil {
+		s.Fatalf("the switch = %v", err)
+	}
+}
+
+// The first narrow window: a transaction has drawn its seq in mode lanes, and commits late. The switch waits for it, and the lanes send it before
+// the log has the next event.
+func TestSwitchWaitsForAPendingEvent(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.publish()
+	s.makeSlot() // a new one would wait, too
+	commit := s.openAppend("a", 1)
+	result := s.start(external)
+	s.waiting(1)
+	commit()
+	s.await(result)
+	s.append("a", 2)
+	if n := pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_pending"); n != 0 {
+		t.Errorf("%d events are pending in mode external, want none", n)
+	}
+	s.read()
+	s.settled("a", 2)
+	if s.again != 0 {
+		t.Errorf("%d events came again: the slot does not begin behind the pending ones", s.again)
+	}
+}
+
+// The second narrow window: the event of a transaction that commits late is only in the log. The switch back waits for it, and moves it. An event
+// whose seq is drawn before it is moved, but which reads the new mode, comes behind it.
+func TestSwitchWaitsForAnEventOfTheLog(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.publish()
+	s.must(external)
+	s.append("a", 1)
+	commit := s.openAppend("a", 2)
+	result := s.start(lanes)
+	s.waiting(1)
+	late := make(chan error, 1)
+	go func() { late <- pgtest.TryAppend(t.Context(), s.pool, message("a", 3)) }()
+	s.waiting(2)
+	commit()
+	s.await(result)
+	if err := <-late; err != nil {
+		t.Fatal(err)
+	}
+	s.settled("a", 3)
+	if slots := pgtest.Count(t, s.pool, slotsOf, s.slot); slots != 0 {
+		t.Errorf("%d slots are left in mode lanes, want none", slots)
+	}
+}
+
+// A switch that cannot end names the transaction, changes nothing, and holds no append for long. It leaves no slot that it has made.
+func TestSwitchGivesUp(t *testing.T) {
+	before := switchTimeout
+	switchTimeout = 2 * time.Second // no other test runs meanwhile
+	t.Cleanup(func() { switchTimeout = before })
+	s := newService(t)
+	s.publish()
+	unchanged := func(mode string, want ...string) {
+		t.Helper()
+		_, err := s.relay(mode)
+		for _, text := range append(want, "so the mode is as it was") {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("relay %s = %v, want an error with %q", mode, err, text)
+			}
+		}
+		if out := s.must("status"); strings.Contains(out, "mode "+mode) {
+			t.Errorf("status = %q, want the mode from before", out)
+		}
+	}
+	who := []string{"a transaction is open: process ", "user postgres, application ", ", age 00:00:0"}
+	commit := s.openAppend("a", 1)
+	unchanged(external, who...) // the new slot waits for it
+	if slots := pgtest.Count(t, s.pool, slotsOf, s.slot); slots != 0 {
+		t.Errorf("%d slots are left, want none", slots)
+	}
+	s.makeSlot()
+	unchanged(external, who...)
+	began := time.Now()
+	result := s.start(external)
+	s.waiting(1)
+	s.append("b", 1)
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("an append took %s, want at most that of an attempt", took)
+	}
+	commit()
+	s.await(result)
+	commit = s.openAppend("b", 2)
+	unchanged(lanes, who...)
+	commit()
+	s.must(lanes)
+	s.settled("a", 1)
+	s.settled("b", 2)
+}
+
+const slotsOf = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"
+
+func (s *service) makeSlot() {
+	s.Helper()
+	pgtest.Execute(s, s.pool, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", s.slot)
+}
+
+// A switch to the log refuses what would break the order of an aggregate: an event that the broker refuses, events that no publisher
+// sends, and a reader that is connected.
+func TestSwitchRefuses(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	refuses := func(mode, want string) {
+		t.Helper()
+		if _, err := s.relay(mode); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("relay %s = %v, want an error with %q", mode, err, want)
+		}
+	}
+	var bad atomic.Bool
+	bad.Store(true)
+	s.refuse = func(envelope.Message) bool { return bad.Load() }
+	stop := s.publish()
+	s.append("a", 1)
+	pgtest.Eventually(t, 5*time.Second, "it is blocked", func() bool {
+		return pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE attempts > 0") == 1
+	})
+	refuses(external, "1 aggregates are blocked")
+	bad.Store(false)
+	s.settled("a", 1)
+	pgtest.Eventually(t, 5*time.Second, "it is free", func() bool { return pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_blocked") == 0 })
+	s.makeSlot()
+	disconnect := s.connectReader()
+	refuses(external, "a reader is connected to the slot "+s.slot)
+	disconnect()
+	s.must(external)
+	disconnect = s.connectReader()
+	refuses(lanes, "a reader is connected")
+	disconnect()
+	s.must(lanes)
+	stop()
+}
+
+// connectReader begins to read the slot as a replica does.
+func (s *service) connectReader() (disconnect func()) {
+	s.Helper()
+	conn, err := pgconn.Connect(s.Context(), s.url+"&replication=database")
+	if err != nil {
+		s.Fatal(err)
+	}
+	conn.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT " + s.slot + " LOGICAL 0/0 (proto_version '1', publication_names 'video_catalog_outbox')"})
+	if err := conn.Frontend().Flush(); err != nil {
+		s.Fatal(err)
+	}
+	isRead := func(want int) {
+		pgtest.Eventually(s, 10*time.Second, "the slot has a reader, or none", func() bool { return pgtest.Count(s, s.pool, slotsOf+" AND active", s.slot) == want })
+	}
+	isRead(1)
+	return func() {
+		_ = conn.Close(context.WithoutCancel(s.Context()))
+		isRead(0)
+	}
+}
+
+// The steps of a switch can be repeated: with a slot that a crash has left, behind a page that was moved and not confirmed, and in the right mode.
+func TestSwitchAfterACrash(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.publish()
+	s.makeSlot()
+	s.must(lanes) // drops it
+	if n := pgtest.Count(t, s.pool, slotsOf, s.slot); n != 1 {
+		t.Fatalf("%d slots: the row does not name it yet, so it is not ours", n)
+	}
+	s.must(external)
+	s.must(external)
+	for v := range int64(5) {
+		s.append("a", v+1)
+	}
+	crashed := &switcher{request: request{Mode: lanes, Slot: s.slot}, pool: s.pool, queries: sqlcgen.New(pg.Autocommit(s.pool))}
+	if err := pg.InTx(t.Context(), s.pool, "test", func(ctx context.Context, tx *pg.Tx) error { // as movePage, without its last step
+		q := sqlcgen.New(tx)
+		tx.Queue(q.UseMode(ctx, lanes))
+		_, _, err := crashed.move(ctx, tx)
+		tx.Queue(q.UseMode(ctx, external))
+		return err
+	}); err != nil || crashed.moved != 5 {
+		t.Fatalf("move() = %v, %d events, want 5", err, crashed.moved)
+	}
+	s.append("a", 6)
+	if out := s.must(lanes); !strings.Contains(out, "moved to the lanes") || !strings.Contains(out, "mode lanes") {
+		t.Errorf("relay lanes = %q, want what was moved, and the mode", out)
+	}
+	s.makeSlot() // as if the switch had died before it dropped it
+	s.must(lanes)
+	if n := pgtest.Count(t, s.pool, slotsOf, s.slot); n != 0 {
+		t.Errorf("%d slots are left, want none", n)
+	}
+	s.append("a", 7)
+	s.settled("a", 7)
+}
+
+// A log that grew while its reader was away is moved page by page, in order.
+func TestSwitchMovesALongLog(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.must(external)
+	const each, aggregates = 1500, 10
+	for i := range aggregates {
+		pgtest.Execute(t, s.pool, `INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT overlay(gen_random_uuid()::text PLACING left(video_catalog.uuid7_floor(now())::text, 13) FROM 1)::uuid, 'letter', $1, 'Posted', n, 1, '', now() FROM generate_series(1, $2::int) n`, fmt.Sprint("a", i), each)
+	}
+	s.must(lanes)
+	s.publish()
+	for i := range aggregates {
+		s.settled(fmt.Sprint("a", i), each)
+	}
+}
+
+// What a lost slot had comes from the outbox, from a time on. Without the time, the switch names it.
+func TestSwitchWithoutTheSlot(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.must(external)
+	for v := range int64(20) {
+		s.append("a", v+1)
+	}
+	pgtest.Execute(t, s.pool, "SELECT pg_drop_replication_slot($1)", s.slot)
+	_, err := s.relay(lanes)
+	if err == nil || !strings.Contains(err.Error(), "is missing, so nobody knows what its reader has sent: --since ") {
+		t.Fatalf("relay lanes = %v, want the time", err)
+	}
+	since := strings.Fields(strings.SplitN(err.Error(), "--since ", 2)[1])[0]
+	s.must(lanes, "--since", since)
+	s.publish()
+	s.append("a", 21)
+	s.settled("a", 21)
+}
+
+// Wrong arguments are refused with the reason.
+func TestRelayRefusesBadArguments(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for want, args := range map[string][]string{
+		"want status, lanes or external": {"wal"},
+		"--since is for lanes only":      {"status", "--since", "2026-01-01T00:00:00Z"},
+		"--slot is for external only":    {"lanes", "--slot", "x"},
+		"-all":                           {"status", "--all"},
+	} {
+		if _, err := s.relay(args...); app.ExitCode(err) != app.ExitUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("relay %q = %v, want exit code %d with %q", args, err, app.ExitUsage, want)
+		}
+	}
+}

@@ -275,6 +275,7 @@ func (s *stack) append(key string, from, to int64) {
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -289,7 +290,7 @@ func randomBytes(n int) []byte {
 // publish runs our publisher, which sends what is in the lanes.
 func (s *stack) publish() {
 	s.Helper()
-	p, err := outbox.New(pg.NewOutbox(s.pool), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
+	p, err := outbox.New(pg.NewOutbox(s.open("service")), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -33,15 +33,14 @@ import (
 var (
 	discard   = slog.New(slog.DiscardHandler)
 	server    *localpg.Server // with logical decoding, which the one of pgtest has not
+	settings  = map[string]string{"wal_level": "logical", "max_replication_slots": "40", "max_wal_senders": "40"}
 	databases atomic.Int64
 )
 
 func TestMain(m *testing.M) {
 	pause = 100 * time.Millisecond
 	var err error
-	server, err = localpg.Start(context.Background(), localpg.Config{Settings: map[string]string{
-		"wal_level": "logical", "max_replication_slots": "40", "max_wal_senders": "40", "max_prepared_transactions": "4",
-	}})
+	server, err = localpg.Start(context.Background(), localpg.Config{Settings: settings})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -148,7 +147,8 @@ func (r receipt) Wait(context.Context) error { return r.err }
 // publish runs a publisher until the returned function, or the end of the test, stops it.
 func (s *service) publish() (stop func()) {
 	s.Helper()
-	p, err := outbox.New(pg.NewOutbox(s.pool), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
+	// A pool of its own, as in a process: appends that are held take no connection of the publisher.
+	p, err := outbox.New(pg.NewOutbox(s.open(s.url)), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func (s *service) readOnce(ctx context.Context, dies bool) {
 		s.Errorf("read the log: %v", err)
 	}
 	if !dies {
-		_ = q.AdvanceSlot(ctx, &rows[len(rows)-1].Lsn, &s.slot) // without it, the events come again
+		_ = q.AdvanceSlot(ctx, s.slot, &rows[len(rows)-1].Lsn) // without it, the events come again
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
@@ -25,9 +26,11 @@ func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, test := range []struct{ breaks, says, mends string }{
-		{"ALTER PUBLICATION video_catalog_outbox SET (publish_via_partition_root = false)", "publish_via_partition_root = true", "ALTER PUBLICATION video_catalog_outbox SET (publish_via_partition_root = true)"},
-		{"ALTER PUBLICATION video_catalog_outbox SET (publish = 'insert, delete')", "publish = insert", "ALTER PUBLICATION video_catalog_outbox SET (publish = 'insert')"},
-		{"ALTER PUBLICATION video_catalog_outbox SET TABLE video_catalog.outbox", "without the column caller", "ALTER PUBLICATION video_catalog_outbox SET TABLE video_catalog.outbox (id, payload)"},
+		{"ALTER PUBLICATION video_catalog_outbox SET TABLE video_catalog.outbox", "without the column caller", "SELECT"},
+		{"ALTER PUBLICATION video_catalog_outbox SET (publish_via_partition_root = false)", "publish_via_partition_root = true",
+			"ALTER PUBLICATION video_catalog_outbox SET (publish_via_partition_root = true)"},
+		{"ALTER PUBLICATION video_catalog_outbox SET (publish = 'insert, delete')", "publish = insert",
+			"ALTER PUBLICATION video_catalog_outbox SET (publish = 'insert'); ALTER PUBLICATION video_catalog_outbox SET TABLE video_catalog.outbox (id, payload)"},
 		{"SELECT pg_create_logical_replication_slot('" + s.slot + "', 'test_decoding')", "must have the plugin pgoutput", "SELECT pg_drop_replication_slot('" + s.slot + "')"},
 	} {
 		pgtest.Execute(t, s.pool, test.breaks)
@@ -35,11 +38,13 @@ func TestMistakesAreNamed(t *testing.T) {
 			t.Errorf("relay external after %q = %v, want %q", test.breaks, err, test.says)
 		}
 		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET slot = $1, mode = 'external'", s.slot)
-		if err := start(t.Context(), &app.Process{CommandPool: s.pool, Log: discard}); err == nil || !strings.Contains(err.Error(), test.says) {
+		if err := start(t.Context(), &app.Process{CommandPool: s.pool, Log: discard, Meter: noop.Meter{}}); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("start() after %q = %v, want %q", test.breaks, err, test.says)
 		}
 		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mode = 'lanes'")
-		pgtest.Execute(t, s.pool, test.mends)
+		for mend := range strings.SplitSeq(test.mends, "; ") {
+			pgtest.Execute(t, s.pool, mend)
+		}
 	}
 	s.must(external)
 }
@@ -48,14 +53,13 @@ func TestMistakesAreNamed(t *testing.T) {
 func TestServersWithoutALog(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	standby, err := localpg.Start(t.Context(), localpg.Config{StandbyOf: server})
+	standby, err := localpg.Start(t.Context(), localpg.Config{StandbyOf: server, Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = standby.Stop() })
 	replica := pgtest.Pool(t, 1) // of a server with wal_level = replica
-	ours := strings.Replace(s.url, server.Folder(), standby.Folder(), 1)
-	for url, want := range map[string]string{replica.Config().ConnString(): "wal_level is replica and must be logical", ours: "standby"} {
+	for url, want := range map[string]string{replica.Config().ConnString(): "wal_level is replica and must be logical", standby.DSN(s.slot): "this server is a standby"} {
 		if _, err := s.server(url, "relay", external); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("relay external = %v, want %q", err, want)
 		}

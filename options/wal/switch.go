@@ -37,6 +37,9 @@ var errAgain = errors.New("not yet")
 
 // run switches, or does nothing if the mode is right. After an error the mode is as it was.
 func (s *switcher) run(ctx context.Context) error {
+	if err := check(ctx, s.queries, s.Slot); err != nil {
+		return err
+	}
 	relay, err := s.queries.GetRelay(ctx)
 	if err != nil {
 		return pg.Wrap(err, "read the relay")
@@ -49,9 +52,6 @@ func (s *switcher) run(ctx context.Context) error {
 		return s.dropSlot(ctx)
 	case relay.Mode == s.Mode:
 		return nil
-	}
-	if err := check(ctx, s.queries, s.Slot); err != nil {
-		return err
 	}
 	if s.Mode == external {
 		return s.toExternal(ctx)
@@ -74,7 +74,7 @@ func (s *switcher) toExternal(ctx context.Context) error {
 				}
 			}
 			// What is before this position was pending, and nobody appends: a reader that begins here gets all later events, and no other.
-			if err := s.queries.AdvanceSlot(ctx, nil, &s.Slot); err != nil {
+			if err := s.queries.AdvanceSlot(ctx, s.Slot, nil); err != nil {
 				return err
 			}
 			s.begin(ctx, tx)
@@ -168,7 +168,7 @@ func (s *switcher) movePage(ctx context.Context, more *bool) (err error) {
 		return err
 	})
 	if err == nil && end != "" {
-		err = s.queries.AdvanceSlot(ctx, &end, &s.Slot)
+		err = s.queries.AdvanceSlot(ctx, s.Slot, &end)
 	}
 	return err
 }

@@ -195,7 +195,9 @@ func TestSwitchGivesUp(t *testing.T) {
 	if slots := pgtest.Count(t, s.pool, slotsOf, s.slot); slots != 0 {
 		t.Errorf("%d slots are left, want none", slots)
 	}
+	commit()
 	s.makeSlot()
+	commit = s.openAppend("a", 2)
 	unchanged(external, who...)
 	began := time.Now()
 	result := s.start(external)
@@ -210,7 +212,7 @@ func TestSwitchGivesUp(t *testing.T) {
 	unchanged(lanes, who...)
 	commit()
 	s.must(lanes)
-	s.settled("a", 1)
+	s.settled("a", 2)
 	s.settled("b", 2)
 }
 

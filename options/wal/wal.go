@@ -60,7 +60,7 @@ func start(ctx context.Context, process *app.Process) error {
 	w := &watch{queries: sqlcgen.New(pg.Autocommit(process.CommandPool)), log: process.Log}
 	relay, err := w.queries.GetRelay(ctx)
 	if err == nil && relay.Mode != lanes {
-		err = check(ctx, w.queries, relay.Slot)
+		err = check(ctx, w.queries, "")
 	}
 	if err = errors.Join(err, w.observe(process.Meter)); err != nil {
 		return pg.Wrap(err, "relay of the outbox")
@@ -128,9 +128,9 @@ func (w *watch) observe(meter metric.Meter) error {
 	return errors.Join(err, keptErr, callbackErr)
 }
 
-// check returns what keeps a reader of a slot from the events.
+// check returns what keeps a reader of a slot from the events; "" is the slot of the mode.
 func check(ctx context.Context, queries *sqlcgen.Queries, slot string) error {
-	mistakes, err := queries.ListMistakes(ctx, &slot)
+	mistakes, err := queries.ListMistakes(ctx, slot)
 	for _, mistake := range mistakes {
 		err = errors.Join(err, errors.New(mistake))
 	}

@@ -23,9 +23,9 @@ SELECT
 FROM pg_catalog.pg_replication_slots s WHERE s.database = current_database() AND s.plugin = 'pgoutput' ORDER BY s.slot_name;
 
 -- name: ListMistakes :many
--- Returns what keeps a reader from the events, with the remedies. It changes nothing.
+-- Returns what keeps a reader of a slot, or of the slot of the mode, from the events, with the remedies. It changes nothing.
 SELECT m.mistake::text AS mistake
-FROM (VALUES
+FROM (SELECT coalesce(nullif(@slot::text, ''), o.slot) AS slot FROM video_catalog.outbox_relay o) r CROSS JOIN LATERAL (VALUES
 	(pg_is_in_recovery(), 'this server is a standby: use the primary'),
 	(current_setting('wal_level') <> 'logical', format('wal_level is %s and must be logical: ALTER SYSTEM SET wal_level = logical,'
 		' then restart the server', current_setting('wal_level'))),
@@ -35,9 +35,9 @@ FROM (VALUES
 	((SELECT count(*) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = 'video_catalog_outbox' AND t.tablename = 'outbox'
 		AND 'caller' <> ALL (t.attnames)) = 0,
 		'the publication video_catalog_outbox must have the table outbox without the column caller'),
-	((SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = @slot
+	((SELECT count(*) FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = r.slot
 		AND (s.database <> current_database() OR s.plugin <> 'pgoutput')) = 1,
-		format('the slot %s must have the plugin pgoutput, and be of this database: choose another with --slot', @slot))
+		format('the slot %s must have the plugin pgoutput, and be of this database: choose another with --slot', r.slot))
 ) m (is_wrong, mistake)
 WHERE m.is_wrong;
 

@@ -39,7 +39,7 @@ const properties = "../../options/wal/debezium/outbox.properties"
 
 var discard = slog.New(slog.DiscardHandler)
 
-// sent is a record, as Debezium or our publisher sends it. A header with the value null counts as none: Kafka has no way to leave it out.
+// sent is a record, as Debezium or our publisher sends it. A header with the value null counts as none: the router cannot leave it out.
 type sent struct {
 	Topic   string
 	Key     string
@@ -205,6 +205,9 @@ func (s *stack) receive(line []byte) {
 		return
 	}
 	maps.DeleteFunc(record.Headers, func(_ string, value *string) bool { return value == nil })
+	if at := record.Headers[envelope.AttrOccurredAt]; at != nil { // the same time, but always with six digits
+		*at = strings.Replace(strings.TrimRight(strings.TrimSuffix(*at, "Z"), "0")+"Z", ".Z", "Z", 1)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := record.Headers[envelope.AttrEventID]
@@ -266,7 +269,8 @@ func (s *stack) append(key string, from, to int64) {
 		s.ours[m.ID.String()] = ofPublisher(m)
 		s.mu.Unlock()
 		for { // PostgreSQL may be away; an answer to a commit may be lost, so the row is looked for
-			err := pg.InTx(context.WithoutCancel(s.Context()), s.pool, "append", func(ctx context.Context, tx *pg.Tx) error {
+			ctx, _ := envelope.ContinueTrace(context.WithoutCancel(s.Context()), m.Traceparent)
+			err := pg.InTx(ctx, s.pool, "append", func(ctx context.Context, tx *pg.Tx) error {
 				pg.AppendEvent(ctx, tx, m)
 				return nil
 			})
@@ -352,9 +356,38 @@ func TestDebeziumSendsWhatThePublisherSends(t *testing.T) {
 	kill, _ = s.run()
 	writers.Wait()
 	s.delivered(aggregates * each)
+	// Its heartbeats confirm what others write, so that a quiet outbox keeps no log.
+	end := pgtest.Column[string](t, s.pool, "SELECT pg_current_wal_lsn()::text FROM pg_logical_emit_message(true, 'other', repeat('x', 1000))")[0]
+	pgtest.Eventually(t, time.Minute, "the end of the log is confirmed", func() bool {
+		return pgtest.Count(t, s.pool, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'video_catalog_outbox' AND confirmed_flush_lsn >= $1::text::pg_lsn", end) == 1
+	})
 	kill()
 	s.relay("lanes")
 	t.Logf("%d events, %d came again", aggregates*each, s.again)
+}
+
+// signs lead from a failure to the property that causes it. The first that matches counts.
+var signs = []struct{ sign, property string }{
+	{`(?i)int64|event timestamp`, "transforms.outbox.table.field.event.timestamp="},
+	{`(?i)permission denied|must be owner`, "publication.autocreate.mode="},
+	{`caller`, "occurred_at:header,"},
+	{`(?m)^\s*[-+]\s+Topic:`, "transforms.outbox.route."},
+	{`(?m)^\s*[-+]\s+Key:`, "transforms.outbox.table.field.event.key="},
+	{`Value: `, "value.converter="},
+}
+
+// lineOf returns the number and the text of the line of a file that a failure leads to.
+func lineOf(text, failure string) string {
+	for _, s := range signs {
+		if regexp.MustCompile(s.sign).MatchString(failure) {
+			for i, line := range strings.Split(text, "\n") {
+				if strings.HasPrefix(line, s.property) {
+					return fmt.Sprintf("%d: %s", i+1, line)
+				}
+			}
+		}
+	}
+	return "?"
 }
 
 // Each line of the properties on which the contract depends is missed: Debezium fails, or sends something else, and the failure leads to the line.
@@ -365,23 +398,23 @@ func TestBrokenPropertiesAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	const router = "transforms.outbox."
-	for name, test := range map[string]struct{ line, broken, says string }{
-		"the time of the event":     {router + "table.field.event.payload=payload", "$0\n" + router + "table.field.event.timestamp=occurred_at", `occurred_at.*INT64|INT64`},
-		"no converter of bytes":     {"value.converter=.*", "value.converter=org.apache.kafka.connect.json.JsonConverter", `Value`},
-		"a publication of Debezium": {"publication.autocreate.mode=disabled", "publication.autocreate.mode=filtered", `must be owner of publication`},
-		"the wrong column as key":   {router + "table.field.event.key=aggregate_id", router + "table.field.event.key=event_type", `Key`},
-		"the caller as header":      {"correlation_id:header", "$0,caller:header", `caller`},
-		"no route":                  {router + "route.topic.replacement=.*\n# only template: end", "# only template: end", `Topic`},
+	for name, test := range map[string]struct{ line, broken, found string }{
+		"the time of the event":     {router + "table.field.event.payload=payload", "$0\n" + router + "table.field.event.timestamp=occurred_at", router + "table.field.event.timestamp=occurred_at"},
+		"no converter of bytes":     {"value.converter=.*", "value.converter=org.apache.kafka.connect.json.JsonConverter", "value.converter=org.apache.kafka.connect.json.JsonConverter"},
+		"a publication of Debezium": {"publication.autocreate.mode=disabled", "publication.autocreate.mode=filtered\npublication.name=debezium", "publication.autocreate.mode=filtered"},
+		"the wrong column as key":   {router + "table.field.event.key=aggregate_id", router + "table.field.event.key=event_type", router + "table.field.event.key=event_type"},
+		"the caller as header":      {"(occurred_at:header.*)", "$1,caller:header", "correlation_id:header,caller:header"},
+		"no route":                  {router + "route.topic.replacement=.*", "", router + "route.by.field=aggregate_type"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStack(t)
-			line := regexp.MustCompile("(?m)^.*" + test.line)
-			if !line.Match(text) {
+			broken := regexp.MustCompile("(?m)^"+test.line+"$").ReplaceAllString(string(text), test.broken)
+			if broken == string(text) {
 				t.Fatalf("outbox.properties has no line %q", test.line)
 			}
+			s := newStack(t)
 			s.file = filepath.Join(t.TempDir(), "outbox.properties")
-			if err := os.WriteFile(s.file, line.ReplaceAll(text, []byte(test.broken)), 0o600); err != nil {
+			if err := os.WriteFile(s.file, []byte(broken), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			s.relay("external")
@@ -389,21 +422,21 @@ func TestBrokenPropertiesAreFound(t *testing.T) {
 			kill, wait := s.run()
 			ended := make(chan string, 1)
 			go func() { ended <- wait() }()
-			var found string
+			var failure string
 			pgtest.Eventually(t, time.Minute, "a failure", func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				found = strings.Join(s.mistakes, "\n")
+				failure = strings.Join(s.mistakes, "\n")
 				select {
 				case said := <-ended:
-					found += said
+					failure += said
 				default:
 				}
-				return found != ""
+				return failure != ""
 			})
 			kill()
-			if !regexp.MustCompile(test.says).MatchString(found) {
-				t.Errorf("the failure of %q = %.2000s, want %q", test.line, found, test.says)
+			if got := lineOf(broken, failure); !strings.HasSuffix(got, test.found) {
+				t.Errorf("the failure leads to line %s, want %s:\n%.2000s", got, test.found, failure)
 			}
 		})
 	}

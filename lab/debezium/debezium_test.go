@@ -94,7 +94,7 @@ func newStack(t *testing.T) *stack {
 	t.Cleanup(func() { _ = s.postgres.Stop() })
 	admin := s.open("postgres")
 	pgtest.Execute(t, admin, "CREATE DATABASE service")
-	if _, err := db.Migrate(t.Context(), s.postgres.DSN("service"), discard, pgtest.Options()...); err != nil {
+	if _, err := db.Migrate(t.Context(), s.url("service"), discard, pgtest.Options()...); err != nil {
 		t.Fatal(err)
 	}
 	s.pool = s.open("service")
@@ -112,9 +112,14 @@ func (s *stack) start() {
 	}
 }
 
+// url is the same after a restart, as the folder of the socket is not.
+func (s *stack) url(database string) string {
+	return "postgres://postgres@127.0.0.1:" + s.config.Settings["port"] + "/" + database + "?sslmode=disable"
+}
+
 func (s *stack) open(database string) *pgxpool.Pool {
 	s.Helper()
-	pool, err := db.Open(s.Context(), s.postgres.DSN(database), 20, nil)
+	pool, err := db.Open(s.Context(), s.url(database), 20, nil)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -156,7 +161,7 @@ func (s *stack) relay(mode string) {
 	s.Helper()
 	var out strings.Builder
 	program := app.Program{Options: []app.Option{wal.Option()}}
-	err := program.Run(s.Context(), []string{"relay", mode, "--why", "test", "--by", "ann"}, []string{"DATABASE_URL=" + s.postgres.DSN("service")}, &out, &out)
+	err := program.Run(s.Context(), []string{"relay", mode, "--why", "test", "--by", "ann"}, []string{"DATABASE_URL=" + s.url("service")}, &out, &out)
 	if err != nil {
 		s.Fatalf("relay %s = %v, %s", mode, err, &out)
 	}

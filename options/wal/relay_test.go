@@ -2,6 +2,7 @@ package wal
 
 import (
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"strings"
@@ -118,18 +119,12 @@ func TestBuildWithoutTheOption(t *testing.T) {
 func TestBacklogAgeOfTheLog(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	reader := metric.NewManualReader()
-	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-	w := &watch{queries: sqlcgen.New(pg.Autocommit(s.pool)), log: discard}
-	if err := w.observe(meter); err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.NewOutbox(s.pool).Observe(meter); err != nil {
-		t.Fatal(err)
-	}
+	queries := sqlcgen.New(pg.Autocommit(s.pool))
 	age := func() (ofLog float64, series int) {
 		t.Helper()
-		if _, err := w.measure(t.Context()); err != nil {
+		reader := metric.NewManualReader()
+		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+		if err := errors.Join(observe(queries, meter), pg.NewOutbox(s.pool).Observe(meter)); err != nil {
 			t.Fatal(err)
 		}
 		var all metricdata.ResourceMetrics

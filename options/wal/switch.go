@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,20 +16,16 @@ import (
 	"example.com/videocatalog/options/wal/internal/sqlcgen"
 )
 
-var (
-	// switchTimeout is how long a switch waits for transactions and for the publisher. A test makes it shorter.
-	switchTimeout = 30 * time.Second
-	// pause is between two attempts, so that appends go on.
-	pause = time.Second
+var ( // tests make them shorter
+	switchTimeout = 30 * time.Second // how long a switch waits for transactions, and for the publisher
+	pause         = time.Second      // between two attempts, so that appends go on
 )
 
 const (
-	// holdTimeout is how long appends are held while the publisher sends the rest. With the second that the lock may take, it is
-	// less than the lock_timeout of docs/database.md.
+	// holdTimeout is how long appends wait for the publisher. With the second that the lock may take, it is less than lock_timeout in docs/database.md.
 	holdTimeout = 2 * time.Second
-	// pageChanges is how many changes of the log one transaction moves, and the rest of its last transaction.
-	pageChanges = 10_000
-	// margin is longer than any transaction of a command: what happened so long before a position may be committed behind it.
+	pageChanges = 10_000 // of the log, which one transaction moves, with the rest of the last transaction in it
+	// margin is longer than a transaction of a command: what happened so long before a time may be committed after it.
 	margin = time.Minute
 )
 
@@ -48,15 +45,14 @@ func (s *switcher) run(ctx context.Context) error {
 		s.Slot = relay.Slot
 	}
 	switch {
-	case relay.Mode == s.Mode && s.Mode == lanes: // the slot may be the rest of a switch that has died
-		return s.dropSlot(ctx)
-	case relay.Mode == s.Mode:
-		return nil
-	}
-	if s.Mode == external {
+	case relay.Mode == external && s.Mode == lanes:
+		return s.toLanes(ctx, relay)
+	case relay.Mode == lanes && s.Mode == external:
 		return s.toExternal(ctx)
+	case s.Mode == lanes: // the slot may be the rest of a switch that has died
+		return s.dropSlot(ctx)
 	}
-	return s.toLanes(ctx, relay)
+	return nil
 }
 
 // toExternal makes the slot, and hands new events to the log from a moment at which none is pending. A crash leaves the slot, which
@@ -64,21 +60,16 @@ func (s *switcher) run(ctx context.Context) error {
 func (s *switcher) toExternal(ctx context.Context) error {
 	made, err := s.makeSlot(ctx)
 	if err == nil {
-		err = s.attempt(ctx, func(ctx context.Context) error { return s.sent(ctx, false) }, func(ctx context.Context, tx *pg.Tx) error {
-			for end := time.Now().Add(holdTimeout); ; time.Sleep(5 * time.Millisecond) {
-				if err := s.sent(ctx, true); !errors.Is(err, errAgain) || time.Now().After(end) {
-					if err != nil {
-						return err
-					}
-					break
-				}
+		err = s.attempt(ctx, func(ctx context.Context, _ *pg.Tx) error {
+			err := s.sent(ctx)
+			for end := time.Now().Add(holdTimeout); errors.Is(err, errAgain) && time.Now().Before(end); err = s.sent(ctx) {
+				time.Sleep(5 * time.Millisecond)
 			}
-			// What is before this position was pending, and nobody appends: a reader that begins here gets all later events, and no other.
-			if err := s.queries.AdvanceSlot(ctx, s.Slot, nil); err != nil {
+			if err != nil {
 				return err
 			}
-			s.begin(ctx, tx)
-			return nil
+			// What is before this position was pending, and nobody appends: a reader that begins here gets all later events, and no other.
+			return s.queries.AdvanceSlot(ctx, s.Slot, nil)
 		})
 	}
 	if err != nil && made {
@@ -106,16 +97,15 @@ func (s *switcher) makeSlot(ctx context.Context) (made bool, err error) {
 	}
 }
 
-// sent returns errAgain while new events are pending: any, or an old one, for which appends should not wait. An event of a blocked aggregate would come
-// after newer ones of the log, so it ends the switch.
-func (s *switcher) sent(ctx context.Context, all bool) error {
+// sent returns errAgain while new events are pending. An event of a blocked aggregate would come after newer ones of the log, so it ends the switch.
+func (s *switcher) sent(ctx context.Context) error {
 	backlog, err := pg.NewOutbox(s.pool).Measure(ctx, pageChanges)
 	switch {
 	case err != nil:
 		return err
 	case backlog.Blocked > 0:
 		return fmt.Errorf("%d aggregates are blocked, and the log would get ahead of them: first `server retry` or `server skip` them", backlog.Blocked)
-	case all && !backlog.Oldest.IsZero(), backlog.Age > pause.Seconds():
+	case !backlog.Oldest.IsZero():
 		s.said = fmt.Sprintf("%d events are pending, the oldest for %.0f s: is a publisher running?", backlog.Pending, backlog.Age)
 		return errAgain
 	}
@@ -133,49 +123,38 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 	case !isLost && !s.Since.IsZero():
 		return errors.New("--since is for a lost slot only: this one has the position of its reader")
 	}
-	err := s.attempt(ctx, func(ctx context.Context) error {
-		for more := !isLost; more; {
-			if err := s.movePage(ctx, &more); err != nil {
-				return err
-			}
+	for more := !isLost; more; {
+		var end string
+		err := pg.InTx(ctx, s.pool, "wal.move", func(ctx context.Context, tx *pg.Tx) (err error) {
+			q := sqlcgen.New(tx)
+			tx.Queue(q.UseMode(ctx, lanes)) // for this transaction: the trigger must let them pass
+			end, more, err = s.move(ctx, tx, pageChanges)
+			tx.Queue(q.UseMode(ctx, external))
+			return err
+		})
+		if err == nil && end != "" { // a crash here leaves events that are moved again
+			err = s.queries.AdvanceSlot(ctx, s.Slot, &end)
 		}
-		return nil
-	}, func(ctx context.Context, tx *pg.Tx) error {
-		s.begin(ctx, tx)
-		if isLost {
-			return s.place(ctx, tx, nil, uuid7Floor(s.Since))
+		if err != nil {
+			return s.explain(err)
 		}
-		_, more, err := s.move(ctx, tx)
-		if err == nil && more { // the log has grown meanwhile
-			s.said, err = "events are appended faster than they are moved", errAgain
-		}
-		return err
-	})
-	if err != nil {
-		return err
 	}
-	return s.dropSlot(ctx)
-}
-
-// movePage moves a page of the log to the lanes, and confirms it. A crash between them leaves events that are moved again.
-func (s *switcher) movePage(ctx context.Context, more *bool) (err error) {
-	var end string
-	err = pg.InTx(ctx, s.pool, "wal.movePage", func(ctx context.Context, tx *pg.Tx) (err error) {
-		q := sqlcgen.New(tx)
-		tx.Queue(q.UseMode(ctx, lanes)) // for this transaction: the trigger must let them pass
-		end, *more, err = s.move(ctx, tx)
-		tx.Queue(q.UseMode(ctx, external))
+	err := s.attempt(ctx, func(ctx context.Context, tx *pg.Tx) error {
+		if isLost {
+			return s.place(ctx, tx, nil, s.Since)
+		}
+		_, _, err := s.move(ctx, tx, math.MaxInt32)
 		return err
 	})
-	if err == nil && end != "" {
-		err = s.queries.AdvanceSlot(ctx, s.Slot, &end)
+	if err == nil {
+		err = s.dropSlot(ctx)
 	}
 	return err
 }
 
-// move makes pending what is next in the log, and returns its end, which is empty if there is nothing.
-func (s *switcher) move(ctx context.Context, tx *pg.Tx) (end string, more bool, err error) {
-	rows, err := sqlcgen.New(tx).PeekLog(ctx, s.Slot, pageChanges)
+// move makes pending what is next in the log. It returns the end of that, which is empty if there is nothing, and whether there may be more.
+func (s *switcher) move(ctx context.Context, tx *pg.Tx, most int32) (end string, more bool, err error) {
+	rows, err := sqlcgen.New(tx).PeekLog(ctx, s.Slot, most)
 	if err != nil || len(rows) == 0 {
 		return "", false, err
 	}
@@ -185,86 +164,75 @@ func (s *switcher) move(ctx context.Context, tx *pg.Tx) (end string, more bool, 
 			ids = append(ids, id)
 		}
 	}
-	return rows[len(rows)-1].Lsn, len(ids) > pageChanges/4, s.place(ctx, tx, ids, uuid.Max)
+	return rows[len(rows)-1].Lsn, len(ids) > pageChanges/4, s.place(ctx, tx, ids, time.Time{})
 }
 
-// place makes events pending: some, in their order, and all from an id on, in the order of their versions.
-func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since uuid.UUID) error {
+// place makes events pending: some, in their order, or all since a time, in the order of their versions.
+func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since time.Time) error {
 	q := sqlcgen.New(tx)
-	found, err := q.ListAggregates(ctx, ids, since)
+	found, err := q.ListAggregates(ctx, ids, !since.IsZero(), since)
 	if err != nil {
 		return err
 	}
 	laneOf := make(map[uuid.UUID]int16, len(found))
 	for _, e := range found {
 		laneOf[e.ID] = outbox.Lane(envelope.Aggregate{Type: e.AggregateType, ID: e.AggregateID})
-		if since != uuid.Max {
+		if !since.IsZero() {
 			ids = append(ids, e.ID)
 		}
 	}
-	all := pg.MapSlice(ids, func(id uuid.UUID) int16 { return laneOf[id] })
-	tx.Queue(q.MoveToLanes(ctx, all, ids)) // not those that the outbox no longer has
-	s.moved += int64(len(found))
-	s.gone += int64(len(ids) - len(found))
+	tx.Queue(q.MoveToLanes(ctx, pg.MapSlice(ids, func(id uuid.UUID) int16 { return laneOf[id] }), ids)) // not those that the outbox no longer has
+	s.moved, s.gone = s.moved+int64(len(found)), s.gone+int64(len(ids)-len(found))
 	return nil
 }
 
-// begin begins the mode when the transaction commits.
-func (s *switcher) begin(ctx context.Context, tx *pg.Tx) {
-	q, e := sqlcgen.New(tx), s.entry
-	tx.Queue(q.BeginMode(ctx, s.Mode, s.Slot))
-	tx.Queue(q.AuditSwitch(ctx, sqlcgen.AuditSwitchParams{
-		ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: s.moved,
-	}))
-}
-
-// attempt runs a step of a switch in a transaction that holds appends. before runs before it, without that lock. While one of them
-// returns errAgain, or a transaction that has read the mode is open, attempt tries again.
-func (s *switcher) attempt(ctx context.Context, before func(context.Context) error, step func(context.Context, *pg.Tx) error) error {
-	end := time.Now().Add(switchTimeout)
-	for {
-		err := before(ctx)
+// attempt begins the mode, and runs a step, in a transaction that holds appends. While the step returns errAgain, or a
+// transaction that has read the mode is open, it tries again.
+func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.Tx) error) error {
+	for end := time.Now().Add(switchTimeout); ; time.Sleep(pause) {
 		moved, gone := s.moved, s.gone
+		err := pg.InTx(ctx, s.pool, "wal.attempt", func(ctx context.Context, tx *pg.Tx) error {
+			q, e := sqlcgen.New(tx), s.entry
+			tx.Queue(q.LimitLock(ctx))
+			tx.Queue(q.HoldAppends(ctx))
+			relay, err := q.GetRelay(ctx)
+			switch {
+			case codeOf(err) == "55P03": // lock_timeout
+				s.findHolder(ctx, false)
+				return errAgain
+			case err != nil:
+				return err
+			case relay.Mode == s.Mode:
+				return errors.New("another switch to this mode has just ended")
+			}
+			tx.Queue(q.BeginMode(ctx, s.Mode, s.Slot))
+			if err := step(ctx, tx); err != nil {
+				return err
+			}
+			tx.Queue(q.AuditSwitch(ctx, sqlcgen.AuditSwitchParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: s.moved}))
+			return nil
+		})
 		if err == nil {
-			err = pg.InTx(ctx, s.pool, "wal.attempt", func(ctx context.Context, tx *pg.Tx) error { return s.hold(ctx, tx, step) })
+			return nil
 		}
-		if err != nil {
-			s.moved, s.gone = moved, gone
+		if s.moved, s.gone = moved, gone; !errors.Is(err, errAgain) {
+			return s.explain(err)
 		}
-		switch {
-		case codeOf(err) == "55006":
-			return fmt.Errorf("a reader is connected to the slot %s: stop it first, as nobody can tell it to wait: %w", s.Slot, err)
-		case !errors.Is(err, errAgain):
-			return err
-		case time.Now().After(end):
+		if time.Now().After(end) {
 			return s.late()
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
 	}
 }
 
-func (s *switcher) hold(ctx context.Context, tx *pg.Tx, step func(context.Context, *pg.Tx) error) error {
-	q := sqlcgen.New(tx)
-	tx.Queue(q.LimitLock(ctx))
-	tx.Queue(q.HoldAppends(ctx))
-	relay, err := q.GetRelay(ctx)
-	switch {
-	case codeOf(err) == "55P03": // lock_timeout
-		s.findHolder(ctx, false)
-		return errAgain
-	case err != nil:
-		return err
-	case relay.Mode == s.Mode:
-		return errors.New("another switch to this mode has just ended")
+// explain says what to do about a reader that is connected.
+func (s *switcher) explain(err error) error {
+	if codeOf(err) == "55006" {
+		return fmt.Errorf("a reader is connected to the slot %s: stop it first, as nobody can tell it to wait: %w", s.Slot, err)
 	}
-	return step(ctx, tx)
+	return err
 }
 
-// findHolder sets what the switch says of the transaction that it waits for.
+// findHolder finds the transaction that the switch waits for.
 func (s *switcher) findHolder(ctx context.Context, forSlot bool) {
 	s.said = "a transaction is open that has no process: see pg_prepared_xacts"
 	if holder, err := s.queries.FindHolder(ctx, forSlot); err == nil {
@@ -287,12 +255,4 @@ func codeOf(err error) string {
 		return failure.Code
 	}
 	return ""
-}
-
-// uuid7Floor returns the smallest UUIDv7 of an instant.
-func uuid7Floor(t time.Time) (id uuid.UUID) {
-	for i, ms := 0, t.UnixMilli(); i < 6; i++ {
-		id[i] = byte(ms >> (40 - 8*i))
-	}
-	return id
 }

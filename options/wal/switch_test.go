@@ -298,14 +298,14 @@ func TestSwitchAfterACrash(t *testing.T) {
 	if err := pg.InTx(t.Context(), s.pool, "test", func(ctx context.Context, tx *pg.Tx) error { // as movePage, without its last step
 		q := sqlcgen.New(tx)
 		tx.Queue(q.UseMode(ctx, lanes))
-		_, _, err := crashed.move(ctx, tx)
+		_, _, err := crashed.move(ctx, tx, pageChanges)
 		tx.Queue(q.UseMode(ctx, external))
 		return err
 	}); err != nil || crashed.moved != 5 {
 		t.Fatalf("move() = %v, %d events, want 5", err, crashed.moved)
 	}
 	s.append("a", 6)
-	if out := s.must(lanes); !strings.Contains(out, "moved to the lanes") || !strings.Contains(out, "mode lanes") {
+	if out := s.must(lanes); !strings.Contains(out, "mode lanes") || !strings.Contains(out, "6 came from the log, and 0 more") {
 		t.Errorf("relay lanes = %q, want what was moved, and the mode", out)
 	}
 	s.makeSlot() // as if the switch had died before it dropped it
@@ -360,7 +360,7 @@ func TestRelayRefusesBadArguments(t *testing.T) {
 	s := newService(t)
 	for want, args := range map[string][]string{
 		"want status, lanes or external": {"wal"},
-		"--since is for lanes only":      {"status", "--since", "2026-01-01T00:00:00Z"},
+		"and --since for lanes only":     {"status", "--since", "2026-01-01T00:00:00Z"},
 		"--slot is for external only":    {"lanes", "--slot", "x"},
 		"-all":                           {"status", "--all"},
 	} {

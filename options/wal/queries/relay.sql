@@ -88,9 +88,9 @@ FROM pg_logical_slot_peek_binary_changes(@slot, NULL, @max_changes::int, 'proto_
 WHERE get_byte(p.data, 0) IN (ascii('I'), ascii('C'));
 
 -- name: ListAggregates :many
--- Returns the aggregates of some events, and of all from an id on, in the order of their versions.
+-- Returns the aggregates of some events, or of all since a time, in the order of their versions.
 SELECT o.id, o.aggregate_type, o.aggregate_id FROM video_catalog.outbox o
-WHERE o.id = ANY (@ids::uuid[]) OR o.id >= @since_id ORDER BY o.version;
+WHERE o.id = ANY (@ids::uuid[]) OR @is_lost::bool AND o.id >= video_catalog.uuid7_floor(@since) ORDER BY o.version;
 
 -- name: MoveToLanes :exec
 -- Makes events pending, in their order. The mode must be lanes for this transaction.

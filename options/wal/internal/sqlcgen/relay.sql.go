@@ -162,7 +162,7 @@ func (q *Queries) LimitLock(ctx context.Context) error {
 
 const listAggregates = `-- name: ListAggregates :many
 SELECT o.id, o.aggregate_type, o.aggregate_id FROM video_catalog.outbox o
-WHERE o.id = ANY ($1::uuid[]) OR o.id >= $2 ORDER BY o.version
+WHERE o.id = ANY ($1::uuid[]) OR $2::bool AND o.id >= video_catalog.uuid7_floor($3) ORDER BY o.version
 `
 
 type ListAggregatesRow struct {
@@ -171,9 +171,9 @@ type ListAggregatesRow struct {
 	AggregateID   string
 }
 
-// Returns the aggregates of some events, and of all from an id on, in the order of their versions.
-func (q *Queries) ListAggregates(ctx context.Context, ids []uuid.UUID, sinceID uuid.UUID) ([]ListAggregatesRow, error) {
-	rows, err := q.db.Query(ctx, listAggregates, ids, sinceID)
+// Returns the aggregates of some events, or of all since a time, in the order of their versions.
+func (q *Queries) ListAggregates(ctx context.Context, ids []uuid.UUID, isLost bool, since time.Time) ([]ListAggregatesRow, error) {
+	rows, err := q.db.Query(ctx, listAggregates, ids, isLost, since)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ import (
 	"example.com/videocatalog/options/wal/internal/sqlcgen"
 )
 
-// What keeps a reader from the events is named, with the remedy, by a switch and by the start. Nothing is changed.
+// A switch and the start name each mistake that keeps a reader from the events, with its remedy. Nothing is changed.
 func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -67,7 +67,7 @@ func TestServersWithoutALog(t *testing.T) {
 	}
 }
 
-// A switch needs no other rights than those of the service, and REPLICATION, which the error names.
+// A switch needs the rights of the service and REPLICATION, which the error names.
 func TestRightsOfASwitch(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -114,7 +114,7 @@ func TestBuildWithoutTheOption(t *testing.T) {
 	}
 }
 
-// In mode external the age of the backlog is that of the log, for the alert OutboxStalled: it grows while the reader confirms nothing. The other
+// In mode external the backlog has the age of the log, for the alert OutboxStalled: it grows while the reader confirms nothing. The other
 // series of the metric has the same name and description.
 func TestBacklogAgeOfTheLog(t *testing.T) {
 	t.Parallel()

@@ -68,7 +68,7 @@ func (s *switcher) toExternal(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			// What is before this position was pending, and nobody appends: a reader that begins here gets all later events, and no other.
+			// Earlier events were pending, and nobody appends: a reader that begins here gets all later events, and no other.
 			return s.queries.AdvanceSlot(ctx, s.Slot, nil)
 		})
 	}

@@ -334,7 +334,7 @@ func TestSwitchMovesALongLog(t *testing.T) {
 	}
 }
 
-// What a lost slot had comes from the outbox, from a time on. Without the time, the switch names it.
+// The events of a lost slot come from the outbox, from a time on. Without the time, the switch names it.
 func TestSwitchWithoutTheSlot(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

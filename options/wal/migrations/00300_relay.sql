@@ -19,7 +19,7 @@ COMMENT ON COLUMN video_catalog.outbox_relay.safe_time IS 'The last confirmed ma
 
 -- Drops the pending copy of a new event, unless a publisher sends it. The lock lasts until the transaction ends, so a switch, which takes
 -- EXCLUSIVE, waits for each transaction that has read the old mode. A transaction that waits for the switch then reads the new mode, and
--- draws another seq, above those of the events that the switch has moved out of the log.
+-- draws another seq: the events that the switch has moved out of the log come first.
 -- +goose StatementBegin
 CREATE FUNCTION video_catalog.outbox_relayed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

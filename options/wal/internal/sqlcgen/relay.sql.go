@@ -29,13 +29,13 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, '[]')
 `
 
 type AuditSwitchParams struct {
-	ActionID uuid.UUID
-	Actor    string
-	Via      string
-	Action   string
-	Filter   []byte
-	Reason   string
-	Items    int64
+	ActionID uuid.UUID `json:"action_id"`
+	Actor    string    `json:"actor"`
+	Via      string    `json:"via"`
+	Action   string    `json:"action"`
+	Filter   []byte    `json:"filter"`
+	Reason   string    `json:"reason"`
+	Items    int64     `json:"items"`
 }
 
 func (q *Queries) AuditSwitch(ctx context.Context, arg AuditSwitchParams) error {
@@ -115,13 +115,13 @@ LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = r.slot
 `
 
 type GetRelayRow struct {
-	Mode      string
-	Slot      string
-	Since     time.Time
-	SafeTime  time.Time
-	WalStatus string
-	Kept      int64
-	Age       float64
+	Mode      string    `json:"mode"`
+	Slot      string    `json:"slot"`
+	Since     time.Time `json:"since"`
+	SafeTime  time.Time `json:"safe_time"`
+	WalStatus string    `json:"wal_status"`
+	Kept      int64     `json:"kept"`
+	Age       float64   `json:"age"`
 }
 
 // Returns the mode, and its slot: kept is how much of the log it keeps, in bytes, and age for how long its reader has not
@@ -166,9 +166,9 @@ WHERE o.id = ANY ($1::uuid[]) OR $2::bool AND o.id >= video_catalog.uuid7_floor(
 `
 
 type ListAggregatesRow struct {
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
+	ID            uuid.UUID `json:"id"`
+	AggregateType string    `json:"aggregate_type"`
+	AggregateID   string    `json:"aggregate_id"`
 }
 
 // Returns the aggregates of some events, or of all since a time, in the order of their versions.
@@ -242,10 +242,10 @@ FROM pg_catalog.pg_replication_slots s WHERE s.database = current_database() AND
 `
 
 type ListSlotsRow struct {
-	Name      string
-	Active    bool
-	WalStatus string
-	Kept      int64
+	Name      string `json:"name"`
+	Active    bool   `json:"active"`
+	WalStatus string `json:"wal_status"`
+	Kept      int64  `json:"kept"`
 }
 
 // Returns the slots of this database with the plugin of the publication, and whether somebody reads them.
@@ -311,8 +311,8 @@ WHERE get_byte(p.data, 0) IN (ascii('I'), ascii('C'))
 `
 
 type PeekLogRow struct {
-	Lsn string
-	ID  string
+	Lsn string `json:"lsn"`
+	ID  string `json:"id"`
 }
 
 // Returns the ids of the events in the log that the reader has not confirmed, in the order of their commits, and the ends

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	defer server.Stop() //nolint:errcheck // a test has already reported the cause
+	defer server.Stop()
 	pgtest.Main(m)
 }
 
@@ -74,6 +74,9 @@ func newService(t *testing.T) *service {
 		t.Fatal(err)
 	}
 	s.pool = s.open(s.url)
+	t.Cleanup(func() {
+		_, _ = s.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)
+	})
 	return s
 }
 

@@ -209,6 +209,7 @@ func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.T
 			if err := step(ctx, tx); err != nil {
 				return err
 			}
+			tx.Queue(q.UseMode(ctx, s.Mode))
 			tx.Queue(q.AuditSwitch(ctx, sqlcgen.AuditSwitchParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: s.moved}))
 			return nil
 		})

@@ -7,6 +7,7 @@ CREATE TABLE video_catalog.outbox_relay (
 	mode text NOT NULL DEFAULT 'lanes' CHECK (mode IN ('lanes', 'external', 'wal')),
 	slot text NOT NULL DEFAULT 'video_catalog_outbox',
 	since timestamptz NOT NULL DEFAULT now(),
+	first_seq bigint NOT NULL DEFAULT 0,
 	safe_time timestamptz NOT NULL DEFAULT now(),
 	mark_lsn pg_lsn NOT NULL DEFAULT '0/0',
 	mark_time timestamptz NOT NULL DEFAULT now()
@@ -14,6 +15,7 @@ CREATE TABLE video_catalog.outbox_relay (
 INSERT INTO video_catalog.outbox_relay DEFAULT VALUES;
 COMMENT ON TABLE video_catalog.outbox_relay IS 'One row: the mode. In mode lanes a publisher sends the pending events. In the others a new event is only in the log, and a reader of the slot sends it.';
 COMMENT ON COLUMN video_catalog.outbox_relay.since IS 'When the switch to the mode began. Events from before it were pending.';
+COMMENT ON COLUMN video_catalog.outbox_relay.first_seq IS 'Above the seqs of the events that the last switch has made pending.';
 COMMENT ON COLUMN video_catalog.outbox_relay.mark_lsn IS 'The end of the log at mark_time. When the reader has confirmed it, a process sets the next.';
 COMMENT ON COLUMN video_catalog.outbox_relay.safe_time IS 'The last confirmed mark_time: the reader has confirmed all that was committed before.';
 
@@ -22,13 +24,17 @@ COMMENT ON COLUMN video_catalog.outbox_relay.safe_time IS 'The last confirmed ma
 -- draws another seq: the events that the switch has moved out of the log come first.
 -- +goose StatementBegin
 CREATE FUNCTION video_catalog.outbox_relayed() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	relay record;
 BEGIN
 	LOCK TABLE video_catalog.outbox_relay IN ROW SHARE MODE;
-	IF (SELECT r.mode FROM video_catalog.outbox_relay r) = 'lanes' THEN
+	SELECT r.mode, r.first_seq INTO relay FROM video_catalog.outbox_relay r;
+	IF relay.mode <> 'lanes' THEN
+		RETURN NULL;
+	ELSIF NEW.seq < relay.first_seq THEN
 		NEW.seq := nextval('video_catalog.outbox_pending_seq_seq');
-		RETURN NEW;
 	END IF;
-	RETURN NULL;
+	RETURN NEW;
 END $$;
 
 -- A build without this migration must not start while nothing is pending: it would publish nothing.

@@ -103,11 +103,11 @@ JOIN video_catalog.outbox o USING (id)
 ORDER BY m.place;
 
 -- name: UseMode :exec
--- Sets the mode for the rest of a transaction.
-UPDATE video_catalog.outbox_relay SET mode = @mode;
+-- Sets the mode. An event that drew its seq before, and becomes pending after it, draws another.
+UPDATE video_catalog.outbox_relay SET mode = @mode, first_seq = nextval('video_catalog.outbox_pending_seq_seq');
 
 -- name: BeginMode :exec
--- Sets the mode. A reader has nothing to confirm yet.
+-- Begins a mode. A reader has nothing to confirm yet.
 UPDATE video_catalog.outbox_relay
 SET mode = @mode, slot = @slot, since = now(), safe_time = now(), mark_lsn = pg_current_wal_lsn(), mark_time = now();
 

@@ -56,7 +56,7 @@ UPDATE video_catalog.outbox_relay
 SET mode = $1, slot = $2, since = now(), safe_time = now(), mark_lsn = pg_current_wal_lsn(), mark_time = now()
 `
 
-// Sets the mode. A reader has nothing to confirm yet.
+// Begins a mode. A reader has nothing to confirm yet.
 func (q *Queries) BeginMode(ctx context.Context, mode string, slot string) error {
 	_, err := q.db.Exec(ctx, beginMode, mode, slot)
 	return err
@@ -339,10 +339,10 @@ func (q *Queries) PeekLog(ctx context.Context, slot string, maxChanges int32) ([
 }
 
 const useMode = `-- name: UseMode :exec
-UPDATE video_catalog.outbox_relay SET mode = $1
+UPDATE video_catalog.outbox_relay SET mode = $1, first_seq = nextval('video_catalog.outbox_pending_seq_seq')
 `
 
-// Sets the mode for the rest of a transaction.
+// Sets the mode. An event that drew its seq before, and becomes pending after it, draws another.
 func (q *Queries) UseMode(ctx context.Context, mode string) error {
 	_, err := q.db.Exec(ctx, useMode, mode)
 	return err

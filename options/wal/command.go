@@ -32,6 +32,7 @@ type switcher struct {
 	queries     *sqlcgen.Queries
 	entry       pg.Entry
 	moved, gone int64  // events of the log that became pending, and those that the outbox no longer has
+	unseen      bool   // a new event of the log is not in the outbox: not yet, unless it was purged
 	said        string // what keeps the switch waiting
 }
 

@@ -175,18 +175,18 @@ func (s *service) readOnce(ctx context.Context, dies bool) {
 	if err != nil || len(rows) == 0 { // a switch has the slot, or has dropped it
 		return
 	}
-	ids := pg.MapSlice(rows, func(row sqlcgen.PeekLogRow) string { return row.ID })
+	ids := slices.DeleteFunc(pg.MapSlice(rows, func(row sqlcgen.PeekLogRow) string { return row.ID }), func(id string) bool { return id == "" })
 	found, err := s.pool.Query(ctx, `SELECT o.aggregate_id, o.version FROM unnest($1::text[]) WITH ORDINALITY l (id, place)
 		JOIN video_catalog.outbox o ON o.id = nullif(l.id, '')::uuid ORDER BY l.place`, ids)
 	var aggregate string
 	var version int64
 	if err == nil {
-		_, err = pgx.ForEachRow(found, []any{&aggregate, &version}, func() error { s.deliver(aggregate, version); return nil })
+		_, err = pgx.ForEachRow(found, []any{&aggregate, &version}, func() error { s.deliver(aggregate, version); ids = ids[1:]; return nil })
 	}
 	if err != nil {
 		s.Errorf("read the log: %v", err)
 	}
-	if !dies {
+	if !dies && len(ids) == 0 { // the log has a commit before others see its rows
 		_ = q.AdvanceSlot(ctx, s.slot, &rows[len(rows)-1].Lsn) // without it, the events come again
 	}
 }

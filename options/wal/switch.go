@@ -128,10 +128,18 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 		err := pg.InTx(ctx, s.pool, "wal.move", func(ctx context.Context, tx *pg.Tx) (err error) {
 			q := sqlcgen.New(tx)
 			tx.Queue(q.UseMode(ctx, lanes)) // for this transaction: the trigger must let them pass
+			moved, gone := s.moved, s.gone
 			end, more, err = s.move(ctx, tx, pageChanges)
 			tx.Queue(q.UseMode(ctx, external))
+			if err == nil && s.unseen {
+				s.moved, s.gone, more, err = moved, gone, true, errAgain
+			}
 			return err
 		})
+		if errors.Is(err, errAgain) { // soon they are seen
+			time.Sleep(5 * time.Millisecond)
+			continue
+		}
 		if err == nil && end != "" { // a crash here leaves events that are moved again
 			err = s.queries.AdvanceSlot(ctx, s.Slot, &end)
 		}
@@ -174,12 +182,17 @@ func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since 
 	if err != nil {
 		return err
 	}
+	s.unseen = false
 	laneOf := make(map[uuid.UUID]int16, len(found))
 	for _, e := range found {
 		laneOf[e.ID] = outbox.Lane(envelope.Aggregate{Type: e.AggregateType, ID: e.AggregateID})
 		if !since.IsZero() {
 			ids = append(ids, e.ID)
 		}
+	}
+	for _, id := range ids { // the log has a commit before other transactions see its rows
+		_, seen := laneOf[id]
+		s.unseen = s.unseen || !seen && time.Since(time.Unix(id.Time().UnixTime())) < margin
 	}
 	tx.Queue(q.MoveToLanes(ctx, pg.MapSlice(ids, func(id uuid.UUID) int16 { return laneOf[id] }), ids)) // not those that the outbox no longer has
 	s.moved, s.gone = s.moved+int64(len(found)), s.gone+int64(len(ids)-len(found))

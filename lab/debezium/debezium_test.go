@@ -222,7 +222,7 @@ func (s *stack) receive(line []byte) {
 	}
 	ours := s.ours[*id]
 	if diff := cmp.Diff(ours, record); diff != "" {
-		s.mistakes = append(s.mistakes, diff)
+		s.mistakes = append(s.mistakes, strings.ReplaceAll(diff, "\u00a0", " ")) // cmp uses either space, at random
 	}
 	s.deliver(record.Key, record.Headers[envelope.AttrVersion])
 }

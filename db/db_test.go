@@ -404,10 +404,10 @@ func TestGrantsFitTheirSide(t *testing.T) {
 		)
 		SELECT format('%s has %s on %I.%I, which its work does not need', role, privilege, nspname, relname) FROM grants
 		WHERE NOT CASE privilege
-			WHEN 'SELECT' THEN role IN (nspname || '_rw', 'support_ro') OR relname = 'video_catalog_migrations' AND role <> 'PUBLIC'
-			WHEN 'DELETE' THEN role = nspname || '_rw'
+			WHEN 'SELECT' THEN role IN (nspname || '_rw', nspname || '_calls', 'support_ro') OR relname = 'video_catalog_migrations' AND role <> 'PUBLIC'
+			WHEN 'DELETE' THEN role IN (nspname || '_rw', nspname || '_calls')
 				AND (SELECT count(*) < 2 FROM pg_attribute WHERE attrelid = grants.oid AND attname IN ('version', 'update_time'))
-			ELSE role = nspname || '_rw' AND privilege IN ('INSERT', 'UPDATE')
+			ELSE role IN (nspname || '_rw', nspname || '_calls') AND privilege IN ('INSERT', 'UPDATE')
 		END
 		UNION ALL
 		SELECT format('%s lacks SET search_path = pg_catalog, pg_temp', p.oid::regprocedure) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace

@@ -30,5 +30,6 @@ func parts() []dev.Part {
 		console(),
 		kafka(),
 		observe(),
+		tenancy(),
 	}
 }

@@ -210,6 +210,9 @@ func (a *options) checkWith(all *mistakes) {
 			all.add("with", "%q must be one of %s", part, strings.Join(offered, ", "))
 		}
 	}
+	if slices.Contains(a.With, "tenancy") && !slices.Contains(a.With, "oidc") {
+		all.add("with", "tenancy needs oidc, which verifies the tokens that name tenants")
+	}
 }
 
 func (a *options) checkNames(all *mistakes) {

@@ -29,6 +29,7 @@ var parts = map[string][]string{
 	"reactions":  {"internal/pg/base.go"},
 	"relay-http": {"internal/app/once.go"},
 	"replay":     seekFiles,
+	"tenancy":    {"cmd/server/tenants_test.go", "internal/pg/tenant.go", "internal/tenant", "kit/localissuer"},
 	"terraform":  {"deploy/terraform"},
 	"wal":        {relaysPage},
 }

@@ -181,7 +181,7 @@ func (r *renderer) copyKit(name string) error {
 		return err
 	}
 	if path.Ext(name) == ".md" {
-		text, err := unmark(string(content), []string{templateOnly})
+		text, err := unmark(string(content), r.options.without())
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

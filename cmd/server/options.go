@@ -10,6 +10,7 @@ import (
 	"example.com/videocatalog/options/relay-http"
 	"example.com/videocatalog/options/repair"
 	"example.com/videocatalog/options/replay"
+	"example.com/videocatalog/options/tenancy"
 	"example.com/videocatalog/options/wal"
 )
 
@@ -24,6 +25,7 @@ func options() []app.Option {
 		relayhttp.Option(),
 		repair.Option(),
 		replay.Option(),
+		tenancy.Option(),
 		wal.Option(),
 	}
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp" // only tenancy
 	"context"
 	"errors"
 	"time"
@@ -39,13 +40,13 @@ func (p *Process) open(ctx context.Context, setting string, opened *side, pool *
 		return err
 	}
 	*pool = opened.own
-	return p.whenAvailable(ctx, func(ctx context.Context) error {
+	return p.WhenAvailable(ctx, func(ctx context.Context) error {
 		return pg.Wrap(db.Check(ctx, p.cfg.program.migrations(), *pool), "%s", setting)
 	})
 }
 
-// whenAvailable calls do. A process that serves calls it again while the database is unavailable, as in a failover.
-func (p *Process) whenAvailable(ctx context.Context, do func(context.Context) error) error {
+// WhenAvailable calls do. A process that serves calls it again while the database is unavailable, as in a failover.
+func (p *Process) WhenAvailable(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for again := time.Tick(time.Second); ; {
@@ -90,6 +91,14 @@ func (p *Process) openSide(ctx context.Context, name, url string) (d side, err e
 	own := max(1, int32(p.cfg.DatabaseMaxConns)) // where no calls are served
 	if p.Subcommand == "serve" && p.cfg.has(roleAPI) {
 		own = p.cfg.ownConnections()
+		// only tenancy: begin
+		url := url
+		for _, option := range p.cfg.program.Options {
+			if option.CallsURL != nil {
+				url = cmp.Or(option.CallsURL(name), url)
+			}
+		}
+		// only tenancy: end
 		if d.calls, err = db.Open(ctx, url, int32(p.cfg.DatabaseMaxConns)-own, p.tel.QueryTracer()); err != nil {
 			return d, err
 		}

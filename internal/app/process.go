@@ -39,6 +39,12 @@ type Option struct {
 	// methods are the names of all methods of the API, as package.Service/Method.
 	NewChecker func(p *Process, methods []string) (auth.Checker, error)
 	// only oidc: end
+	// only tenancy: begin
+	// Scope is [auth.Gate.Scope]. CallsURL returns the URL of the database for the API calls to a side; empty: the
+	// same as for the loops.
+	Scope    func(ctx context.Context, token string) (context.Context, error)
+	CallsURL func(side string) string
+	// only tenancy: end
 	// NewBroker makes the broker that BROKER selects.
 	NewBroker func(context.Context, *Process) (Broker, error)
 	// Role is one more value of ROLES. A process that has it uses both sides, and consumes

@@ -53,7 +53,7 @@ func serve(ctx context.Context, p *Process, _ []string, _ io.Writer) (err error)
 		return err
 	}
 	if p.CommandPool != nil {
-		if err := p.whenAvailable(ctx, func(ctx context.Context) error { return p.maintainPartitions(ctx, events) }); err != nil {
+		if err := p.WhenAvailable(ctx, func(ctx context.Context) error { return p.maintainPartitions(ctx, events) }); err != nil {
 			return err
 		}
 	}
@@ -197,6 +197,13 @@ func (p *Process) addAPI(deps *transport.Deps) error {
 		}
 	}
 	// only oidc: end
+	// only tenancy: begin
+	for _, option := range p.cfg.program.Options {
+		if option.Scope != nil {
+			gate.Scope = option.Scope
+		}
+	}
+	// only tenancy: end
 	deps.Admit = gate.Admit
 	return nil
 }

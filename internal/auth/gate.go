@@ -52,6 +52,11 @@ type Gate struct {
 	// Checker checks callers. Nil: Cloud Run's IAM has already checked them.
 	Checker Checker
 	// only oidc: end
+	// only tenancy: begin
+	// Scope returns the context of a call by the token that Checker has verified. Its error is why
+	// the call is refused, for the log only. Nil: the context stays as it is.
+	Scope func(ctx context.Context, token string) (context.Context, error)
+	// only tenancy: end
 	// CallerRate is how many calls per second each caller may make, and twice as many at
 	// once. 0: no limit.
 	CallerRate int
@@ -65,11 +70,11 @@ type Gate struct {
 	callers map[string]*rate.Limiter // guarded by mu
 }
 
-// Admit returns nil if a call of fullMethod, /package.Service/Method, may
-// continue; ctx has its metadata. Otherwise it returns the status for the
-// caller. The string is the caller's name, or "" if nobody
-// identified the caller. It is also returned for a rejected call.
-func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
+// Admit returns the context of a call of fullMethod, /package.Service/Method,
+// with the name of its caller if somebody identified the caller: see
+// [CallerOf]. ctx has the metadata of the call. The error is the status for a
+// caller whose call may not continue.
+func (g *Gate) Admit(ctx context.Context, fullMethod string) (_ context.Context, err error) {
 	method, name := strings.TrimPrefix(fullMethod, "/"), "address "+Address(ctx, g.Proxies)
 	if !IsOpen(method) {
 		caller := vouched(ctx)
@@ -79,18 +84,28 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, e
 		}
 		// only oidc: end
 		if caller != (Caller{}) {
-			name, verified = "sub "+caller.Subject, caller.String()
+			name, ctx = "sub "+caller.Subject, WithCaller(ctx, caller.String())
 		}
 	}
 	// only oidc: begin
 	if err != nil {
-		return verified, err
+		return ctx, err
 	}
 	// only oidc: end
+	// only tenancy: begin
+	if g.Scope != nil && !IsOpen(method) {
+		token, _ := bearer(ctx, headerOwn, headerCloudRun) // the Checker has verified it
+		scoped, err := g.Scope(ctx, token)
+		if err != nil {
+			return ctx, g.refuse(ctx, errDenied, method, name, err.Error())
+		}
+		ctx = scoped
+	}
+	// only tenancy: end
 	if !g.withinRate(name) {
 		err = g.refuse(ctx, errExhausted, method, name, "calls too often")
 	}
-	return verified, err
+	return ctx, err
 }
 
 // bearer returns the bearer token in the first of the headers that the call has, of at most

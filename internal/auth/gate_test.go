@@ -133,7 +133,7 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 		"forwarded by who it says": {getBook, []string{"x-forwarded-for", "127.0.0.1"}, codes.Unauthenticated, "no token"},
 	} {
 		before := len(g.logged())
-		who, err := g.Admit(call(t.Context(), somewhere, tt.header...), tt.method)
+		ctx, err := g.Admit(call(t.Context(), somewhere, tt.header...), tt.method)
 		if status.Code(err) != tt.code {
 			t.Errorf("%s: Admit() = %v, want %v", name, err, tt.code)
 		}
@@ -141,7 +141,7 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 		if tt.method != checkHealth && (tt.code == codes.OK || tt.code == codes.PermissionDenied) {
 			wantWho = "web@shop.example.com"
 		}
-		if who != wantWho {
+		if who := CallerOf(ctx); who != wantWho {
 			t.Errorf("%s: Admit() names %q, want %q", name, who, wantWho)
 		}
 		log := g.logged()[before:]
@@ -201,8 +201,8 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 		if strings.HasPrefix(tt.want, "sub ") {
 			wantWho = "web@shop.example.com"
 		}
-		if who, err := g.Admit(call(t.Context(), tt.from, tt.header...), getBook); err != nil || who != wantWho {
-			t.Errorf("%s: Admit() = %q, %v, want %q, whom Cloud Run has checked", name, who, err, wantWho)
+		if ctx, err := g.Admit(call(t.Context(), tt.from, tt.header...), getBook); err != nil || CallerOf(ctx) != wantWho {
+			t.Errorf("%s: Admit() = %q, %v, want %q, whom Cloud Run has checked", name, CallerOf(ctx), err, wantWho)
 		}
 		var got []string
 		for caller := range g.callers {

@@ -31,6 +31,7 @@ type Stamp struct {
 	Time      time.Time
 	Caller    string    // of a command; or the name of the reaction or the timer
 	Causation Causation // of a reaction or a timer
+	Tenant    string    // of the call, or of the event of a reaction; for a new aggregate // only tenancy
 }
 
 // Causation says which event led to another one: see envelope.Causation.

@@ -14,6 +14,7 @@ import (
 
 	"example.com/videocatalog/internal/pg/internal/sqlcgen"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/tenant" // only tenancy
 )
 
 // CommandSide is what the command sides of all aggregate types share.
@@ -40,6 +41,7 @@ func NewCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func()) C
 func (s CommandSide) Create(ctx context.Context, name string, requestID uuid.UUID, fingerprint []byte, id uuid.UUID,
 	record func(ctx context.Context, tx *Tx) error,
 ) (uuid.UUID, error) {
+	requestID = tenant.Key(ctx, requestID) // only tenancy
 	recorded, repeated := false, false
 	err := InTx(ctx, s.pool, name, func(ctx context.Context, tx *Tx) error {
 		if requestID != uuid.Nil {

@@ -14,6 +14,7 @@ import (
 
 	"example.com/videocatalog/internal/pg/internal/sqlcgen"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/tenant" // only tenancy
 )
 
 // InTx runs fn in one transaction. It commits unless fn fails.
@@ -40,6 +41,7 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 	defer conn.Release()
 	t := &Tx{conn: conn.Conn(), waiting: &pgx.Batch{}}
 	t.waiting.Queue("BEGIN")
+	SetTenant(ctx, t.waiting) // only tenancy
 	if err = fn(ctx, t); err == nil {
 		err = t.misused
 	}
@@ -201,6 +203,16 @@ type autocommit struct{ pool *pgxpool.Pool }
 
 // Exec implements DB.
 func (a autocommit) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	// only tenancy: begin
+	if tenant.Of(ctx) != "" {
+		rows, err := a.ofTenant(ctx, sql, args)
+		if err != nil {
+			return pgconn.CommandTag{}, err
+		}
+		rows.Close()
+		return rows.CommandTag(), rows.Err()
+	}
+	// only tenancy: end
 	conn, err := Acquire(ctx, a.pool)
 	if err != nil {
 		return pgconn.CommandTag{}, err
@@ -211,6 +223,11 @@ func (a autocommit) Exec(ctx context.Context, sql string, args ...any) (pgconn.C
 
 // Query implements DB.
 func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	// only tenancy: begin
+	if tenant.Of(ctx) != "" {
+		return a.ofTenant(ctx, sql, args)
+	}
+	// only tenancy: end
 	conn, err := Acquire(ctx, a.pool)
 	if err != nil {
 		return nil, err
@@ -225,6 +242,11 @@ func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 
 // SendBatch implements DB.
 func (a autocommit) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	// only tenancy: begin
+	if tenant.Of(ctx) != "" {
+		return a.batchOfTenant(ctx, batch)
+	}
+	// only tenancy: end
 	return a.pool.SendBatch(ctx, batch)
 }
 

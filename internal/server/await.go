@@ -12,6 +12,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/tenant" // only tenancy
 	"example.com/videocatalog/internal/transport"
 )
 
@@ -53,7 +54,7 @@ type waits struct {
 	mu      sync.Mutex
 	taken   map[string]int           // waiting calls by caller; guarded by mu
 	all     int                      // waiting calls; guarded by mu
-	readers map[uuid.UUID]*versioned // guarded by mu
+	readers map[uuid.UUID]*versioned // by their key; guarded by mu
 }
 
 func newWaits(places int) *waits {
@@ -62,6 +63,7 @@ func newWaits(places int) *waits {
 
 // versioned is an entry that one or more calls wait for.
 type versioned struct {
+	key     uuid.UUID     // the id of the entry, as its tenant sees it
 	waiting int           // calls; guarded by waits.mu
 	joined  chan struct{} // makes the reader read soon, for a call that has just joined
 	stop    context.CancelFunc
@@ -98,11 +100,13 @@ func (w *waits) enter(caller string) (leave func(), err error) {
 func (w *waits) join(ctx context.Context, s *catalogService, id uuid.UUID) *versioned {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := w.readers[id]
+	key := id
+	key = tenant.Key(ctx, id) // only tenancy
+	v := w.readers[key]
 	if v == nil {
-		v = &versioned{joined: make(chan struct{}, 1), read: make(chan struct{})}
+		v = &versioned{key: key, joined: make(chan struct{}, 1), read: make(chan struct{})}
 		ctx, v.stop = context.WithCancel(context.WithoutCancel(ctx)) // the reader may outlive this call
-		w.readers[id] = v
+		w.readers[key] = v
 		w.running.Go(func() { w.reading(ctx, s, id, v) })
 	} else {
 		select {
@@ -115,13 +119,13 @@ func (w *waits) join(ctx context.Context, s *catalogService, id uuid.UUID) *vers
 }
 
 // leave removes a call that waits; the last one stops the reader.
-func (w *waits) leave(id uuid.UUID, v *versioned) {
+func (w *waits) leave(v *versioned) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if v.waiting--; v.waiting == 0 {
 		v.stop()
-		if w.readers[id] == v {
-			delete(w.readers, id)
+		if w.readers[v.key] == v {
+			delete(w.readers, v.key)
 		}
 	}
 }
@@ -168,8 +172,8 @@ func (w *waits) readOnce(ctx context.Context, s *catalogService, id uuid.UUID, v
 	v.entry, v.err = entry, err
 	close(v.read)
 	v.read = make(chan struct{})
-	if err != nil && w.readers[id] == v {
-		delete(w.readers, id)
+	if err != nil && w.readers[v.key] == v {
+		delete(w.readers, v.key)
 	}
 	return err != nil
 }
@@ -200,7 +204,7 @@ func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version
 	deadline, timeout := time.Now().Add(wait), time.After(wait)
 	draining, stopping := s.draining(ctx), false
 	v := s.waits.join(ctx, s, id)
-	defer s.waits.leave(id, v)
+	defer s.waits.leave(v)
 	for {
 		entry, next, err := s.waits.latest(v)
 		if err != nil || entry.Version >= version {

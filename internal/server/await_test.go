@@ -15,6 +15,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/tenant"
 	"example.com/videocatalog/internal/transport"
 )
 
@@ -63,6 +64,32 @@ func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 		if len(service.waits.readers) != 0 || service.waits.all != 0 || len(service.waits.taken) != 0 {
 			t.Errorf("left behind: %d readers, %d places, of %d callers", len(service.waits.readers), service.waits.all, len(service.waits.taken))
 		}
+	})
+}
+
+// Calls of two tenants share no reader, whose result the other tenant may not see.
+func TestTenantsShareNoRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		v := seed(t, store, false)
+		service := testCatalogService(store)
+		request := &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2}
+		var waiting sync.WaitGroup
+		for _, of := range []string{"acme", "other", "acme"} {
+			waiting.Go(func() {
+				ctx, cancel := context.WithTimeout(tenant.With(t.Context(), of), time.Second)
+				defer cancel()
+				_, _ = service.GetCatalogEntry(ctx, request) // the version never comes
+			})
+		}
+		synctest.Wait()
+		service.waits.mu.Lock()
+		if got := len(service.waits.readers); got != 2 {
+			t.Errorf("%d readers of one entry for two tenants, want one each", got)
+		}
+		service.waits.mu.Unlock()
+		waiting.Wait()
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"example.com/videocatalog/api"
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/auth"
 	"example.com/videocatalog/internal/transport"
 )
 
@@ -43,6 +44,14 @@ type deps struct {
 	catalogConfig CatalogConfig
 }
 
+// admitting returns an Admit of what returns the name of the caller.
+func admitting(name func(ctx context.Context, method string) (string, error)) func(context.Context, string) (context.Context, error) {
+	return func(ctx context.Context, method string) (context.Context, error) {
+		who, err := name(ctx, method)
+		return auth.WithCaller(ctx, who), err
+	}
+}
+
 // start runs a server until the test ends.
 func start(t testing.TB, cfg transport.Config, change ...func(*deps)) *running {
 	t.Helper()
@@ -54,7 +63,7 @@ func start(t testing.TB, cfg transport.Config, change ...func(*deps)) *running {
 	r.addr = listener.Addr().String()
 	deps := deps{videos: r.store, entries: r.store}
 	deps.Log, deps.Listener, deps.OpenAPI = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn})), listener, api.OpenAPI
-	deps.Admit = func(ctx context.Context, method string) (string, error) {
+	deps.Admit = admitting(func(ctx context.Context, method string) (string, error) {
 		r.mu.Lock()
 		admit := r.admit
 		r.mu.Unlock()
@@ -62,7 +71,7 @@ func start(t testing.TB, cfg transport.Config, change ...func(*deps)) *running {
 			return "", nil
 		}
 		return admit(ctx, method)
-	}
+	})
 	for _, f := range change {
 		f(&deps)
 	}

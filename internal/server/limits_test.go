@@ -24,10 +24,10 @@ func TestServerAsksWhoMayCall(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 10)
 	r, c := serve(t, transport.Config{}, func(d *deps) {
-		d.Admit = func(_ context.Context, method string) (string, error) {
+		d.Admit = admitting(func(_ context.Context, method string) (string, error) {
 			asked <- method
 			return "", status.Error(codes.PermissionDenied, "the caller may not do this")
-		}
+		})
 	})
 	// The request breaks a rule, too. The error does not name it.
 	_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{}})
@@ -69,11 +69,11 @@ func TestHeadersBecomeMetadata(t *testing.T) {
 	}
 	seen := make(chan call, 1)
 	r := start(t, transport.Config{}, func(d *deps) {
-		d.Admit = func(ctx context.Context, _ string) (string, error) {
+		d.Admit = admitting(func(ctx context.Context, _ string) (string, error) {
 			md, _ := metadata.FromIncomingContext(ctx)
 			seen <- call{md, transport.Caller(ctx)}
 			return "", nil
-		}
+		})
 	})
 	const trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 	for header, values := range map[string][][]string{ // what is sent, and what arrives
@@ -125,10 +125,10 @@ func TestForwardedAddressOutlivesNonsense(t *testing.T) {
 	seen := make(chan string, 1)
 	r := start(t, transport.Config{}, func(d *deps) {
 		d.Proxies = 1
-		d.Admit = func(ctx context.Context, _ string) (string, error) {
+		d.Admit = admitting(func(ctx context.Context, _ string) (string, error) {
 			seen <- transport.Caller(ctx)
 			return "", nil
-		}
+		})
 	})
 	for forwarded, want := range map[string]string{"\xe9,\t203.0.113.7": "203.0.113.7", "\xe9": "127.0.0.1"} {
 		ask(t, r, "GET", "/v1/videos", "", "X-Forwarded-For", forwarded)

@@ -91,13 +91,13 @@ func TestRequestsAreLoggedWithTheirCaller(t *testing.T) {
 	var out logBuffer
 	r := start(t, transport.Config{}, func(d *deps) {
 		d.Log = slog.New(slog.NewJSONHandler(&out, nil))
-		d.Admit = func(ctx context.Context, method string) (string, error) {
+		d.Admit = admitting(func(ctx context.Context, method string) (string, error) {
 			who := strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), "")
 			if who == "stranger@example.com" {
 				return who, status.Error(codes.PermissionDenied, "the caller may not do this")
 			}
 			return who, nil
-		}
+		})
 	})
 	videos := r.grpcClient(t).videos
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.7")

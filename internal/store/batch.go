@@ -11,6 +11,7 @@ import (
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
+	"example.com/videocatalog/internal/tenant"
 )
 
 // batchBytes is the largest size of the rows that a batch reads, so that many calls fit into memory.
@@ -50,6 +51,7 @@ func (b batch[A]) create(ctx context.Context, side pg.CommandSide) (all []A, ite
 // write writes the items in a transaction. Their statements are queued, so they need no round trip each, but for alone: then
 // an error is about its item.
 func (b batch[A]) write(ctx context.Context, tx *pg.Tx, alone bool) (all []A, changed bool, item int, err error) {
+	b.requestIDs = pg.MapSlice(b.requestIDs, func(id uuid.UUID) uuid.UUID { return tenant.Key(ctx, id) })
 	q, ids, repeatable := sqlcgen.New(tx), slices.Clone(b.ids), 0
 	tx.Queue(q.InsertRequests(ctx, sqlcgen.InsertRequestsParams{
 		AggregateType: b.aggregateType, RequestIds: b.requestIDs, AggregateIds: pg.MapSlice(ids, uuid.UUID.String), Fingerprints: b.fingerprints,

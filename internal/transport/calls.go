@@ -93,9 +93,10 @@ func (s *checkedStream) RecvMsg(message any) error {
 // admit returns the context of a call with its caller, and an error if the call may not continue.
 func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
 	if c.server.deps.Admit != nil {
-		c.caller, err = c.server.deps.Admit(ctx, c.method)
+		ctx, err = c.server.deps.Admit(ctx, c.method)
 	}
-	return auth.WithCaller(ctx, c.caller), err
+	c.caller = auth.CallerOf(ctx)
+	return ctx, err
 }
 
 // validate checks a request against the rules in api/proto, without the fields that only the server sets.

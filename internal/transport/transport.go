@@ -65,10 +65,9 @@ type Deps struct {
 	OpenAPI  []byte // the description of the REST API, served as /openapi.json
 	// Wrap returns a handler around all requests, before they are checked.
 	Wrap func(http.Handler) http.Handler
-	// Admit decides whether a call may continue, from its metadata and its
-	// method, /package.Service/Method. It returns the status of a rejected
-	// call, and the name of the caller if it verified one.
-	Admit   func(ctx context.Context, fullMethod string) (caller string, err error)
+	// Admit returns the context of a call of a method, /package.Service/Method,
+	// with the caller if it verified one, or the status of a rejected call.
+	Admit   func(ctx context.Context, fullMethod string) (context.Context, error)
 	Proxies int // in front of the process, for the addresses of callers: see auth.Gate
 	// Sides are the parts of the process that can be unavailable by themselves.
 	// The check of a part returns an error if the part cannot serve now. It must not

@@ -52,7 +52,9 @@ type Part struct {
 	Check func() error
 	// Before starts what the server needs, and calls Set. It is called before the server is built. Nil: nothing.
 	Before func(ctx context.Context, s *Stack) error
-	// Start starts the part when the server is ready. It calls methods of the stack.
+	// Prepare does what needs the schema of the database, and calls Set. It is called before the server starts. Nil: nothing.
+	Prepare func(ctx context.Context, s *Stack) error
+	// Start starts the part when the server is ready. It calls methods of the stack. Nil: nothing.
 	Start func(ctx context.Context, s *Stack) error
 }
 

@@ -156,7 +156,7 @@ func (s *Stack) present() {
 	host := "localhost:" + port
 	psql := "psql \"$DATABASE_URL\"" // do not print it, it may have a password
 	if s.getenv("DATABASE_URL") == "" {
-		psql = "psql '" + s.database + "'"
+		psql = "psql '" + s.Database + "'"
 	}
 	s.screen.print("")
 	if s.allowed != "" {

@@ -39,11 +39,12 @@ const databaseName = "service"
 
 // Stack is the running system. A part only reads its fields.
 type Stack struct {
-	Root    string // folder of the module
-	State   string // folder that keeps the data and the logs
-	Server  string // path of the server's program
-	Private string // address of the server's private port
-	Fresh   bool   // start with empty data
+	Root     string // folder of the module
+	State    string // folder that keeps the data and the logs
+	Server   string // path of the server's program
+	Private  string // address of the server's private port
+	Database string // URL
+	Fresh    bool   // start with empty data
 
 	options
 	config Config
@@ -53,7 +54,6 @@ type Stack struct {
 
 	held     net.Listener // reserves the port until the server takes it
 	addr     string       // the server's address, on the loopback interface
-	database string       // URL
 	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
 	project  string
 	settings []string       // see Set
@@ -67,10 +67,12 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.screen.print(s.screen.paint(bold, s.config.Name) + " starts on this machine.")
 	steps := []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.before, s.build, s.writeEnv, s.migrate, s.serve, s.explore,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.before, s.build, s.writeEnv, s.migrate, s.prepare, s.serve, s.explore,
 	}
 	for _, part := range s.parts {
-		steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })
+		if part.Start != nil {
+			steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })
+		}
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -103,7 +105,7 @@ func (s *Stack) before(ctx context.Context) (err error) {
 	return err
 }
 
-// Set adds settings of the server, as NAME=VALUE. Call it in Before of a part.
+// Set adds settings of the server, as NAME=VALUE. Call it in Before or Prepare of a part.
 func (s *Stack) Set(settings ...string) { s.settings = append(s.settings, settings...) }
 
 // AtStop calls a function when the stack stops. The last call comes first.
@@ -197,7 +199,7 @@ func FreeAddr(ctx context.Context) (string, error) {
 func (s *Stack) openDatabase(ctx context.Context) error {
 	s.screen.begin("starting PostgreSQL")
 	where := "at DATABASE_URL"
-	if s.database = s.getenv("DATABASE_URL"); s.database == "" {
+	if s.Database = s.getenv("DATABASE_URL"); s.Database == "" {
 		server, err := localpg.Start(ctx, localpg.Config{Dir: filepath.Join(s.State, "postgres"), Fresh: s.fresh, Progress: func(message string) {
 			s.screen.warn(yellow, message)
 		}})
@@ -207,14 +209,14 @@ func (s *Stack) openDatabase(ctx context.Context) error {
 		s.environ = os.Environ() // without the variables that Start has removed
 		s.watch("PostgreSQL", server.Log(), server.Done(), server.State, server.Stop)
 		where = "in " + s.short(filepath.Dir(server.Log())) // for root possibly not in State
-		s.database = server.DSN(databaseName)
+		s.Database = server.DSN(databaseName)
 		if err := createDatabase(ctx, server.DSN("postgres")); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.database)
+	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
 		if refused, ok := errors.AsType[*net.OpError](err); ok {
 			err = refused // omits the attempts with and without TLS
@@ -320,7 +322,7 @@ func (s *Stack) build(ctx context.Context) error {
 // of one side does not override DATABASE_URL.
 func (s *Stack) writeEnv(context.Context) error {
 	text := fmt.Sprintf("export READ_DATABASE_URL= DATABASE_URL='%s' PUBSUB_ENDPOINT= PUBSUB_EMULATOR_HOST='%s' PUBSUB_PROJECT='%s' %s\n",
-		strings.ReplaceAll(s.database, "'", `'\''`), s.pubsub, s.project, strings.Join(s.settings, " "))
+		strings.ReplaceAll(s.Database, "'", `'\''`), s.pubsub, s.project, strings.Join(s.settings, " "))
 	return os.WriteFile(filepath.Join(s.State, "env"), []byte(text), 0o600)
 }
 
@@ -345,6 +347,16 @@ func (s *Stack) migrate(ctx context.Context) error {
 	return nil
 }
 
+// prepare does what parts need the schema for.
+func (s *Stack) prepare(ctx context.Context) (err error) {
+	for _, part := range s.parts {
+		if part.Prepare != nil && err == nil {
+			err = part.Prepare(ctx, s)
+		}
+	}
+	return err
+}
+
 // Environment returns the environment of this process, with the settings of the stack, for the server. AUTH is off, so the server
 // listens on the loopback interface only, unless ALLOWED_HOSTS is set.
 func (s *Stack) Environment() []string {
@@ -353,12 +365,13 @@ func (s *Stack) Environment() []string {
 		name, _, _ := strings.Cut(variable, "=")
 		return strings.HasSuffix(name, "_DATABASE_URL") // of one side only: it overrides DATABASE_URL
 	})
-	return append(append(environ, s.settings...),
+	environ = append(environ,
 		"TELEMETRY_ADDR="+s.Private,
 		"PORT="+port,
 		"AUTH=off", "AUTH_POLICY_FILE=", "ALLOWED_HOSTS="+s.allowed,
-		"DATABASE_URL="+s.database,
+		"DATABASE_URL="+s.Database,
 		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project)
+	return append(environ, s.settings...) // the last ones count
 }
 
 // serve starts the server.

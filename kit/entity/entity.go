@@ -33,6 +33,12 @@ type entity struct {
 	Audited int `yaml:"audited,omitempty"`
 	// Batch reports whether many entities can be created, and read, by one call.
 	Batch bool `yaml:"batch,omitempty"`
+	// Tenant is the number of the migration that adds the tenant of a row. 0: rows have none.
+	Tenant int `yaml:"tenant,omitempty"`
+	// CallsSince is the number of the migration that opens the tables to the roles of API calls. 0: the option tenancy has.
+	CallsSince int `yaml:"calls_since,omitempty"`
+	// TenantIndexes is the number of the first migration of the indexes of a tenant that was added later.
+	TenantIndexes int `yaml:"tenant_indexes,omitempty"`
 	// EventPerCommand gives the second command that leads to a state an event of its own. Entities that were made before
 	// this field existed keep their events.
 	EventPerCommand bool `yaml:"event_per_command,omitempty"`
@@ -114,6 +120,9 @@ func load(path string) (entity, error) {
 		return e, err
 	}
 	errs := []error{e.check()}
+	if filepath.Dir(path) == folder { // not of another service
+		errs = append(errs, e.checkTenant())
+	}
 	for i := range e.Reactions {
 		errs = append(errs, e.Reactions[i].check()...)
 	}
@@ -205,6 +214,9 @@ func (e entity) check() error {
 		errs = append(errs, f.check()...)
 		if slices.ContainsFunc(e.Users(), f.sharesName) {
 			wrong("field %q: --audited needs this name, and a field cannot have it, too", f.Name)
+		}
+		if slices.ContainsFunc(e.Tenants(), f.sharesName) {
+			wrong("field %q: --tenant needs this name, and a field cannot have it, too", f.Name)
 		}
 		if slices.Contains([]string{e.Name, e.ID(), e.Name + "_details"}, f.Name) {
 			wrong("field %q: the entity itself has this name: choose another, such as %s_value", f.Name, f.Name)
@@ -420,6 +432,12 @@ func (e entity) grow(next entity, migration int) (entity, error) {
 		e.Audited = migration
 	}
 	e.Batch = e.Batch || next.Batch
+	if next.Tenant != 0 && e.Tenant == 0 {
+		e.addTenant(migration)
+	}
+	if e.CallsSince == 0 && e.names.HasTenancy && (!exists || e.Tenant == migration) {
+		e.CallsSince = migration
+	}
 	e.setEntity()
 	return e, errors.Join(err, e.check())
 }

@@ -44,7 +44,8 @@ const (
 	typeEnum     = "enum"
 	typeMessage  = "message"
 	typeMessages = "messages"
-	typeUser     = "user" // only of Users
+	typeUser     = "user"   // only of Users
+	typeTenant   = "tenant" // only of Tenants
 )
 
 var (
@@ -263,7 +264,7 @@ func (f field) EventDoc() string {
 		return f.subject() + ", in milliseconds since 1970-01-01 UTC; 0: not set."
 	case typeDuration:
 		return f.subject() + ", in milliseconds."
-	case typeUser:
+	case typeUser, typeTenant:
 		return f.Comment
 	default:
 		return f.subject() + "."

@@ -44,6 +44,7 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
   --plural NAME       default: the regular plural
   --audited           create_user and update_user, also in events: the caller of the command, or the name of a reaction or a timer
   --batch             BatchCreate and BatchGet: up to 1,000 entities in a call and a transaction, all or none
+  --tenant            rows of tenants, of which a call sees one: needs the option tenancy
 
 For an entity that exists it adds the fields, values, states and transitions that are new, also to files that you edited. A list that
 is not given stays, and so does a flag. Its other commands:
@@ -122,7 +123,7 @@ func (o options) entities(ctx context.Context) ([]entity, error) {
 
 // options are the command line.
 type options struct {
-	render, overwrite, audited, batch         bool
+	render, overwrite, audited, batch, tenant bool
 	name, file, fields, moves, timers, plural string
 	refs                                      string // fields with a filter
 	owner, project                            string // of a replica: its service, and the project of its topic
@@ -141,6 +142,7 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.on, "on", "", "")
 	flags.BoolVar(&o.audited, "audited", false, "")
 	flags.BoolVar(&o.batch, "batch", false, "")
+	flags.BoolVar(&o.tenant, "tenant", false, "")
 	flags.BoolVar(&o.overwrite, "overwrite", false, "") // for cmd/upgrade: write edited files, too, and no samples
 	var words []string
 	for { // the flag package stops at the first argument that is not a flag
@@ -202,7 +204,7 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if !exists {
 		err = grown.checkFree()
 	}
-	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
+	return grown, errors.Join(err, grown.checkTenant(), grown.checkLint(before), grown.checkNames())
 }
 
 // grow returns an entity with the additions of the options.
@@ -211,6 +213,9 @@ func (o options) grow(ctx context.Context, before entity) (entity, error) {
 	next := entity{Name: o.name, Plural: o.plural, Batch: o.batch}
 	if o.audited {
 		next.Audited = nextMigration()
+	}
+	if o.tenant {
+		next.Tenant = nextMigration()
 	}
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural

@@ -218,6 +218,9 @@ func (r *reaction) check() (errs []error) {
 		if _, ok := rule.command(); !ok {
 			wrong("%s has no command %q in its transitions", r.Entity.Name, rule.Command)
 		}
+		if rule.Creates() && r.Entity.Tenant != 0 && r.Of.Tenant == 0 {
+			wrong("%s is of a tenant, and the events of %s name none", lowerFirst(r.Entity.A()), r.To)
+		}
 		for _, f := range rule.missing() {
 			wrong("%s needs the field %q, and %s has none of this name and type that is required; enums and messages are not copied", r.Entity.Name, f.Name, r.To)
 		}

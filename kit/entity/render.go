@@ -343,10 +343,14 @@ func (e *entity) writeMigrations(written *undo) error {
 		if !slices.Contains(e.made, number) {
 			return fmt.Errorf("db/migrations has no file with the number %05d of %s: if it has another number now, correct `migration: %d` in %s", number, e.Name, number, pathOf(e.Name))
 		}
-		columns := columns{entity: *e, Number: number, NewFields: ofMigration(e.Stored(), number)}
+		columns := columns{entity: *e, Number: number, NewFields: ofMigration(e.Kept(), number)}
+		var data any = columns
 		name, of := e.Plural, "migration.sql"
+		index, isIndex := e.indexOf(number)
 		switch {
 		case number == e.Migration:
+		case isIndex:
+			name, of, data = index.Name, "tenant_index.sql", index
 		case number != e.made[0]:
 			name, of = name+"_"+e.widened[0].Column+"_valid", "valid.sql"
 		case len(columns.NewFields) > 0:
@@ -354,7 +358,7 @@ func (e *entity) writeMigrations(written *undo) error {
 		default:
 			name, of = name+"_"+e.widened[0].Column+"_values", "columns.sql"
 		}
-		content, err := e.names.execute(of, columns)
+		content, err := e.names.execute(of, data)
 		if err != nil {
 			return err
 		}
@@ -407,6 +411,9 @@ func (c columns) until() entity {
 	e.Fields = c.where(func(f field) bool { return f.Migration <= c.Number })
 	if e.Audited > c.Number {
 		e.Audited = 0
+	}
+	if e.Tenant > c.Number {
+		e.Tenant = 0
 	}
 	return e
 }

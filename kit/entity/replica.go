@@ -52,6 +52,12 @@ func replica(name, dir, project string) (entity, error) {
 	if next.Audited = before.Audited; e.Audited != 0 && next.Audited == 0 {
 		next.Audited = number
 	}
+	if next.Tenant, next.TenantIndexes = before.Tenant, before.TenantIndexes; e.Tenant != 0 && next.Tenant == 0 && e.names.HasTenancy {
+		next.addTenant(number)
+	}
+	if next.CallsSince = before.CallsSince; next.CallsSince == 0 && e.names.HasTenancy && (!exists || next.Tenant == number) {
+		next.CallsSince = number
+	}
 	for _, f := range e.Fields { // with the numbers of the owner, and our migrations
 		f.Migration, f.Ref = number, false
 		for _, old := range before.Fields {

@@ -13,8 +13,8 @@ import (
 // names are the names of the service in the working directory, and its options.
 type names struct {
 	Module, Schema, Service, ErrorDomain string
-	// HasReactions, HasRepair and HasReplay report whether the service has these options.
-	HasReactions, HasRepair, HasReplay bool
+	// HasReactions, HasRepair, HasReplay and HasTenancy report whether the service has these options.
+	HasReactions, HasRepair, HasReplay, HasTenancy bool
 }
 
 // replay is the folder of the option that publishes the states of entities.
@@ -46,6 +46,7 @@ func readNames() (names, error) {
 		return n, fmt.Errorf("read the names of the service: %w", err)
 	}
 	n.HasReactions, n.HasRepair, n.HasReplay = isThere("options/reactions"), isThere(projections), isThere(replay)
+	n.HasTenancy = isThere("options/tenancy")
 	return n, nil
 }
 

@@ -57,6 +57,7 @@ var types = map[string]struct {
 		},
 	},
 	typeUser:     {proto: "string", event: "string", sql: "text", empty: "''", domain: "string", toRow: "pg.Escape(%s)", fromRow: "pg.Unescape(%s)"},
+	typeTenant:   {event: "string", sql: "text", domain: "string", toRow: "pg.Optional(%s)", fromRow: "pg.ValueOf(%s)"},
 	typeEnum:     {rules: "enum.defined_only = true", sql: "text", empty: "''"},
 	typeMessage:  {sql: "jsonb", empty: "'{}'"},
 	typeMessages: {sql: "jsonb", empty: "'[]'"},
@@ -214,7 +215,7 @@ func (f field) SQL() string {
 
 // isNullable reports whether NULL stands for a value that is not set.
 func (f field) isNullable() bool {
-	return f.Optional || !f.Required && (f.Type == typeTime || f.Type == typeUUID)
+	return f.Optional || !f.Required && (f.Type == typeTime || f.Type == typeUUID || f.Type == typeTenant)
 }
 
 // Null is the rule about NULL.
@@ -227,6 +228,9 @@ func (f field) Null() string {
 
 // ColumnRule returns the constraints of the column in the owner's table.
 func (f field) ColumnRule() string {
+	if f.Type == typeTenant {
+		return f.Null() + " CHECK (tenant_id <> '')"
+	}
 	if f.Type != typeEnum {
 		return f.Null()
 	}

@@ -169,7 +169,7 @@ func (e entity) FirstNames() (names []string) {
 
 // Migrations are the numbers of the migrations that add fields or Users.
 func (e entity) Migrations() (numbers []int) {
-	for _, f := range e.Stored() {
+	for _, f := range e.Kept() {
 		if !slices.Contains(numbers, f.Migration) {
 			numbers = append(numbers, f.Migration)
 		}
@@ -184,6 +184,11 @@ func (e entity) allMigrations() []int {
 	for _, c := range e.Constraints {
 		numbers = append(numbers, c.Migration)
 	}
+	if e.TenantIndexes > 0 {
+		for i := range e.tenantIndexes() {
+			numbers = append(numbers, e.TenantIndexes+i)
+		}
+	}
 	slices.Sort(numbers)
 	return slices.Compact(numbers)
 }
@@ -191,7 +196,7 @@ func (e entity) allMigrations() []int {
 // Columns are all columns, each with a prefix: keys, the fields, and the columns that every entity has.
 func (e entity) Columns(prefix string, keys ...string) []string {
 	columns := slices.Clone(keys)
-	for _, f := range e.Stored() {
+	for _, f := range e.Kept() {
 		columns = append(columns, f.Column())
 	}
 	if len(e.States()) > 0 {
@@ -406,13 +411,13 @@ func (e entity) Imports(layer string) []string {
 		return quoted(slices.Concat([]string{"cmp", "context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
 			"", "github.com/google/uuid", "github.com/jackc/pgx/v5/pgxpool",
 			"", ours + "internal/consumer", ours + "internal/domain", ours + "internal/envelope",
-		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/pg", ours + "internal/store/internal/sqlcgen"}, list(len(e.Timers) > 0, ours+"options/reactions/timers"))...)
+		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/pg", ours + "internal/store/internal/sqlcgen"}, list(e.Tenant != 0, ours+"internal/tenant"), list(len(e.Timers) > 0, ours+"options/reactions/timers"))...)
 	default: // server
 		return quoted(slices.Concat([]string{"context"}, list(e.Filter() != "" && !e.Replica(), "text/scanner"), []string{
 			"", "github.com/google/uuid",
 		}, list(e.Has(typeDuration), known+"durationpb"), list(e.Has(typeTime) && !e.Replica(), known+"timestamppb"), []string{
-			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/transport",
-		})...)
+			"", messages, ours + "internal/aip", ours + "internal/domain",
+		}, list(e.Tenant != 0 && !e.Replica(), ours+"internal/tenant"), []string{ours + "internal/transport"})...)
 	}
 }
 

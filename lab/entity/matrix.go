@@ -21,6 +21,9 @@ type Row struct {
 	Fields, Transitions, Refs, Body string
 	Commands                        []string
 	Audited, Batch                  bool
+	// Tenant gives the rows tenants, and Token is the token of one: the service needs the option tenancy.
+	Tenant bool
+	Token  string
 }
 
 // Matrix returns entities whose names collide with names of the machinery, protobuf or SQL, or with
@@ -94,6 +97,9 @@ func (r Row) Flags() []string {
 	if r.Batch {
 		flags = append(flags, "--batch")
 	}
+	if r.Tenant {
+		flags = append(flags, "--tenant")
+	}
 	return flags
 }
 
@@ -141,6 +147,9 @@ func (r Row) send(t *testing.T, method, url, body string) (got map[string]any) {
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if r.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+r.Token)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {

@@ -3,8 +3,11 @@
 package scaffold
 
 import (
+	"io"
+	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"example.com/videocatalog/lab/entity"
@@ -16,7 +19,7 @@ func init() { deep = true }
 // The whole matrix, in services with some of the options each, and with all of them. TestLean has two entities of it.
 func TestMatrix(t *testing.T) {
 	template := newTemplate(t, t.TempDir())
-	sets := []string{"", "console,oidc", "cors,repair", "kafka", "reactions,replay", "console,cors,kafka,oidc,reactions,relay-http,repair,replay"}
+	sets := []string{"", "console,oidc", "cors,repair", "kafka", "reactions,replay", "console,cors,kafka,oidc,reactions,relay-http,repair,replay,tenancy"}
 	rows := slices.Collect(slices.Chunk(entity.Drawn(t, len(entity.Matrix())), (len(entity.Matrix())+len(sets)-1)/len(sets)))
 	for i, with := range sets[:len(rows)] {
 		t.Run(with, func(t *testing.T) {
@@ -25,6 +28,9 @@ func TestMatrix(t *testing.T) {
 			if with != "" {
 				args = append(args, "--with", with)
 			}
+			for j := range rows[i] {
+				rows[i][j].Tenant = strings.Contains(with, "tenancy")
+			}
 			newService(t, template, service, args...)
 			addRows(t, service, rows[i])
 			clone.Run(t, service, "go", "vet", "./...")
@@ -32,8 +38,27 @@ func TestMatrix(t *testing.T) {
 			clone.Run(t, service, "go", "test", "./...")
 			create := startDev(t, service)
 			for _, row := range rows[i] {
+				row.Token = tokenFrom(t, create[4])
 				row.Use(t, "http://"+create[2]+"/v1/")
 			}
 		})
 	}
+}
+
+// tokenFrom gets a token from the issuer of cmd/dev. Without an issuer there is none.
+func tokenFrom(t *testing.T, issuer string) string {
+	t.Helper()
+	if issuer == "" {
+		return ""
+	}
+	response, err := http.Get(issuer) //nolint:gosec // of this machine
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	token, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(token)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -75,17 +76,28 @@ func TestWith(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "service")
-	all := []string{"console", "cors", "kafka", "oidc", "reactions", "relay-http", "repair", "replay", "wal"}
+	all := []string{"console", "cors", "kafka", "oidc", "reactions", "relay-http", "repair", "replay", "tenancy", "wal"}
 	alone := cmp.Or(os.Getenv("LAB_OPTION"), all[rand.IntN(len(all))])
 	t.Logf("LAB_OPTION=%s", alone)
+	if alone == "tenancy" {
+		alone = "oidc,tenancy" // it needs verified tokens
+	}
 	newService(t, template, service, "--module", "gitlab.example.org/group/procurement", "--domain", "procurement.acme.example", "--schema", "buying",
 		"--entity", "purchase_order", "--fields", "customer:string! total_cents:int64", "--transitions", "draft→placed:place placed→canceled:cancel", "--with", alone)
 	checkNames(t, service)
 	checkWords(t, service)
 	checkRecord(t, service)
+	if alone == "oidc,tenancy" {
+		clone.Run(t, service, "go", "run", "./cmd/entity", "add", "purchase_order", "--tenant")
+		clone.Run(t, service, "go", "test", "./db", "./internal/archtest", "./internal/domain", "./internal/event", "./internal/store")
+		commit(t, service)
+	}
 	clone.Run(t, service, "go", "vet", "./...")
 	clone.Run(t, service, "go", "test", "./options/...", "./cmd/server")
-	checkParts(t, service, alone)
+	checkParts(t, service, strings.Split(alone, ",")...)
+	if alone == "oidc,tenancy" {
+		loseTenants(t, service)
+	}
 	clone.Run(t, service, "go", "run", "./cmd/upgrade", "--without", alone)
 	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32")
 	clone.Run(t, service, "go", "vet", "./...")
@@ -106,6 +118,28 @@ func TestWith(t *testing.T) {
 		}
 	}
 	loseReactions(t, service)
+}
+
+// loseTenants does what the page of the option says before it is taken away.
+func loseTenants(t *testing.T, service string) {
+	t.Helper()
+	path := filepath.Join(service, "internal/entities/purchase_order.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, regexp.MustCompile(`(?m)^tenant(_indexes)?: .*\n`).ReplaceAllString(string(text), ""))
+	var up, down strings.Builder
+	for _, table := range []string{"buying.purchase_orders", "buying_read.purchase_order_projection"} {
+		fmt.Fprintf(&up, "-- contract: no build sets a tenant any more\nDROP POLICY calls ON %[1]s;\n-- contract: the same\nDROP POLICY loops ON %[1]s;\n-- contract: the same\n"+
+			"DROP POLICY owner ON %[1]s;\n-- contract: the same\nALTER TABLE %[1]s NO FORCE ROW LEVEL SECURITY;\n-- contract: the same\nALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;\n", table)
+		fmt.Fprintf(&down, "ALTER TABLE %s ENABLE ROW LEVEL SECURITY;\n", table)
+	}
+	write(t, filepath.Join(service, "db/migrations/01099_no_tenants.sql"), "-- +goose Up\nSET LOCAL lock_timeout = '2s';\n\n"+up.String()+"\n-- +goose Down\n"+down.String())
+	clone.Run(t, service, "go", "run", "./cmd/entity", "render")
+	clone.Run(t, service, "go", "vet", "./...")
+	clone.Run(t, service, "go", "test", "./internal/store", "-run", "PurchaseOrder")
+	commit(t, service)
 }
 
 // loseReactions takes the option reactions away, of which the owner has edited a file, after what needs it. The printed steps end in a
@@ -261,7 +295,7 @@ func useOrders(t *testing.T, service string, create []string) {
 }
 
 // startDev starts cmd/dev of a service, and returns the parts of the command that makes an order: the URL, the
-// address in it, and the order.
+// address in it, and the order; then where to get a token, if calls need one.
 func startDev(t *testing.T, service string) []string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "dev")
@@ -288,7 +322,7 @@ func startDev(t *testing.T, service string) []string {
 		text.Write(buffer[:n])
 		if found := create.FindStringSubmatch(text.String()); found != nil {
 			go io.Copy(io.Discard, screen) //nolint:errcheck // until it ends
-			return found
+			return append(found, regexp.MustCompile(`http://\S+/token\?tenant=acme`).FindString(text.String()))
 		}
 		if err != nil {
 			t.Fatalf("cmd/dev ended: %v\n%s", err, &text)

@@ -8,12 +8,12 @@ WITH event AS (
 		traceparent, caller, causation_id, correlation_id)
 	VALUES (@id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at,
 		sqlc.narg('traceparent'), sqlc.narg('caller'), sqlc.narg('causation_id'), sqlc.narg('correlation_id'))
-	RETURNING *
+	RETURNING outbox.id
 )
 INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
 	traceparent, causation_id, correlation_id)
-SELECT @lane::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
-	traceparent, causation_id, correlation_id
+SELECT @lane::smallint, event.id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at,
+	sqlc.narg('traceparent'), sqlc.narg('causation_id'), sqlc.narg('correlation_id')
 FROM event;
 
 -- name: LeaseLanes :many

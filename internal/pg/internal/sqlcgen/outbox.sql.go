@@ -16,20 +16,19 @@ const appendOutbox = `-- name: AppendOutbox :exec
 WITH event AS (
 	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
 		traceparent, caller, causation_id, correlation_id)
-	VALUES ($2, $3, $4, $5, $6, $7, $8, $9,
-		$10, $11, $12, $13)
-	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, caller, causation_id, correlation_id
+	VALUES ($12, $2, $3, $4, $5, $6, $7, $8,
+		$9, $13, $10, $11)
+	RETURNING outbox.id
 )
 INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
 	traceparent, causation_id, correlation_id)
-SELECT $1::smallint, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
-	traceparent, causation_id, correlation_id
+SELECT $1::smallint, event.id, $2, $3, $4, $5, $6, $7, $8,
+	$9, $10, $11
 FROM event
 `
 
 type AppendOutboxParams struct {
 	Lane          int16
-	ID            uuid.UUID
 	AggregateType string
 	AggregateID   string
 	EventType     string
@@ -38,9 +37,10 @@ type AppendOutboxParams struct {
 	Payload       []byte
 	OccurredAt    time.Time
 	Traceparent   *string
-	Caller        *string
 	CausationID   *uuid.UUID
 	CorrelationID *uuid.UUID
+	ID            uuid.UUID
+	Caller        *string
 }
 
 // Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
@@ -50,7 +50,6 @@ type AppendOutboxParams struct {
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, appendOutbox,
 		arg.Lane,
-		arg.ID,
 		arg.AggregateType,
 		arg.AggregateID,
 		arg.EventType,
@@ -59,9 +58,10 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 		arg.Payload,
 		arg.OccurredAt,
 		arg.Traceparent,
-		arg.Caller,
 		arg.CausationID,
 		arg.CorrelationID,
+		arg.ID,
+		arg.Caller,
 	)
 	return err
 }

@@ -1,0 +1,109 @@
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
+	"example.com/videocatalog/internal/tenant"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// letters is a table of tenants, with the policies that cmd/entity --tenant gives to its tables.
+const letters = `
+	CREATE ROLE %[1]s_owner; CREATE ROLE %[1]s_loops LOGIN IN ROLE video_catalog_rw; CREATE ROLE %[1]s_calls LOGIN IN ROLE video_catalog_calls;
+	CREATE TABLE video_catalog.letters (tenant_id text NOT NULL CHECK (tenant_id <> ''), id uuid PRIMARY KEY, note text NOT NULL, create_time timestamptz NOT NULL DEFAULT now());
+	CREATE INDEX ON video_catalog.letters (tenant_id, create_time, id);
+	ALTER TABLE video_catalog.letters ENABLE ROW LEVEL SECURITY; ALTER TABLE video_catalog.letters FORCE ROW LEVEL SECURITY;
+	CREATE POLICY calls ON video_catalog.letters TO video_catalog_calls USING (tenant_id = current_setting('app.tenant', true));
+	CREATE POLICY loops ON video_catalog.letters TO video_catalog_rw, support_ro USING (true);
+	CREATE POLICY owner ON video_catalog.letters TO %[1]s_owner USING (true);
+	GRANT SELECT, INSERT, UPDATE ON video_catalog.letters TO video_catalog_calls, video_catalog_rw;
+	ALTER TABLE video_catalog.letters OWNER TO %[1]s_owner`
+
+// fixture is a database with letters.
+type fixture struct {
+	name         string // begins the names of its users, because users belong to the whole server
+	admin        *pgxpool.Pool
+	loops, calls *pgxpool.Pool
+}
+
+func newFixture(t testing.TB) *fixture {
+	t.Helper()
+	f := &fixture{admin: pgtest.Pool(t, 4)}
+	f.name = f.admin.Config().ConnConfig.Database
+	pgtest.Execute(t, f.admin, fmt.Sprintf(letters, f.name))
+	f.loops, f.calls = f.open(t, f.url(t, f.name+"_loops")), f.open(t, f.url(t, f.name+"_calls"))
+	return f
+}
+
+// url returns the URL of the database for a user.
+func (f *fixture) url(t testing.TB, user string) string {
+	t.Helper()
+	address, err := url.Parse(f.admin.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.User(user)
+	return address.String()
+}
+
+func (*fixture) open(t testing.TB, address string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := db.Open(t.Context(), address, 8, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// write writes a letter, as a store would.
+func write(ctx context.Context, pool *pgxpool.Pool, of, note string) (uuid.UUID, error) {
+	id := uuid.Must(uuid.NewV7())
+	side := pg.NewCommandSide(pool, "letter", nil)
+	return side.Create(ctx, "write", uuid.Nil, nil, id, record(of, id, note))
+}
+
+func record(of string, id uuid.UUID, note string) func(ctx context.Context, tx *pg.Tx) error {
+	return recordIn("letters", of, id, note)
+}
+
+func recordIn(table, of string, id uuid.UUID, note string) func(ctx context.Context, tx *pg.Tx) error {
+	return func(ctx context.Context, tx *pg.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO video_catalog."+table+" (tenant_id, id, note) VALUES ($1, $2, $3)", of, id, note)
+		tx.Queue(err)
+		pg.AppendEvent(ctx, tx, envelope.Message{
+			ID: uuid.Must(uuid.NewV7()), AggregateType: "letter", AggregateID: id.String(), Type: "Written", Version: 1, SchemaVersion: 1,
+			Payload: []byte(note), OccurredAt: time.Now(),
+		})
+		return nil
+	}
+}
+
+const page = "SELECT tenant_id FROM video_catalog.letters ORDER BY create_time, id LIMIT 20"
+
+// owners returns the tenants of the rows of a query.
+func owners(ctx context.Context, on pg.DB, sql string, args ...any) (string, error) {
+	rows, err := on.Query(ctx, sql, args...)
+	if err != nil {
+		return "", err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return strings.Join(found, " "), err
+}
+
+// acme is the context of a call of a tenant.
+func acme(t testing.TB) context.Context { t.Helper(); return tenant.With(t.Context(), "acme") }

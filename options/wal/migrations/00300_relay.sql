@@ -23,7 +23,8 @@ COMMENT ON COLUMN video_catalog.outbox_relay.safe_time IS 'The last confirmed ma
 -- EXCLUSIVE, waits for each transaction that has read the old mode. A transaction that waits for the switch then reads the new mode, and
 -- draws another seq: the events that the switch has moved out of the log come first.
 -- +goose StatementBegin
-CREATE FUNCTION video_catalog.outbox_relayed() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION video_catalog.outbox_relayed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER -- not each role that appends may read the mode
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	relay record;
 BEGIN

@@ -204,7 +204,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Entities with batches share files. The second one takes those of the first.
+// Entities with batches share files. The second one takes the files of the first.
 func TestBatchesShareFiles(t *testing.T) {
 	service(t)
 	for _, args := range [][]string{{"order", "--batch"}, {"parcel", "--fields=title:string", "--batch"}, {"order"}} {

@@ -143,6 +143,6 @@ func (l logger) Level() kgo.LogLevel { return kgo.LogLevelWarn }
 
 func (l logger) Log(level kgo.LogLevel, message string, attrs ...any) {
 	if level == kgo.LogLevelError || level == kgo.LogLevelWarn {
-		l.Warn("kafka: "+message, attrs...)
+		l.Warn("kafka: client", append(attrs, "message", message)...)
 	}
 }

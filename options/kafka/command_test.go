@@ -205,9 +205,9 @@ func TestWhoWeAre(t *testing.T) {
 	roots.AddCert(web.Certificate())
 	for _, method := range []string{saslPlain, saslSCRAM} {
 		secret := kfake.Superuser(strings.ToUpper(method), "letters", "geheim")
-		c := newCluster(t, 1, kfake.EnableSASL(), secret, kfake.TLS(&tls.Config{Certificates: web.TLS.Certificates})) //nolint:gosec // of a test
+		c := newCluster(t, 1, kfake.EnableSASL(), secret, kfake.TLS(&tls.Config{Certificates: web.TLS.Certificates}))
 		settings := Settings{Brokers: c.ListenAddrs(), TLS: true, SASL: method, User: "letters", Password: "geheim"}
-		trusted := kgo.DialTLSConfig(&tls.Config{RootCAs: roots, ServerName: "example.com"}) //nolint:gosec // of a test
+		trusted := kgo.DialTLSConfig(&tls.Config{RootCAs: roots, ServerName: "example.com"})
 		options, err := settings.Options(slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)

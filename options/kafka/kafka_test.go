@@ -68,7 +68,7 @@ func (c *cluster) create(t testing.TB, partitions int32) {
 }
 
 func (c *cluster) listen(network, addr string) (net.Listener, error) {
-	l, err := net.Listen(network, addr) //nolint:noctx // of a test
+	l, err := net.Listen(network, addr)
 	return listener{l, c}, err
 }
 

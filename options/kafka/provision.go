@@ -46,12 +46,12 @@ func (s *Settings) provision(ctx context.Context, process *app.Process, args []s
 	for _, topic := range ownTopics() {
 		result := provisioned{Topic: topic, Partitions: len(found[topic].Partitions)}
 		if result.Partitions == 0 && !o.DryRun {
-			_, err := admin.CreateTopic(ctx, int32(partitions), int16(replicas), configs, topic) //nolint:gosec // checked above
+			_, err := admin.CreateTopic(ctx, int32(partitions), int16(replicas), configs, topic)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("topic %s: %w", topic, err))
 				continue
 			}
-			result = provisioned{topic, int(partitions), true} //nolint:gosec // checked above
+			result = provisioned{topic, int(partitions), true}
 		}
 		p.Row(result, topic, fmt.Sprintf("%d partitions", result.Partitions), map[bool]string{true: "created", false: "not changed"}[result.Created])
 	}

@@ -67,7 +67,7 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 	received, over := context.WithCancel(ctx)
 	defer over()
 	m := &member{Source: s, handle: handle, received: received, room: make(chan struct{}, 1), parts: map[part]*progress{}, chains: map[string][]*item{}}
-	client, err := kgo.NewClient(append(s.options[:len(s.options):len(s.options)],
+	client, err := kgo.NewClient(append(slices.Clip(s.options),
 		kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost))...)
 	if err != nil {
 		return err
@@ -133,23 +133,18 @@ type item struct {
 // poll hands records to their chains until nothing more is to be received, or the cluster refuses. While the hands
 // are full it does not poll. The client goes on with its heartbeats, and fetches no more than one answer ahead.
 func (m *member) poll() error {
-	for {
+	for m.received.Err() == nil {
 		m.mu.Lock()
 		free, full := m.messages-m.count, m.count >= m.messages || m.size >= m.bytes
 		m.mu.Unlock()
 		if full {
 			select {
 			case <-m.room:
-				continue
 			case <-m.received.Done():
-				return nil
 			}
+			continue
 		}
 		fetches := m.client.PollRecords(m.received, int(min(free, pollRecords)))
-		if m.received.Err() != nil {
-			m.client.AllowRebalance()
-			return nil
-		}
 		for _, e := range fetches.Errors() {
 			// Others are about one attempt, and the client goes on by itself.
 			if isRefused(e.Err) {
@@ -160,6 +155,7 @@ func (m *member) poll() error {
 		fetches.EachRecord(m.take)
 		m.client.AllowRebalance() // from here on the partitions may go to other members
 	}
+	return nil
 }
 
 // take puts a record at the end of its chain. One without a key has no order.
@@ -308,7 +304,7 @@ func (m *member) selected(only map[string][]int32, selects func(*progress) bool)
 
 // revoked gives partitions back: no message of theirs begins, those in hand have a second, and then the progress is
 // committed. A message that takes longer comes again, at the next member. Its effect stays: the inbox finds it there.
-func (m *member) revoked(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+func (m *member) revoked(ctx context.Context, client *kgo.Client, gone map[string][]int32) {
 	parts := m.selected(gone, func(p *progress) bool { p.gone = true; return true })
 	idle := make(chan struct{})
 	m.waits.Go(func() {
@@ -322,7 +318,7 @@ func (m *member) revoked(_ context.Context, _ *kgo.Client, gone map[string][]int
 	case <-time.After(revokeWait):
 	}
 	m.commit(gone)
-	m.lost(nil, nil, gone)
+	m.lost(ctx, client, gone)
 }
 
 // lost forgets partitions that others may have already. It commits nothing: that could set back what they committed.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"example.com/videocatalog/internal/app"
-	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/operate"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 

@@ -366,6 +366,8 @@ func (c *controlPlane) newID(r *http.Request, collection string, body object) st
 		return r.URL.Query().Get("secretId")
 	case "repositories":
 		return r.URL.Query().Get("repositoryId")
+	case "buckets", "sinks":
+		return "calls"
 	case "serviceAccounts":
 		return fmt.Sprintf("%v@%s.iam.gserviceaccount.com", body["accountId"], c.project)
 	}

@@ -49,7 +49,7 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 		"http_proxy=http://127.0.0.1:"+port, "no_proxy=", // the library that gets identity tokens reads only these
 	)
 	for _, api := range []string{
-		"ARTIFACTREGISTRY", "CLOUDBUILD", "CLOUDRESOURCEMANAGER", "IAM", "IAMCREDENTIALS", "PUBSUB", "RUN", "SECRETMANAGER", "SERVICEUSAGE",
+		"ARTIFACTREGISTRY", "CLOUDBUILD", "CLOUDRESOURCEMANAGER", "IAM", "IAMCREDENTIALS", "LOGGING", "PUBSUB", "RUN", "SECRETMANAGER", "SERVICEUSAGE",
 	} {
 		env = append(env, "CLOUDSDK_API_ENDPOINT_OVERRIDES_"+api+"=http://"+strings.ToLower(api)+domain+"/")
 	}

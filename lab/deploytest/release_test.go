@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -315,41 +316,54 @@ func TestReleaseOfOneService(t *testing.T) {
 	checkDestroy(t, control, env, knative+"/services/"+service, run+"/jobs/"+service+"-migrate")
 }
 
-// The commands of docs/deploy.md for a person work with the real gcloud: the certificate and the URLs.
-func TestCommandsOfTheFirstDeployment(t *testing.T) {
+// The commands of pages for a person work with the real gcloud: the certificate and the URLs of docs/deploy.md, and those of docs/recipes.md.
+func TestCommandsOfPages(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
+	control.pubsub = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	const secrets = "projects/" + project + "/secrets/"
 	control.resources[secrets+service+"-database-url"] = object{"name": secrets + service + "-database-url"}
 	env, ok := gcloud(t, control)
 	if !ok {
 		return
 	}
-	document, err := os.ReadFile("../../docs/deploy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	env = append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region, "URL=postgres://somebody")
+	env = append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region, "URL=postgres://somebody", "BUCKET=archive")
 	folder := filepath.Dir(writeFile(t, "ca.crt", []byte("certificate")))
-	for block := range strings.SplitSeq(string(document), "```sh\n") {
-		block, _, _ = strings.Cut(block, "```")
-		if !strings.Contains(block, "gcloud secrets") {
-			continue
-		}
+	for _, block := range append(shell(t, "docs/deploy.md", "gcloud secrets"), shell(t, "docs/recipes.md", "gcloud")...) {
 		if out, err := command(t, env, "bash", "-euc", "cd "+folder+"\n"+block); err != nil {
 			t.Fatalf("%v\n%s\n%s", err, block, out)
 		}
 	}
-	lines, _ := sent(control.changed())
-	certificate := "/v1/" + secrets + service + "-database-ca"
+	changes := control.changed()
+	lines, _ := sent(changes)
+	certificate, of := "/v1/"+secrets+service+"-database-ca", "projects/"+project
 	want := []string{
 		"POST /v1/projects/" + project + "/secrets", "POST " + certificate + ":addVersion",
 		"POST " + certificate + ":setIamPolicy", "POST " + certificate + ":setIamPolicy",
 		"POST /v1/" + secrets + service + "-database-url:addVersion",
+		"PUT /v1/" + of + "/subscriptions/video.events.archive", "PUT /v1/" + of + "/subscriptions/video.events.table",
+		"POST /v2/" + of + "/locations/global/buckets", "POST /v2/" + of + "/sinks",
 	}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
+	if got := at(changes[5].Body, "cloudStorageConfig", "avroConfig", "writeMetadata"); got != true {
+		t.Errorf("the archive has %v, want the attributes of each message", changes[5].Body)
+	}
+	if got := at(changes[6].Body, "bigqueryConfig", "writeMetadata"); got != true {
+		t.Errorf("the table has %v, want the attributes of each message", changes[6].Body)
+	}
+}
+
+// shell returns the blocks of shell commands of a page that have a text in them.
+func shell(t *testing.T, page, text string) (blocks []string) {
+	t.Helper()
+	for block := range strings.SplitSeq(readFile(t, page), "```sh\n") {
+		if block, _, _ = strings.Cut(block, "```"); strings.Contains(block, text) {
+			blocks = append(blocks, block)
+		}
+	}
+	return blocks
 }
 
 // The lines of docs/deploy.md for a database certificate are valid in each kind of manifest. The certificate has the

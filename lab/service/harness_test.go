@@ -92,7 +92,7 @@ func build(program, command string, flags ...string) error {
 	return nil
 }
 
-func read(t *testing.T, path string) string {
+func read(t testing.TB, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -8,3 +8,4 @@ need npm npm
 need default-jre-headless java
 need maven mvn
 need kcat kcat
+need redis-server redis-server

@@ -19,7 +19,7 @@ import (
 var parts = map[string][]string{
 	"chinese":    {"README.zh-CN.md"},
 	"console":    {"internal/app/limit.go"},
-	"decisions":  {"docs/decisions", "docs/dependencies.md", "docs/style.md", "docs/supabase.md"},
+	"decisions":  {"docs/decisions", "docs/dependencies.md", "docs/recipes.md", "docs/style.md", "docs/supabase.md"},
 	"examples":   {"examples"},
 	"kafka":      append([]string{relaysPage}, seekFiles...),
 	"lab":        nil, // no service has it

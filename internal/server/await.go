@@ -12,7 +12,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/tenant" // only tenancy
+	"example.com/videocatalog/internal/tenant"
 	"example.com/videocatalog/internal/transport"
 )
 
@@ -100,8 +100,7 @@ func (w *waits) enter(caller string) (leave func(), err error) {
 func (w *waits) join(ctx context.Context, s *catalogService, id uuid.UUID) *versioned {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	key := id
-	key = tenant.Key(ctx, id) // only tenancy
+	key := tenant.Key(ctx, id)
 	v := w.readers[key]
 	if v == nil {
 		v = &versioned{key: key, joined: make(chan struct{}, 1), read: make(chan struct{})}

@@ -316,7 +316,7 @@ func TestReleaseOfOneService(t *testing.T) {
 	checkDestroy(t, control, env, knative+"/services/"+service, run+"/jobs/"+service+"-migrate")
 }
 
-// The commands of pages for a person work with the real gcloud: the certificate and the URLs of docs/deploy.md, and those of docs/recipes.md.
+// The commands of pages for a person work with the real gcloud: the certificate and the URLs of docs/deploy.md, and the commands of docs/recipes.md.
 func TestCommandsOfPages(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)

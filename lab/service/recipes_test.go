@@ -10,11 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
@@ -35,6 +39,60 @@ func importRows[R any](ctx context.Context, rows []R, create func(context.Contex
 		}
 	}
 	return bad, nil
+}
+
+// The recipe for many rows creates each good row once, also if the script is killed in a portion and run again, and finds the bad
+// ones. The page has the same function.
+func TestImport(t *testing.T) {
+	t.Parallel()
+	_, sample, _ := strings.Cut(read(t, root+"/docs/recipes.md"), "```go\n")
+	if sample, _, _ = strings.Cut(sample, "```"); !strings.Contains(read(t, "recipes_test.go"), sample) {
+		t.Error("the function of docs/recipes.md is not the one that this test runs")
+	}
+	pool := pgtest.Pool(t, 1)
+	conn, err := grpc.NewClient(startService(t, "ROLES=api", "DATABASE_URL="+pool.Config().ConnString()).addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	videos := videov1.NewVideoServiceClient(conn)
+	var rows []*videov1.CreateVideoRequest
+	for i := range 1200 {
+		row := &videov1.CreateVideoRequest{Video: &videov1.Video{Title: fmt.Sprint("Row ", i)}, RequestId: uuid.NewSHA1(uuid.NameSpaceURL, fmt.Append(nil, i)).String()}
+		if i%500 == 7 {
+			row.Video.ReleaseYear = 9999
+		}
+		rows = append(rows, row)
+	}
+	portions := func(dies int) (bad []*videov1.CreateVideoRequest, err error) {
+		calls := 0
+		for portion := range slices.Chunk(rows, 1000) {
+			more, err := importRows(t.Context(), portion, func(ctx context.Context, rows []*videov1.CreateVideoRequest) error {
+				_, err := videos.BatchCreateVideos(ctx, &videov1.BatchCreateVideosRequest{Requests: rows})
+				if calls++; calls == dies {
+					return status.Error(codes.Canceled, "killed") // after the commit, before the script knows
+				}
+				return err
+			})
+			if bad = append(bad, more...); err != nil {
+				return bad, err
+			}
+		}
+		return bad, nil
+	}
+	for _, dies := range []int{5, 12} {
+		if _, err := portions(dies); err == nil {
+			t.Fatal("the script was not killed")
+		}
+	}
+	bad, err := portions(0)
+	if err != nil || len(bad) != 3 || bad[0] != rows[7] || bad[1] != rows[507] || bad[2] != rows[1007] {
+		t.Fatalf("%d rows are bad, %v, want 3", len(bad), err)
+	}
+	var created int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos").Scan(&created); err != nil || created != len(rows)-3 {
+		t.Errorf("%d videos, %v, want %d: each good row once", created, err, len(rows)-3)
+	}
 }
 
 // fill is the script of the recipe for a cache.

@@ -12,6 +12,7 @@ import (
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/operate"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/options/console/internal/sqlcgen"
 )
@@ -114,7 +115,7 @@ func printPending(ctx context.Context, s sides, args []string, out *operate.Prin
 	}
 	var waiting []sqlcgen.ListWaitingRow
 	if err := s.inTx(ctx, "list what waits", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
-		waiting, err = q.ListWaiting(ctx, int32(n), countLimit)
+		waiting, err = q.ListWaiting(ctx, pg.Limit(n), countLimit)
 		return err
 	}); err != nil {
 		return err

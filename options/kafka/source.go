@@ -230,7 +230,9 @@ func (m *member) begin(p *progress) bool {
 func messageOf(r *kgo.Record) consumer.Message {
 	attributes := make(map[string]string, len(r.Headers))
 	for _, header := range r.Headers {
-		attributes[header.Key] = string(header.Value)
+		if header.Value != nil { // Debezium has null for what an event lacks
+			attributes[header.Key] = string(header.Value)
+		}
 	}
 	return consumer.Message{
 		ID: fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset), Key: string(r.Key), Attributes: attributes, Data: r.Value, PublishTime: r.Timestamp,

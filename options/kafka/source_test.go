@@ -272,3 +272,12 @@ func TestSourceOfANewTopic(t *testing.T) {
 		eventually(t, "it is committed", func() bool { return c.committed()[0] == 1 })
 	}
 }
+
+// A header without a value, which Debezium writes for what an event lacks, is no attribute.
+func TestNullHeaderIsNone(t *testing.T) {
+	t.Parallel()
+	m := messageOf(&kgo.Record{Headers: []kgo.RecordHeader{{Key: envelope.AttrVersion, Value: []byte("1")}, {Key: envelope.AttrCausationID}}})
+	if diff := cmp.Diff(map[string]string{envelope.AttrVersion: "1"}, m.Attributes); diff != "" {
+		t.Errorf("attributes (-want +got):\n%s", diff)
+	}
+}

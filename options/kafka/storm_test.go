@@ -77,7 +77,7 @@ func TestStormOfMembers(t *testing.T) {
 		}
 	})
 	start := func() *exec.Cmd {
-		member := exec.Command(os.Args[0]) //nolint:noctx // this binary, until the test ends it
+		member := exec.Command(os.Args[0])
 		member.Env = append(os.Environ(), isMember+"="+strings.Join(c.ListenAddrs(), ","), ofDatabase+"="+url)
 		member.Stderr = &logs
 		if err := member.Start(); err != nil {

@@ -193,7 +193,7 @@ message WeighParcelRequest {
 // weighDecision is the decision of a command, and the beginning of the text that follows it.
 const weighDecision = `// WeighParcel sets the weight.
 func WeighParcel(grams int32, stamp Stamp) ParcelDecision {
-	return UpdateParcel([]ParcelField{ParcelFieldGrams}, ParcelDetails{Grams: grams}, AnyVersion, stamp)
+	return UpdateParcel(func(d *ParcelDetails) { d.Grams = grams }, AnyVersion, stamp)
 }
 
 // ShipParcel makes`

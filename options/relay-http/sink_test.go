@@ -138,7 +138,7 @@ func isRefusal(err error) bool {
 	return ok
 }
 
-var secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" // of the specification of Standard Webhooks
+var secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" // of the specification of Standard Webhooks; gitleaks:allow
 
 // An event is a CloudEvent in binary mode, and the signature is the one in the specification of Standard Webhooks.
 func TestEventOnTheWire(t *testing.T) {
@@ -160,7 +160,7 @@ func TestEventOnTheWire(t *testing.T) {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}
 	key, _ := (&settings{Secret: secret}).key()
-	sign(header, key, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
+	sign(header, key, "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`)) // gitleaks:allow
 	if got := header.Get("Webhook-Signature"); got != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" || header.Get("Webhook-Timestamp") != "1614265330" {
 		t.Errorf("signature %s", got)
 	}

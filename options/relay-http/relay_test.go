@@ -185,8 +185,8 @@ func TestFreezes(t *testing.T) {
 			t.Errorf("round %d: %d lanes are leased after the response", round, leased)
 		}
 		exported, _ := os.ReadFile(s.stdout.Name())
-		if spans := bytes.Count(exported, []byte(`"Name":"outbox.publish"`)); spans != (round+1)*each {
-			t.Errorf("round %d: %d spans are exported, want %d", round, spans, (round+1)*each)
+		if spans := bytes.Count(exported, []byte(`"Name":"outbox.publish"`)); spans < (round+1)*each { // an event may come again
+			t.Errorf("round %d: %d spans are exported, want at least %d", round, spans, (round+1)*each)
 		}
 		if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)

@@ -200,9 +200,7 @@ func WeighParcel(grams int32, stamp Stamp) ParcelDecision {
 
 // weighHandler is the handler of a command, and the beginning of the text that follows it.
 const weighHandler = `func (s *parcelService) WeighParcel(ctx context.Context, request *parcelv1.WeighParcelRequest) (*parcelv1.Parcel, error) {
-	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.ParcelDecision {
-		return domain.WeighParcel(request.GetGrams(), stamp)
-	})
+	return s.change(ctx, "name", request.GetName(), domain.WeighParcel(request.GetGrams(), s.stamp(ctx)))
 }
 
 func (s *parcelService) ShipParcel(`

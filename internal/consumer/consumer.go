@@ -62,6 +62,7 @@ type Message struct {
 	Attributes  map[string]string
 	Data        []byte
 	PublishTime time.Time
+	Defect      string // why the source found that no handler may have it: it goes to the quarantine; else empty
 }
 
 // Quarantine stores the messages that a receiver cannot apply.

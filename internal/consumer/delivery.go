@@ -80,7 +80,7 @@ func (r *run) unhandledType(m Message) bool {
 
 // open reads the envelope of a message, and lets the handler decode it.
 func (r *run) open(m Message) *delivery {
-	d := &delivery{Message: m, pauses: newPauses(longestEventPause), verdict: make(chan verdict, 1)}
+	d := &delivery{Message: m, reason: m.Defect, pauses: newPauses(longestEventPause), verdict: make(chan verdict, 1)}
 	err := r.guard(func() (err error) {
 		d.envelope, d.event, err = r.Handlers.decode(m.Attributes, m.Data)
 		return err

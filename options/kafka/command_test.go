@@ -266,28 +266,30 @@ func TestQuarantine(t *testing.T) {
 	newer := letter("b", 1, 1)
 	newer.SchemaVersion = 2
 	pass(t, c.sink(t), []envelope.Message{letter("a", 1, 1), newer})
-	foreign := []*kgo.Record{{Topic: topic, Value: []byte("no key, no headers")}, {Topic: topic, Key: []byte("a")}}
+	keyless, empty := c.sink(t).record(letter("c", 1, 1)), c.sink(t).record(letter("d", 1, 1))
+	keyless.Key, empty.Value = nil, nil
+	foreign := []*kgo.Record{{Topic: topic, Value: []byte("no key, no headers")}, {Topic: topic, Key: []byte("a")}, keyless, empty}
 	if err := c.client(t).ProduceSync(t.Context(), foreign...).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	pass(t, c.sink(t), letters("a2"))
 	stop := s.serve()
-	eventually(t, "a2 is applied, and three are in quarantine", func() bool {
-		return pgtest.Count(t, s.pool, "SELECT count(*) FROM effects WHERE new") == 2 && pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog_read.quarantine") == 3
+	eventually(t, "a2 is applied, and five are in quarantine", func() bool {
+		return pgtest.Count(t, s.pool, "SELECT count(*) FROM effects WHERE new") == 2 && pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog_read.quarantine") == 5
 	})
-	eventually(t, "all is committed", func() bool { return c.committed()[0] == 5 })
+	eventually(t, "all is committed", func() bool { return c.committed()[0] == 7 })
 	stop()
 	places := strings.Join(pgtest.Column[string](t, s.pool, "SELECT message_id FROM video_catalog_read.quarantine ORDER BY message_id"), " ")
-	if want := fmt.Sprintf("%[1]s/0/1 %[1]s/0/2 %[1]s/0/3", topic); places != want {
+	if want := fmt.Sprintf("%[1]s/0/1 %[1]s/0/2 %[1]s/0/3 %[1]s/0/4 %[1]s/0/5", topic); places != want {
 		t.Errorf("places = %s, want %s", places, want)
 	}
 	s.newest = 2
-	if out, _ := s.run(t.Context(), "retry", "--all", "--why", "a newer build"); !strings.Contains(out, "retry: 1 of 3") {
-		t.Errorf("retry = %s, want b1 applied", out)
+	if out, _ := s.run(t.Context(), "retry", "--all", "--why", "a newer build"); !strings.Contains(out, "retry: 3 of 5") {
+		t.Errorf("retry = %s, want b1, c1 and d1 applied", out)
 	}
 	s.must("skip", "--all", "--why", "not ours")
-	if n := pgtest.Count(t, s.pool, "SELECT count(*) FROM effects WHERE letter = 'b'"); n != 1 {
-		t.Errorf("b1 has %d effects, want 1", n)
+	if n := pgtest.Count(t, s.pool, "SELECT count(*) FROM effects WHERE letter IN ('b', 'c', 'd')"); n != 3 {
+		t.Errorf("b1, c1 and d1 have %d effects, want 3", n)
 	}
 }
 

@@ -234,8 +234,15 @@ func messageOf(r *kgo.Record) consumer.Message {
 			attributes[header.Key] = string(header.Value)
 		}
 	}
+	defect := ""
+	switch {
+	case len(r.Key) == 0:
+		defect = "the record has no key, and so no order"
+	case r.Value == nil:
+		defect = "the record has no value: an event without content has an empty one"
+	}
 	return consumer.Message{
-		ID: fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset), Key: string(r.Key), Attributes: attributes, Data: r.Value, PublishTime: r.Timestamp,
+		ID: fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset), Key: string(r.Key), Attributes: attributes, Data: r.Value, PublishTime: r.Timestamp, Defect: defect,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -174,7 +175,7 @@ func TestFreezes(t *testing.T) {
 	t.Parallel()
 	s := newStack(t).start(fast)
 	const aggregates, each = 50, 10
-	var longest time.Duration
+	var took []time.Duration
 	for round := range 20 {
 		s.add(aggregates, round*each+1, (round+1)*each)
 		start := time.Now()
@@ -182,13 +183,13 @@ func TestFreezes(t *testing.T) {
 			status, body := s.call(t.Context())
 			return status == http.StatusOK && strings.HasSuffix(body, `"left":0}`)
 		})
-		longest = max(longest, time.Since(start))
+		took = append(took, time.Since(start))
 		if leased := pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_lanes WHERE leased_until > now()"); leased > 0 {
 			t.Errorf("round %d: %d lanes are leased after the response", round, leased)
 		}
 		exported, _ := os.ReadFile(s.stdout.Name())
-		if spans := bytes.Count(exported, []byte(`"Name":"outbox.publish"`)); spans < (round+1)*each { // an event may come again
-			t.Errorf("round %d: %d spans are exported, want at least %d", round, spans, (round+1)*each)
+		if spans, sent := bytes.Count(exported, []byte(`"Name":"outbox.publish"`)), s.sent("0"); spans < sent || sent < (round+1)*each {
+			t.Errorf("round %d: %d spans are exported of %d requests that belong to a trace", round, spans, sent)
 		}
 		if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
@@ -200,7 +201,10 @@ func TestFreezes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("the longest round took %s", longest)
+	slices.Sort(took)
+	if t.Logf("the rounds took %s to %s", took[0], took[19]); took[18] > 3*time.Second { // one may meet a pause of the machine
+		t.Errorf("two of 20 rounds took %s or more, want 3s at most", took[18])
+	}
 	s.check(aggregates, 20*each)
 	if n := pgtest.Count(t, s.pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"); n > 0 {
 		t.Errorf("%d connections are open after the response, want none", n)

@@ -38,7 +38,7 @@ func message(id string, version int64) envelope.Message {
 	}
 }
 
-// endpoint records the events that it has acknowledged. A fault answers in its place, and is nil or an http.HandlerFunc.
+// endpoint records the events that it has acknowledged. A fault responds in its place, and is nil or an http.HandlerFunc.
 type endpoint struct {
 	*httptest.Server
 
@@ -105,6 +105,13 @@ func (e *endpoint) first(id string) (versions []string) {
 		}
 	}
 	return versions
+}
+
+// sent returns how often events of an aggregate were acknowledged.
+func (e *endpoint) sent(id string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.got[id])
 }
 
 func (e *endpoint) count() int {

@@ -102,7 +102,8 @@ func TestMove(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, target := newServer(t, localpg.Config{})
-			for _, block := range blocks(t, root+"/docs/database.md", "### Users, and their time limits", "sql") {
+			roles := blocks(t, root+"/docs/database.md", "### Users, and their time limits", "sql")
+			for _, block := range append(roles, blocks(t, root+"/options/tenancy/README.md", "## Users", "sql")[1]) {
 				for statement := range strings.SplitSeq(block, ";\n") {
 					ask[int](t, target, statement)
 				}

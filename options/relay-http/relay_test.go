@@ -367,6 +367,7 @@ func TestLimitAndStop(t *testing.T) {
 	if status, body := s.call(t.Context()); status != http.StatusOK || strings.HasSuffix(body, `"left":0}`) || time.Since(start) > 3*time.Second {
 		t.Errorf("POST / = %d %s after %s, want events left within 3s", status, body, time.Since(start))
 	}
+	s.start(outbox.Config{Batch: 5})
 	var caller sync.WaitGroup
 	caller.Go(func() {
 		if status, body := s.call(t.Context()); status != http.StatusInternalServerError || !strings.Contains(body, "context canceled") {

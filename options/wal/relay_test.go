@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -53,6 +54,9 @@ func TestMistakesAreNamed(t *testing.T) {
 // A server that does not decode its log, and a standby, take no switch.
 func TestServersWithoutALog(t *testing.T) {
 	t.Parallel()
+	if _, err := os.Stat(filepath.Join(server.Programs(), "pg_basebackup")); err != nil {
+		t.Skip(err)
+	}
 	s := newService(t)
 	standby, err := localpg.Start(t.Context(), localpg.Config{StandbyOf: server, Settings: settings})
 	if err != nil {

@@ -21,7 +21,7 @@ func ProductOrderReaction(p Product, e OrderEvent, stamp Stamp) (*ProductEvent, 
 	if p.ID == uuid.Nil {
 		return nil, nil // there is no such product: the timer of the order cancels it
 	}
-	return UpdateProduct(AllProductFields(), p.afterOrder(e), AnyVersion, stamp)(p)
+	return UpdateProduct(func(d *ProductDetails) { *d = p.afterOrder(e) }, AnyVersion, stamp)(p)
 }
 
 // afterOrder returns the stock after an event of an order. available + reserved + sold stays the

@@ -28,15 +28,15 @@ var tenantRows, tenantTime = 20_000, 5 * time.Second
 const (
 	tenants = `
 		CREATE USER calls IN ROLE video_catalog_calls;
-		CREATE TABLE video_catalog.letters (tenant_id text NOT NULL CHECK (tenant_id <> ''), id uuid PRIMARY KEY DEFAULT gen_random_uuid());
-		ALTER TABLE video_catalog.letters ENABLE ROW LEVEL SECURITY; ALTER TABLE video_catalog.letters FORCE ROW LEVEL SECURITY;
-		CREATE POLICY calls ON video_catalog.letters TO video_catalog_calls USING (tenant_id = current_setting('app.tenant', true));
-		CREATE POLICY loops ON video_catalog.letters TO video_catalog_rw USING (true);
-		CREATE POLICY owner ON video_catalog.letters TO CURRENT_USER USING (true);
-		GRANT SELECT, INSERT ON video_catalog.letters TO video_catalog_calls;
-		INSERT INTO video_catalog.letters (tenant_id) SELECT CASE g %% 2 WHEN 0 THEN 'acme' ELSE 'other' END FROM generate_series(1, %d) g;
-		ANALYZE video_catalog.letters`
-	tenantPage = "SELECT tenant_id FROM video_catalog.letters WHERE id > $1 ORDER BY id LIMIT 20"
+		CREATE TABLE video_catalog.letters_1 (tenant_id text NOT NULL CHECK (tenant_id <> ''), id uuid PRIMARY KEY DEFAULT gen_random_uuid());
+		ALTER TABLE video_catalog.letters_1 ENABLE ROW LEVEL SECURITY; ALTER TABLE video_catalog.letters_1 FORCE ROW LEVEL SECURITY;
+		CREATE POLICY calls ON video_catalog.letters_1 TO video_catalog_calls USING (tenant_id = current_setting('app.tenant', true));
+		CREATE POLICY loops ON video_catalog.letters_1 TO video_catalog_rw USING (true);
+		CREATE POLICY owner ON video_catalog.letters_1 TO CURRENT_USER USING (true);
+		GRANT SELECT, INSERT ON video_catalog.letters_1 TO video_catalog_calls;
+		INSERT INTO video_catalog.letters_1 (tenant_id) SELECT CASE g %% 2 WHEN 0 THEN 'acme' ELSE 'other' END FROM generate_series(1, %d) g;
+		ANALYZE video_catalog.letters_1`
+	tenantPage = "SELECT tenant_id FROM video_catalog.letters_1 WHERE id > $1 ORDER BY id LIMIT 20"
 )
 
 // reading reads a page as a tenant, and returns the tenants of its rows.
@@ -57,7 +57,7 @@ func readSingle(ctx context.Context, pool *pgxpool.Pool, of string) ([]string, e
 func readInTx(ctx context.Context, pool *pgxpool.Pool, of string) (found []string, err error) {
 	err = pg.InTx(tenant.With(ctx, of), pool, "read", func(ctx context.Context, tx *pg.Tx) error {
 		if rand.IntN(4) == 0 { // a write before it: the call changes a row, and reads
-			tx.Queue(errOf(tx.Exec(ctx, "INSERT INTO video_catalog.letters (tenant_id) VALUES ($1)", of)))
+			tx.Queue(errOf(tx.Exec(ctx, "INSERT INTO video_catalog.letters_1 (tenant_id) VALUES ($1)", of)))
 		}
 		found, err = collect(ctx, tx)
 		return err

@@ -21,17 +21,18 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// letters is a table of tenants, with the policies that cmd/entity --tenant gives to its tables.
+// letters makes a table of tenants, with the policies that cmd/entity --tenant gives to its tables. No entity has a digit in its plural.
 const letters = `
-	CREATE ROLE %[1]s_owner; CREATE ROLE %[1]s_loops LOGIN IN ROLE video_catalog_rw; CREATE ROLE %[1]s_calls LOGIN IN ROLE video_catalog_calls;
-	CREATE TABLE video_catalog.letters (tenant_id text NOT NULL CHECK (tenant_id <> ''), id uuid PRIMARY KEY, note text NOT NULL, create_time timestamptz NOT NULL DEFAULT now());
-	CREATE INDEX ON video_catalog.letters (tenant_id, create_time, id);
-	ALTER TABLE video_catalog.letters ENABLE ROW LEVEL SECURITY; ALTER TABLE video_catalog.letters FORCE ROW LEVEL SECURITY;
-	CREATE POLICY calls ON video_catalog.letters TO video_catalog_calls USING (tenant_id = current_setting('app.tenant', true));
-	CREATE POLICY loops ON video_catalog.letters TO video_catalog_rw, support_ro USING (true);
-	CREATE POLICY owner ON video_catalog.letters TO %[1]s_owner USING (true);
-	GRANT SELECT, INSERT, UPDATE ON video_catalog.letters TO video_catalog_calls, video_catalog_rw;
-	ALTER TABLE video_catalog.letters OWNER TO %[1]s_owner`
+	CREATE ROLE %[1]s_owner; CREATE ROLE %[1]s_loops LOGIN IN ROLE video_catalog_rw, video_catalog_read_rw;
+	CREATE ROLE %[1]s_calls LOGIN IN ROLE video_catalog_calls, video_catalog_read_calls;
+	CREATE TABLE video_catalog.letters_1 (tenant_id text NOT NULL CHECK (tenant_id <> ''), id uuid PRIMARY KEY, note text NOT NULL, create_time timestamptz NOT NULL DEFAULT now());
+	CREATE INDEX ON video_catalog.letters_1 (tenant_id, create_time, id);
+	ALTER TABLE video_catalog.letters_1 ENABLE ROW LEVEL SECURITY; ALTER TABLE video_catalog.letters_1 FORCE ROW LEVEL SECURITY;
+	CREATE POLICY calls ON video_catalog.letters_1 TO video_catalog_calls USING (tenant_id = current_setting('app.tenant', true));
+	CREATE POLICY loops ON video_catalog.letters_1 TO video_catalog_rw, support_ro USING (true);
+	CREATE POLICY owner ON video_catalog.letters_1 TO %[1]s_owner USING (true);
+	GRANT SELECT, INSERT, UPDATE ON video_catalog.letters_1 TO video_catalog_calls, video_catalog_rw;
+	ALTER TABLE video_catalog.letters_1 OWNER TO %[1]s_owner`
 
 // fixture is a database with letters.
 type fixture struct {
@@ -78,7 +79,7 @@ func write(ctx context.Context, pool *pgxpool.Pool, of, note string) (uuid.UUID,
 }
 
 func record(of string, id uuid.UUID, note string) func(ctx context.Context, tx *pg.Tx) error {
-	return recordIn("letters", of, id, note)
+	return recordIn("letters_1", of, id, note)
 }
 
 func recordIn(table, of string, id uuid.UUID, note string) func(ctx context.Context, tx *pg.Tx) error {
@@ -93,7 +94,7 @@ func recordIn(table, of string, id uuid.UUID, note string) func(ctx context.Cont
 	}
 }
 
-const page = "SELECT tenant_id FROM video_catalog.letters ORDER BY create_time, id LIMIT 20"
+const page = "SELECT tenant_id FROM video_catalog.letters_1 ORDER BY create_time, id LIMIT 20"
 
 // owners returns the tenants of the rows of a query.
 func owners(ctx context.Context, on pg.DB, sql string, args ...any) (string, error) {

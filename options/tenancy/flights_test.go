@@ -91,19 +91,19 @@ func (f *flights) copy(to io.WriteCloser, from io.Reader, who int64) {
 func (f *fixture) rows(t testing.TB, n int) {
 	t.Helper()
 	pgtest.Execute(t, f.admin, fmt.Sprintf(`
-		CREATE TABLE video_catalog.plain (tenant_id text NOT NULL, id uuid PRIMARY KEY, note text NOT NULL, create_time timestamptz NOT NULL DEFAULT now());
-		CREATE INDEX ON video_catalog.plain (create_time, id);
-		GRANT SELECT, INSERT, UPDATE ON video_catalog.plain TO video_catalog_rw;
-		INSERT INTO video_catalog.letters (tenant_id, id, note, create_time)
+		CREATE TABLE video_catalog.plain_1 (tenant_id text NOT NULL, id uuid PRIMARY KEY, note text NOT NULL, create_time timestamptz NOT NULL DEFAULT now());
+		CREATE INDEX ON video_catalog.plain_1 (create_time, id);
+		GRANT SELECT, INSERT, UPDATE ON video_catalog.plain_1 TO video_catalog_rw;
+		INSERT INTO video_catalog.letters_1 (tenant_id, id, note, create_time)
 			SELECT CASE g %% 2 WHEN 0 THEN 'acme' ELSE 'other' END, gen_random_uuid(), repeat('n', 100), now() - g * interval '1 second' FROM generate_series(1, %d) g;
-		INSERT INTO video_catalog.plain SELECT 'acme', id, note, create_time FROM video_catalog.letters;
-		ANALYZE video_catalog.letters, video_catalog.plain`, n))
+		INSERT INTO video_catalog.plain_1 SELECT 'acme', id, note, create_time FROM video_catalog.letters_1;
+		ANALYZE video_catalog.letters_1, video_catalog.plain_1`, n))
 }
 
 // reading and writing are what a call does, with the tenant of ctx or without.
 const (
-	pageOfTenant = "SELECT tenant_id FROM video_catalog.letters WHERE tenant_id = $1 AND (create_time, id) < ($2, $3) ORDER BY create_time DESC, id DESC LIMIT 20"
-	pageOfAll    = "SELECT tenant_id FROM video_catalog.plain WHERE $1 <> '' AND (create_time, id) < ($2, $3) ORDER BY create_time DESC, id DESC LIMIT 20"
+	pageOfTenant = "SELECT tenant_id FROM video_catalog.letters_1 WHERE tenant_id = $1 AND (create_time, id) < ($2, $3) ORDER BY create_time DESC, id DESC LIMIT 20"
+	pageOfAll    = "SELECT tenant_id FROM video_catalog.plain_1 WHERE $1 <> '' AND (create_time, id) < ($2, $3) ORDER BY create_time DESC, id DESC LIMIT 20"
 )
 
 func readPage(ctx context.Context, pool *pgxpool.Pool) error {
@@ -121,7 +121,7 @@ func writeOne(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	id := uuid.Must(uuid.NewV7())
-	_, err := pg.NewCommandSide(pool, "letter", nil).Create(ctx, "write", uuid.Nil, nil, id, recordIn("plain", "acme", id, "note"))
+	_, err := pg.NewCommandSide(pool, "letter", nil).Create(ctx, "write", uuid.Nil, nil, id, recordIn("plain_1", "acme", id, "note"))
 	return err
 }
 

@@ -24,12 +24,12 @@ var parts = map[string][]string{
 	"kafka":      append([]string{relaysPage}, seekFiles...),
 	"lab":        nil, // no service has it
 	"observe":    {"deploy/observe", "docs/alerts.md", "docs/runbooks.md"},
-	"oidc":       {"internal/auth/checker.go", "internal/transport/methods.go"},
+	"oidc":       {"internal/app/checker.go", "internal/auth/checker.go", "internal/transport/methods.go"},
 	"pools":      {"deploy/run/pools.*.yaml"},
 	"reactions":  {"internal/pg/base.go"},
 	"relay-http": {"internal/app/once.go"},
 	"replay":     seekFiles,
-	"tenancy":    {"cmd/server/tenants_test.go", "internal/pg/tenant.go", "internal/tenant", "kit/localissuer"},
+	"tenancy":    {"cmd/server/tenants_test.go", "internal/app/tenants.go", "internal/auth/scope.go", "internal/pg/tenant.go", "internal/tenant", "kit/localissuer"},
 	"terraform":  {"deploy/terraform"},
 	"wal":        {relaysPage},
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp" // only tenancy
 	"context"
 	"errors"
 	"time"
@@ -91,14 +90,7 @@ func (p *Process) openSide(ctx context.Context, name, url string) (d side, err e
 	own := max(1, int32(p.cfg.DatabaseMaxConns)) // where no calls are served
 	if p.Subcommand == "serve" && p.cfg.has(roleAPI) {
 		own = p.cfg.ownConnections()
-		// only tenancy: begin
-		url := url
-		for _, option := range p.cfg.program.Options {
-			if option.CallsURL != nil {
-				url = cmp.Or(option.CallsURL(name), url)
-			}
-		}
-		// only tenancy: end
+		url := p.callsURL(name, url) // only tenancy
 		if d.calls, err = db.Open(ctx, url, int32(p.cfg.DatabaseMaxConns)-own, p.tel.QueryTracer()); err != nil {
 			return d, err
 		}

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	"example.com/videocatalog/internal/auth" // only oidc
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -33,18 +32,9 @@ type Option struct {
 	Settings any
 	// Check returns the mistakes in Settings for a run of the program. Each begins with the name of
 	// a setting and does not show its value.
-	Check func(Selection) []error
-	// only oidc: begin
-	// NewChecker makes the check of callers, which AUTH selects.
-	// methods are the names of all methods of the API, as package.Service/Method.
-	NewChecker func(p *Process, methods []string) (auth.Checker, error)
-	// only oidc: end
-	// only tenancy: begin
-	// Scope is [auth.Gate.Scope]. CallsURL returns the URL of the database for the API calls to a side; empty: the
-	// same as for the loops.
-	Scope    func(ctx context.Context, token string) (context.Context, error)
-	CallsURL func(side string) string
-	// only tenancy: end
+	Check      func(Selection) []error
+	NewChecker NewChecker // makes the check of callers that AUTH selects // only oidc
+	Tenants    *Tenants   // separates API calls // only tenancy
 	// NewBroker makes the broker that BROKER selects.
 	NewBroker func(context.Context, *Process) (Broker, error)
 	// Role is one more value of ROLES. A process that has it uses both sides, and consumes

@@ -188,22 +188,10 @@ func (p *Process) addAPI(deps *transport.Deps) error {
 	}
 	gate := &auth.Gate{CallerRate: int(p.cfg.CallerRate), Proxies: deps.Proxies, Log: p.Log}
 	// only oidc: begin
-	for _, option := range p.cfg.program.Options {
-		if option.NewChecker != nil && option.selector() == p.cfg.Auth {
-			var err error
-			if gate.Checker, err = option.NewChecker(p, transport.Methods(deps.Services)); err != nil {
-				return UsageError(err)
-			}
-		}
+	if err := p.addChecker(gate, transport.Methods(deps.Services)); err != nil {
+		return err
 	}
 	// only oidc: end
-	// only tenancy: begin
-	for _, option := range p.cfg.program.Options {
-		if option.Scope != nil {
-			gate.Scope = option.Scope
-		}
-	}
-	// only tenancy: end
 	deps.Admit = gate.Admit
 	return nil
 }

@@ -4,6 +4,17 @@ import (
 	"context"
 	"errors"
 	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Statuses of rejected callers. Each is the same for every reason, so that an
+// attacker does not learn which part of an attempt was right.
+var (
+	errUnauthenticated = status.Error(codes.Unauthenticated, "valid credentials are required")
+	errDenied          = status.Error(codes.PermissionDenied, "the caller may not do this")
+	errUnavailable     = status.Error(codes.Unavailable, "credentials cannot be checked at the moment: call again")
 )
 
 // Checker checks the callers of this process. It must be safe for concurrent use.
@@ -19,19 +30,21 @@ type Checker interface {
 // ErrUnavailable is the error of a Checker that can identify nobody at the moment.
 var ErrUnavailable = errors.New("callers cannot be identified at the moment")
 
-// check returns the caller that a call may have. Otherwise the error is the status for the
-// caller: Unauthenticated, PermissionDenied, or Unavailable if the Checker is.
-func (g *Gate) check(ctx context.Context, method, address string) (Caller, error) {
+// check returns the context and the caller of a call that may continue. Otherwise the error is the status
+// for the caller: Unauthenticated, PermissionDenied, or Unavailable if the Checker is.
+func (g *Gate) check(ctx context.Context, method, address string) (context.Context, Caller, error) {
 	caller, err := g.identify(ctx)
 	switch {
 	case errors.Is(err, ErrUnavailable):
-		return Caller{}, g.refuse(ctx, errUnavailable, method, address, err.Error())
+		return ctx, Caller{}, g.refuse(ctx, errUnavailable, method, address, err.Error())
 	case err != nil:
-		return Caller{}, g.refuse(ctx, errUnauthenticated, method, address, err.Error())
+		return ctx, Caller{}, g.refuse(ctx, errUnauthenticated, method, address, err.Error())
 	case !g.Checker.Allows(caller, method):
-		return caller, g.refuse(ctx, errDenied, method, "sub "+caller.Subject, "no rule of the policy allows it; email "+caller.Email)
+		ctx = WithCaller(ctx, caller.String())
+		return ctx, caller, g.refuse(ctx, errDenied, method, "sub "+caller.Subject, "no rule of the policy allows it; email "+caller.Email)
 	}
-	return caller, nil
+	ctx, err = g.scope(ctx, method, caller) // only tenancy
+	return ctx, caller, err
 }
 
 // identify returns the caller that the token of a call identifies.

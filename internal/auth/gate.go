@@ -35,28 +35,12 @@ const (
 	maxCallers = 10_000  // in memory; beyond that the rates of all begin again
 )
 
-// Statuses of rejected callers. Each is the same for every reason, so that an
-// attacker does not learn which part of an attempt was right.
-var (
-	// only oidc: begin
-	errUnauthenticated = status.Error(codes.Unauthenticated, "valid credentials are required")
-	errDenied          = status.Error(codes.PermissionDenied, "the caller may not do this")
-	errUnavailable     = status.Error(codes.Unavailable, "credentials cannot be checked at the moment: call again")
-	// only oidc: end
-	errExhausted = status.Error(codes.ResourceExhausted, "too many calls: call again later")
-)
+var errExhausted = status.Error(codes.ResourceExhausted, "too many calls: call again later")
 
 // Gate decides whether calls may continue. It is safe for concurrent use.
 type Gate struct {
-	// only oidc: begin
-	// Checker checks callers. Nil: Cloud Run's IAM has already checked them.
-	Checker Checker
-	// only oidc: end
-	// only tenancy: begin
-	// Scope returns the context of a call by the token that Checker has verified. Its error is why
-	// the call is refused, for the log only. Nil: the context stays as it is.
-	Scope func(ctx context.Context, token string) (context.Context, error)
-	// only tenancy: end
+	Checker Checker // nil: Cloud Run's IAM has already checked the callers // only oidc
+	Scope   Scope   // nil: the context of a call stays as it is // only tenancy
 	// CallerRate is how many calls per second each caller may make, and twice as many at
 	// once. 0: no limit.
 	CallerRate int
@@ -74,38 +58,26 @@ type Gate struct {
 // with the name of its caller if somebody identified the caller: see
 // [CallerOf]. ctx has the metadata of the call. The error is the status for a
 // caller whose call may not continue.
-func (g *Gate) Admit(ctx context.Context, fullMethod string) (_ context.Context, err error) {
+func (g *Gate) Admit(ctx context.Context, fullMethod string) (context.Context, error) {
 	method, name := strings.TrimPrefix(fullMethod, "/"), "address "+Address(ctx, g.Proxies)
 	if !IsOpen(method) {
 		caller := vouched(ctx)
 		// only oidc: begin
 		if g.Checker != nil {
-			caller, err = g.check(ctx, method, name)
+			var err error
+			if ctx, caller, err = g.check(ctx, method, name); err != nil {
+				return ctx, err
+			}
 		}
 		// only oidc: end
 		if caller != (Caller{}) {
 			name, ctx = "sub "+caller.Subject, WithCaller(ctx, caller.String())
 		}
 	}
-	// only oidc: begin
-	if err != nil {
-		return ctx, err
-	}
-	// only oidc: end
-	// only tenancy: begin
-	if g.Scope != nil && !IsOpen(method) {
-		token, _ := bearer(ctx, headerOwn, headerCloudRun) // the Checker has verified it
-		scoped, err := g.Scope(ctx, token)
-		if err != nil {
-			return ctx, g.refuse(ctx, errDenied, method, name, err.Error())
-		}
-		ctx = scoped
-	}
-	// only tenancy: end
 	if !g.withinRate(name) {
-		err = g.refuse(ctx, errExhausted, method, name, "calls too often")
+		return ctx, g.refuse(ctx, errExhausted, method, name, "calls too often")
 	}
-	return ctx, err
+	return ctx, nil
 }
 
 // bearer returns the bearer token in the first of the headers that the call has, of at most

@@ -16,9 +16,11 @@ func SetTenant(ctx context.Context, batch *pgx.Batch) {
 	}
 }
 
+func hasTenant(ctx context.Context) bool { return tenant.Of(ctx) != "" }
+
 // ofTenant runs one statement of a tenant's call, in one round trip: what comes before a Sync is one transaction, without BEGIN.
 func (a autocommit) ofTenant(ctx context.Context, sql string, args []any) (pgx.Rows, error) {
-	conn, err := Acquire(ctx, a.pool)
+	conn, err := Acquire(ctx, a.Pool)
 	if err != nil {
 		return nil, err
 	}
@@ -32,12 +34,15 @@ func (a autocommit) ofTenant(ctx context.Context, sql string, args []any) (pgx.R
 	return &endingRows{rows, conn.Release}, nil
 }
 
-// batchOfTenant does the same for a batch.
-func (a autocommit) batchOfTenant(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+// SendBatch implements DB in place of the pool's SendBatch: it does the same for a batch.
+func (a autocommit) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	if !hasTenant(ctx) {
+		return a.Pool.SendBatch(ctx, batch)
+	}
 	whole := &pgx.Batch{}
 	SetTenant(ctx, whole)
 	whole.QueuedQueries = append(whole.QueuedQueries, batch.QueuedQueries...)
-	results := a.pool.SendBatch(ctx, whole)
+	results := a.Pool.SendBatch(ctx, whole)
 	_, _ = results.Exec() // the next result has the same error
 	return results
 }

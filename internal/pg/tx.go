@@ -14,7 +14,6 @@ import (
 
 	"example.com/videocatalog/internal/pg/internal/sqlcgen"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/tenant" // only tenancy
 )
 
 // InTx runs fn in one transaction. It commits unless fn fails.
@@ -199,36 +198,26 @@ func Acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 func Autocommit(pool *pgxpool.Pool) DB { return autocommit{pool} }
 
 // autocommit makes a pool a DB.
-type autocommit struct{ pool *pgxpool.Pool }
+type autocommit struct{ *pgxpool.Pool }
 
 // Exec implements DB.
 func (a autocommit) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	// only tenancy: begin
-	if tenant.Of(ctx) != "" {
-		rows, err := a.ofTenant(ctx, sql, args)
-		if err != nil {
-			return pgconn.CommandTag{}, err
-		}
-		rows.Close()
-		return rows.CommandTag(), rows.Err()
-	}
-	// only tenancy: end
-	conn, err := Acquire(ctx, a.pool)
+	rows, err := a.Query(ctx, sql, args...)
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	defer conn.Release()
-	return conn.Exec(ctx, sql, args...)
+	rows.Close()
+	return rows.CommandTag(), rows.Err()
 }
 
 // Query implements DB.
 func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	// only tenancy: begin
-	if tenant.Of(ctx) != "" {
+	if hasTenant(ctx) {
 		return a.ofTenant(ctx, sql, args)
 	}
 	// only tenancy: end
-	conn, err := Acquire(ctx, a.pool)
+	conn, err := Acquire(ctx, a.Pool)
 	if err != nil {
 		return nil, err
 	}
@@ -238,16 +227,6 @@ func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		return nil, err
 	}
 	return &endingRows{rows, conn.Release}, nil
-}
-
-// SendBatch implements DB.
-func (a autocommit) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
-	// only tenancy: begin
-	if tenant.Of(ctx) != "" {
-		return a.batchOfTenant(ctx, batch)
-	}
-	// only tenancy: end
-	return a.pool.SendBatch(ctx, batch)
 }
 
 // QueryRow implements DB.

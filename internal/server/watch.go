@@ -14,7 +14,7 @@ import (
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
-	"example.com/videocatalog/internal/tenant" // only tenancy
+	"example.com/videocatalog/internal/tenant"
 )
 
 // A watch reads changes at most once per watchGap. A change can be announced
@@ -172,8 +172,7 @@ func (w *watch) look(changed <-chan struct{}) (domain.ChangePage, error) {
 // never shared, because its caller may already know of a newer change.
 func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 	ctx, position := w.stream.Context(), w.position
-	page := fmt.Sprintf("%p %v", changed, position)
-	page += " " + tenant.Of(ctx) // only tenancy
+	page := fmt.Sprintf("%p %v %s", changed, position, tenant.Of(ctx))
 	if !w.begun {
 		page = fmt.Sprint("first of ", w.service.begun.Add(1))
 		w.begun = true

@@ -43,7 +43,7 @@ func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRow
 	var database sqlcgen.GetChangesDatabaseRow
 	var rows []sqlcgen.ListProjectionChangesRow
 	var batch pgx.Batch
-	pg.SetTenant(ctx, &batch) // only tenancy
+	pg.SetTenant(ctx, &batch)
 	// First: what it does not see as held back, the other statement sees as a change.
 	batch.Queue(sqlcgen.GetChangesDatabase, after.Transaction).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&database.Identity, &database.Begun, &database.Held)

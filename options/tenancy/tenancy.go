@@ -35,7 +35,9 @@ type settings struct {
 // Option returns the option.
 func Option() app.Option {
 	s := new(settings)
-	return app.Option{Name: "tenancy", Settings: s, Check: s.check, Start: s.start, Scope: s.scope, CallsURL: s.url, Migrations: migrations}
+	return app.Option{
+		Name: "tenancy", Settings: s, Check: s.check, Start: s.start, Tenants: &app.Tenants{Scope: s.scope, URL: s.url}, Migrations: migrations,
+	}
 }
 
 // check returns the mistakes in the settings.

@@ -95,7 +95,7 @@ func startEmulator() (stop func(), err error) {
 	return stop, errors.New("the emulator of Firestore does not start in time")
 }
 
-// reads counts documents that a client was charged for: the documents of an answer, and one for a query that finds none.
+// reads counts documents that a client was charged for: the documents of a response, and one for a query that finds none.
 // https://firebase.google.com/docs/firestore/pricing
 type reads struct{ n atomic.Int64 }
 
@@ -113,21 +113,21 @@ type countedStream struct {
 
 func (s *countedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	switch answer := m.(type) {
+	switch response := m.(type) {
 	case *firestorepb.RunQueryResponse:
 		if err != nil && s.found == 0 {
 			s.reads.n.Add(1)
 		}
-		if err == nil && answer.Document != nil {
+		if err == nil && response.Document != nil {
 			s.found++
 			s.reads.n.Add(1)
 		}
 	case *firestorepb.BatchGetDocumentsResponse:
-		if err == nil && answer.Result != nil {
+		if err == nil && response.Result != nil {
 			s.reads.n.Add(1)
 		}
 	case *firestorepb.ListenResponse:
-		if err == nil && answer.GetDocumentChange() != nil {
+		if err == nil && response.GetDocumentChange() != nil {
 			s.reads.n.Add(1)
 		}
 	}

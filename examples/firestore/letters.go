@@ -55,8 +55,8 @@ func (l *Letters) Send(ctx context.Context, id string) error {
 }
 
 // change is the unit of work. It reads a letter, lets decide change it, and writes the letter and its event in one
-// transaction, or nothing if decide returns an error. The client calls decide again if another transaction was
-// faster, so decide changes nothing but the letter. A crash before the commit leaves nothing. After it, the event
+// transaction, or nothing if decide returns an error. The client calls decide again if another transaction commits
+// first, so decide changes nothing but the letter. A crash before the commit leaves nothing. After it, the event
 // waits for a relay.
 func (l *Letters) change(ctx context.Context, id, eventType string, decide func(*Letter) error) error {
 	err := l.client.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {
@@ -86,7 +86,7 @@ func (l *Letters) change(ctx context.Context, id, eventType string, decide func(
 		if err := tx.Set(document, letter); err != nil {
 			return err
 		}
-		// Create fails if the version has an event, whatever happened before: an event is never replaced.
+		// Create fails if this version already has an event: an event is never replaced.
 		return tx.Create(l.client.Collection(pendingEvents).Doc(e.name()), e)
 	})
 	if err == nil {
@@ -95,7 +95,7 @@ func (l *Letters) change(ctx context.Context, id, eventType string, decide func(
 	return err
 }
 
-// event is the document of an event. All have the same fields from the begin, because a query of Firestore never finds a
+// event is the document of an event. It has all fields from the beginning, because a query of Firestore never finds a
 // document that lacks a field of its filter or order.
 type event struct {
 	Lane int16 `firestore:"lane"`

@@ -13,8 +13,8 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// relayConfig is for a relay whose events wake it. It polls once a minute, for what no listener tells: aggregates that
-// are due, and lanes of relays that crashed.
+// relayConfig is for a relay that a listener wakes. Its poll, once a minute, finds what no listener reports: blocked
+// aggregates that are due, and lanes of relays that crashed.
 var relayConfig = outbox.Config{Batch: maxBatch, Workers: 2, PollInterval: time.Minute}
 
 // relay publishes events until ctx ends. Any number of processes may run it.
@@ -30,7 +30,7 @@ func relay(ctx context.Context, client *firestore.Client, broker outbox.Broker, 
 }
 
 // listen calls wake after each commit of events, until ctx ends. It watches the newest event only, so that a backlog
-// costs no reads. When it is back after an interruption, it wakes the relay for all events meanwhile.
+// costs no reads. After an interruption it wakes the relay once, for all events meanwhile.
 func listen(ctx context.Context, client *firestore.Client, wake func(), log *slog.Logger) {
 	pause := gax.Backoff{Initial: 100 * time.Millisecond, Max: 30 * time.Second}
 	for ctx.Err() == nil {

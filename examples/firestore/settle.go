@@ -48,7 +48,7 @@ type deltas struct {
 	now    time.Time
 }
 
-// read reads which lanes are held, and which resumed aggregates have more. In a transaction all reads come first.
+// read reads which lanes are held, and which resumed aggregates have more deferred events. In a transaction all reads come first.
 func (d *deltas) read() error {
 	for _, span := range d.s.Spans {
 		snapshot, err := d.tx.Get(d.lane(span.Lane))
@@ -125,8 +125,8 @@ func (d *deltas) write() error {
 	return nil
 }
 
-// unblock deletes the deferred events of resumed aggregates that are published. An aggregate without more is no longer
-// blocked. Another one, and one that is requeued, is due now.
+// unblock deletes the published events of resumed aggregates. An aggregate without further deferred events is no longer
+// blocked. One that has more is due now, as is a requeued one.
 func (d *deltas) unblock() error {
 	for _, seq := range slices.Sorted(maps.Keys(d.events)) {
 		e := d.events[seq]

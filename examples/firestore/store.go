@@ -111,7 +111,7 @@ func (s *Store) ClaimEvents(ctx context.Context, limits outbox.Limits) (outbox.C
 	return outbox.Claim{}, ctx.Err()
 }
 
-// hasWork reports whether there may be work: two reads while there is none, and none in a backlog.
+// hasWork reports whether there may be work. It costs two reads if there is none, and no read in a backlog.
 func (s *Store) hasWork(ctx context.Context) (bool, error) {
 	if s.busy {
 		return true, nil
@@ -127,7 +127,7 @@ func (s *Store) hasWork(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// freeLanes returns the lanes that nobody has, those that were served longest ago first, and the time of Firestore.
+// freeLanes returns the lanes without a lease, the least recently served first, and the time of the read by Firestore's clock.
 func (s *Store) freeLanes(ctx context.Context) (free []lane, now time.Time, err error) {
 	var documents []*firestore.DocumentRef
 	for number := range int16(outbox.Lanes) {
@@ -152,7 +152,7 @@ func (s *Store) freeLanes(ctx context.Context) (free []lane, now time.Time, err 
 	return free, now, nil
 }
 
-// work is what a group of lanes has.
+// work has the events of a group of lanes.
 type work struct {
 	lanes             []lane // those with events
 	pending, deferred map[int16][]outbox.Claimed
@@ -241,7 +241,7 @@ func (w *work) add(to map[int16][]outbox.Claimed, e event, c outbox.Claimed) (er
 	return nil
 }
 
-// lease takes the lanes of work, and returns a claim of those that nobody else has taken meanwhile.
+// lease takes the lanes of work, and returns a claim of those that no other relay has taken meanwhile.
 func (s *Store) lease(ctx context.Context, w work, limits outbox.Limits, now time.Time) (claim outbox.Claim, err error) {
 	token, taken := 1+rand.Int64N(math.MaxInt64), make([]bool, len(w.lanes))
 	group, ctx := errgroup.WithContext(ctx)

@@ -1,5 +1,5 @@
-// Package localissuer is an OpenID Connect issuer on this machine, for tests and for cmd/dev. Whoever reaches it gets a
-// token with any claims, so it listens on the loopback interface only.
+// Package localissuer is an OpenID Connect issuer on this machine, for tests and for cmd/dev. It issues tokens with any
+// claims to every caller, so it listens on the loopback interface only.
 package localissuer
 
 import (
@@ -42,8 +42,8 @@ func Start() (*Issuer, error) {
 	}
 	i := &Issuer{URL: "http://" + listener.Addr().String(), key: private, done: make(chan error, 1)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /.well-known/openid-configuration", answer(map[string]string{"issuer": i.URL, "jwks_uri": i.URL + "/keys"}))
-	mux.HandleFunc("GET /keys", answer(map[string]any{"keys": []any{map[string]string{
+	mux.HandleFunc("GET /.well-known/openid-configuration", document(map[string]string{"issuer": i.URL, "jwks_uri": i.URL + "/keys"}))
+	mux.HandleFunc("GET /keys", document(map[string]any{"keys": []any{map[string]string{
 		"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": "local", "x": base64.RawURLEncoding.EncodeToString(public),
 	}}}))
 	mux.HandleFunc("GET /token", func(w http.ResponseWriter, r *http.Request) {
@@ -58,11 +58,11 @@ func Start() (*Issuer, error) {
 	return i, nil
 }
 
-// answer responds with a document.
-func answer(document any) http.HandlerFunc {
+// document returns a handler that responds with a document.
+func document(content any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(document) // of strings
+		_ = json.NewEncoder(w).Encode(content) // of strings
 	}
 }
 

@@ -37,32 +37,32 @@ func (s *subscription) leaseOf(id string) (lease uint64, ok bool) {
 	return lease, binary.BigEndian.Uint32(b[:]) == s.mark && binary.BigEndian.Uint32(b[12:]) == crc32.ChecksumIEEE(b[:12])
 }
 
-// answer is an ack or a new deadline for a delivery.
-type answer struct {
+// resolved is the delivery of an ack ID, and its new deadline.
+type resolved struct {
 	delivery *delivery // nil: the id is out of date
-	seconds  int32     // the new deadline
+	seconds  int32
 }
 
-// answers resolves ids. It sorts them by time of publishing, because clients send the ids of a request in any order. A
-// malformed id fails the request. [H5]
-func (s *subscription) answers(ids []string, seconds func(i int) int32) ([]answer, error) {
+// resolve returns the deliveries of ids in the order of publishing, because clients send the ids of a request in any
+// order. A malformed id fails the request. [H5]
+func (s *subscription) resolve(ids []string, seconds func(i int) int32) ([]resolved, error) {
 	if s.closed != nil {
 		return nil, s.closed
 	}
-	all := make([]answer, 0, len(ids))
+	all := make([]resolved, 0, len(ids))
 	for i, id := range ids {
 		lease, ok := s.leaseOf(id)
 		if !ok {
 			return nil, status.Error(codes.InvalidArgument, "You have passed an invalid ack ID to the service (ack_id="+id+").")
 		}
-		all = append(all, answer{delivery: s.lent[lease], seconds: seconds(i)})
+		all = append(all, resolved{delivery: s.lent[lease], seconds: seconds(i)})
 	}
-	slices.SortStableFunc(all, func(a, b answer) int { return cmp.Compare(a.place(), b.place()) })
+	slices.SortStableFunc(all, func(a, b resolved) int { return cmp.Compare(a.place(), b.place()) })
 	return all, nil
 }
 
-// place is the sort key of a result. Ids that are out of date come first.
-func (a *answer) place() uint64 {
+// place is the sort key. Ids that are out of date come first.
+func (a *resolved) place() uint64 {
 	if a.delivery == nil {
 		return 0
 	}
@@ -73,8 +73,8 @@ func (a *answer) place() uint64 {
 func (s *subscription) acknowledgeAll(ids []string) error {
 	s.mu.Lock()
 	defer s.unlock()
-	answers, err := s.answers(ids, func(int) int32 { return 0 })
-	for _, a := range answers {
+	all, err := s.resolve(ids, func(int) int32 { return 0 })
+	for _, a := range all {
 		// A late ack counts, unless the message was delivered again since. [G20, H7] If a request has an id twice, it
 		// counts once.
 		if d := a.delivery; d != nil && d.state < forwarding {
@@ -89,9 +89,9 @@ func (s *subscription) acknowledgeAll(ids []string) error {
 func (s *subscription) modifyAll(ids []string, seconds func(i int) int32) error {
 	s.mu.Lock()
 	defer s.unlock()
-	answers, err := s.answers(ids, seconds)
+	all, err := s.resolve(ids, seconds)
 	now := s.server.clock.Now()
-	valid := slices.DeleteFunc(answers, func(a answer) bool {
+	valid := slices.DeleteFunc(all, func(a resolved) bool {
 		return a.delivery == nil || a.delivery.state != leased || !a.delivery.deadline.After(now)
 	})
 	for _, a := range valid {

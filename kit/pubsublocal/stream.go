@@ -135,7 +135,7 @@ func (p *subscriberService) StreamingPull(g pubsubpb.Subscriber_StreamingPullSer
 	}
 	defer sub.shut(st)
 	if len(first.GetAckIds()) > 0 || len(first.GetModifyDeadlineAckIds()) > 0 {
-		if err := sub.answerOn(st, first); err != nil {
+		if err := sub.handleRequest(st, first); err != nil {
 			return err
 		}
 	}
@@ -225,14 +225,14 @@ func (s *subscription) receive(st *stream, g pubsubpb.Subscriber_StreamingPullSe
 				return status.Errorf(codes.InvalidArgument, "%s may be set only in the first request of a stream.", field)
 			}
 		}
-		if err := s.answerOn(st, r); err != nil {
+		if err := s.handleRequest(st, r); err != nil {
 			return err
 		}
 	}
 }
 
-// answerOn handles a request on a stream: acks, new deadlines, or a ping.
-func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) error {
+// handleRequest handles a request on a stream: acks, new deadlines, or a ping.
+func (s *subscription) handleRequest(st *stream, r *pubsubpb.StreamingPullRequest) error {
 	switch seconds := r.GetStreamAckDeadlineSeconds(); {
 	case seconds == 0:
 	case seconds < 10 || seconds > 600:
@@ -286,7 +286,7 @@ func (p *subscriberService) Pull(ctx context.Context, r *pubsubpb.PullRequest) (
 	if !r.GetReturnImmediately() { //nolint:staticcheck // it is deprecated, but clients still use it
 		p.wait(ctx, st)
 	}
-	return sub.answerPull(ctx, st)
+	return sub.finishPull(ctx, st)
 }
 
 // wait waits for messages, for the end of the stream, or until the time limit
@@ -311,9 +311,9 @@ func (p *subscriberService) wait(ctx context.Context, st *stream) {
 	}
 }
 
-// answerPull returns the response of a Pull, and ends it. The leases stay, but
+// finishPull returns the response of a Pull, and ends it. The leases stay, but
 // belong to no stream.
-func (s *subscription) answerPull(ctx context.Context, st *stream) (*pubsubpb.PullResponse, error) {
+func (s *subscription) finishPull(ctx context.Context, st *stream) (*pubsubpb.PullResponse, error) {
 	if ctx.Err() != nil {
 		s.shut(st) // the caller does not get the response [F7]
 		return nil, status.FromContextError(ctx.Err()).Err()

@@ -141,7 +141,7 @@ func (p *subscriberService) Acknowledge(_ context.Context, r *pubsubpb.Acknowled
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAnswer(r, len(r.GetAckIds())); err != nil {
+	if err := checkAck(r, len(r.GetAckIds())); err != nil {
 		return nil, err
 	}
 	return &emptypb.Empty{}, sub.acknowledgeAll(r.GetAckIds())
@@ -153,7 +153,7 @@ func (p *subscriberService) ModifyAckDeadline(_ context.Context, r *pubsubpb.Mod
 	if err != nil {
 		return nil, err
 	}
-	if err := checkAnswer(r, len(r.GetAckIds())); err != nil {
+	if err := checkAck(r, len(r.GetAckIds())); err != nil {
 		return nil, err
 	}
 	if err := checkDeadline(r.GetAckDeadlineSeconds()); err != nil {
@@ -162,7 +162,7 @@ func (p *subscriberService) ModifyAckDeadline(_ context.Context, r *pubsubpb.Mod
 	return &emptypb.Empty{}, sub.modifyAll(r.GetAckIds(), func(int) int32 { return r.GetAckDeadlineSeconds() })
 }
 
-func checkAnswer(r proto.Message, ids int) error {
+func checkAck(r proto.Message, ids int) error {
 	switch {
 	case ids == 0:
 		return status.Error(codes.InvalidArgument, "ack_ids must not be empty.")

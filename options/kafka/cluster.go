@@ -27,8 +27,8 @@ import (
 // Settings say how to reach a cluster.
 type Settings struct {
 	Brokers  []string `env:"KAFKA_BROKERS" help:"brokers to begin with, as HOST:PORT, separated by commas; required by BROKER=kafka"`
-	TLS      bool     `env:"KAFKA_TLS" help:"whether connections are encrypted: true or false; the certificates of the system count"`
-	SASL     string   `env:"KAFKA_SASL" envDefault:"none" help:"who we are: none, plain, scram-sha-512 or google (Managed Service for Apache Kafka)"`
+	TLS      bool     `env:"KAFKA_TLS" help:"whether connections use TLS: true or false; the certificate authorities of the system are trusted"`
+	SASL     string   `env:"KAFKA_SASL" envDefault:"none" help:"how we authenticate: none, plain, scram-sha-512 or google (Managed Service for Apache Kafka)"`
 	User     string   `env:"KAFKA_USER" help:"name of the user; with google the email of the service account"`
 	Password string   `env:"KAFKA_PASSWORD" help:"password of the user, for plain and scram-sha-512"`
 }
@@ -126,8 +126,8 @@ func google(tokens auth.TokenProvider, email string) sasl.Mechanism {
 	})
 }
 
-// isRefused reports whether the cluster has refused what we are or may do, or the topic is another one than before. The
-// client that got the error does not work again by itself.
+// isRefused reports whether the cluster refuses our credentials or rights, or the topic was deleted and created again. The
+// client does not recover from that by itself.
 func isRefused(err error) bool {
 	refusals := []error{
 		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState,

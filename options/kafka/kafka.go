@@ -11,8 +11,8 @@
 //
 // # What it does not promise
 //
-//   - When partitions are added, an aggregate may move to another one. Its events there can then come before the
-//     last ones in the old partition. Versions keep older state out.
+//   - When partitions are added, an aggregate may move to another one. Its new events can then come before the last
+//     ones in the old partition. Versions keep older state out.
 //   - While the leader of a partition is silent, all new events of its topic wait, until the client gives up its
 //     connection after seven seconds.
 //   - It creates no topic by itself: the command provision does.
@@ -78,8 +78,8 @@ func (s *Settings) command(ctx context.Context, process *app.Process, args []str
 	return app.UsageError(errors.New("kafka: want provision or seek: try `server kafka --help`"))
 }
 
-// newBroker opens the cluster. It returns an error if the cluster says that it cannot work. A cluster that does not
-// respond stops no start: the API works, and events wait in the outbox.
+// newBroker returns the broker. It returns an error if the cluster reports a mistake. A cluster that does not respond does
+// not prevent the start: the API works, and events wait in the outbox.
 func (s *Settings) newBroker(ctx context.Context, process *app.Process) (app.Broker, error) {
 	options, err := s.Options(process.Log)
 	if err != nil {
@@ -127,13 +127,13 @@ func topicOf(subscription string) string {
 // checkTimeout is how long a start waits for the cluster.
 const checkTimeout = 5 * time.Second
 
-// errTopic means that a topic cannot have our events.
+// errTopic means that a topic cannot take our events.
 var errTopic = errors.New("kafka")
 
-// isDefinite reports whether the cluster has said what is wrong.
+// isDefinite reports whether the cluster has reported a mistake, which a later attempt does not mend.
 func isDefinite(err error) bool { return errors.Is(err, errTopic) || isRefused(err) }
 
-// checkCluster returns what is wrong with us or the topics. Other errors mean that the cluster did not say.
+// checkCluster returns the mistakes in our settings and topics. Other errors are not definite: the cluster did not respond.
 func checkCluster(ctx context.Context, options []kgo.Opt, topics ...string) error {
 	admin, err := kadm.NewOptClient(options...)
 	if err != nil {
@@ -146,7 +146,7 @@ func checkCluster(ctx context.Context, options []kgo.Opt, topics ...string) erro
 	if err != nil {
 		return described(err)
 	}
-	limits, _ := admin.DescribeTopicConfigs(ctx, topics...) // without the right to know them they count as large enough
+	limits, _ := admin.DescribeTopicConfigs(ctx, topics...) // without the right to read them, they count as large enough
 	var errs []error
 	for _, topic := range topics {
 		switch detail, limit := found[topic], maxBytes(limits, topic); {
@@ -176,7 +176,7 @@ func maxBytes(limits kadm.ResourceConfigs, topic string) int {
 	return maxBatchBytes
 }
 
-// described adds the settings to blame to an error of the cluster.
+// described adds to an error of the cluster the settings that may be wrong.
 func described(err error) error {
 	if errors.Is(err, kerr.SaslAuthenticationFailed) || errors.Is(err, kerr.UnsupportedSaslMechanism) || errors.Is(err, kerr.IllegalSaslState) {
 		return fmt.Errorf("KAFKA_SASL, KAFKA_USER and KAFKA_PASSWORD: the cluster refuses them: %w", err)

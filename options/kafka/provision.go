@@ -39,7 +39,7 @@ func (s *Settings) provision(ctx context.Context, process *app.Process, args []s
 	if err != nil {
 		return described(err)
 	}
-	limit, inSync := strconv.Itoa(maxBatchBytes), strconv.Itoa(int(min(2, replicas))) // an event is in two brokers before it counts as sent
+	limit, inSync := strconv.Itoa(maxBatchBytes), strconv.Itoa(int(min(2, replicas))) // an event is on two brokers before it counts as published
 	configs := map[string]*string{"max.message.bytes": &limit, "min.insync.replicas": &inSync}
 	p := operate.NewPrinter(stdout, o.JSON)
 	var errs []error

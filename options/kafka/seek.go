@@ -13,7 +13,7 @@ import (
 	"example.com/videocatalog/internal/operate"
 )
 
-// commandTimeout limits what a command asks of the cluster.
+// commandTimeout limits the requests of a command to the cluster.
 const commandTimeout = time.Minute
 
 // seek sets the offsets of a group to a time, so that its consumer applies the retained events since then once more.
@@ -28,9 +28,9 @@ func (s *Settings) seek(ctx context.Context, process *app.Process, args []string
 		return err
 	}
 	defer admin.Close()
-	asking, cancel := context.WithTimeout(ctx, commandTimeout)
+	reading, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	offsets, err := offsetsOf(asking, admin, o.Subscription, o.Since)
+	offsets, err := offsetsOf(reading, admin, o.Subscription, o.Since)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ const (
 	// flushBytes is about how much a round sends before it waits for the responses, so that one batch stays below the
 	// limit that topics have by default.
 	flushBytes = 900_000
-	// mostAlone limits the keys that a sink remembers because they are sent alone.
+	// mostAlone is how many keys a sink remembers that are sent alone.
 	mostAlone = 10_000
 )
 
@@ -34,8 +34,8 @@ const (
 // the rest, and ends with the last response. So no message can follow one whose failure is not known yet. A client
 // that sends while responses come reports a failure after it has taken the next message of the key.
 //
-// The broker refuses all messages of a partition's request with the code of one. If there are several, the response
-// is unknown for each, and their keys go one message at a time from the next round on.
+// If the broker refuses one message, it refuses all messages of the same partition in the request. If there are several,
+// the result of each is unknown, and from the next round on their keys are sent one message at a time.
 type Sink struct {
 	client *kgo.Client
 	err    error // why there is no client
@@ -59,7 +59,7 @@ type key struct {
 	failed      bool // nothing is sent until all responses are read
 }
 
-// NewSink makes the Sink of a topic. limit is how long a message that was not sent yet is tried; it must be well below
+// NewSink makes the Sink of a topic. limit is how long the client tries to send a message; it must be well below
 // outbox.Config.PublishTimeout. A message that was sent stays in flight until the broker's response is known, however
 // long that takes: otherwise it could come behind a newer one. cluster are the options of Settings.Options. If the
 // client refuses them, no message is sent.
@@ -263,8 +263,8 @@ func (s *Sink) admit(queue []*receipt, alone bool) (admitted []*receipt) {
 	return admitted
 }
 
-// send sends messages, and returns after the last response. A pass learns at once what the broker has, and at the
-// end what failed.
+// send sends messages, and returns after the last response. A pass gets an acknowledgement at once, and a failure only
+// then.
 func (s *Sink) send(messages []*receipt) {
 	if len(messages) == 0 {
 		return
@@ -279,8 +279,8 @@ func (s *Sink) send(messages []*receipt) {
 			}
 		})
 	}
-	// The client gives up messages after the limit. If this process was stopped in the loop above for that long, it
-	// has given up the first ones, and would send the others. Nothing was sent yet.
+	// The client gives up messages after the limit. If this process was frozen in the loop above for that long, the client
+	// has given up the first ones, and would send the later ones. Nothing was sent yet: give up all.
 	if time.Since(start) > s.limit/4 {
 		_ = s.client.AbortBufferedRecords(s.life)
 	}

@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// session is how long a group waits for a member that is silent, or that does not give partitions back, before others
-	// get its partitions.
+	// session is how long a group waits for a member that is silent, or that keeps partitions it must give back. Then other
+	// members get them.
 	session = 10 * time.Second
 	// revokeWait is how long a member that loses partitions in good order waits for the messages in hand.
 	revokeWait = time.Second
-	// commitInterval is how often the progress is committed. After a crash, about as much comes again.
+	// commitInterval is how often the progress is committed. After a crash, the messages of about one interval come again.
 	commitInterval = 200 * time.Millisecond
 	// commitTimeout limits one commit.
 	commitTimeout = time.Second
@@ -41,9 +41,8 @@ type Source struct {
 	bytes        int64 // about the most bytes in hand
 }
 
-// NewSource makes a Source, whose process has that many subscriptions. They share 4,000 messages and 64 MiB in hand,
-// besides what their clients have fetched ahead, an eighth of it for each broker. cluster are the options of
-// Settings.Options.
+// NewSource makes a Source. All subscriptions of the process share 4,000 messages and 64 MiB in hand. Besides, the client
+// buffers at most an eighth of its share for each broker. cluster are the options of Settings.Options.
 func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Source {
 	s := &Source{topic: topic, group: group, messages: int64(max(200, 4000/subscriptions)), bytes: int64(64 << 20 / subscriptions)}
 	ahead := int32(max(1<<20, s.bytes/8)) //nolint:gosec // at most 8 MiB
@@ -130,8 +129,8 @@ type item struct {
 	ended  bool
 }
 
-// poll hands records to their chains until nothing more is to be received, or the cluster refuses. While the hands
-// are full it does not poll. The client goes on with its heartbeats, and fetches no more than one answer ahead.
+// poll hands records to their chains until receiving ends, or the cluster refuses us. While a limit of messages or bytes is
+// reached it does not poll. Then the client still sends heartbeats, and buffers at most one response of each broker.
 func (m *member) poll() error {
 	for m.received.Err() == nil {
 		m.mu.Lock()
@@ -158,7 +157,7 @@ func (m *member) poll() error {
 	return nil
 }
 
-// take puts a record at the end of its chain. One without a key has no order.
+// take puts a record at the end of its chain. A record without a key has no order.
 func (m *member) take(record *kgo.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,7 +183,7 @@ func (m *member) take(record *kgo.Record) {
 	}
 }
 
-// run handles the messages of a key, one after the other, also when their partition comes back to this member while
+// run handles the messages of a key one after the other. This also holds if the partition comes back to this member while
 // one of them is still handled.
 func (m *member) run(key string) {
 	for {
@@ -201,8 +200,8 @@ func (m *member) run(key string) {
 	}
 }
 
-// deliver hands a message over until it is acknowledged, and reports whether it is. It gives up when the partition
-// is given back.
+// deliver repeats a message until it is acknowledged, and reports whether it is. It gives up when the partition is given
+// back.
 func (m *member) deliver(i *item) (ack bool) {
 	message := messageOf(i.record)
 	for !ack && m.begin(i.progress) {
@@ -246,8 +245,8 @@ func messageOf(r *kgo.Record) consumer.Message {
 	}
 }
 
-// end takes a message from the hand. If it is acknowledged, the prefix of its partition may be longer now. A prefix
-// never passes a message that was given up: the partition is given back then.
+// end removes a message from those in hand. If it is acknowledged, the prefix of its partition may grow. The prefix never
+// passes a message that deliver gave up, and another member gets that message.
 func (m *member) end(i *item, ack bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -265,7 +264,7 @@ func (m *member) end(i *item, ack bool) {
 	}
 }
 
-// commitOften commits the progress until nothing more is received.
+// commitOften commits the progress until receiving ends.
 func (m *member) commitOften() {
 	for gax.Sleep(m.received, commitInterval) == nil {
 		m.commit(nil)
@@ -311,8 +310,8 @@ func (m *member) selected(only map[string][]int32, selects func(*progress) bool)
 	return all
 }
 
-// revoked gives partitions back: no message of theirs begins, those in hand have a second, and then the progress is
-// committed. A message that takes longer comes again, at the next member. Its effect stays: the inbox finds it there.
+// revoked gives partitions back. None of their messages begins any more, those in hand have a second, and then it commits
+// the progress. A message that takes longer comes again, at the next member, where the inbox finds its effect.
 func (m *member) revoked(ctx context.Context, client *kgo.Client, gone map[string][]int32) {
 	parts := m.selected(gone, func(p *progress) bool { p.gone = true; return true })
 	idle := make(chan struct{})
@@ -330,7 +329,7 @@ func (m *member) revoked(ctx context.Context, client *kgo.Client, gone map[strin
 	m.lost(ctx, client, gone)
 }
 
-// lost forgets partitions that others may have already. It commits nothing: that could set back what they committed.
+// lost forgets partitions that other members may have already. It commits nothing: that could set back their offsets.
 func (m *member) lost(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
 	for of, p := range m.selected(gone, func(p *progress) bool { p.gone = true; return true }) {
 		p.over()

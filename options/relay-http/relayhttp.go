@@ -1,12 +1,12 @@
-// Package relayhttp publishes in calls, and to an HTTP endpoint.
+// Package relayhttp publishes events on request, and to an HTTP endpoint.
 //
 // The command relay-http serves a port, where each POST publishes what is pending. Between two calls
 // nothing of it runs, and nothing is open but the port: the process may be frozen or ended. If it is
 // killed in a call, the next call waits until the lease of the lanes ends, and goes on.
-// The port checks nobody; the platform in front of it must. A call has no input.
+// The port authenticates no caller; the platform in front of it must. A call has no input.
 //
-// BROKER=http makes any process publish to one endpoint. It has what [outbox.Broker] promises, and
-// sends an event again whose response is lost. It makes no retry of its own: the next pass does.
+// BROKER=http makes any process publish to one endpoint. It keeps the promises of [outbox.Broker]. An
+// event whose response is lost is sent again, by the next pass of the publisher.
 package relayhttp
 
 import (
@@ -50,7 +50,7 @@ func Option() app.Option {
 	}
 }
 
-// check returns the mistakes in the settings, if the command publishes. It shows neither of them.
+// check returns the mistakes in the settings, if the command publishes. No error shows a value.
 func (s *settings) check(run app.Selection) (errs []error) {
 	if run.Broker != "http" || !slices.Contains([]string{"serve", "drain", command}, run.Subcommand) {
 		return nil
@@ -82,7 +82,7 @@ const (
 	endTime  = 2 * time.Second  // for what follows a drain: closing, the flush of telemetry, the response
 )
 
-// serve serves calls until ctx ends. Then a call in progress ends early, and is answered.
+// serve serves calls until ctx ends. A call in progress then ends early, with its response.
 func serve(ctx context.Context, process *app.Process, args []string, _ io.Writer) error {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
@@ -125,7 +125,7 @@ type relay struct {
 	running sync.Mutex
 }
 
-// routes has the calls of schedulers and of function runtimes (https://www.alibabacloud.com/help/en/fc/user-guide/specification-details).
+// routes returns the handlers for schedulers and function runtimes (https://www.alibabacloud.com/help/en/fc/user-guide/specification-details).
 func (r *relay) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /{$}", r.invoke)
@@ -136,7 +136,7 @@ func (r *relay) routes() http.Handler {
 	return mux
 }
 
-// outcome is the response to a call. Blocked and Parked count aggregates, Left counts events; each ends at 10,000.
+// outcome is the response to a call. Blocked and Parked count aggregates, Left counts events; none exceeds 10,000.
 type outcome struct {
 	Published int   `json:"published"`
 	Blocked   int64 `json:"blocked"`

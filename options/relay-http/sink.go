@@ -31,7 +31,7 @@ const (
 )
 
 // sink posts messages to one endpoint; it implements [outbox.Broker]. The key of a message is its aggregate.
-// A message is sent only after the endpoint has acknowledged the one of its key before it. After a failure, no
+// A message is sent only after the endpoint has acknowledged the previous one of its key. After a failure, no
 // later one is sent until all results of the key were read.
 type sink struct {
 	url      string
@@ -96,9 +96,9 @@ type receipt struct {
 	givenUp atomic.Bool // by Wait; set under sink.mu
 }
 
-var errNotSent = errors.New("not sent: an earlier message of the aggregate failed, or nobody waits any longer")
+var errNotSent = errors.New("not sent: an earlier message of the aggregate failed, or its pass has given up")
 
-// send sends a message in its turn. After a crash here it is pending in the database, and is sent again.
+// send sends a message in its turn. A crash here leaves it pending in the database: it is sent again.
 func (r *receipt) send() {
 	if r.before != nil {
 		<-r.before.done
@@ -148,7 +148,7 @@ func (r *receipt) Wait(ctx context.Context) error {
 	}
 }
 
-// post sends a message once: 2xx acknowledges it; 4xx refuses it, but for the ones that ask for a retry. After any
+// post sends a message once. 2xx acknowledges it; 4xx refuses it, except the codes that ask for a retry. After any
 // other response, or none, the result is unknown.
 func (s *sink) post(m envelope.Message) error {
 	ctx, cancel := context.WithTimeout(s.alive, s.timeout)

@@ -3,8 +3,8 @@
 //
 // Two things separate tenants. Each query of a table with tenant_id names that column, so that it reads an index
 // of one tenant. And PostgreSQL's row security hides the other tenants from a query that forgets it: calls have
-// users of their own, who see the tenant of the setting app.tenant, or nothing. The setting travels in the flight of
-// BEGIN, or of a single statement, and ends with the transaction.
+// users of their own, who see the tenant of the setting app.tenant, or nothing. The setting is sent together with
+// BEGIN, or with a single statement, and ends with the transaction.
 //
 // Loops, commands, the console and repair see all tenants. So do the owner of the tables, and people with support_ro.
 // The package does not limit what a tenant uses. Ids are unique across tenants, so no ordering key

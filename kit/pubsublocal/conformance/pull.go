@@ -69,7 +69,7 @@ var pull = []Case{
 					t.Fatalf("Pull: %v", err)
 				}
 				if took := time.Since(start); took > 2*time.Second {
-					t.Errorf("the answer took %v, want it at once", took)
+					t.Errorf("the response took %v, want it at once", took)
 				}
 				wantEqual(t, want, Texts(response.GetReceivedMessages()), "messages")
 			}
@@ -103,13 +103,13 @@ var pull = []Case{
 				start := time.Now()
 				response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 10})
 				if err != nil {
-					t.Fatalf("got %v, want an answer before the deadline", err)
+					t.Fatalf("got %v, want a response before the deadline", err)
 				}
 				if got := Texts(response.GetReceivedMessages()); len(got) > 0 {
 					t.Errorf("got %q, want nothing", got)
 				}
 				if took := time.Since(start); took < 300*time.Millisecond {
-					t.Errorf("the answer took %v, want it just before 1 s", took)
+					t.Errorf("the response took %v, want it just before 1 s", took)
 				}
 			})
 		},
@@ -299,7 +299,7 @@ func (b background) wantNone(t *testing.T) {
 	t.Helper()
 	select {
 	case answer := <-b:
-		t.Fatalf("the pull was answered with %q, %v; want it to wait", Texts(answer.messages), answer.err)
+		t.Fatalf("the pull returned %q, %v; want it to wait", Texts(answer.messages), answer.err)
 	case <-time.After(silence):
 	}
 }

@@ -46,7 +46,7 @@ func tryCreate(t *testing.T, e *Env, topic string, change ...func(*pubsubpb.Subs
 		return nil, err
 	}
 	got := subscriptionNow(t, e, body.GetName())
-	wantEqual(t, created, got, "GetSubscription differs from the answer of CreateSubscription")
+	wantEqual(t, created, got, "GetSubscription differs from the response of CreateSubscription")
 	return got, nil
 }
 

@@ -214,7 +214,7 @@ func wantTopicChange(t *testing.T, e *Env, name, path string, body, change func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantEqual(t, want, got, "answer")
+	wantEqual(t, want, got, "response")
 	wantEqual(t, want, topicNow(t, e, name), "afterwards")
 }
 

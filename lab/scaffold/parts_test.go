@@ -132,8 +132,9 @@ func loseTenants(t *testing.T, service string) {
 	var up, down strings.Builder
 	for _, table := range []string{"buying.purchase_orders", "buying_read.purchase_order_projection"} {
 		fmt.Fprintf(&up, "-- contract: no build sets a tenant any more\nDROP POLICY calls ON %[1]s;\n-- contract: the same\nDROP POLICY loops ON %[1]s;\n-- contract: the same\n"+
-			"DROP POLICY owner ON %[1]s;\n-- contract: the same\nALTER TABLE %[1]s NO FORCE ROW LEVEL SECURITY;\n-- contract: the same\nALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;\n", table)
-		fmt.Fprintf(&down, "ALTER TABLE %s ENABLE ROW LEVEL SECURITY;\n", table)
+			"DROP POLICY owner ON %[1]s;\n-- contract: the same\nALTER TABLE %[1]s NO FORCE ROW LEVEL SECURITY;\n-- contract: the same\nALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;\n"+
+			"-- contract: the same\nALTER TABLE %[1]s DROP COLUMN tenant_id;\n", table)
+		fmt.Fprintf(&down, "ALTER TABLE %s ADD COLUMN tenant_id text;\n", table)
 	}
 	write(t, filepath.Join(service, "db/migrations/01099_no_tenants.sql"), "-- +goose Up\nSET LOCAL lock_timeout = '2s';\n\n"+up.String()+"\n-- +goose Down\n"+down.String())
 	clone.Run(t, service, "go", "run", "./cmd/entity", "render")

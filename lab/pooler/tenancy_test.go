@@ -16,8 +16,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/tenant"
 )
 
@@ -106,19 +108,28 @@ func TestNoForeignRowsThroughAPooler(t *testing.T) {
 	if rows, err := collect(t.Context(), pg.Autocommit(calls)); err != nil || len(rows) > 0 {
 		t.Errorf("without a tenant: %d rows, %v, want none", len(rows), err)
 	}
-	rows, foreign, failed := storm(t, admin, calls, tenantTime, readSingle, readInTx)
+	rows, foreign, failed := storm(t, server, admin, calls, tenantTime, readSingle, readInTx)
 	t.Logf("%d rows of %d read, %d calls failed", rows, tenantRows, failed)
 	if foreign != 0 || rows < 1000 || failed < 10 {
 		t.Errorf("%d of %d rows are of the other tenant, and %d calls failed; want 0 of many, and failures", foreign, rows, failed)
 	}
-	if rows, foreign, _ := storm(t, admin, calls, 2*time.Second, readSession); foreign == 0 {
-		t.Errorf("with a setting of the connection, none of %d rows is of the other tenant: this test would not see one", rows)
+	for range 20 { // a storm may read nothing
+		if _, foreign, _ = storm(t, server, admin, calls, 2*time.Second, readSession); foreign > 0 {
+			return
+		}
 	}
+	t.Error("with a setting of the connection, no row is of the other tenant: this test would not see one")
 }
 
-// storm has 32 callers read for some time, in some ways.
-func storm(t *testing.T, admin, calls *pgxpool.Pool, lasts time.Duration, ways ...reading) (rows, foreign, failed int64) {
+// storm has 32 callers read for some time, in some ways. It starts the pooler if the storm before has ended it: PgBouncer 1.18
+// may crash when queries are canceled under load (https://github.com/pgbouncer/pgbouncer/issues/822).
+func storm(t *testing.T, server *localpg.Server, admin, calls *pgxpool.Pool, lasts time.Duration, ways ...reading) (rows, foreign, failed int64) {
 	t.Helper()
+	pooler, err := pgtest.StartPooler(t.Context(), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pooler.Stop)
 	ctx, stop := context.WithTimeout(t.Context(), lasts)
 	defer stop()
 	var all, other, errs atomic.Int64

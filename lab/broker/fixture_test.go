@@ -275,7 +275,9 @@ func (f *fixture) read(last ...string) map[string][]string {
 	f.Helper()
 	got := map[string][]string{}
 	f.each(func(name string, m consumer.Message) (ack, done bool) {
-		got[m.Key] = append(got[m.Key], name)
+		if got[m.Key] = append(got[m.Key], name); m.Defect != "" {
+			f.Errorf("%s has a defect: %s", name, m.Defect)
+		}
 		last = slices.DeleteFunc(last, func(l string) bool { return l == name })
 		return true, len(last) == 0
 	})

@@ -136,29 +136,6 @@ func (r *reader) messages() []consumer.Message {
 	return slices.Clone(r.got)
 }
 
-// A message that is given back comes again before the later ones of its key, to this member, and after a stop to the
-// next one.
-func TestSourceHandsOverAgain(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 3)
-	pass(t, c.sink(t), letters("a1 a2 b1"))
-	var calls int
-	r := &reader{handle: func(_ context.Context, m consumer.Message) bool {
-		if m.Key == "a" {
-			calls++ // one call at a time
-		}
-		return m.Key == "b" || calls > 2 && calls < 4
-	}}
-	end := r.start(t, c.source(t, 1))
-	eventually(t, "a2 has come twice", func() bool { return strings.HasPrefix(r.names("a"), "a1 a1 a1 a2 a2") })
-	if err := end(); err != nil {
-		t.Errorf("Receive() = %v, want nil", err)
-	}
-	next := new(reader)
-	next.start(t, c.source(t, 1))
-	eventually(t, "a2 has come to the next member", func() bool { return next.names("ab") == "a2" })
-}
-
 // A member that loses its session commits nothing more. The message in hand comes again, and not before its first call
 // has returned, because both calls are of one key.
 func TestSourceLosesItsSession(t *testing.T) {
@@ -247,8 +224,9 @@ func TestSourceOutlivesTheCluster(t *testing.T) {
 	}
 }
 
-// A topic that was deleted and created again is received from its beginning.
-func TestSourceOfANewTopic(t *testing.T) {
+// A topic that is gone, or that we may not write, is an outage: nothing is refused, and no topic made. When it was created
+// again, events are published to it, and received from its beginning.
+func TestTopicGoneIsAnOutage(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	s, r := c.sink(t), new(reader)
@@ -262,15 +240,20 @@ func TestSourceOfANewTopic(t *testing.T) {
 	})
 	t.Cleanup(func() { cancel(); running.Wait() })
 	eventually(t, "a1 has come", func() bool { return r.names("a") == "a1" })
+	denied := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	if err := pass(t, s, letters("a2"))[0]; err == nil || refused(err) {
+		t.Errorf("without the right: %v, want an error that is no refusal", err)
+	}
+	denied.Remove()
 	if err := c.DeleteTopic(topic); err != nil {
 		t.Fatal(err)
 	}
+	if err := pass(t, s, letters("a2"))[0]; err == nil || refused(err) || c.TopicInfo(topic) != nil {
+		t.Errorf("without the topic: %v, want an error that is no refusal, and no new topic", err)
+	}
 	c.create(t, 1)
 	eventually(t, "a2 is published", func() bool { return pass(t, s, letters("a2"))[0] == nil })
-	eventually(t, "a2 has come", func() bool { return r.names("a") == "a1 a2" })
-	if diff := cmp.Diff(map[int32]int64{0: 1}, c.committed()); diff != "" {
-		eventually(t, "it is committed", func() bool { return c.committed()[0] == 1 })
-	}
+	eventually(t, "a2 has come and is committed", func() bool { return r.names("a") == "a1 a2" && c.committed()[0] == 1 })
 }
 
 // A header without a value, which Debezium writes for what an event lacks, is no attribute.

@@ -2,14 +2,11 @@ package consumer_test
 
 import (
 	"context"
-	"log/slog"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -17,10 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"example.com/servicekit/localbroker"
-	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/localtopics"
-	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/reconnect"
 )
 
@@ -93,32 +87,5 @@ func TestRetrySoon(t *testing.T) {
 				t.Fatalf("%s: a pause of %s, want a second at most", name, pause)
 			}
 		}
-	}
-}
-
-// The receiver waits for a subscription that does not exist, and for permission.
-func TestReceiverWaitsForSubscription(t *testing.T) {
-	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
-	allow := b.server.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
-	name := "projects/test-project/subscriptions/" + localtopics.Subscription
-	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
-		t.Fatal(err)
-	}
-	var logged lockedBuffer
-	read, _ := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
-	pgtest.Eventually(t, 20*time.Second, "a failure", func() bool { return strings.Contains(logged.String(), "code = PermissionDenied") })
-	allow()
-	pgtest.Eventually(t, 20*time.Second, "a failure", func() bool { return strings.Contains(logged.String(), "code = NotFound") })
-	if err := localtopics.Create(t.Context(), b.client, localbroker.Resources{Schemaless: true}); err != nil {
-		t.Fatal(err)
-	}
-	b.publish(messages(1)...)
-	b.waitForAcks()
-	if got := read.counter("consumer.failures")["receive"]; got < 2 {
-		t.Errorf("consumer.failures of receive = %d, want at least 2", got)
-	}
-	if got := logged.String(); !strings.Contains(got, "subscription="+name) {
-		t.Errorf("log = %s\nwant it to name the subscription", got)
 	}
 }

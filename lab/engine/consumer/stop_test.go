@@ -3,6 +3,8 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -87,13 +89,13 @@ func TestReceiverReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 		}
 		return errors.New("no such table")
 	}
-	read, stop := b.start(consumer.Config{}, store)
+	var logged lockedBuffer
+	read, stop := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
 	b.publish(consumer.Message{Data: []byte("no event")})
 	<-refused
 	<-refused
-	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{
-		Subscription: "projects/test-project/subscriptions/" + localtopics.Subscription,
-	}); err != nil {
+	name := "projects/test-project/subscriptions/" + localtopics.Subscription
+	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Eventually(t, 20*time.Second, "the client to give up", func() bool { return read.counter("consumer.failures")["receive"] > 0 })
@@ -104,6 +106,9 @@ func TestReceiverReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	b.publish(message(noteEvent(note, 1, written)))
 	pgtest.Eventually(t, 20*time.Second, "an event of the new subscription", func() bool { return store.versions()[note] == 1 })
 	stop()
+	if got := logged.String(); !strings.Contains(got, "subscription="+name) {
+		t.Errorf("log = %s\nwant it to name the subscription", got)
+	}
 }
 
 // hangingSource does not stop before it is released.

@@ -11,7 +11,6 @@ import (
 	"weak"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
@@ -117,101 +116,6 @@ func TestTopicPublishesALongPassInFewRequests(t *testing.T) {
 	}
 	if n := len(requests); n > 10 { // three, and some more if the machine is slow to hand them over
 		t.Errorf("2500 messages came in %d requests, want a few", n)
-	}
-}
-
-// A key is not resumed while the client still holds messages of it:
-// they would go out without the one that failed.
-func TestTopicDoesNotResumeWhileAnswersAreOutstanding(t *testing.T) {
-	t.Parallel()
-	topic, server := newTopic(t, 20*time.Second, 1) // one request at a time
-	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 4 * time.Second, Code: codes.PermissionDenied, Times: 1})
-	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "b", Delay: 4 * time.Second, Times: 1})
-	first := hand(topic, "a1")
-	time.Sleep(500 * time.Millisecond) // a1 is under way
-	held := hand(topic, "b1")
-	time.Sleep(200 * time.Millisecond)
-	held = append(held, hand(topic, "a2")...) // after a1 and b1
-
-	if n, errs := collect(t.Context(), first); n != 0 {
-		t.Errorf("a1: %v, want an error", errs)
-	}
-	// Another pass, as of a publisher that was stopped for longer than its lease.
-	if n, errs := pass(t, topic, "a1 a2"); n != 0 {
-		t.Errorf("a pass while a2 is held: %v, want errors", errs)
-	}
-	if n, errs := collect(t.Context(), held); n != 1 || errs[0] != nil {
-		t.Errorf("what was held: %v, want an error for a2", errs)
-	}
-	if n, errs := pass(t, topic, "a1 a2 a3"); n != 3 {
-		t.Errorf("the next pass: %v, want no errors", errs)
-	}
-	if diff := cmp.Diff([]string{"b1", "a1", "a2", "a3"}, stored(server)); diff != "" {
-		t.Errorf("stored (-want +got):\n%s", diff)
-	}
-}
-
-// A message whose answer did not come in time may still be sent: its key stays
-// closed until the answer is there, and then opens, whatever the answer is.
-func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
-	t.Parallel()
-	for _, code := range []codes.Code{codes.OK, codes.PermissionDenied} {
-		t.Run(code.String(), func(t *testing.T) {
-			t.Parallel()
-			topic, server := newTopic(t, 5*time.Second, 10)
-			server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 4 * time.Second, Code: code, Times: 1})
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			defer cancel()
-			if n, errs := collect(ctx, hand(topic, "a1 a2 b1")); n != 1 || !errors.Is(errs[0], context.DeadlineExceeded) || !errors.Is(errs[1], context.DeadlineExceeded) {
-				t.Errorf("the pass that gives up: %v, want the deadline's error for a1 and a2", errs)
-			}
-			n, errs := pass(t, topic, "a1 a2 b2")
-			var refusal *outbox.RefusedError
-			if n != 1 || errs[2] != nil || errors.As(errs[0], &refusal) {
-				t.Errorf("the pass after it: %v, want errors that say nothing for a1 and a2", errs)
-			}
-			if got := stored(server, "a"); len(got) > 0 {
-				t.Fatalf("stored %q: the broker was faster than the test", got)
-			}
-			pgtest.Eventually(t, 20*time.Second, "the key opens", func() bool {
-				n, _ := pass(t, topic, "a1 a2 a3")
-				return n == 3
-			})
-			want := []string{"a1", "a2", "a3"}
-			if code == codes.OK {
-				want = append([]string{"a1", "a2"}, want...)
-			}
-			if diff := cmp.Diff(want, stored(server, "a")); diff != "" {
-				t.Errorf("stored (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// When a key opens in the middle of a pass whose first message of it was
-// turned away, the others of that pass are turned away too: they must not go
-// out without the first.
-func TestTopicDoesNotOpenAKeyInTheMiddleOfAPass(t *testing.T) {
-	t.Parallel()
-	topic, server := newTopic(t, 5*time.Second, 10)
-	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 2 * time.Second, Code: codes.PermissionDenied, Times: 1})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if n, errs := collect(ctx, hand(topic, "a1 a2")); n != 0 {
-		t.Fatalf("the pass that gives up: %v, want errors", errs)
-	}
-	receipts := hand(topic, "a1")
-	time.Sleep(3 * time.Second) // the answers to the abandoned messages arrive
-	receipts = append(receipts, hand(topic, "a2 a3")...)
-	if n, errs := collect(t.Context(), receipts); n != 0 {
-		t.Errorf("the pass in which the key opens: %v, want errors", errs)
-	}
-	pgtest.Eventually(t, 20*time.Second, "the key is open", func() bool {
-		n, _ := pass(t, topic, "a1 a2 a3")
-		return n == 3
-	}) // on a busy machine the answers arrive only now
-	if diff := cmp.Diff([]string{"a1", "a2", "a3"}, stored(server)); diff != "" {
-		t.Errorf("stored (-want +got):\n%s", diff)
 	}
 }
 

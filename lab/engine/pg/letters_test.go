@@ -221,15 +221,6 @@ func (l *letters) left() int {
 	return l.count("SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)")
 }
 
-// dump returns all rows that a claim or a settlement can change.
-func (l *letters) dump() []string {
-	l.t.Helper()
-	return column(l.t, l.pool, `
-		SELECT p::text FROM video_catalog.outbox_pending p UNION ALL SELECT n::text FROM video_catalog.outbox_lanes n
-		UNION ALL SELECT d::text FROM video_catalog.outbox_deferred d
-		UNION ALL SELECT b::text FROM video_catalog.outbox_blocked b ORDER BY 1`)
-}
-
 // begin begins a transaction, which is rolled back at the end of the test.
 func (l *letters) begin() pgx.Tx {
 	l.t.Helper()

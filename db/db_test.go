@@ -30,6 +30,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 var (
 	execute   = pgtest.Execute
 	discard   = slog.New(slog.DiscardHandler)
@@ -41,9 +43,7 @@ func migrations(t testing.TB) (files []string) {
 	t.Helper()
 	for _, pattern := range []string{"migrations/*.sql", "../options/*/migrations/*.sql"} {
 		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files = append(files, found...)
 	}
 	if len(files) == 0 {
@@ -65,9 +65,7 @@ func fresh(t testing.TB) string {
 		}
 	})
 	address, err := url.Parse(admin.Config().ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.Path = "/" + name
 	return address.String()
 }
@@ -75,9 +73,7 @@ func fresh(t testing.TB) string {
 func open(t testing.TB, target string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -123,15 +119,11 @@ func TestMigrationsAreSafe(t *testing.T) {
 	var files []migratelint.File
 	for _, name := range migrations(t) {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files = append(files, migratelint.File{Name: filepath.Base(name), Text: string(text)})
 	}
 	findings, err := migratelint.Lint(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, finding := range findings {
 		t.Error(finding)
 	}
@@ -264,9 +256,7 @@ func TestIndexOfATableInUse(t *testing.T) {
 	execute(t, pool, "DROP INDEX CONCURRENTLY video_catalog.stamps_id")
 
 	report, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := report.Exec(t.Context(), "SELECT FROM video_catalog.stamps"); err != nil {
 		t.Fatal(err)
 	}
@@ -279,9 +269,7 @@ func TestIndexOfATableInUse(t *testing.T) {
 		return len(done) > 0 || pgtest.Count(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'CREATE UNIQUE%'
 			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '500ms'`) > 0
 	})
-	if err := report.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, report.Rollback(t.Context()))
 	if err := <-done; err != nil {
 		t.Errorf("Migrate() beside an older transaction = %v, want nil", err)
 	}
@@ -330,9 +318,7 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 	everything := make(fstest.MapFS)
 	for _, file := range migrations(t) {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		everything[filepath.Base(file)] = &fstest.MapFile{Data: text}
 		for _, part := range []string{"-- +goose Up\n", "-- +goose Down\n"} {
 			if strings.Count(string(text), part) != 1 {
@@ -344,14 +330,10 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 	target := fresh(t)
 	pool := open(t, target)
 	sqlDB, err := sql.Open("pgx", target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer sqlDB.Close()
 	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, everything, goose.WithTableName("video_catalog_migrations"), goose.WithSlog(discard), goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := provider.GetDBVersion(t.Context()); err != nil { // makes the table of goose, which no Down removes
 		t.Fatal(err)
 	}

@@ -30,31 +30,23 @@ func TestMain(m *testing.M) {
 func TestInterruptedQuestion(t *testing.T) {
 	t.Parallel()
 	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer terminal.Close()
 	repository := t.TempDir()
 	git(t, repository, "init", "--quiet")
 	git(t, repository, "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "--allow-empty", "--message", "template")
-	if err := os.MkdirAll(repository+"/cmd/new", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(repository+"/cmd/new", 0o700))
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "orders")
 	cmd.Dir, cmd.Stdin, cmd.Env = repository, terminal, append(os.Environ(), isNew+"=1")
 	stdout, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if asked, err := bufio.NewReader(stdout).ReadString('['); !strings.Contains(asked, "module path") {
 		t.Errorf("it asks %q, %v, want the path of the module", asked, err)
 	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(os.Interrupt))
 	err = cmd.Wait()
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGINT {
@@ -62,5 +54,13 @@ func TestInterruptedQuestion(t *testing.T) {
 	}
 	if _, err := os.Stat(repository + "/orders"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left behind: %v", err)
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -76,9 +76,7 @@ func TestLinesOfOptions(t *testing.T) {
 	}
 	for _, page := range append(pages, "../../README.md", "../../README.zh-CN.md", "../../CONTRIBUTING.md") {
 		content, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, text, _ := strings.Cut(string(content), "\n## ")
 		lines := strings.Split(text, "\n")
 		for i, line := range lines {
@@ -95,9 +93,7 @@ func TestOptions(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	for _, name := range []string{"cors", "oidc", "tides"} {
-		if err := os.MkdirAll(filepath.Join(root, "options", name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(root, "options", name), 0o755))
 	}
 	offered, err := template{root: root}.optionNames()
 	if err != nil || strings.Join(offered, " ") != "cors oidc tides" {

@@ -38,9 +38,7 @@ func TestRename(t *testing.T) {
 func TestWrongOptions(t *testing.T) {
 	t.Parallel()
 	full := filepath.Join(t.TempDir(), "full")
-	if err := os.MkdirAll(filepath.Join(full, "something"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(full, "something"), 0o755))
 	for name, test := range map[string]struct {
 		a    options
 		want []string
@@ -317,12 +315,8 @@ func TestWrongTemplate(t *testing.T) {
 		"with changes": {func(t *testing.T, dir string) {
 			t.Helper()
 			git(t, dir, "init", "--quiet")
-			if err := os.MkdirAll(filepath.Join(dir, "cmd", "new"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, "cmd", "new", "x"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Join(dir, "cmd", "new"), 0o755))
+			must(t, os.WriteFile(filepath.Join(dir, "cmd", "new", "x"), nil, 0o600))
 		}, "not committed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -341,13 +335,9 @@ func TestFailureLeavesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	repository := filepath.Join(dir, "template")
-	if err := os.MkdirAll(repository, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(repository, 0o755))
 	git(t, repository, "init", "--quiet")
-	if err := os.WriteFile(filepath.Join(repository, "go.mod"), []byte("module example.com/videocatalog\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(repository, "go.mod"), []byte("module example.com/videocatalog\n"), 0o600))
 	git(t, repository, "add", "--all")
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -375,9 +365,7 @@ func TestOwnersEnvironment(t *testing.T) {
 		writeFile(t, repository, name, text)
 	}
 	for _, hook := range []string{"pre-commit", "prepare-commit-msg", "post-checkout"} {
-		if err := os.Chmod(filepath.Join(dir, "hooks", hook), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(filepath.Join(dir, "hooks", hook), 0o700))
 	}
 	git(t, repository, "init", "--quiet")
 	git(t, repository, "add", "--all")
@@ -388,9 +376,7 @@ func TestOwnersEnvironment(t *testing.T) {
 		writeFile(t, dir, "gitconfig", config)
 		t.Setenv("GIT_CONFIG_GLOBAL", filepath.Join(dir, "gitconfig"))
 		folder, err := os.MkdirTemp(dir, "orders-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		a := options{Module: "github.com/acme/orders", Service: "orders", Schema: "orders", Domain: "orders.example.com", Full: true, dir: folder}
 		var screen strings.Builder
 		err = render(t.Context(), template{root: repository}, a, &screen)

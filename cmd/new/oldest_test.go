@@ -91,9 +91,7 @@ func TestOldestVersion(t *testing.T) {
 	} {
 		file := filepath.Join(dir, filepath.FromSlash(test.name))
 		if test.text == "" {
-			if err := os.Remove(file); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(file))
 		} else {
 			writeFile(t, dir, test.name, test.text)
 		}

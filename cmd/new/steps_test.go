@@ -13,14 +13,10 @@ func TestNextStepsRunInAShell(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"orders", "my orders", "Bob's $HOME"} {
 		target := filepath.Join(t.TempDir(), name)
-		if err := os.Mkdir(target, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(target, 0o755))
 		_, commands, _ := strings.Cut(nextSteps(target, "pwd -P"), "\n")
 		want, err := filepath.EvalSymlinks(target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, err := exec.CommandContext(t.Context(), "sh", "-e", "-c", commands).Output(); err != nil || string(got) != want+"\n" {
 			t.Errorf("%s leads to %q, %v, want %s", commands, got, err, want)
 		}

@@ -29,12 +29,8 @@ func newService(t *testing.T) string {
 func writeFile(t *testing.T, dir, name, text string) {
 	t.Helper()
 	path := filepath.Join(dir, filepath.FromSlash(name))
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // commitOn commits files on a branch, and goes back to main. An empty text removes a file.
@@ -138,9 +134,7 @@ func TestSquashedUpgradeIsRecalled(t *testing.T) {
 	rev := func(name string) string {
 		t.Helper()
 		commit, err := output(t.Context(), dir, "git", "rev-parse", name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return commit
 	}
 	version := func(commit string) string { return `{"form": 3, "template": "` + commit + `"}` }
@@ -154,12 +148,8 @@ func TestSquashedUpgradeIsRecalled(t *testing.T) {
 	commitOn(t, dir, "template", map[string]string{"template.json": version("ghi"), "y": "new"})
 
 	s, err := openService(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.recall(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.recall(t.Context()))
 	base, err := output(t.Context(), dir, "git", "merge-base", s.head, s.base)
 	if err != nil || base != second || rev(s.head+"^{tree}") != rev("main^{tree}") || rev(s.head+"^1") != s.start {
 		t.Errorf("the merge begins at %s, %v, want %s, and the files of main", base, err, second)
@@ -204,9 +194,7 @@ func TestNothingIsRecalled(t *testing.T) {
 			commitOn(t, dir, "template", map[string]string{"template.json": later})
 			prepare(t, dir)
 			s, err := openService(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := s.recall(t.Context()); err != nil || s.head != s.start {
 				t.Errorf("recall() = %v, and the head became %s, want %s", err, s.head, s.start)
 			}
@@ -220,13 +208,9 @@ func TestOtherWorktreesAreLeft(t *testing.T) {
 	dir := newService(t)
 	absent := filepath.Join(t.TempDir(), "absent")
 	git(t, dir, "worktree", "add", "--quiet", "--detach", absent)
-	if err := os.Rename(absent, absent+"-for-now"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(absent, absent+"-for-now"))
 	before, err := output(t.Context(), dir, "git", "worktree", "list")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &service{root: dir, work: t.TempDir()}
 	for _, commit := range []string{"main", "no-such-commit"} {
 		err := s.inWorktree(t.Context(), commit, func(tree string) error {
@@ -256,9 +240,7 @@ func TestKeep(t *testing.T) {
 		"internal/event/testdata/book/01000/BookCreated.binpb": "bytes",
 	})
 	s, err := openService(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.work = t.TempDir()
 	err = s.inWorktree(t.Context(), s.base, func(tree string) error {
 		writeFile(t, tree, "go.mod", "module github.com/acme/orders\n")
@@ -295,9 +277,7 @@ func main() {
 		}
 		return nil
 	}, "--no-checkout")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if left, err := os.ReadDir(s.work); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
@@ -330,14 +310,10 @@ func TestChangedBranchIsLeft(t *testing.T) {
 	dir := newService(t)
 	commitOn(t, dir, "template", map[string]string{"x": "new"})
 	s, err := openService(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	commitOn(t, dir, "main", map[string]string{"y": "meanwhile"})
 	before, err := output(t.Context(), dir, "git", "for-each-ref")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.work = t.TempDir()
 	if err := s.merge(t.Context(), s.base, io.Discard); err == nil || !strings.Contains(err.Error(), "changed meanwhile") {
 		t.Errorf("merge() = %v, want it to say that the branch has changed", err)
@@ -384,9 +360,7 @@ func TestMigrations(t *testing.T) {
 			git(t, dir, "merge", "--quiet", "template")
 			commitOn(t, dir, "main", map[string]string{"db/migrations/00002_own.sql": sql})
 			s, err := openService(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s.With = []string{"o"}
 			git(t, dir, "branch", "next", "template")
 			commitOn(t, dir, "next", test.template)
@@ -459,9 +433,7 @@ func TestMergeInto(t *testing.T) {
 	commitOn(t, dir, "template", theirs)
 
 	m, err := mergeInto(t.Context(), dir, "template")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := []string{
 		"docs/about.md", "half.go", "old.go, which you removed: git rm old.go, or keep it",
 		"options/o/o.go, which the template removed: git rm options/o/o.go, or keep it", "source.go",
@@ -490,13 +462,9 @@ func TestMergeInto(t *testing.T) {
 // Without make nothing can be generated after a merge.
 func TestMakeIsMissing(t *testing.T) {
 	path, err := exec.LookPath("git")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	bin := t.TempDir()
-	if err := os.Symlink(path, filepath.Join(bin, "git")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(path, filepath.Join(bin, "git")))
 	dir := newService(t)
 	t.Setenv("PATH", bin)
 	if _, err := openService(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "make is not installed") {

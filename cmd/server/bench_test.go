@@ -57,17 +57,13 @@ func BenchmarkIdle(b *testing.B) {
 func idle(b *testing.B, subscriptions int) {
 	s := newStack(b)
 	client, err := s.pubsub.Client(b.Context(), project)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer client.Close()
 	topic := localbroker.Topic{Name: names.VideoTopic.Name}
 	for i := range subscriptions - 1 {
 		topic.Subscriptions = append(topic.Subscriptions, copied(i).ID)
 	}
-	if err := (localbroker.Resources{Schemaless: true}).Create(b.Context(), client, topic); err != nil {
-		b.Fatal(err)
-	}
+	must(b, (localbroker.Resources{Schemaless: true}).Create(b.Context(), client, topic))
 	database := s.pool.Config().ConnConfig.Database
 	pgtest.Execute(b, s.pool, fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", database))
 	start := time.Now()
@@ -102,9 +98,7 @@ func queries(b *testing.B, s *stack) (n float64) {
 	cfg := s.pool.Config().ConnConfig.Copy()
 	cfg.Database = "postgres"
 	conn, err := pgx.ConnectConfig(b.Context(), cfg)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer conn.Close(context.Background())
 	if err := conn.QueryRow(b.Context(), `
 		SELECT count(*) FROM regexp_matches(pg_read_file(current_setting('data_directory') || '/../postgres.log'), 'LOG:  execute', 'g')`).Scan(&n); err != nil {
@@ -116,9 +110,7 @@ func queries(b *testing.B, s *stack) (n float64) {
 func residentMB(b *testing.B, pid int) float64 {
 	b.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	_, line, _ := bytes.Cut(status, []byte("VmRSS:"))
 	var kB float64
 	if _, err := fmt.Sscanf(string(bytes.TrimSpace(line)), "%f kB", &kB); err != nil {
@@ -131,9 +123,7 @@ func residentMB(b *testing.B, pid int) float64 {
 func (p *process) stop(t testing.TB) (time.Duration, error) {
 	t.Helper()
 	start := time.Now()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	err := p.wait()
 	return time.Since(start), err
 }

@@ -23,9 +23,7 @@ import (
 func vouched(t *testing.T, email string) string {
 	t.Helper()
 	claims, err := json.Marshal(map[string]any{"sub": "sub of " + email, "email": email, "email_verified": true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return "Bearer e30." + base64.RawURLEncoding.EncodeToString(claims) + ".SIGNATURE_REMOVED_BY_GOOGLE"
 }
 
@@ -59,22 +57,16 @@ func TestServerCountsCallersBehindIAM(t *testing.T) {
 func send(t *testing.T, method, url, body string, header http.Header) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request.Header = header
 	if host := header.Get("Host"); host != "" {
 		request.Host = host
 	}
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, string(text)
 }
 
@@ -135,9 +127,7 @@ func TestOutboxKeepsCallersBehindIAM(t *testing.T) {
 		"":                t.Context(),
 	} {
 		video, err := p.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		const called = "SELECT count(*) FROM video_catalog.outbox WHERE 'videos/' || aggregate_id = $1 AND coalesce(caller, '') = $2"
 		if n := s.count(t, called, video.GetName(), want); n != 1 {
 			t.Errorf("%d events of the caller %q, want 1", n, want)

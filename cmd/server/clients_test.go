@@ -26,9 +26,7 @@ import (
 func (s *stack) personURL(t *testing.T) string {
 	t.Helper()
 	address, err := url.Parse(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	name := "person_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	user := pgx.Identifier{name}.Sanitize()
 	pgtest.Execute(t, s.pool, "CREATE USER "+user+" IN ROLE support_ro")

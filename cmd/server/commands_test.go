@@ -26,9 +26,7 @@ import (
 func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 	t.Helper()
 	client, err := s.pubsub.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
 	publisher := client.Publisher(names.VideoTopic.Name)
 	publisher.EnableMessageOrdering = true
@@ -96,9 +94,7 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	var ids []string
 	for range 4 {
 		v, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ids = append(ids, strings.TrimPrefix(v.GetName(), "videos/"))
 	}
 	eventually(t, 20*time.Second, "all are parked", func() bool {
@@ -143,13 +139,9 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	s.start(t)
 	s.publish(t, &pubsub.Message{Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
 	created, err := domain.CreateVideo(uuid.Must(uuid.NewV7()), domain.VideoDetails{Title: "Ran"}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	message, err := event.EncodeVideo(created)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	attributes := message.Attributes()
 	attributes[envelope.AttrSchemaVersion] = "2"
 	s.publish(t, &pubsub.Message{Data: message.Payload, Attributes: attributes})

@@ -26,16 +26,12 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	create := func(title string) *videov1.Video {
 		t.Helper()
 		video, err := other.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return video
 	}
 	locked := create("locked")
 	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // only after the test has failed
 	pgtest.Execute(t, tx, "SELECT FROM video_catalog.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/"))
 
@@ -60,9 +56,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	})
 
 	video, err := other.videos().PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: create("new").GetName()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// Only the busy process publishes and projects the event.
 	if _, err := other.catalog().GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
 		Name: "catalogEntries/" + strings.TrimPrefix(video.GetName(), "videos/"), MinVersion: video.GetVersion(),
@@ -74,8 +68,6 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 		return code == http.StatusOK
 	})
 
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Commit(t.Context()))
 	calls.Wait()
 }

@@ -81,12 +81,8 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	p := &process{cmd: exec.Command(os.Args[0]), eof: make(chan struct{})}
 	p.cmd.Env = s.environ(extra...)
 	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, p.cmd.Start())
 	started := make(chan string, 1)
 	go p.read(stderr, started)
 	t.Cleanup(func() {
@@ -147,4 +143,4 @@ func (p *process) wait() error {
 	return p.cmd.Wait()
 }
 
-var eventually = pgtest.Eventually
+var eventually, must = pgtest.Eventually, pgtest.Must

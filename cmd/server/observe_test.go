@@ -40,9 +40,7 @@ type collector struct {
 func newCollector(t *testing.T) *collector {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := &collector{url: "http://" + listener.Addr().String()}
 	server := grpc.NewServer()
 	collectorpb.RegisterTraceServiceServer(server, c)
@@ -109,15 +107,11 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 	traceparent := func(id, flags string) string { return "00-" + id + "-b7ad6b7169203331-" + flags }
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.addr+"/v1/videos", strings.NewReader(`{"title":"Secret title"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("traceparent", traceparent(rest, "01"))
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var created struct{ Name string }
 	if err := json.NewDecoder(response.Body).Decode(&created); err != nil || created.Name == "" {
 		t.Fatalf("POST /v1/videos = %d, %v", response.StatusCode, err)
@@ -240,14 +234,10 @@ func (p *process) private(t *testing.T) (addr string) {
 func get(t *testing.T, url string) (code int, body string) {
 	t.Helper()
 	response, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, string(text)
 }
 
@@ -284,9 +274,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 	p := s.start(t, "TELEMETRY_ADDR=127.0.0.1:0")
 	private := "http://" + p.private(t)
 	video, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if video, err = p.videos().PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
 		t.Fatal(err)
 	}
@@ -330,9 +318,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 		text.Write(content)
 		err = errors.Join(err, readErr)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, row := range regexp.MustCompile("(?m)^\\| `\\S+` \\| `(\\w+)` \\| \\w+ \\| [^|]* \\| ([^|]*) \\|").FindAllStringSubmatch(text.String(), -1) {
 		documented[row[1]] = strings.FieldsFunc(strings.ReplaceAll(row[2], ".", "_"), func(r rune) bool { return r == ' ' || r == ',' })
 		slices.Sort(documented[row[1]])

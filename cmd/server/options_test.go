@@ -43,9 +43,7 @@ func TestOptionsAreListedAndDocumented(t *testing.T) {
 		}
 	}
 	folders, err := filepath.Glob("../../options/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, folder := range folders {
 		if !listed[filepath.Base(folder)] {
 			t.Errorf("cmd/server/options.go lacks the option of %s", folder)

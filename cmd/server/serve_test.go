@@ -46,9 +46,7 @@ func TestStopUnderLoadLosesNothing(t *testing.T) {
 		}
 	}
 	watch, err := p.catalog().WatchCatalogEntries(t.Context(), &catalogv1.WatchCatalogEntriesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clients.Go(func() {
 		_, err := watch.Recv()
 		for ; err == nil; _, err = watch.Recv() {
@@ -105,9 +103,7 @@ func notAccepted(err error) bool {
 func (p *process) createOverGRPC(t *testing.T) func() error {
 	t.Helper()
 	conn, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	videos := videov1.NewVideoServiceClient(conn)
 	return func() error {
@@ -142,9 +138,7 @@ func TestRolesRunApart(t *testing.T) {
 	s := newStack(t)
 	api := s.start(t, "ROLES=api")
 	v, err := api.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if v, err = api.videos().PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()}); err != nil {
 		t.Fatal(err)
 	}

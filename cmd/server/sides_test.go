@@ -49,15 +49,11 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 	catalog := pgtest.URL(t)
 	p := s.start(t, "READ_DATABASE_URL="+catalog)
 	cfg, err := pgx.ParseConfig(pgtest.Direct(t, catalog))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	database := cfg.Database
 	cfg.Database = "postgres"
 	admin, err := pgx.ConnectConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer admin.Close(context.WithoutCancel(t.Context()))
 	execute := func(sql string) {
 		t.Helper()

@@ -36,14 +36,10 @@ func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	want := pageOf(t, instruments(t))
 	if *update {
-		if err := os.WriteFile(metricsPage, want, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(metricsPage, want, 0o600))
 	}
 	got, err := os.ReadFile(metricsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Equal(got, want) {
 		t.Errorf("metrics.md is not what the code has: run go test ./deploy/observe -run TestMetricsAreDocumented -update; it should be\n%s", want)
 	}
@@ -61,9 +57,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	meter := tel.Meter(scope)
 	check := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
 	check(err)
@@ -113,9 +107,7 @@ func prometheusName(t *testing.T, i sdkmetric.Instrument) string {
 	t.Helper()
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
 	name, err := namer.Build(otlptranslator.Metric{Name: i.Name, Unit: i.Unit, Type: kinds[i.Kind].kind})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return name
 }
 

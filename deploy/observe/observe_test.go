@@ -18,21 +18,19 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 // root is the directory of the module.
 const root = "../.."
 
 // The generated files are up to date, and there are no other files.
 func TestFilesAreUpToDate(t *testing.T) {
 	want, err := Files(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var found []string
 	for _, pattern := range []string{"monitoring/*", "*.json"} {
 		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found = append(found, paths...)
 	}
 	const remedy = "run make generate"
@@ -173,9 +171,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 	}
 	pool := pgtest.Pool(t, 2)
 	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Release()
 	exec := func(sql string) {
 		pgtest.Execute(t, conn, sql)
@@ -248,9 +244,7 @@ func TestRunbookLogLinesExist(t *testing.T) {
 	var source strings.Builder
 	for _, dir := range []string{"internal/app", "internal/outbox", "internal/consumer", "internal/telemetry", "options/reactions"} {
 		paths, err := filepath.Glob(root + "/" + dir + "/*.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, path := range paths {
 			if !strings.HasSuffix(path, "_test.go") {
 				source.WriteString(read(t, path))
@@ -310,9 +304,7 @@ func allRules(t *testing.T) []rule {
 	var all []rule
 	for _, name := range []string{alerts, cloudAlerts} {
 		r, err := readRules(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, g := range r.Groups {
 			all = append(all, g.Rules...)
 		}
@@ -323,8 +315,6 @@ func allRules(t *testing.T) []rule {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(content)
 }

@@ -10,9 +10,7 @@ import (
 // A query of Prometheus becomes the same query of the metrics sent by OTLP.
 func TestQueryOfOTLP(t *testing.T) {
 	known, err := readMetrics(metricsPages(".")...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct{ name, query, want string }{
 		{"gauge with a unit", `max(outbox_backlog_age_seconds) > 60`, `max({"outbox.backlog.age"}) > 60`},
 		{"gauge without one", `max(outbox_backlog)`, `max({"outbox.backlog"})`},
@@ -70,9 +68,7 @@ func TestQueryOfOTLP(t *testing.T) {
 // Unknown syntax and unknown metrics are errors with their names.
 func TestQueryOfOTLPRefuses(t *testing.T) {
 	known, err := readMetrics(metricsPages(".")...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct{ name, query, want string }{
 		{"metric that is not there", `max(outbox_backlog_age)`, "outbox_backlog_age "},
 		{"histogram itself", `consumer_lag_seconds`, "consumer_lag_seconds "},
@@ -113,9 +109,7 @@ func TestOneNameInPrometheusIsRefused(t *testing.T) {
 		{"| `a` | `a` | gauge | | x.y, x_y | A. |\n", "x.y and x_y of a "},
 	} {
 		page := filepath.Join(t.TempDir(), "metrics.md")
-		if err := os.WriteFile(page, []byte(c.page), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(page, []byte(c.page), 0o600))
 		if _, err := readMetrics(page); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("readMetrics of\n%s = %v, want an error with %s", c.page, err, c.want)
 		}
@@ -143,12 +137,8 @@ func TestFilesRefuseUnknownMetrics(t *testing.T) {
 				content = strings.Replace(content, c.old, c.changed, 1)
 			}
 			copied := filepath.Join(dir, path)
-			if err := os.MkdirAll(filepath.Dir(copied), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(copied, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(copied), 0o755))
+			must(t, os.WriteFile(copied, []byte(content), 0o600))
 		}
 		if _, err := Files(dir); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("Files() with %s = %v, want an error with %s", c.changed, err, c.want)

@@ -143,13 +143,9 @@ func newClient(t *testing.T, project, addr string) (*firestore.Client, *reads) {
 	counted := new(reads)
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStreamInterceptor(counted.intercept),
 		grpc.WithPerRPCCredentials(owner{}), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, err := firestore.NewClient(t.Context(), project, option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client, counted
 }
@@ -206,9 +202,7 @@ type proxy struct {
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &proxy{addr: listener.Addr().String()}
 	t.Cleanup(func() { listener.Close(); p.cut() })
 	go func() {
@@ -239,4 +233,12 @@ func (p *proxy) cut() {
 		conn.Close()
 	}
 	p.conns = nil
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -57,18 +57,14 @@ func start(t *testing.T, client *firestore.Client, to outbox.Broker, cfg outbox.
 func write(t *testing.T, letters *Letters, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if err := letters.Write(t.Context(), name, "Dear reader,"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, letters.Write(t.Context(), name, "Dear reader,"))
 	}
 }
 
 func claim(t *testing.T, s *Store) outbox.Claim {
 	t.Helper()
 	c, err := s.ClaimEvents(t.Context(), limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -89,9 +85,7 @@ func TestNewEventIsSeen(t *testing.T) {
 	start(t, client, to, relayConfig) // it polls once a minute
 	letters := NewLetters(client, func() {})
 	write(t, letters, "a", "a", "a")
-	if err := letters.Send(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, letters.Send(t.Context(), "a"))
 	eventually(t, "all events are published", func() bool { return to.letters() == "a1 a2 a3 a4" })
 }
 
@@ -124,21 +118,15 @@ func TestTwoRelaysTakeNoEventTwice(t *testing.T) {
 		var now time.Time
 		for _, s := range relays { // both read before one of them writes
 			free, at, err := s.freeLanes(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			w, err := s.read(t.Context(), free, limits, at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			works, now = append(works, w), at
 		}
 		var claims []outbox.Claim
 		for i, s := range relays {
 			c, err := s.lease(t.Context(), works[i], limits, now)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			claims = append(claims, c)
 		}
 		if len(claims[0].Events) != 5 || claims[1].Token != 0 {
@@ -159,9 +147,7 @@ func TestLostLeaseSettlesNothing(t *testing.T) {
 	short := limits
 	short.Lease = time.Second
 	lost, err := slow.ClaimEvents(t.Context(), short)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var taken outbox.Claim
 	eventually(t, "another relay takes the lane", func() bool { taken = claim(t, other); return taken.Token != 0 })
 	slow.claims.Store(lost.Token, map[int64]event{1: eventOf(lost.Events[0].Message)})
@@ -253,9 +239,7 @@ func TestUnitOfWorkIsWhole(t *testing.T) {
 		t.Error("a letter was sent that does not exist")
 	}
 	write(t, letters, "a")
-	if err := letters.Send(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, letters.Send(t.Context(), "a"))
 	if err := letters.Write(t.Context(), "a", "P.S."); err == nil {
 		t.Error("a sent letter was changed")
 	}
@@ -316,14 +300,10 @@ func TestNothingIsLost(t *testing.T) {
 	t.Parallel()
 	client, _ := newClient(t, "storm", emulator)
 	server, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { server.Close() })
 	broker, err := server.Client(t.Context(), "storm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { broker.Close() })
 	if _, err := broker.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/storm/topics/letter.events"}); err != nil {
 		t.Fatal(err)
@@ -352,9 +332,7 @@ func TestNothingIsLost(t *testing.T) {
 		relays[i] = exec.Command(os.Args[0])
 		relays[i].Env = append(os.Environ(), isRelay+"=storm", "FIRESTORE_EMULATOR_HOST="+through.addr, "PUBSUB_EMULATOR_HOST="+server.Addr())
 		relays[i].Stderr = t.Output()
-		if err := relays[i].Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, relays[i].Start())
 	}
 	replace(0)
 	replace(1)

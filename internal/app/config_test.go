@@ -136,9 +136,7 @@ func TestManifestsAreConfigurations(t *testing.T) {
 	}
 	for _, path := range manifests {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var document any
 		if err := yaml.Unmarshal(text, &document); err != nil {
 			t.Fatalf("%s: %v", path, err)
@@ -213,9 +211,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 func TestDefaultsAreThoseOfThePackages(t *testing.T) {
 	t.Parallel()
 	cfg, err := empty.readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=iam"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, test := range []struct{ want, got any }{
 		{outbox.Config{}.WithDefaults(), cfg.limits.Outbox},
 		{consumer.Config{}.WithDefaults(), cfg.limits.Consumer},

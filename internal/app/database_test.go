@@ -14,18 +14,16 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 // Consumers of both sides share the permits if both sides are one database.
 func TestPermitsAreOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"", "postgres://y"} {
 		cfg, err := fifty.readConfig("serve", []string{"DATABASE_URL=postgres://x", "READ_DATABASE_URL=" + url, "AUTH=off", "PUBSUB_PROJECT=p"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p := newProcess("serve", cfg, nil)
-		if err := p.openPools(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.openPools(t.Context()))
 		defer p.close()
 		if same := p.Permits == p.querySide.permits; same != (url == "") || !p.Permits.TryAcquire(4) || p.Permits.TryAcquire(1) {
 			t.Errorf("READ_DATABASE_URL=%s: the sides share permits: %t; want 4 of each database", url, same)
@@ -57,15 +55,11 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
 	cfg, err := pgx.ParseConfig(pgtest.Direct(t, url))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	database := cfg.Database
 	cfg.Database = "postgres"
 	admin, err := pgx.ConnectConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer admin.Close(context.WithoutCancel(t.Context()))
 	pgtest.Execute(t, admin, "ALTER DATABASE "+database+" ALLOW_CONNECTIONS false")
 

@@ -36,9 +36,7 @@ func TestSettingsAreDocumented(t *testing.T) {
 	}
 	page.WriteString(settingsTail)
 	if *update {
-		if err := os.WriteFile(settingsFile, []byte(page.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(settingsFile, []byte(page.String()), 0o600))
 	}
 	if text, err := os.ReadFile(settingsFile); err != nil || string(text) != page.String() {
 		t.Errorf("docs/settings.md is not what the code has (%v): run go test ./internal/app -run TestSettingsAreDocumented -update", err)
@@ -75,9 +73,7 @@ func TestTextsNameOnlySettings(t *testing.T) {
 	names := regexp.MustCompile(`\b[A-Z]+_[A-Z_]*[A-Z]\b`)
 	check := func(path string) {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, name := range unknownSettings(names.FindAllString(string(text), -1)) {
 			if !slices.Contains(others, name) {
 				t.Errorf("%s names %s, which is no setting", path, name)
@@ -100,9 +96,7 @@ func TestTextsNameOnlySettings(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 

@@ -117,9 +117,7 @@ func TestBrokerOfAnOption(t *testing.T) {
 	}
 	for roles, want := range map[string]string{"": "BROKER=sink only publishes", "api,publisher": ""} {
 		cfg, err := p.readConfig("serve", append(environ, "BROKER=sink", "ROLES="+roles))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		opened, stopped = 0, 0
 		process := newProcess("serve", cfg, slog.New(slog.DiscardHandler))
 		_, err = process.openBroker(t.Context())

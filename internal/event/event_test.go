@@ -39,18 +39,12 @@ func published() *domain.VideoEvent {
 func encoded(t testing.TB, change func(*videov1.VideoEvent)) []byte {
 	t.Helper()
 	m, err := event.EncodeVideo(published())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pb := &videov1.VideoEvent{}
-	if err := proto.Unmarshal(m.Payload, pb); err != nil {
-		t.Fatal(err)
-	}
+	must(t, proto.Unmarshal(m.Payload, pb))
 	change(pb)
 	payload, err := proto.Marshal(pb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return payload
 }
 
@@ -58,9 +52,7 @@ func encoded(t testing.TB, change func(*videov1.VideoEvent)) []byte {
 func around(t testing.TB, payload []byte) envelope.Message {
 	t.Helper()
 	m, err := event.EncodeVideo(published())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m.Payload = payload
 	return m
 }
@@ -209,9 +201,7 @@ func TestDecodeChecksTheEnvelope(t *testing.T) {
 		{func(m *envelope.Message) { m.Version++ }, "attribute version is"},
 	} {
 		m, err := event.EncodeVideo(published())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		test.change(&m)
 		got, err := event.DecodeVideo(m)
 		if decodeErr, ok := errors.AsType[*envelope.DecodeError](err); !ok || !strings.HasPrefix(decodeErr.Reason, test.reason) {
@@ -297,4 +287,12 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("event (-decoded +decoded again):\n%s", diff)
 		}
 	})
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

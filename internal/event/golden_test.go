@@ -95,9 +95,7 @@ func (s sample) path() string { return filepath.Join("testdata", s.file+".binpb"
 func (s sample) payload(t testing.TB) []byte {
 	t.Helper()
 	payload, err := os.ReadFile(s.path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return payload
 }
 
@@ -112,9 +110,7 @@ func TestWireFormatNeverChanges(t *testing.T) {
 				t.Fatalf("Encode() = %v", err)
 			}
 			if _, err := os.Stat(s.path()); errors.Is(err, fs.ErrNotExist) && !s.old && os.Getenv("UPDATE_SAMPLES") != "" {
-				if err := os.WriteFile(s.path(), m.Payload, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(s.path(), m.Payload, 0o644))
 			}
 			want := s.payload(t)
 			if !s.old && !bytes.Equal(m.Payload, want) {
@@ -148,9 +144,7 @@ func TestSamplesAreComplete(t *testing.T) {
 		}
 	}
 	files, err := filepath.Glob(filepath.Join("testdata", "*.binpb"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range files {
 		if !slices.Contains(tested, file) {
 			t.Errorf("%s is not tested", file)

@@ -89,16 +89,12 @@ func seed(t *testing.T, store *fakeStore, published bool) domain.Video {
 	t.Helper()
 	stamp := domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}
 	event, err := domain.CreateVideo(uuid.Must(uuid.NewV7()), domain.VideoDetails{Title: "x"}, stamp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v, err := store.CreateVideo(t.Context(), uuid.Nil, nil, event)
 	if err == nil && published {
 		v, err = store.ChangeVideo(t.Context(), v.ID, domain.PublishVideo(domain.AnyVersion, stamp))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return v
 }
 

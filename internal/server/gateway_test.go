@@ -17,21 +17,15 @@ import (
 func ask(t *testing.T, r *running, method, path, body string, header ...string) (*http.Response, map[string]any) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.addr+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
 	response, err := httpClient(t, false).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := response.Header.Get("Content-Type"); got != "application/json" {
 		t.Errorf("%s %s: content type %q, want JSON; body %q", method, path, got, text)
 	}
@@ -115,9 +109,7 @@ func TestGatewayDerivesTheMask(t *testing.T) {
 					read["title"] = "x"
 				}
 				text, err := json.Marshal(read)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				body = string(text)
 			}
 			if response, got := ask(t, r, "PATCH", path+tt.query, body); response.StatusCode != http.StatusOK {

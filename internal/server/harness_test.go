@@ -57,9 +57,7 @@ func start(t testing.TB, cfg transport.Config, change ...func(*deps)) *running {
 	t.Helper()
 	r := &running{store: newFakeStore(), log: new(logBuffer), done: make(chan error, 1)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.addr = listener.Addr().String()
 	deps := deps{videos: r.store, entries: r.store}
 	deps.Log, deps.Listener, deps.OpenAPI = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn})), listener, api.OpenAPI
@@ -76,9 +74,7 @@ func start(t testing.TB, cfg transport.Config, change ...func(*deps)) *running {
 		f(&deps)
 	}
 	server, catalog, err := newServer(cfg, deps, r.store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.server, r.catalog = server, catalog
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
@@ -139,9 +135,7 @@ type client struct {
 func (r *running) dial(t testing.TB, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:"+r.addr, append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -182,4 +176,12 @@ func violations(err error) []string {
 		}
 	}
 	return fields
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

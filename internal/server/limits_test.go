@@ -95,18 +95,14 @@ func TestHeadersBecomeMetadata(t *testing.T) {
 			{"gRPC", "POST", "/video.v1.VideoService/ListVideos", "\x00\x00\x00\x00\x00", true, values[0]},
 		} {
 			request, err := http.NewRequestWithContext(t.Context(), tt.method, "http://"+r.addr+tt.path, strings.NewReader(tt.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			request.Header = http.Header{header: values[0], "Grpc-Metadata-X": {"x"}}
 			if tt.name == "gRPC" {
 				request.Header.Set("Content-Type", "application/grpc")
 				request.Header.Set("TE", "trailers")
 			}
 			response, err := httpClient(t, tt.http2).Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _ = response.Body.Close(); response.StatusCode != http.StatusOK {
 				t.Errorf("%s, %s: %s, want 200", header, tt.name, response.Status)
 				continue
@@ -205,17 +201,13 @@ func TestServerBoundsConnections(t *testing.T) {
 	t.Parallel()
 	r := start(t, transport.Config{MaxConnections: 1})
 	first, err := net.Dial("tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer first.Close()
 	if got := firstLine(t, first, 2*time.Second); !strings.Contains(got, "200") {
 		t.Errorf("the first connection: %q, want 200", got)
 	}
 	second, err := net.Dial("tcp", r.addr) // the system accepts it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer second.Close()
 	if got := firstLine(t, second, 200*time.Millisecond); got != "" {
 		t.Errorf("the second connection: %q, want nothing yet", got)

@@ -40,16 +40,12 @@ func TestRequestsAreLogged(t *testing.T) {
 	}
 	client := r.grpcClient(t)
 	video, err := client.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Secret title"}, RequestId: requestID})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := client.videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: strings.Repeat("x", 1000)}); err == nil {
 		t.Fatal("GetVideo() of a bad name succeeded")
 	}
 	response, err := http.Get("http://" + r.addr + "/v1/" + video.GetName())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response.Body.Close()
 
 	type line struct {
@@ -60,9 +56,7 @@ func TestRequestsAreLogged(t *testing.T) {
 	var got []line
 	for text := range strings.Lines(out.String()) {
 		var l line
-		if err := json.Unmarshal([]byte(text), &l); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(text), &l))
 		if l.LatencyMS <= 0 {
 			t.Errorf("latency = %g, want more than 0: %s", l.LatencyMS, text)
 		}
@@ -114,9 +108,7 @@ func TestRequestsAreLoggedWithTheirCaller(t *testing.T) {
 	var got []string
 	for text := range strings.Lines(out.String()) {
 		var line struct{ Caller string }
-		if err := json.Unmarshal([]byte(text), &line); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(text), &line))
 		got = append(got, line.Caller)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -136,9 +128,7 @@ func TestCallsAreObserved(t *testing.T) {
 		}
 	}
 	r.stop()
-	if err := <-r.done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-r.done)
 	calls := histogram(t, reader, "rpc.server.call.duration")
 	counts := make(map[string]uint64)
 	for _, point := range calls.DataPoints {
@@ -188,9 +178,7 @@ func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
 		}
 	}
 	r.stop()
-	if err := <-r.done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-r.done)
 	lines := make(map[string]int)
 	for text := range strings.Lines(out.String()) {
 		var line struct {
@@ -230,9 +218,7 @@ func TestRefusedCallsAreObserved(t *testing.T) {
 	counts := func() map[string]int64 {
 		got := make(map[string]int64)
 		var data metricdata.ResourceMetrics
-		if err := reader.Collect(context.Background(), &data); err != nil {
-			t.Fatal(err)
-		}
+		must(t, reader.Collect(context.Background(), &data))
 		for _, scope := range data.ScopeMetrics {
 			for _, m := range scope.Metrics {
 				if m.Name != "server.calls.refused" {
@@ -289,9 +275,7 @@ func TestRefusedCallsAreObserved(t *testing.T) {
 func histogram(t *testing.T, reader sdkmetric.Reader, name string) metricdata.Histogram[float64] {
 	t.Helper()
 	var data metricdata.ResourceMetrics
-	if err := reader.Collect(context.Background(), &data); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reader.Collect(context.Background(), &data))
 	for _, scope := range data.ScopeMetrics {
 		for _, m := range scope.Metrics {
 			if m.Name == name {

@@ -103,12 +103,8 @@ func TestServerDoesWhatOpenAPISays(t *testing.T) {
 func loadOpenAPI(t *testing.T, r *running) *openapi3.T {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromURI(&url.URL{Scheme: "http", Host: r.addr, Path: "/openapi.json"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, doc.Validate(t.Context()))
 	return doc
 }
 
@@ -124,9 +120,7 @@ func (d described) send(t *testing.T, r *running, doc *openapi3.T) {
 		}
 	}
 	request, err := http.NewRequestWithContext(t.Context(), route.Method, "http://"+r.addr+path+d.query, strings.NewReader(d.body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request.Header.Set("Content-Type", "application/json")
 	input := &openapi3filter.RequestValidationInput{
 		Request: request, PathParams: params, Route: route,
@@ -136,9 +130,7 @@ func (d described) send(t *testing.T, r *running, doc *openapi3.T) {
 		t.Errorf("%+v: the description says %v", d, err)
 	}
 	response, err := httpClient(t, false).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	if response.StatusCode != d.want {
 		t.Errorf("%+v: status %d", d, response.StatusCode)

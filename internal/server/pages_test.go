@@ -44,14 +44,10 @@ func TestOtherHostsAreRefused(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		for _, path := range []string{"/v1/videos", "/v1/catalogEntries:watch", "/health/ready", "/openapi.json"} {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			request.Host = "evil.example"
 			response, err := httpClient(t, http2).Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _ = response.Body.Close(); response.StatusCode != http.StatusForbidden {
 				t.Errorf("GET %s by another host, HTTP/2 %t: %s, want 403", path, http2, response.Status)
 			}

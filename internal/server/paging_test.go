@@ -108,9 +108,7 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 	}
 	request := &videov1.ListVideosRequest{PageSize: 1}
 	first, err := c.videos.ListVideos(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request.PageToken = first.GetNextPageToken()
 	wider := proto.CloneOf(request)
 	wider.PageSize = 10
@@ -135,9 +133,7 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 
 	search := &catalogv1.SearchCatalogEntriesRequest{PageSize: 1, Query: "ha"}
 	matches, err := c.catalog.SearchCatalogEntries(t.Context(), search)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	search.PageToken, search.Query = matches.GetNextPageToken(), "a"
 	_, err = c.catalog.SearchCatalogEntries(t.Context(), search)
 	checkToken(t, "with another query", err)
@@ -147,9 +143,7 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 func flip(t *testing.T, token string, fromEnd int) string {
 	t.Helper()
 	raw, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw[len(raw)-fromEnd] ^= 1
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
@@ -179,16 +173,12 @@ func checkCursor[C any](t *testing.T, want C) {
 	t.Helper()
 	tokens := aip.NewTokens(&catalogv1.SearchCatalogEntriesRequest{Query: "x"}, "page_token")
 	token, err := tokens.Encode(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(token) > 2000 {
 		t.Errorf("token of %+v is %d long, want at most the 2000 of the contract", want, len(token))
 	}
 	var got C
-	if err := tokens.Decode(token, &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tokens.Decode(token, &got))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf("%T", want), diff)
 	}

@@ -174,9 +174,7 @@ func gzipped(t *testing.T, text string) string {
 	if _, err := io.WriteString(w, text); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return out.String()
 }
 
@@ -186,13 +184,9 @@ func TestEmptyBodyIsNone(t *testing.T) {
 	r := start(t, transport.Config{})
 	for body, want := range map[string]int{"": 200, "{}": 400} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+"/v1/videos", io.NopCloser(strings.NewReader(body)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		response, err := httpClient(t, true).Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _ = response.Body.Close(); response.StatusCode != want {
 			t.Errorf("GET with the body %q: %s, want %d", body, response.Status, want)
 		}
@@ -209,13 +203,9 @@ func TestHeadIsGetWithoutBody(t *testing.T) {
 	} {
 		for _, http2 := range []bool{false, true} {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodHead, "http://"+r.addr+url, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			response, err := httpClient(t, http2).Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			body, err := io.ReadAll(response.Body)
 			if err != nil || response.StatusCode != want || len(body) > 0 || response.Header.Get("Content-Type") != "application/json" {
 				t.Errorf("HEAD %s, HTTP/2 %v: %d, %q, %v, want %d without a body", url, http2, response.StatusCode, body, err, want)
@@ -277,9 +267,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 	}
 
 	response, err := httpClient(t, false).Get("http://" + r.addr + "/v1/catalogEntries:watch")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	lines := bufio.NewScanner(response.Body)
 	if !lines.Scan() || !strings.HasPrefix(lines.Text(), `{"result":`) {
@@ -323,9 +311,7 @@ func TestUnavailableSaysWhenToCallAgain(t *testing.T) {
 func TestOwnReasonsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/errors.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, table, _ := strings.Cut(string(text), "\n## Reasons of the service\n")
 	got := make(map[string]string)
 	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(table, -1) {

@@ -99,13 +99,9 @@ func TestRunFailsWithoutListener(t *testing.T) {
 	deps := deps{videos: store, entries: store}
 	var err error
 	deps.Listener, err = net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, _, err := newServer(transport.Config{}, deps, store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	time.AfterFunc(50*time.Millisecond, func() { _ = deps.Listener.Close() })
 	if err := server.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "serve") {
 		t.Errorf("Run() with a listener that breaks = %v, want an error about it", err)

@@ -61,9 +61,7 @@ func TestVideoServiceStampsEvents(t *testing.T) {
 		return id
 	}}}
 	got, err := service.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := film()
 	want.Name = "videos/0191d000-0000-7000-8000-000000000001"
 	want.State = videov1.Video_STATE_DRAFT
@@ -119,9 +117,7 @@ func TestAPITakesAVideoThroughItsLife(t *testing.T) {
 	published := got
 
 	entry, err := c.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + id, MinVersion: got.GetVersion()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantEntry := &catalogv1.CatalogEntry{
 		Name: "catalogEntries/" + id, Video: v.GetName(), Title: "重慶森林", ReleaseYear: 1994, Duration: film().GetDuration(),
 		LanguageCode: "zh-HK", Version: 3, PublishTime: published.GetPublishTime(), UpdateTime: published.GetUpdateTime(),
@@ -176,9 +172,7 @@ func TestPurgeOverAPI(t *testing.T) {
 	ctx := t.Context()
 	v := mustCreate(t, c, film())
 	deleted, err := c.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := c.videos.PurgeVideo(ctx, &videov1.PurgeVideoRequest{Name: v.GetName(), Etag: deleted.GetEtag()})
 	if err != nil {
 		t.Fatalf("PurgeVideo() = %v", err)
@@ -324,9 +318,7 @@ func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 	r, c := serve(t, transport.Config{})
 	request := &videov1.CreateVideoRequest{Video: film(), RequestId: uuid.NewString()}
 	first, err := c.videos.CreateVideo(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	published := mustPublish(t, c, first)
 	request.Video.Name, request.Video.Version = first.GetName(), 3 // output fields are ignored
 	again, err := c.videos.CreateVideo(t.Context(), request)

@@ -50,9 +50,7 @@ func inWords(response *catalogv1.WatchCatalogEntriesResponse) string {
 func watchFrom(t *testing.T, c client, token string) watchStream {
 	t.Helper()
 	stream, err := c.catalog.WatchCatalogEntries(t.Context(), &catalogv1.WatchCatalogEntriesRequest{ResumeToken: token})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return stream
 }
 
@@ -113,9 +111,7 @@ func TestWatchRefusesForeignTokens(t *testing.T) {
 		mustCreate(t, c, film())
 	}
 	list, err := c.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, token := range []string{"x", "AAAA", list.GetNextPageToken(), strings.Repeat("A", 2001)} {
 		_, err := watchFrom(t, c, token).Recv()
 		if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"resume_token"}) {

@@ -26,9 +26,7 @@ import (
 func documented(t testing.TB, page string) (statements []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/" + page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllSubmatch(text, -1) {
 		for statement := range strings.SplitSeq(string(block[1]), ";") {
 			if statement = strings.TrimSpace(statement); statement != "" {
@@ -66,9 +64,7 @@ func userSettings(t testing.TB, role string) (settings []string) {
 func as(t testing.TB, target, user string) string {
 	t.Helper()
 	address, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.User(user)
 	return address.String()
 }
@@ -77,9 +73,7 @@ func as(t testing.TB, target, user string) string {
 func pool(t testing.TB, target string) *pgxpool.Pool {
 	t.Helper()
 	p, err := db.Open(t.Context(), target, 2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -97,9 +91,7 @@ func emptyDatabase(t testing.TB) *pgxpool.Pool {
 		}
 	})
 	address, err := url.Parse(other.Config().ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.Path = "/" + name
 	return pool(t, address.String())
 }

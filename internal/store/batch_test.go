@@ -69,9 +69,7 @@ func TestKilledBatchIsAllOrNone(t *testing.T) {
 		}
 		has(t, pool, 0, "killed")
 		first, _, err := videos.CreateVideos(t.Context(), ids, fingerprints, several(t, items))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		again, _, err := videos.CreateVideos(t.Context(), ids, fingerprints, several(t, items))
 		if diff := cmp.Diff(first, again); diff != "" || err != nil || len(first) != items {
 			t.Errorf("repeated: %v (-first +again):\n%s", err, diff)

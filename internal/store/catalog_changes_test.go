@@ -131,18 +131,14 @@ func TestHeldChangesAreTold(t *testing.T) {
 	t.Parallel()
 	catalog, elsewhere := store.NewCatalog(pgtest.Pool(t, 2)), pgtest.Pool(t, 1)
 	slow, err := elsewhere.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer slow.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is left to roll back when the test passes
 	execute(t, slow, "SELECT pg_current_xact_id()")
 	project(t, catalog, "catalog", life(t, "late", 1)...)
 	if got, err := catalog.ListChanges(t.Context(), domain.Position{}, 10); len(got.Changes) > 0 || !got.Held || err != nil {
 		t.Fatalf("ListChanges() = %+v, %v, while a transaction of another database is open, want nothing, and Held", got, err)
 	}
-	if err := slow.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, slow.Commit(t.Context()))
 	start := next(t, catalog, domain.Position{}, 1, 10)[0].Position
 	pgtest.Eventually(t, 20*time.Second, "nothing is held back", func() bool {
 		got, err := catalog.ListChanges(t.Context(), start, 10)
@@ -163,9 +159,7 @@ func TestChangesAreNotPassedOver(t *testing.T) {
 
 	// slow is the transaction of a projector that commits late.
 	slow, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer slow.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is left to roll back when the test passes
 	execute(t, slow, `
 		UPDATE video_catalog_read.video_projection
@@ -178,9 +172,7 @@ func TestChangesAreNotPassedOver(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	if err := slow.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, slow.Commit(t.Context()))
 	checkChanges(t, start, next(t, catalog, start, 2, 10), early[1], late[1])
 }
 

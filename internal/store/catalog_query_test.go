@@ -131,9 +131,7 @@ func pages(t *testing.T, catalog *store.Catalog, query domain.EntryQuery, betwee
 	t.Helper()
 	for {
 		page, _, err := catalog.ListEntries(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(page) == 0 {
 			return
 		}
@@ -166,9 +164,7 @@ func TestListEntriesSurvivesChanges(t *testing.T) {
 				last.Visible, last.Version = false, last.Version+1
 				before := entry(t, "A", "")
 				before.PublishTime = epoch.Add(time.Hour)
-				if err := store.PutEntries(t.Context(), catalog, []domain.Entry{last, before}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, store.PutEntries(t.Context(), catalog, []domain.Entry{last, before}))
 			})
 			for _, e := range all {
 				if seen[e.VideoID] != 1 {
@@ -192,9 +188,7 @@ func TestListEntriesFollowsWhatMoves(t *testing.T) {
 			return
 		}
 		b.Title, c.Title, b.Version, c.Version = "E", "A", b.Version+1, c.Version+1
-		if err := store.PutEntries(t.Context(), catalog, []domain.Entry{b, c}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, store.PutEntries(t.Context(), catalog, []domain.Entry{b, c}))
 	})
 	if diff := gocmp.Diff([]string{"B", "D", "E"}, got); diff != "" {
 		t.Errorf("met (-want +got): B again as E, and C not at all\n%s", diff)

@@ -180,28 +180,20 @@ func TestTimeoutIsNobodysFault(t *testing.T) {
 func timeoutIsNobodysFault(t *testing.T, setting string) {
 	t.Helper()
 	address, err := url.Parse(pgtest.Direct(t, pgtest.URL(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	holds, err := pgx.Connect(t.Context(), address.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer holds.Close(context.WithoutCancel(t.Context()))
 	events := life(t, "Ran", 2)
 	patient, err := db.Open(t.Context(), address.String(), 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer patient.Close()
 	project(t, store.NewCatalog(patient), "catalog", events[0])
 	query := address.Query()
 	query.Set(setting, "100ms")
 	address.RawQuery = query.Encode()
 	pool, err := db.Open(t.Context(), address.String(), 2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	catalog := store.NewCatalog(pool)
 	execute(t, holds, "BEGIN; LOCK TABLE video_catalog_read.video_projection, video_catalog.videos IN SHARE MODE")
@@ -238,13 +230,9 @@ func TestOnlyPublishedVideosAreFound(t *testing.T) {
 			want = 1
 		}
 		byTitle, _, err := catalog.ListEntries(t.Context(), domain.EntryQuery{ByTitle: true, Limit: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		matches, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: "ran", Limit: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if byTime := visible(t, catalog); len(byTime) != want || len(byTitle) != want || len(matches) != want {
 			t.Errorf("after %s: listed by time %d, by title %d, found %d, want %d", e.Type, len(byTime), len(byTitle), len(matches), want)
 		}
@@ -280,9 +268,7 @@ func TestProjectionKeepsAnyText(t *testing.T) {
 	var batch []domain.VideoEvent
 	add := func(details domain.VideoDetails) {
 		e, err := domain.CreateVideo(newID(t), domain.VideoDetails{Title: details.Title}, stamp(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		e.Video.VideoDetails = details // also values that today's rules refuse
 		batch = append(batch, *e)
 	}

@@ -80,9 +80,7 @@ func TestPagesOfChangesAreSmall(t *testing.T) {
 	seen := 0
 	for more := true; more; {
 		page, err := catalog.ListChanges(t.Context(), position, 100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		bytes := 0
 		for _, change := range page.Changes {
 			bytes += len(change.Description)
@@ -112,9 +110,7 @@ func TestLaterEventOfAVersionStays(t *testing.T) {
 		var outcomes []envelope.Outcome
 		for _, i := range append(order, order...) {
 			got, err := catalog.Project(t.Context(), "catalog", both[i:i+1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			outcomes = append(outcomes, got...)
 		}
 		if diff := cmp.Diff([]envelope.Outcome{envelope.Applied, envelope.Conflict, envelope.Duplicate, envelope.Duplicate}, outcomes); diff != "" {

@@ -45,14 +45,10 @@ func userPool(t testing.TB, owner *pgxpool.Pool, role string) *pgxpool.Pool {
 		}
 	})
 	address, err := url.Parse(cfg.ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.User(user[0])
 	pool, err := db.Open(t.Context(), address.String(), 2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -201,9 +197,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
 		WHERE n.nspname IN ('public', 'video_catalog', 'video_catalog_read') AND a.grantee <> c.relowner
 		GROUP BY r.rolname, c.oid`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := make(map[string]string)
 	var who, what string
 	if _, err := pgx.ForEachRow(rows, []any{&who, &what}, func() error {

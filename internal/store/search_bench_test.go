@@ -52,9 +52,7 @@ func BenchmarkSearch(b *testing.B) {
 		for i := range entries {
 			entries[i] = library.entry(b)
 		}
-		if err := store.PutEntries(b.Context(), catalog, entries); err != nil {
-			b.Fatal(err)
-		}
+		must(b, store.PutEntries(b.Context(), catalog, entries))
 	}
 	for sql := range strings.SplitSeq(plainTable, ";") {
 		execute(b, pool, sql)
@@ -103,9 +101,7 @@ func BenchmarkSearch(b *testing.B) {
 func timed(b *testing.B, do func(ctx context.Context) error) time.Duration {
 	b.Helper()
 	start := time.Now()
-	if err := do(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	must(b, do(b.Context()))
 	return time.Since(start)
 }
 

@@ -14,6 +14,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 var count = pgtest.Count
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
@@ -21,9 +23,7 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 func newID(t testing.TB) uuid.UUID {
 	t.Helper()
 	id, err := uuid.NewV7()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id
 }
 

@@ -34,9 +34,7 @@ func newSyncs(t *testing.T) *syncs {
 	t.Helper()
 	cfg := pool(t, pgtest.Direct(t, pgtest.URL(t))).Config().ConnConfig
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { listener.Close() })
 	through := url.URL{Scheme: "postgres", User: url.User(cfg.User), Host: listener.Addr().String(), Path: cfg.Database, RawQuery: "sslmode=disable"}
 	s := &syncs{url: through.String()}

@@ -46,6 +46,13 @@ func TestCreatedVideoReadsBack(t *testing.T) {
 	}
 }
 
+// create stores a video.
+func create(t testing.TB, videos *store.Videos, e *domain.VideoEvent) {
+	t.Helper()
+	_, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e)
+	must(t, err)
+}
+
 // Every change writes one row of the outbox and one pending row, with the
 // version of the row.
 func TestEveryChangeHasItsEvent(t *testing.T) {
@@ -54,9 +61,7 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 	commits := 0
 	videos := store.NewVideos(pool, func() { commits++ })
 	e := created(t, "Ran")
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-		t.Fatal(err)
-	}
+	create(t, videos, e)
 	id := e.Video.ID
 	for i, decide := range []domain.VideoDecision{
 		domain.PublishVideo(domain.AnyVersion, stamp(t)),
@@ -93,9 +98,7 @@ func TestCommitWithoutAResponse(t *testing.T) {
 		return deafConn{conn, &deaf}, err
 	}
 	deafPool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer deafPool.Close()
 	commits := 0
 	videos := store.NewVideos(deafPool, func() { commits++ })
@@ -138,14 +141,10 @@ func TestNothingChangedWritesNoEvent(t *testing.T) {
 	pool := pgtest.Pool(t, 2)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-		t.Fatal(err)
-	}
+	create(t, videos, e)
 	same := domain.UpdateVideo(func(d *domain.VideoDetails) { *d = e.Video.VideoDetails }, domain.AnyVersion, stamp(t))
 	got, err := videos.ChangeVideo(t.Context(), e.Video.ID, same)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got.Version != 1 {
 		t.Errorf("version = %d, want 1", got.Version)
 	}
@@ -164,9 +163,7 @@ func TestFailedTransactionLeavesNothing(t *testing.T) {
 			pool := pgtest.Pool(t, 2)
 			videos := store.NewVideos(pool, nil)
 			existing := created(t, "Ran")
-			if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, existing); err != nil {
-				t.Fatal(err)
-			}
+			create(t, videos, existing)
 			breakTable(t, pool, table)
 
 			if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Kagemusha")); err == nil {
@@ -193,9 +190,7 @@ func breakTable(t testing.TB, pool *pgxpool.Pool, table string) {
 	_, err := pool.Exec(t.Context(), fmt.Sprintf(`
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken on purpose'; END $$;
 		CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION refuse()`, table))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // A failed command leaves its connection fit for the next one.
@@ -204,9 +199,7 @@ func TestConnectionSurvivesFailedCommand(t *testing.T) {
 	pool := pgtest.Pool(t, 1)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-		t.Fatal(err)
-	}
+	create(t, videos, e)
 	before := pool.Stat().NewConnsCount()
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err == nil {
 		t.Error("CreateVideo() twice with one id = nil, want an error")
@@ -231,9 +224,7 @@ func TestPanickingDecisionRollsBack(t *testing.T) {
 	pool := pgtest.Pool(t, 1)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-		t.Fatal(err)
-	}
+	create(t, videos, e)
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -253,9 +244,7 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	pool := pgtest.Pool(t, 2)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-		t.Fatal(err)
-	}
+	create(t, videos, e)
 	details := e.Video.VideoDetails
 	details.Description = strings.Repeat("x", 10_000_000)
 	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.UpdateVideo(func(d *domain.VideoDetails) { d.Description = details.Description }, domain.AnyVersion, stamp(t)))
@@ -352,9 +341,7 @@ func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 	pool := pgtest.Pool(t, 8)
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-		t.Fatal(err)
-	}
+	create(t, videos, e)
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
@@ -389,9 +376,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 			want := map[uuid.UUID]bool{}
 			for range 25 {
 				e := created(t, "Ran")
-				if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-					t.Fatal(err)
-				}
+				create(t, videos, e)
 				want[e.Video.ID] = true
 			}
 			var after *domain.VideoCursor
@@ -399,9 +384,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 			seen := map[uuid.UUID]int{}
 			for {
 				page, _, err := videos.ListVideos(t.Context(), domain.VideoQuery{OldestFirst: oldestFirst, After: after, Limit: 4, State: domain.VideoStateDraft})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, v := range page {
 					if last.ID != uuid.Nil && (v.ID.String() > last.ID.String()) != oldestFirst {
 						t.Errorf("%s comes after %s", v.ID, last.ID)
@@ -433,15 +416,11 @@ func TestCutConnectionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
 	pool, err := db.Open(t.Context(), url, 2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	videos := store.NewVideos(pool, nil)
 	e := created(t, "Ran")
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
-		t.Fatal(err)
-	}
+	create(t, videos, e)
 	_, err = videos.ChangeVideo(t.Context(), e.Video.ID, func(v domain.Video) (*domain.VideoEvent, error) {
 		if _, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"); err != nil {
 			t.Error(err)
@@ -460,8 +439,6 @@ func TestCutConnectionLeavesNothing(t *testing.T) {
 func created(t testing.TB, title string) *domain.VideoEvent {
 	t.Helper()
 	e, err := domain.CreateVideo(newID(t), domain.VideoDetails{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return e
 }

@@ -144,9 +144,7 @@ func startCommand(t *testing.T, environ []string, cmd *exec.Cmd) *session {
 	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", isDev+"=1")
 	s.cmd.Env = append(s.cmd.Env, environ...)
 	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = service, s, &s.stderr
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cmd.Start())
 	go func() {
 		_ = s.cmd.Wait() // how it ended is in ProcessState
 		close(s.done)
@@ -264,22 +262,16 @@ func wantGone(t *testing.T, pids []int) {
 func stateDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dev-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
 func get(t *testing.T, url string) string {
 	t.Helper()
 	response, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
@@ -292,9 +284,7 @@ func get(t *testing.T, url string) string {
 func (s *session) exec(t *testing.T, sql string) error {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.field(t, `psql '(.*)'`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(t.Context())
 	_, err = conn.Exec(t.Context(), sql)
 	return err
@@ -329,9 +319,7 @@ func TestStack(t *testing.T) {
 		}
 
 		family := s.descendants(t)
-		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.cmd.Process.Signal(syscall.SIGTERM))
 		if code := s.end(t); code != 0 {
 			t.Errorf("exit code after SIGTERM: %d, want 0: %s", code, &s.stderr)
 		}
@@ -352,15 +340,11 @@ func TestStack(t *testing.T) {
 			pid := s.field(t, `ready, pid (\d+)`)
 			if name == "PostgreSQL" {
 				text, err := os.ReadFile(filepath.Join(state, "postgres", "data", "postmaster.pid"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				pid, _, _ = strings.Cut(string(text), "\n")
 			}
 			number, _ := strconv.Atoi(pid)
-			if err := syscall.Kill(number, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must(t, syscall.Kill(number, syscall.SIGKILL))
 			if code := s.end(t); code != 1 {
 				t.Errorf("exit code = %d, want 1", code)
 			}
@@ -391,9 +375,7 @@ func TestStack(t *testing.T) {
 	t.Run("interrupted", func(t *testing.T) {
 		s := start(t, []string{"NOT_READY=1"}, "--state", state)
 		s.await(t, "server: started")
-		if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.cmd.Process.Signal(os.Interrupt))
 		if code := s.end(t); code != 1 || s.stderr.String() != "dev: interrupted\n" {
 			t.Errorf("interrupted while it starts: exit code %d, %q, want 1, interrupted", code, &s.stderr)
 		}
@@ -407,9 +389,7 @@ func TestStack(t *testing.T) {
 				t.Error("the table is still there after --fresh")
 			}
 			family := s.descendants(t)
-			if err := s.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.cmd.Process.Kill())
 			s.end(t)
 			wantGone(t, family)
 		})
@@ -420,9 +400,7 @@ func TestStack(t *testing.T) {
 		s := startCommand(t, nil, goRun)
 		s.await(t, "Ctrl-C stops everything")
 		family := s.descendants(t)
-		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.cmd.Process.Signal(syscall.SIGTERM))
 		s.end(t)
 		wantGone(t, family)
 		if !strings.HasSuffix(s.text(), "Stopped.\n") {
@@ -435,16 +413,12 @@ func TestStack(t *testing.T) {
 func TestStartError(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { taken.Close() }) // after the parallel subtests
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	dir := stateDir(t)
 	file, empty, damaged := filepath.Join(dir, "file"), filepath.Join(dir, "empty"), filepath.Join(dir, "damaged")
-	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(empty, 0o755), os.MkdirAll(filepath.Join(damaged, "postgres", "data"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(file, nil, 0o600), os.Mkdir(empty, 0o755), os.MkdirAll(filepath.Join(damaged, "postgres", "data"), 0o755)))
 	goOnly := filepath.Join(dir, "path")
 	if path, err := exec.LookPath("go"); err != nil || errors.Join(os.Mkdir(goOnly, 0o755), os.Symlink(path, filepath.Join(goOnly, "go"))) != nil {
 		t.Fatal(path, err)
@@ -502,18 +476,14 @@ func TestAllowedHosts(t *testing.T) {
 		t.Run(test.allowed, func(t *testing.T) {
 			t.Parallel()
 			opts, err := parseOptions(config, test.args, []string{"PORT=0", "ALLOWED_HOSTS=elsewhere.test"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s := &Stack{State: stateDir(t), config: config, options: opts, screen: &screen{out: io.Discard}}
 			t.Cleanup(func() {
 				if err := s.stop(); err != nil {
 					t.Error(err)
 				}
 			})
-			if err := errors.Join(s.holdPort(t.Context()), s.openPubSub(t.Context())); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(s.holdPort(t.Context()), s.openPubSub(t.Context())))
 			if got := (options{environ: s.Environment()}).getenv("ALLOWED_HOSTS"); got != test.allowed {
 				t.Errorf("the server gets ALLOWED_HOSTS=%s, want %q", got, test.allowed)
 			}
@@ -538,9 +508,7 @@ func TestFreshPubSub(t *testing.T) {
 	t.Parallel()
 	state := stateDir(t)
 	file := filepath.Join(state, "pubsub.data")
-	if err := os.WriteFile(file, []byte("damaged"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("damaged"), 0o600))
 	for _, fresh := range []bool{false, true} {
 		s := &Stack{State: state, config: config, options: options{fresh: fresh}, screen: &screen{out: io.Discard}}
 		err := errors.Join(s.openPubSub(t.Context()), s.stop())
@@ -554,9 +522,7 @@ func TestFreshPubSub(t *testing.T) {
 func TestAwaitReady(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answers := make(chan int, 100)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		code := http.StatusServiceUnavailable
@@ -594,9 +560,7 @@ func TestLog(t *testing.T) {
 	var shown bytes.Buffer
 	path := filepath.Join(t.TempDir(), "log")
 	log, err := newLog(path, &screen{out: &shown})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer log.file.Close()
 	all := `{"severity":"INFO","message":"started"}
 {"severity":"ERROR","message":"outbox: pass failed","err":"dial\nrefused` + strings.Repeat("!", 300) + `"}
@@ -621,5 +585,13 @@ panic: no JSON
 	}
 	if got := tail(path); !strings.Contains(got, "\n\tpanic: no JSON\n\tWARNING slow") {
 		t.Errorf("tail() = %q", got)
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -30,16 +30,12 @@ func TestExplorer(t *testing.T) {
 		{http.MethodPost, "/v1/things", "http://other.test", http.StatusForbidden, "cross-origin"},
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), test.method, page.URL+test.path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if test.origin != "" {
 			request.Header.Set("Origin", test.origin)
 		}
 		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		body, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		if err != nil || response.StatusCode != test.code || !strings.Contains(string(body), test.want) {

@@ -230,9 +230,7 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 func TestFilesAreTheOwners(t *testing.T) {
 	t.Chdir(root)
 	e, err := described(t, "turnip", "--fields=title:string")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	owned := regexp.MustCompile(`^(api/proto|cmd/server|db/queries|internal/(domain|event|names|sample|server|store)|options/replay)/`)
 	for _, f := range e.files() {
 		if !owned.MatchString(f.path) {
@@ -245,14 +243,10 @@ func TestFilesAreTheOwners(t *testing.T) {
 func TestPathThatExistsIsRefused(t *testing.T) {
 	t.Chdir(root)
 	e, err := described(t, "turnip", "--fields=title:string")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Chdir(t.TempDir())
 	const other = "api/proto/root/v1/root_service.proto"
-	if err := errors.Join(os.MkdirAll(filepath.Dir(other), 0o750), os.WriteFile(other, []byte(`{get: "/v1/turnips"}`), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(other), 0o750), os.WriteFile(other, []byte(`{get: "/v1/turnips"}`), 0o600)))
 	if err := e.checkProto(); err == nil || !strings.Contains(err.Error(), other+" has /v1/turnips, which is a name of turnip, too") {
 		t.Errorf("checkProto() = %v, want an error with the path", err)
 	}
@@ -278,9 +272,7 @@ func TestImportsAreSorted(t *testing.T) {
 	t.Chdir(root)
 	for _, name := range []string{"account", "customer_turnip", "turnip"} {
 		e, err := described(t, name, "--fields=title:string")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := e.execute("service.proto")
 		if lines := regexp.MustCompile(`(?m)^import .*$`).FindAllString(string(text), -1); err != nil || !slices.IsSorted(lines) || len(lines) != 8 {
 			t.Errorf("imports of %s: %v\n%s", name, err, strings.Join(lines, "\n"))
@@ -292,9 +284,7 @@ func TestImportsAreSorted(t *testing.T) {
 func TestCommandsOfSeveralWords(t *testing.T) {
 	t.Chdir(root)
 	e, err := described(t, "turnip", "--fields=title:string", "--transitions=draft→paid:mark_paid paid→sent:send")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const want = "core::0136::http-uri-suffix=disabled"
 	if text, err := e.execute("service.proto"); err != nil || strings.Count(string(text), want) != 1 {
 		t.Errorf("service.proto = %s, %v, want %s once", text, err, want)
@@ -321,21 +311,15 @@ func TestEventsDifferByCommand(t *testing.T) {
 func TestFilesBesideOthers(t *testing.T) {
 	service(t)
 	const other = "internal/domain/parcel.go"
-	if err := writeFile(other, []byte("package domain\n")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeFile(other, []byte("package domain\n")))
 	e, err := described(t, "parcel", "--fields=title:string")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const beside = "internal/domain/parcel_entity.go"
 	for range 2 {
 		if found := written(t, &e); !found.are(edits{}) || e.Rendered[beside] == "" || e.Rendered[other] != "" {
 			t.Errorf("written() = %+v, and made %v, want %s", found, e.Rendered, beside)
 		}
-		if err := removeFile(other); err != nil {
-			t.Fatal(err)
-		}
+		must(t, removeFile(other))
 	}
 }
 
@@ -344,9 +328,7 @@ func TestFilesBesideOthers(t *testing.T) {
 func TestReadProto(t *testing.T) {
 	t.Chdir(root)
 	got, err := readProto(t.Context(), "kit/entity/testdata/purchase_order.proto", "purchase_order")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []field{
 		{Name: "supplier_id", Type: typeUUID, Comment: "Who delivers, one of our suppliers."},
 		{Name: "payment", Type: typeEnum, Values: []string{"invoice", "credit_card"}},
@@ -503,5 +485,13 @@ func TestCheck(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Check() = %v, want %q", err, want)
 		}
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -24,30 +24,22 @@ func withPayments(t *testing.T, payment entity) {
 	t.Helper()
 	service(t)
 	order, err := load(pathOf("order"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	order.Fields = append(order.Fields, field{Name: "parent_id", Type: typeUUID, Number: 12, Migration: 1000})
 	order.Transitions = append(order.Transitions, transition{From: "placed", To: "canceled", Command: "cancel"}, transition{From: "canceled", To: "draft", Command: "reopen"})
 	order.LastNumber = 12
 	for _, e := range []entity{order, payment} {
-		if err := e.save(new(undo)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.save(new(undo)))
 	}
 	for _, path := range []string{"db/migrations/01001_payments.sql", "options/reactions/README.md"} {
-		if err := writeFile(path, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeFile(path, nil))
 	}
 }
 
 // Without the option that runs them, timers and reactions are errors that name it.
 func TestReactionsNeedTheOption(t *testing.T) {
 	withPayments(t, payment)
-	if err := removeFile("options/reactions/README.md"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, removeFile("options/reactions/README.md"))
 	_, timerErr := described(t, "turnip", "--fields=title:string", "--transitions=draft→placed:place", "--timers=draft:15m:place")
 	_, reactionErr := react("order", "payment", "captured:order_id:place")
 	for _, err := range []error{timerErr, reactionErr} {
@@ -61,25 +53,19 @@ func TestReactionsNeedTheOption(t *testing.T) {
 func reacted(t *testing.T, name, to, on string) {
 	t.Helper()
 	all, err := react(name, to, on)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range all {
 		if found := written(t, &e); !found.are(edits{}) {
 			t.Errorf("written() = %+v, want files that nobody has edited", found)
 		}
-		if err := e.save(new(undo)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.save(new(undo)))
 	}
 }
 
 func contains(t *testing.T, path string, parts ...string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, part := range parts {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("%s has no %q:\n%s", path, part, text)
@@ -113,9 +99,7 @@ func TestReact(t *testing.T) {
 
 	files := all(t)
 	entities, err := loadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entities {
 		e.only = []string{topicFile(e.Name)}
 		for i := range e.Reactions {
@@ -152,16 +136,12 @@ func TestReactionCopiesFields(t *testing.T) {
 		{Name: "item_ids", Type: "uuids", Number: 12, Migration: 1002}, {Name: "reason", Type: typeString, Number: 13, Migration: 1002},
 	}
 	withPayments(t, payment)
-	if err := errors.Join(refund.save(new(undo)), writeFile("db/migrations/01002_refunds.sql", nil)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(refund.save(new(undo)), writeFile("db/migrations/01002_refunds.sql", nil)))
 	reacted(t, "refund", "payment", "refunded:id:create")
 	contains(t, "internal/domain/refund_payment.go",
 		"return CreateRefund(e.Payment.ID, RefundDetails{PayerID: e.Payment.PayerID, ItemIDs: e.Payment.ItemIDs}, stamp)")
 	refund.Fields[0].Required, refund.Fields[3].Required = true, true
-	if err := refund.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, refund.save(new(undo)))
 	_, err := react("refund", "payment", "refunded:id:create")
 	for _, name := range []string{"payer_id", "reason"} { // payment has one of them, which may be empty
 		want := `reaction refunded:id:create: refund needs the field "` + name + `", and payment has none of this name and type that is required`
@@ -183,9 +163,7 @@ func TestReactionsStayWhenEntitiesGrow(t *testing.T) {
 		t.Errorf("the grown order = %+v, %v, want its reaction", order.Reactions, err)
 	}
 	grown, err := described(t, "payment", "--fields=order_id:uuid payer_id:uuid cents:int64 item_ids:uuids note:string")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff([]string{"payment-views", "order-payment"}, grown.Consumers()); diff != "" {
 		t.Errorf("consumers of the grown payment (-want +got):\n%s", diff)
 	}
@@ -217,14 +195,10 @@ func TestReactionsAreRefused(t *testing.T) {
 	linux := payment
 	linux.Name, linux.Plural = "linux", "linuxes"
 	for _, e := range []entity{replica, linux} {
-		if err := e.save(new(undo)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.save(new(undo)))
 	}
 	reacted(t, "order", "order", "placed:parent_id:cancel")
-	if err := writeFile("internal/domain/payment_order.go", []byte("package domain\n")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeFile("internal/domain/payment_order.go", []byte("package domain\n")))
 	before := all(t)
 	for _, c := range []struct{ name, to, on, want string }{
 		{"parcel", "payment", "captured:order_id:place", `internal/entities has no entity "parcel"`},
@@ -256,9 +230,7 @@ func TestReactionsAreRefused(t *testing.T) {
 	if diff := cmp.Diff(before, all(t)); diff != "" {
 		t.Errorf("refused reactions left (-before +after):\n%s", diff)
 	}
-	if err := os.Remove("internal/domain/payment_order.go"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove("internal/domain/payment_order.go"))
 	reacted(t, "order", "payment", "captured:order_id:reopen")
 	if _, err := react("payment", "order", "reopened:parent_id:capture"); err == nil || !strings.Contains(err.Error(), "leads to OrderReopened again") {
 		t.Errorf("two entities that react to each other without end = %v", err)
@@ -277,13 +249,9 @@ func TestReactionsOfDescriptionsAreChecked(t *testing.T) {
 	} {
 		withPayments(t, payment)
 		e, err := load(pathOf("order"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		e.Reactions = []reaction{c.reaction}
-		if err := e.save(new(undo)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.save(new(undo)))
 		if _, err := load(pathOf("order")); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("load() = %v, want an error with %q", err, c.want)
 		}

@@ -57,22 +57,16 @@ func service(t *testing.T) {
 		"go.mod": "module example.com/shop\n", "internal/names/names.go": "package names\n\nconst (\n\tService     = \"shop\"\n\tErrorDomain = \"shop.example.com\"\n)\n",
 		"db/migrations/00001_roles.sql": "CREATE SCHEMA shop_db;\n", "sqlc.yaml": "", "db/migrations/01000_orders.sql": "-- as it was\n", "api/openapi.json": "{}",
 	} {
-		if err := writeFile(path, []byte(content)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeFile(path, []byte(content)))
 	}
-	if err := e.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.save(new(undo)))
 }
 
 // all returns the files of the working directory.
 func all(t *testing.T) map[string][]byte {
 	t.Helper()
 	files, err := read([]string{"."})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return files
 }
 
@@ -80,13 +74,9 @@ func all(t *testing.T) map[string][]byte {
 // fields and of events never change.
 func TestDescriptionGrowsAtItsEnd(t *testing.T) {
 	service(t)
-	if err := writeFile("db/migrations/01007_other.sql", nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeFile("db/migrations/01007_other.sql", nil))
 	e, err := described(t, "order", "--fields=note:string? color:enum(red,green) title:string", "--transitions=placed→draft:reopen draft→placed:place")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, f := range e.Fields {
 		got = append(got, fmt.Sprint(f.Name, " ", f.Number, " ", f.Migration))
@@ -125,9 +115,7 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 			t.Errorf("%q = %v, want an error with %q", c.args, err, c.want)
 		}
 	}
-	if err := writeFile("options/reactions/README.md", nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeFile("options/reactions/README.md", nil))
 	for _, c := range []struct {
 		flags  []string
 		timers int
@@ -136,9 +124,7 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 		if err != nil || len(e.Fields) != 2 || len(e.Transitions) != 1 || len(e.Timers) != c.timers {
 			t.Errorf("%q = %v, %v, %v, %v, want the other lists of before, and %d timers", c.flags, e.Fields, e.Transitions, e.Timers, err, c.timers)
 		}
-		if err := e.save(new(undo)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.save(new(undo)))
 	}
 }
 
@@ -151,9 +137,7 @@ func TestFlags(t *testing.T) {
 		var text strings.Builder
 		for _, f := range e.files() {
 			content, err := e.content(f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			text.Write(content)
 		}
 		return text.String()
@@ -166,9 +150,7 @@ func TestFlags(t *testing.T) {
 	if err != nil || e.Audited != 1001 || e.Batch {
 		t.Fatalf("--audited = %d, %t, %v, want the next migration", e.Audited, e.Batch, err)
 	}
-	if err := errors.Join(e.writeMigrations(new(undo)), e.save(new(undo))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(e.writeMigrations(new(undo)), e.save(new(undo))))
 	contains(t, "db/migrations/01001_orders_create_user.sql",
 		"ALTER TABLE shop_db.orders ADD COLUMN create_user text NOT NULL DEFAULT '';", "ALTER TABLE shop_db_read.order_projection ADD COLUMN update_user")
 	text := rendered(e)
@@ -209,17 +191,13 @@ func TestBatchesShareFiles(t *testing.T) {
 	service(t)
 	for _, args := range [][]string{{"order", "--batch"}, {"parcel", "--fields=title:string", "--batch"}, {"order"}} {
 		e, err := described(t, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		e.only = []string{"db/queries/requests.sql"}
 		if found := written(t, &e); len(found.merged)+len(found.removed)+len(found.conflicts) > 0 {
 			t.Errorf("%q: %+v, want no merge", args, found)
 		}
 		contains(t, "db/queries/requests.sql", "INSERT INTO shop_db.requests (")
-		if err := e.save(new(undo)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.save(new(undo)))
 	}
 }
 
@@ -230,18 +208,14 @@ func TestStatesAndValuesGrow(t *testing.T) {
 	service(t)
 	const transitions = "--transitions=placed→sent:send draft→placed:place"
 	e, err := described(t, "order", "--fields=note:string? color:enum(blue,green,red) title:string", transitions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff([]string{"draft", "placed", "sent"}, e.stateNames()); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"red", "green", "blue"}, e.Fields[1].Values); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}
-	if err := e.writeMigrations(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.writeMigrations(new(undo)))
 	for path, want := range map[string][]string{
 		"db/migrations/01001_orders_note.sql": {
 			"ADD COLUMN note text;", "DROP CONSTRAINT orders_state_check;", "\tCHECK (state IN ('draft', 'placed', 'sent')) NOT VALID;",
@@ -259,14 +233,10 @@ func TestStatesAndValuesGrow(t *testing.T) {
 			}
 		}
 	}
-	if err := e.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.save(new(undo)))
 
 	again, err := load(pathOf("order"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before := all(t)
 	if err := again.writeMigrations(new(undo)); err != nil || cmp.Diff(before, all(t)) != "" {
 		t.Errorf("writeMigrations() of the same description = %v, and it wrote files", err)
@@ -274,9 +244,7 @@ func TestStatesAndValuesGrow(t *testing.T) {
 	if e, err = described(t, "order", "--fields=note:string? color:enum(red,green,blue) title:string", transitions+" sent→lost:lose"); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.writeMigrations(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.writeMigrations(new(undo)))
 	for _, path := range []string{"db/migrations/01003_orders_state_values.sql", "db/migrations/01004_orders_state_valid.sql"} {
 		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "orders_state_check") || strings.Contains(string(text), "color") {
 			t.Errorf("%s = %s, %v, want the states alone", path, text, err)
@@ -291,13 +259,9 @@ func TestStatesAndValuesGrow(t *testing.T) {
 func TestFirstStatesAreRefused(t *testing.T) {
 	service(t)
 	e, err := load(pathOf("order"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e.Transitions = nil
-	if err := e.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.save(new(undo)))
 	if _, err := described(t, "order", "--fields=title:string color:enum(red,green)", "--transitions=draft→placed:place"); err == nil || !strings.Contains(err.Error(), "order was made without states") {
 		t.Errorf("the first states of a type = %v", err)
 	}
@@ -322,19 +286,13 @@ func TestConstraintNames(t *testing.T) {
 func TestNumbersAreNotReused(t *testing.T) {
 	service(t)
 	e, err := load(pathOf("order"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := e.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, e.save(new(undo)))
 	if e, err = described(t, "order", "--fields=title:string color:enum(red,green) note:string weight:int32"); err != nil {
 		t.Fatal(err)
 	}
 	e.Fields = append(e.Fields[:1], e.Fields[2]) // without color, 11, and weight, 13
-	if err := e.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.save(new(undo)))
 	if e, err = described(t, "order", "--fields=title:string note:string height:int32"); err != nil {
 		t.Fatal(err)
 	}
@@ -352,12 +310,8 @@ func TestNumbersAreNotReused(t *testing.T) {
 func TestMissingMigrationIsNotMadeAgain(t *testing.T) {
 	service(t)
 	e, err := described(t, "order", "--fields=title:string color:enum(red,green) note:string")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename("db/migrations/01000_orders.sql", "db/migrations/01009_orders.sql"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.Rename("db/migrations/01000_orders.sql", "db/migrations/01009_orders.sql"))
 	if err := e.writeMigrations(new(undo)); err == nil || !strings.Contains(err.Error(), "no file with the number 01000 of order") {
 		t.Errorf("writeMigrations() = %v, want an error that names the migration", err)
 	}
@@ -366,9 +320,7 @@ func TestMissingMigrationIsNotMadeAgain(t *testing.T) {
 // Two branches may have given one number to two migrations. Every command says how to renumber.
 func TestNumberOfTwoMigrationsIsRefused(t *testing.T) {
 	service(t)
-	if err := writeFile("db/migrations/01000_parcels.sql", []byte("-- of another branch\n")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeFile("db/migrations/01000_parcels.sql", []byte("-- of another branch\n")))
 	for _, args := range [][]string{{"add", "box", "--fields=title:string"}, {"render"}, {"replicate", "box", "../boxes"}} {
 		err := run(t.Context(), args, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), "git mv db/migrations/01000_parcels.sql db/migrations/01001_parcels.sql\nand write 1001 for 1000 in its description in internal/entities") {
@@ -408,13 +360,9 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	before := all(t)
 	// This program stands for make: see TestMain.
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
-	if err := os.Symlink(program, filepath.Join(dir, "make")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(program, filepath.Join(dir, "make")))
 	started := filepath.Join(dir, "started")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	t.Setenv(slowMake, started)
@@ -445,22 +393,16 @@ func TestInterruptLeavesNothing(t *testing.T) {
 func TestEditedFilesAreMerged(t *testing.T) {
 	service(t)
 	e, err := load(pathOf("order"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if found := written(t, &e); !found.are(edits{}) {
 		t.Fatalf("first write = %+v", found)
 	}
-	if err := e.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.save(new(undo)))
 	const merged, conflict, removed = "api/proto/order/v1/order.proto", "internal/sample/order.go", "db/queries/orders.sql"
 	content := func(path string) string {
 		t.Helper()
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(text)
 	}
 	const mine, value = "  string hue = 1001;\n", `{Title: "hue", `
@@ -468,13 +410,9 @@ func TestEditedFilesAreMerged(t *testing.T) {
 		merged:   strings.TrimSuffix(content(merged), "}\n") + mine + "}\n",
 		conflict: strings.Replace(content(conflict), `{Title: "alpha", `, value, 1),
 	} {
-		if err := writeFile(path, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeFile(path, []byte(text)))
 	}
-	if err := os.Remove(removed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(removed))
 	if found := written(t, &e); !found.are(edits{}) || !strings.Contains(content(merged), mine) {
 		t.Errorf("a write of nothing new = %+v, want the edits as they are", found)
 	}
@@ -504,9 +442,7 @@ func TestEditedFilesAreMerged(t *testing.T) {
 	if e, err = described(t, "parcel", "--fields=title:string"); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(unknown, []byte("-- mine\n")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeFile(unknown, []byte("-- mine\n")))
 	if found := written(t, &e); !found.are(edits{conflicts: []string{unknown}}) || !strings.HasPrefix(content(unknown), "<<<<<<< yours\n-- mine\n=======\n") {
 		t.Errorf("a write over a file without a base = %+v:\n%s", found, content(unknown))
 	}
@@ -515,9 +451,7 @@ func TestEditedFilesAreMerged(t *testing.T) {
 // written writes the files of an entity that do not depend on generated code.
 func written(t *testing.T, e *entity) (found edits) {
 	t.Helper()
-	if err := e.write(t.Context(), false, new(undo), &found); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.write(t.Context(), false, new(undo), &found))
 	return found
 }
 

@@ -19,13 +19,9 @@ func owner(t *testing.T, e entity) string {
 	t.Helper()
 	dir := t.TempDir()
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Chdir(dir)
-	if err := e.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.save(new(undo)))
 	for path, content := range map[string]string{
 		"internal/names/parcel.go":                                   "package names\n\nvar ParcelTopic = add(Topic{\n\tName:      \"parcel.events\",\n\tConsumers: []string{\"parcel-views\"},\n})\n",
 		"api/proto/parcel/v1/parcel_event.proto":                     "syntax = \"proto3\";\noption go_package = \"github.com/acme/theirs\";\noption java_package = \"acme.theirs\";\n// Edited by its owner.\n",
@@ -35,9 +31,7 @@ func owner(t *testing.T, e entity) string {
 		"internal/event/testdata/other/01000/OtherCreated.binpb":     "of another",
 		"internal/event/testdata/parcel_x/01000/ParcelCreated.binpb": "of another",
 	} {
-		if err := writeFile(path, []byte(content)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeFile(path, []byte(content)))
 	}
 	t.Chdir(here)
 	return dir
@@ -55,9 +49,7 @@ func TestReplica(t *testing.T) {
 	service(t)
 	dir := owner(t, parcel)
 	first, err := replica("parcel", dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if first.ReplicaOf != "parcel.events" || !strings.HasSuffix(first.Reader, "-parcel") || first.Migration != 1001 {
 		t.Errorf("replica = %+v, want one of parcel.events in migration 1001", first)
 	}
@@ -77,18 +69,12 @@ func TestReplica(t *testing.T) {
 		t.Errorf("contract = %s, want the owner's text with our package", contract)
 	}
 
-	if err := first.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeFile("db/migrations/01001_parcels.sql", nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.save(new(undo)))
+	must(t, writeFile("db/migrations/01001_parcels.sql", nil))
 	grown := parcel
 	grown.Fields = append(grown.Fields, field{Name: "height", Type: typeInt32, Number: 12, Migration: 1009})
 	second, err := replica("parcel", owner(t, grown), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []int
 	for _, f := range second.Fields {
 		got = append(got, f.Number, f.Migration)
@@ -123,19 +109,13 @@ func TestReplicaGrowsLikeItsOwner(t *testing.T) {
 		return e
 	}
 	first, err := replica("parcel", owner(t, colored("red", "green")), "other-project")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	topic, err := first.execute("topic.go")
 	if err != nil || !strings.Contains(string(topic), "\tForeign:        true,\n\tProject:        \"other-project\",\n") {
 		t.Errorf("topic = %s, %v, want the project of its owner", topic, err)
 	}
-	if err := first.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeFile("db/migrations/01001_parcels.sql", nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.save(new(undo)))
+	must(t, writeFile("db/migrations/01001_parcels.sql", nil))
 	more := colored("red", "green", "blue")
 	more.Transitions = append(slices.Clone(parcel.Transitions), transition{From: "shipped", To: "lost", Command: "lose"})
 	more.LastNumber = 14
@@ -155,9 +135,7 @@ func TestReplicaGrowsLikeItsOwner(t *testing.T) {
 		if err != nil || third.Audited != 1002 || third.Batch || !strings.Contains(strings.Join(third.Columns(""), " "), " create_user update_user ") {
 			t.Fatalf("replica() = %d, %t, %v, want who wrote a row, by our own migration, and no batches", third.Audited, third.Batch, err)
 		}
-		if err := errors.Join(third.save(new(undo)), writeFile("db/migrations/01002_parcels_create_user.sql", nil)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(third.save(new(undo)), writeFile("db/migrations/01002_parcels_create_user.sql", nil)))
 	}
 	if _, err := replica("parcel", owner(t, colored("green", "red")), ""); err == nil || !strings.Contains(err.Error(), `"color" had another type`) {
 		t.Errorf("replica() with other numbers of values = %v", err)
@@ -182,22 +160,14 @@ func TestReplicaIsRefused(t *testing.T) {
 			t.Errorf("replica(%s) = %v, want %q", test.name, err, test.want)
 		}
 	}
-	if err := writeFile("db/queries/parcels.sql", nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeFile("db/queries/parcels.sql", nil))
 	if _, err := replica("parcel", dir, ""); err == nil || !strings.Contains(err.Error(), "db/queries/parcels.sql exists") {
 		t.Errorf("replica() over a file of the owner = %v", err)
 	}
-	if err := os.Remove("db/queries/parcels.sql"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove("db/queries/parcels.sql"))
 	e, err := replica("parcel", dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := e.save(new(undo)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, e.save(new(undo)))
 	for _, project := range []string{"projects/other", "Other-project", "short"} {
 		if _, err := replica("parcel", dir, project); err == nil || !strings.Contains(err.Error(), "--project") {
 			t.Errorf("replica() of a topic in %q = %v", project, err)
@@ -227,28 +197,20 @@ func TestOwnerIsModule(t *testing.T) {
 	archive := zip.NewWriter(&content)
 	for name, text := range map[string]string{"go.mod": "module " + module + "\n", "internal/entities/parcel.yaml": "name: parcel\n"} {
 		w, err := archive.Create(module + "@" + version + "/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := w.Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, archive.Close())
 	versions := filepath.Join(proxy, module, "@v", version)
 	for path, text := range map[string][]byte{
 		versions + ".info": []byte(`{"Version": "` + version + `"}`), versions + ".mod": []byte("module " + module + "\n"), versions + ".zip": content.Bytes(),
 	} {
-		if err := writeFile(path, text); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeFile(path, text))
 	}
 	dir, err := ownerDir(t.Context(), module+"@"+version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if text, err := os.ReadFile(filepath.Join(dir, pathOf("parcel"))); err != nil || string(text) != "name: parcel\n" {
 		t.Errorf("the module has %q, %v, want the description", text, err)
 	}

@@ -31,12 +31,8 @@ func isolate(t *testing.T) (root string) {
 // program writes a shell script.
 func program(t *testing.T, path, script string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 }
 
 // POSTGRES_BIN_DIR decides alone. Without it, find takes the first usable folder of PATH and the installed ones.

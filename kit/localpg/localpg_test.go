@@ -85,17 +85,13 @@ func query(t *testing.T, s *Server, sql string) []string {
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "localpg_test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -159,9 +155,7 @@ func TestKeptServer(t *testing.T) {
 	if log, err := os.ReadFile(second.Log()); err != nil || strings.Contains(string(log), "not properly shut down") {
 		t.Errorf("log = %q, %v, want no recovery after Stop", log, err)
 	}
-	if err := second.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second.cmd.Process.Kill())
 	stop(t, second)
 	if !exists(filepath.Join(dir, "data", "postmaster.pid")) {
 		t.Error("no stale postmaster.pid: the test tests nothing")
@@ -272,9 +266,7 @@ func TestKeptFolderClosedToServer(t *testing.T) {
 	deep(t)
 	t.Parallel()
 	dir := openDir(t)
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o700))
 	wantParent, wantMessages := filepath.Dir(dir), 0
 	if os.Geteuid() == 0 {
 		wantParent, wantMessages = varDir, 1
@@ -317,21 +309,15 @@ func TestStartError(t *testing.T) {
 func TestSweep(t *testing.T) {
 	root := openDir(t)
 	dead := exec.Command("true")
-	if err := dead.Run(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dead.Run())
 	folder := func(pid int, name string) string {
 		dir := filepath.Join(root, fmt.Sprintf("localpg-%d-%s", pid, name))
-		if err := os.MkdirAll(filepath.Join(dir, "data"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, "data"), 0o700))
 		return dir
 	}
 	ours, left, used := folder(os.Getpid(), "ours"), folder(dead.Process.Pid, "left"), folder(dead.Process.Pid, "used")
 	lock, err := lockFolder(t.Context(), used)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &Server{user: serverUser()}
 	s.sweep(t.Context(), root)
 	got := []bool{exists(ours), exists(left), exists(used)}
@@ -379,5 +365,13 @@ func TestStandby(t *testing.T) {
 	query(t, standby, "INSERT INTO kept VALUES ('two')")
 	if diff := cmp.Diff([]string{"one", "two"}, query(t, standby, "SELECT value FROM kept ORDER BY value")); diff != "" {
 		t.Errorf("data of the promoted standby (-want +got):\n%s", diff)
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

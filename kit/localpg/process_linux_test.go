@@ -17,12 +17,8 @@ func TestServerDiesWithOwner(t *testing.T) {
 	owner.Env = append(os.Environ(), child+"=1")
 	owner.Stderr = os.Stderr
 	stdout, err := owner.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := owner.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, owner.Start())
 	run, readErr := bufio.NewReader(stdout).ReadString('\n')
 	run = strings.TrimSpace(run)
 
@@ -31,9 +27,7 @@ func TestServerDiesWithOwner(t *testing.T) {
 	if readErr != nil || !exists(run) {
 		t.Errorf("folder of the living owner = %q, %v: not there", run, readErr)
 	}
-	if err := owner.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, owner.Process.Kill())
 	_ = owner.Wait()
 	// The folder can be swept once no process of the server holds its lock.
 	for deadline := time.Now().Add(10 * time.Second); exists(run); time.Sleep(10 * time.Millisecond) {

@@ -30,26 +30,20 @@ type authority struct {
 // writePEM writes a file of one block.
 func writePEM(t *testing.T, name, kind string, content []byte, mode os.FileMode) {
 	t.Helper()
-	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), mode); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), mode))
 }
 
 // newAuthority makes an authority, and writes its certificate to a file.
 func newAuthority(t *testing.T, file string) authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := authority{key: key, template: &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: filepath.Base(file)}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}}
 	certificate, err := x509.CreateCertificate(rand.Reader, a.template, a.template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	writePEM(t, file, "CERTIFICATE", certificate, 0o644)
 	return a
 }
@@ -58,26 +52,18 @@ func newAuthority(t *testing.T, file string) authority {
 func (a authority) sign(t *testing.T, certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	certificate, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"}, NotAfter: time.Now().Add(time.Hour),
 		DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, a.template, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	writePEM(t, certFile, "CERTIFICATE", certificate, 0o644)
 	writePEM(t, keyFile, "PRIVATE KEY", private, 0o600)
 	if user := serverUser(); int(user.Uid) != os.Geteuid() {
-		if err := os.Chown(keyFile, int(user.Uid), int(user.Gid)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chown(keyFile, int(user.Uid), int(user.Gid)))
 	}
 }
 
@@ -125,9 +111,7 @@ func TestVerifyFull(t *testing.T) {
 			target += "&sslrootcert=" + file(test.ca)
 		}
 		pool, err := pgxpool.New(t.Context(), target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var encrypted bool
 		err = pool.QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted)
 		pool.Close()

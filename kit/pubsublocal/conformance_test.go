@@ -14,9 +14,7 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) conformance.Target {
 		clock := &pubsublocal.Clock{}
 		server, err := pubsublocal.Start(pubsublocal.Config{Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() {
 			if err := server.Close(); err != nil {
 				t.Error(err)

@@ -28,18 +28,14 @@ const (
 func start(t testing.TB, cfg pubsublocal.Config, change ...func(*pubsubpb.Subscription)) (*pubsublocal.Server, *pubsub.Client) {
 	t.Helper()
 	server, err := pubsublocal.Start(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	client, err := server.Client(context.WithoutCancel(t.Context()), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := client.Close(); err != nil && !strings.Contains(err.Error(), "closing") {
 			t.Error(err)
@@ -75,9 +71,7 @@ func pull(t testing.TB, client *pubsub.Client) []*pubsubpb.ReceivedMessage {
 	response, err := client.SubscriptionAdminClient.Pull(t.Context(), &pubsubpb.PullRequest{
 		Subscription: testSub, MaxMessages: 100, ReturnImmediately: true, //nolint:staticcheck // this server is prompt
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.GetReceivedMessages()
 }
 
@@ -94,9 +88,7 @@ func ack(t testing.TB, client *pubsub.Client, messages ...*pubsubpb.ReceivedMess
 	for _, m := range messages {
 		r.AckIds = append(r.AckIds, m.GetAckId())
 	}
-	if err := client.SubscriptionAdminClient.Acknowledge(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.SubscriptionAdminClient.Acknowledge(t.Context(), r))
 }
 
 // receive receives and acknowledges until stop is called, and sends each
@@ -128,9 +120,7 @@ func TestOutage(t *testing.T) {
 	received, stop := receive(t, client)
 	send := func(text string) {
 		t.Helper()
-		if err := publish(t.Context(), client, text); err != nil {
-			t.Fatal(err)
-		}
+		must(t, publish(t.Context(), client, text))
 		// A message that was not acknowledged in time is delivered again.
 		for got := range received {
 			if got == text {
@@ -162,12 +152,8 @@ func TestOutage(t *testing.T) {
 func TestDuplicate(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, pubsublocal.Config{})
-	if err := publish(t.Context(), client, "a", "b"); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Duplicate(testSub, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, publish(t.Context(), client, "a", "b"))
+	must(t, server.Duplicate(testSub, 1))
 	ack(t, client, pull(t, client)[0])
 	again := pull(t, client)
 	if diff := cmp.Diff([]string{"a", "b"}, texts(again)); diff != "" {
@@ -188,22 +174,14 @@ func TestStreamOfClientThatReadsNothing(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, pubsublocal.Config{})
 	stream, err := client.SubscriptionAdminClient.StreamingPull(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&pubsubpb.StreamingPullRequest{Subscription: testSub, StreamAckDeadlineSeconds: 600, ProtocolVersion: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, stream.Send(&pubsubpb.StreamingPullRequest{Subscription: testSub, StreamAckDeadlineSeconds: 600, ProtocolVersion: 1}))
 	large := strings.Repeat("x", 1<<20)
 	for range 30 { // more than the flow control windows hold
-		if err := publish(t.Context(), client, large); err != nil {
-			t.Fatal(err)
-		}
+		must(t, publish(t.Context(), client, large))
 	}
 	for range 1000 {
-		if err := stream.Send(&pubsubpb.StreamingPullRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stream.Send(&pubsubpb.StreamingPullRequest{}))
 	}
 	server.CutStreams()
 	var again int
@@ -230,31 +208,21 @@ func TestStartOnTakenAddress(t *testing.T) {
 func TestCloseLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	server, err := pubsublocal.Start(pubsublocal.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, err := server.Client(t.Context(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: testTopic}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: testSub, Topic: testTopic}); err != nil {
 		t.Fatal(err)
 	}
-	if err := publish(t.Context(), client, "a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, publish(t.Context(), client, "a"))
 	streams := make([]pubsubpb.Subscriber_StreamingPullClient, 3)
 	for i := range streams {
 		stream, err := client.SubscriptionAdminClient.StreamingPull(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(&pubsubpb.StreamingPullRequest{Subscription: testSub, StreamAckDeadlineSeconds: 10}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, stream.Send(&pubsubpb.StreamingPullRequest{Subscription: testSub, StreamAckDeadlineSeconds: 10}))
 		streams[i] = stream
 	}
 	if err := server.Close(); err != nil {
@@ -282,4 +250,12 @@ func TestClock(t *testing.T) {
 			t.Errorf("a second and a minute are %s", got)
 		}
 	})
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

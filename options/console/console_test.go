@@ -29,6 +29,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 // program is a service with this option and the aggregate type thing. A consumer applies events of things.
 func program() app.Program {
 	handlers := func(b app.Backend) consumer.Handlers {
@@ -91,9 +93,7 @@ func start(t testing.TB, databaseURL string, args ...string) *running {
 func (r *running) do(t testing.TB, method, path string, form url.Values, header ...string) (int, http.Header, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if method == http.MethodPost {
 		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -105,14 +105,10 @@ func (r *running) do(t testing.TB, method, path string, form url.Values, header 
 	}
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, response.Header, html.UnescapeString(string(body))
 }
 
@@ -213,20 +209,16 @@ func made(t testing.TB, pool *pgxpool.Pool, title string) envelope.Message {
 // setAside puts a message into quarantine.
 func setAside(t testing.TB, pool *pgxpool.Pool, m envelope.Message, reason string) {
 	t.Helper()
-	if err := pg.NewInbox(pool).Quarantine(t.Context(), "shelf", envelope.Quarantined{
+	must(t, pg.NewInbox(pool).Quarantine(t.Context(), "shelf", envelope.Quarantined{
 		MessageID: m.ID.String(), OrderingKey: m.AggregateID, Attributes: m.Attributes(), Payload: m.Payload, Reason: reason, PublishTime: time.Now(),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // user returns the URL of the database for a new user who has the given roles, and nothing else.
 func user(t testing.TB, pool *pgxpool.Pool, roles string, settings ...string) string {
 	t.Helper()
 	direct, err := url.Parse(pgtest.Direct(t, pool.Config().ConnString()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	name := "person_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	for _, sql := range append([]string{"CREATE USER %s IN ROLE " + roles + " CONNECTION LIMIT 3"}, settings...) {
 		pgtest.Execute(t, pool, fmt.Sprintf(sql, pgx.Identifier{name}.Sanitize()))
@@ -293,13 +285,9 @@ func TestEscapesTextOfOthers(t *testing.T) {
 			t.Errorf("GET %s has the policy %q, want %q…", path, got, want)
 		}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		raw, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()
 		if found := inline.FindString(string(raw)); err != nil || found != "" || strings.Contains(string(raw), "<script>") {
@@ -417,9 +405,7 @@ func TestIsClosedInTheMiddle(t *testing.T) {
 	pool, target := newDatabase(t)
 	park(t, pool, 25, "too large: ")
 	hold, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
 	pgtest.Execute(t, hold, "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = (SELECT max(aggregate_id) FROM video_catalog.outbox_blocked) FOR UPDATE")
 	form := url.Values{"action": {"retry"}, "type": {"thing"}, "until": {later}, "reason": {"the limit was raised"}}
@@ -436,9 +422,7 @@ func TestIsClosedInTheMiddle(t *testing.T) {
 		t.Errorf("the console ended with %v", err)
 	}
 	posting.Wait()
-	if err := hold.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, hold.Rollback(t.Context()))
 	pgtest.Eventually(t, time.Minute, "its transaction has ended", func() bool {
 		return pgtest.Count(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()") == 0
 	})
@@ -910,9 +894,7 @@ func TestWithoutDatabase(t *testing.T) {
 	pool, target := newDatabase(t)
 	name := pool.Config().ConnConfig.Database
 	admin, err := pgx.Connect(t.Context(), strings.Replace(pgtest.Direct(t, target), "/"+name, "/postgres", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer admin.Close(context.WithoutCancel(t.Context()))
 	allow := func(connections bool) {
 		pgtest.Execute(t, admin, fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", name, connections))

@@ -209,9 +209,7 @@ func TestWhoWeAre(t *testing.T) {
 		settings := Settings{Brokers: c.ListenAddrs(), TLS: true, SASL: method, User: "letters", Password: "geheim"}
 		trusted := kgo.DialTLSConfig(&tls.Config{RootCAs: roots, ServerName: "example.com"})
 		options, err := settings.Options(slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sink := NewSink(append(slices.Clone(options), trusted), topic, limit)
 		defer sink.Stop()
 		if errs := pass(t, sink, letters("a1")); errs[0] != nil {
@@ -244,9 +242,7 @@ func (tokens) Token(context.Context) (*auth.Token, error) {
 func TestGoogle(t *testing.T) {
 	t.Parallel()
 	_, first, err := google(tokens{}, "letters@p.iam.gserviceaccount.com").Authenticate(t.Context(), "broker")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, token, _ := strings.Cut(string(first), "auth=Bearer ")
 	segments := strings.Split(strings.TrimRight(token, "\x01"), ".")
 	for i, want := range []string{`{"typ":"JWT","alg":"GOOG_OAUTH2_TOKEN"}`, `"exp":2000000000`, "ya29.x"} {
@@ -269,9 +265,7 @@ func TestQuarantine(t *testing.T) {
 	keyless, empty := c.sink(t).record(letter("c", 1, 1)), c.sink(t).record(letter("d", 1, 1))
 	keyless.Key, empty.Value = nil, nil
 	foreign := []*kgo.Record{{Topic: topic, Value: []byte("no key, no headers")}, {Topic: topic, Key: []byte("a")}, keyless, empty}
-	if err := c.client(t).ProduceSync(t.Context(), foreign...).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.client(t).ProduceSync(t.Context(), foreign...).FirstErr())
 	pass(t, c.sink(t), letters("a2"))
 	stop := s.serve()
 	eventually(t, "a2 is applied, and five are in quarantine", func() bool {
@@ -301,9 +295,7 @@ func TestSeek(t *testing.T) {
 	s.must("kafka", "provision")
 	record := (&Sink{topic: topic}).record(letter("a", 1, 1))
 	record.Timestamp = time.Now().Add(-time.Hour)
-	if err := c.client(t).ProduceSync(t.Context(), record).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.client(t).ProduceSync(t.Context(), record).FirstErr())
 	pass(t, c.sink(t), letters("a2 b1"))
 	stop := s.serve()
 	effects := func() int { return pgtest.Count(t, s.pool, "SELECT count(*) FROM effects WHERE new") }

@@ -22,6 +22,8 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
+var must = pgtest.Must
+
 func TestMain(m *testing.M) {
 	if os.Getenv(isMember) != "" {
 		runMember()
@@ -62,9 +64,7 @@ func newCluster(t testing.TB, partitions int32, options ...kfake.Opt) *cluster {
 
 func (c *cluster) create(t testing.TB, partitions int32) {
 	t.Helper()
-	if err := c.CreateTopic(topic, partitions, map[string]string{"max.message.bytes": strconv.Itoa(maxBatchBytes)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.CreateTopic(topic, partitions, map[string]string{"max.message.bytes": strconv.Itoa(maxBatchBytes)}))
 }
 
 func (c *cluster) listen(network, addr string) (net.Listener, error) {
@@ -102,18 +102,14 @@ func (c *cluster) cut() {
 func (c *cluster) options(t testing.TB, more ...kgo.Opt) []kgo.Opt {
 	t.Helper()
 	options, err := (&Settings{Brokers: c.ListenAddrs(), SASL: saslNone}).Options(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return append(options, more...)
 }
 
 func (c *cluster) client(t testing.TB) *kgo.Client {
 	t.Helper()
 	client, err := kgo.NewClient(c.options(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -135,9 +131,7 @@ func (c *cluster) records(t testing.TB) (all []*kgo.Record) {
 		want += p.HighWatermark - p.LogStartOffset
 	}
 	client, err := kgo.NewClient(c.options(t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -209,9 +203,7 @@ func (c *cluster) checkTopic(t testing.TB, want int) int {
 	all := c.records(t)
 	for _, r := range all {
 		m, err := envelope.Parse(messageOf(r).Attributes, r.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		o.add(m.AggregateID, m.Version)
 	}
 	o.check(t, want)

@@ -72,9 +72,7 @@ func TestSinkKeepsTheOrder(t *testing.T) {
 	var all sync.WaitGroup
 	for range 2 {
 		publisher, err := outbox.New(events, c.sink(t), cfg, slog.New(slog.DiscardHandler), noop.Meter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all.Go(func() { _ = publisher.Run(running) })
 	}
 	var faults atomic.Int64

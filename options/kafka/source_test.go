@@ -111,9 +111,7 @@ func TestSourceCommitsThePrefix(t *testing.T) {
 	}}
 	end := r.start(t, c.source(t, 1))
 	eventually(t, "b2 has come", func() bool { return r.names("b") == "b1 b2" })
-	if err := c.client(t).ProduceSync(t.Context(), &kgo.Record{Topic: topic}).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.client(t).ProduceSync(t.Context(), &kgo.Record{Topic: topic}).FirstErr())
 	eventually(t, "the record without a key has come", func() bool {
 		return slices.ContainsFunc(r.messages(), func(m consumer.Message) bool { return m.ID == topic+"/0/4" })
 	})
@@ -136,6 +134,29 @@ func (r *reader) messages() []consumer.Message {
 	return slices.Clone(r.got)
 }
 
+// A message that is given back comes again before the later ones of its key, to this member, and after a stop to the
+// next one.
+func TestSourceHandsOverAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	pass(t, c.sink(t), letters("a1 a2 b1"))
+	var calls int
+	r := &reader{handle: func(_ context.Context, m consumer.Message) bool {
+		if m.Key == "a" {
+			calls++ // one call at a time
+		}
+		return m.Key == "b" || calls > 2 && calls < 4
+	}}
+	end := r.start(t, c.source(t, 1))
+	eventually(t, "a2 has come twice", func() bool { return strings.HasPrefix(r.names("a"), "a1 a1 a1 a2 a2") })
+	if err := end(); err != nil {
+		t.Errorf("Receive() = %v, want nil", err)
+	}
+	next := new(reader)
+	next.start(t, c.source(t, 1))
+	eventually(t, "a2 has come to the next member", func() bool { return next.names("ab") == "a2" })
+}
+
 // A member that loses its session commits nothing more. The message in hand comes again, and not before its first call
 // has returned, because both calls are of one key.
 func TestSourceLosesItsSession(t *testing.T) {
@@ -153,9 +174,7 @@ func TestSourceLosesItsSession(t *testing.T) {
 	r.start(t, c.source(t, 1))
 	eventually(t, "a1 is in hand", func() bool { return r.names("a") == "a1" })
 	lost := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Group: group, Err: kerr.UnknownMemberID})
-	if err := lost.Wait(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lost.Wait(t.Context(), 1))
 	before := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Observe: true, Count: -1})
 	if err := before.Wait(t.Context(), 2); err != nil { // the member is back, and fetches again
 		t.Fatal(err)
@@ -245,9 +264,7 @@ func TestTopicGoneIsAnOutage(t *testing.T) {
 		t.Errorf("without the right: %v, want an error that is no refusal", err)
 	}
 	denied.Remove()
-	if err := c.DeleteTopic(topic); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.DeleteTopic(topic))
 	if err := pass(t, s, letters("a2"))[0]; err == nil || refused(err) || c.TopicInfo(topic) != nil {
 		t.Errorf("without the topic: %v, want an error that is no refusal, and no new topic", err)
 	}

@@ -65,9 +65,7 @@ func TestStormOfMembers(t *testing.T) {
 	t.Parallel()
 	c, url := newCluster(t, 6), pgtest.URL(t)
 	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	pgtest.Execute(t, pool, effects)
 	var logs lines
@@ -80,9 +78,7 @@ func TestStormOfMembers(t *testing.T) {
 		member := exec.Command(os.Args[0])
 		member.Env = append(os.Environ(), isMember+"="+strings.Join(c.ListenAddrs(), ","), ofDatabase+"="+url)
 		member.Stderr = &logs
-		if err := member.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, member.Start())
 		return member
 	}
 	applied := func(which string) (n int) {

@@ -119,9 +119,7 @@ func newKey(t testing.TB, id string, algorithm jose.SignatureAlgorithm) jose.JSO
 	default:
 		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return jose.JSONWebKey{Key: private, KeyID: id, Algorithm: string(algorithm), Use: "sig"}
 }
 
@@ -148,21 +146,13 @@ func with(claims map[string]any, name string, value any) map[string]any {
 func sign(t testing.TB, key jose.JSONWebKey, claims any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: key}, (&jose.SignerOptions{}).WithType("JWT"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := json.Marshal(claims)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	signed, err := signer.Sign(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	token, err := signed.CompactSerialize()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return token
 }
 
@@ -173,9 +163,7 @@ func (i *issuer) verifier(t *testing.T, transport http.RoundTripper) *verifier {
 		Issuer: i.url, Audiences: []string{"https://other.example.com", audience},
 		Transport: transport, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- v.Run(t.Context()) }()
 	t.Cleanup(func() {

@@ -229,17 +229,13 @@ func write(w io.Writer, text string) bool {
 func TestShortKeysAreNotUsed(t *testing.T) {
 	t.Parallel()
 	private, err := rsa.GenerateKey(rand.Reader, 1024)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	short, long := jose.JSONWebKey{Key: private, KeyID: "short", Algorithm: "RS256", Use: "sig"}, newKey(t, "long", jose.RS256)
 	i := newIssuer(t, short, long)
 	var log strings.Builder
 	k := newKeys(i.url, http.DefaultTransport, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 3 {
-		if err := k.read(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.read(t.Context()))
 	}
 	if _, err := k.state().find("short"); !errors.Is(err, errUnknownKey) {
 		t.Errorf("a key of 1024 bits is found: %v, want %v", err, errUnknownKey)

@@ -18,9 +18,7 @@ func bare(options ...app.Option) app.Program {
 func writePolicy(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte(text), 0o600))
 	return name
 }
 

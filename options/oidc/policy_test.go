@@ -18,9 +18,7 @@ var methods = []string{
 func mustParse(t *testing.T, text string) *policy {
 	t.Helper()
 	p, err := parsePolicy([]byte(text), methods)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -135,9 +133,7 @@ func TestPolicyComparesEmailsWithoutCase(t *testing.T) {
 	t.Parallel()
 	const method = "library.v1.BookService/GetBook"
 	policy, err := parsePolicy([]byte("rules: [{email: [Kim@Shop.example.com], sub: [Abc], methods: ["+method+"]}]"), []string{method})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for caller, want := range map[auth.Caller]bool{
 		{Email: "kim@shop.example.com"}:      true,
 		{Email: "KIM@SHOP.EXAMPLE.COM"}:      true,

@@ -34,6 +34,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 // program is a service with videos, and with this option.
 func program() app.Program {
 	return app.Program{Options: []app.Option{Option()}, Registrations: []app.Registration{{
@@ -99,21 +101,15 @@ func startServer(t *testing.T, environ ...string) *process {
 func (p *process) post(t *testing.T, token string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.addr+"/v1/videos", strings.NewReader(`{"title":"Ran"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, string(text)
 }
 
@@ -221,9 +217,7 @@ func TestServerAdmitsByPolicy(t *testing.T) {
 func TestDocumentedPoliciesAreGood(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := transport.Methods([]transport.Service{{Desc: &videov1.VideoService_ServiceDesc}, {Desc: &catalogv1.CatalogService_ServiceDesc}})
 	if health := healthpb.Health_Check_FullMethodName[1:]; !slices.Contains(all, health) {
 		t.Errorf("Methods() = %q, want %s of every port among them", all, health)

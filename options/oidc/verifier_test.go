@@ -24,9 +24,7 @@ func TestVerifierBelievesTheIssuer(t *testing.T) {
 			key := newKey(t, "1", algorithm)
 			i := newIssuer(t, newKey(t, "0", jose.ES256), key)
 			got, err := i.verifier(t, nil).Verify(t.Context(), sign(t, key, i.goodClaims()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(auth.Caller{Subject: "123", Email: "web@shop.example.com"}, got); diff != "" {
 				t.Errorf("caller (-want +got):\n%s", diff)
 			}
@@ -72,9 +70,7 @@ func TestVerifierRefusesEverythingElse(t *testing.T) {
 	part := func(token string, n int) string { return strings.Split(token, ".")[n] }
 	raw := func(v any) string {
 		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
 	token := sign(t, key, good)
@@ -82,9 +78,7 @@ func TestVerifierRefusesEverythingElse(t *testing.T) {
 		t.Fatalf("Verify() of a good token = %v, or else the rest shows nothing", err)
 	}
 	publicKey, err := rsaKey.Public().MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	forged := newKey(t, "1", jose.ES256) // with the id of another
 	otherAlgorithm := rsaKey
 	otherAlgorithm.Algorithm = string(jose.PS256)

@@ -68,9 +68,7 @@ func (*memTimers) Waiting(context.Context, int) (time.Duration, int64, error) { 
 func run(t *testing.T, kinds map[string]Timers, lasting time.Duration) {
 	t.Helper()
 	c, err := newClock(kinds, semaphore.NewWeighted(2), slog.New(slog.DiscardHandler), noop.Meter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), lasting)
 	defer cancel()
 	if err := c.run(ctx); err != nil {
@@ -183,9 +181,7 @@ func TestClockIsStuck(t *testing.T) {
 			}),
 		}
 		c, err := newClock(kinds, semaphore.NewWeighted(2), slog.New(slog.DiscardHandler), noop.Meter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = c.run(ctx) })
@@ -228,9 +224,7 @@ func TestClockIsObserved(t *testing.T) {
 		reader := metric.NewManualReader()
 		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
 		c, err := newClock(kinds, semaphore.NewWeighted(2), slog.New(slog.NewTextHandler(&logged, nil)), meter)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := c.run(ctx); err != nil {
@@ -254,9 +248,7 @@ func TestClockIsObserved(t *testing.T) {
 func measured(t *testing.T, reader metric.Reader) map[string]float64 {
 	t.Helper()
 	var data metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &data); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reader.Collect(t.Context(), &data))
 	values := make(map[string]float64)
 	add := func(name string, of attribute.Set, value float64) {
 		for _, a := range of.ToSlice() {

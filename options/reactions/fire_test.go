@@ -34,9 +34,7 @@ const now = time.Microsecond
 func waiting(t testing.TB, timers Timers) int64 {
 	t.Helper()
 	_, n, err := timers.Waiting(t.Context(), 1_000_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -87,15 +85,13 @@ func TestTimerContinuesTheChain(t *testing.T) {
 	commits := 0
 	videos := newClips(pool, func() { commits++ })
 	id, causation := someClips(t, videos, 1)[0], domain.Causation{CausationID: newID(t), CorrelationID: newID(t)}
-	if err := videos.change(t.Context(), id, func(v domain.Video) (*fact, error) {
+	must(t, videos.change(t.Context(), id, func(v domain.Video) (*fact, error) {
 		e, err := rename("set", after{"x": now})(v)
 		if e != nil {
 			e.Causation = causation
 		}
 		return e, err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	timers := NewTimers(videos, ring)
 	if late, _, err := timers.Waiting(t.Context(), 10); err != nil || late <= 0 {
 		t.Errorf("Waiting() = %s late, %v, want it late", late, err)
@@ -123,26 +119,18 @@ func TestTimersAndClocks(t *testing.T) {
 	ids := someClips(t, videos, 2)
 	for i, wrong := range []time.Duration{-time.Hour, time.Hour} { // the clock of the process
 		at, err := stamp(domain.Causation{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		at.Time = at.Time.Add(wrong)
 		var before, due, later time.Time
-		if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
-			t.Fatal(err)
-		}
-		if err := videos.change(t.Context(), ids[i], func(v domain.Video) (*fact, error) {
+		must(t, pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before))
+		must(t, videos.change(t.Context(), ids[i], func(v domain.Video) (*fact, error) {
 			e, err := retitled(v, "x", at)
 			if e != nil {
 				e.Timers = after{"x": 30 * time.Minute}
 			}
 			return e, err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if err := pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE aggregate_id = $1", ids[i]).Scan(&due, &later); err != nil {
-			t.Fatal(err)
-		}
+		}))
+		must(t, pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE aggregate_id = $1", ids[i]).Scan(&due, &later))
 		if due.Before(before.Add(30*time.Minute)) || due.After(later.Add(30*time.Minute)) {
 			t.Errorf("with the clock of the process off by %s, the timer of 30m is due in %s", wrong, due.Sub(before))
 		}
@@ -249,9 +237,7 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 	set(t, videos, ids[0], after{"broken": now})
 	set(t, videos, ids[1], after{"good": now})
 	var before time.Time // by the clock of the database; how long this test takes must not matter
-	if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before))
 	fired, err := timers.Fire(t.Context(), 10)
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 || !errors.Is(fired.Failed[0], errNotNow) {
 		t.Errorf("Fire() = %+v, %v, want one fired and %v", fired, err, errNotNow)
@@ -290,15 +276,11 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 	}{{0, time.Second}, {3, 8 * time.Second}, {11, 2048 * time.Second}, {12, time.Hour}, {1000, time.Hour}} {
 		pgtest.Execute(t, pool, fmt.Sprintf("UPDATE video_catalog.timers SET due_at = now(), attempts = %d", test.attempts))
 		var before, due, later time.Time
-		if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before))
 		if fired, err := timers.Fire(t.Context(), 10); err != nil || len(fired.Failed) != 1 {
 			t.Errorf("Fire() = %+v, %v, want one failed", fired, err)
 		}
-		if err := pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE attempts = $1", test.attempts+1).Scan(&due, &later); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE attempts = $1", test.attempts+1).Scan(&due, &later))
 		if due.Before(before.Add(test.want)) || due.After(later.Add(test.want)) {
 			t.Errorf("after failure %d the timer waits %s, want %s", test.attempts+1, due.Sub(before), test.want)
 		}
@@ -328,21 +310,15 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 		pgtest.Execute(t, pool, "ALTER TABLE video_catalog.gone RENAME TO "+table)
 	}
 	held, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is only a lock
-	if _, err := held.Exec(t.Context(), "LOCK TABLE video_catalog.timers"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, held, "LOCK TABLE video_catalog.timers")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if fired, err := timers.Fire(ctx, 10); err == nil {
 		t.Errorf("Fire() that cannot read the timers = %+v, want an error", fired)
 	}
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, held.Rollback(t.Context()))
 	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND due_at <= now()"); n != 3 {
 		t.Errorf("%d timers are due as before, want 3", n)
 	}
@@ -446,9 +422,7 @@ func TestTimersBehindManyLocks(t *testing.T) {
 		set(t, videos, id, after{"x": now})
 	}
 	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is only a lock
 	pgtest.Execute(t, tx, "SELECT FROM video_catalog.videos WHERE id = ANY ($1) FOR UPDATE", ids[:11])
 	pgtest.Execute(t, pool, "UPDATE video_catalog.timers SET due_at = now()") // all at once: only their ids are different
@@ -456,9 +430,7 @@ func TestTimersBehindManyLocks(t *testing.T) {
 	if err != nil || len(fired.Late) != 1 {
 		t.Errorf("Fire() = %+v, %v, want the last timer, which nobody has locked", fired, err)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	if fired, err := timers.Fire(t.Context(), 11); err != nil || len(fired.Late) != 11 {
 		t.Errorf("Fire() = %+v, %v, want the timers that were left out", fired, err)
 	}

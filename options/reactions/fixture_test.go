@@ -20,6 +20,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 // fact is an event of a video, with timers, which the videos of the service do not have.
 type fact struct {
 	domain.VideoEvent
@@ -81,16 +83,12 @@ type after = map[string]time.Duration
 func newClip(t testing.TB, c clips) uuid.UUID {
 	t.Helper()
 	at, err := stamp(domain.Causation{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	created, err := domain.CreateVideo(newID(t), domain.VideoDetails{Title: "Ran"}, at)
 	if err == nil {
 		_, err = c.CreateVideo(t.Context(), uuid.Nil, nil, created)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return created.Video.ID
 }
 
@@ -115,9 +113,7 @@ func tagged(v domain.Video, tag string, stamp domain.Stamp) (*fact, error) {
 // set changes a video, and sets timers with the event.
 func set(t testing.TB, c clips, id uuid.UUID, timers after) {
 	t.Helper()
-	if err := c.change(t.Context(), id, rename(newID(t).String(), timers)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.change(t.Context(), id, rename(newID(t).String(), timers)))
 }
 
 // rename is a decision with timers.
@@ -138,8 +134,6 @@ func rename(title string, timers after) func(domain.Video) (*fact, error) {
 func newID(t testing.TB) uuid.UUID {
 	t.Helper()
 	id, err := uuid.NewV7()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id
 }

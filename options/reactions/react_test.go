@@ -93,9 +93,7 @@ func TestReactionTakesEffectOnce(t *testing.T) {
 	}
 	for _, id := range ids {
 		v, err := videos.GetVideo(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tags := slices.Sorted(slices.Values(v.Tags))
 		if v.Version != 1+2*each || len(tags) != 2*each || len(slices.Compact(tags)) != each {
 			t.Errorf("version %d with tags %v, want one change for each of %d events", v.Version, v.Tags, 2*each)

@@ -116,18 +116,14 @@ func (s *service) metrics(t *testing.T) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.private+"/metrics", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return ""
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 

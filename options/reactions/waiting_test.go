@@ -34,17 +34,13 @@ func TestTimersAreObserved(t *testing.T) {
 		reader := metric.NewManualReader()
 		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
 		types := map[string]Timers{"order": measuredTimers{silent: true}, "payment": measuredTimers{}, "refund": measuredTimers{silent: true}}
-		if err := observe(meter, types); err != nil {
-			t.Fatal(err)
-		}
+		must(t, observe(meter, types))
 		for _, limit := range []struct{ has, takes time.Duration }{{time.Minute, 4 * time.Second}, {time.Second, 750 * time.Millisecond}} {
 			ctx, cancel := context.WithTimeout(t.Context(), limit.has)
 			defer cancel()
 			start := time.Now()
 			var data metricdata.ResourceMetrics
-			if err := reader.Collect(ctx, &data); err != nil {
-				t.Fatal(err)
-			}
+			must(t, reader.Collect(ctx, &data))
 			if took := time.Since(start); took != limit.takes {
 				t.Errorf("Collect() within %s took %s, want %s", limit.has, took, limit.takes)
 			}

@@ -18,6 +18,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 // service is a service with this option, both sides of which are in one database.
 type service struct {
 	*testing.T
@@ -70,9 +72,7 @@ func (s *service) audit(action string) []audited {
 	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e audited, err error) {
 		return e, row.Scan(&e.ActionID, &e.Name, &e.Via, &e.DatabaseUser, &e.Action, &e.Filter, &e.Reason, &e.Items, &e.Before, &e.After)
 	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return entries
 }
 

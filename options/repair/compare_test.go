@@ -330,9 +330,7 @@ func TestLoopComparesInSlices(t *testing.T) {
 		cfg := background
 		cfg.slice = 2000
 		loop, err := newLoop(cfg, []source{e.source()}, p, slog.New(slog.NewTextHandler(&log, nil)), noop.Meter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 		defer stop()
 		var ran sync.WaitGroup

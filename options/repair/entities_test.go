@@ -26,9 +26,7 @@ func (s *sides) orders() entity {
 		{s.queries, "America/Lima", "video_catalog_read.order_projection (order_id uuid PRIMARY KEY, event_id uuid NOT NULL, "},
 	} {
 		zone := "ALTER DATABASE " + pgx.Identifier{side.pool.Config().ConnConfig.Database}.Sanitize() + " SET TimeZone = '" + side.zone + "'; "
-		if _, err := side.pool.Exec(s.Context(), zone+"CREATE TABLE "+side.table+columns+")"); err != nil {
-			s.Fatal(err)
-		}
+		pgtest.Execute(s, side.pool, zone+"CREATE TABLE "+side.table+columns+")")
 		side.pool.Reset()
 	}
 	return entityOf("order", "orders", "order_id", s.commands, s.queries)
@@ -103,9 +101,7 @@ func TestRepairYieldsToTheEventOfAMissingEntry(t *testing.T) {
 	go func() { repairing <- s.repair(id) }()
 	s.untilBlocked()
 	pgtest.Execute(t, held, "UPDATE video_catalog_read.order_projection SET order_id = $1, version = 4", id)
-	if err := held.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, held.Commit(t.Context()))
 	<-repairing
 	if got := s.count("SELECT version FROM video_catalog_read.order_projection WHERE order_id = $1", id); got != 4 {
 		t.Errorf("the entry has version %d, want that of the event, 4", got)

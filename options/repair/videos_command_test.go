@@ -51,9 +51,7 @@ const unlike = `
 func (s *service) personURL() string {
 	s.Helper()
 	address, err := url.Parse(s.url)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	name := "person_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	user := pgx.Identifier{name}.Sanitize()
 	s.exec("CREATE USER " + user + " IN ROLE support_ro")
@@ -252,9 +250,7 @@ func TestServiceFindsDifferences(t *testing.T) {
 	}
 	l, err := newLoop(config{rate: 1e6, wait: time.Millisecond, interval: 10 * time.Millisecond, slice: 1000, pass: time.Hour},
 		[]source{newVideos(s.pool, s.pool).source(false)}, comparisonsIn(s.pool), slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: stopAtAdvice})), noop.Meter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := l.run(ctx); err != nil || strings.Count(log.String(), "entry differs from its owner") != 5 {
 		t.Errorf("run() = %v, with the log %s, want five entries", err, log.String())
 	}

@@ -29,9 +29,7 @@ import (
 func created(t testing.TB, title string) *domain.VideoEvent {
 	t.Helper()
 	e, err := domain.CreateVideo(uuid.Must(uuid.NewV7()), domain.VideoDetails{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return e
 }
 
@@ -87,9 +85,7 @@ func newSides(t *testing.T) *sides {
 func (s *sides) project(events ...domain.VideoEvent) []envelope.Outcome {
 	s.Helper()
 	outcomes, err := s.catalog.Project(s.Context(), "catalog", events)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return outcomes
 }
 
@@ -118,9 +114,7 @@ func (s *sides) record(events []domain.VideoEvent) {
 		} else {
 			_, err = s.videos.ChangeVideo(s.Context(), events[i].Video.ID, func(domain.Video) (*domain.VideoEvent, error) { return &events[i], nil })
 		}
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 	}
 }
 
@@ -141,9 +135,7 @@ func (s *sides) compare(wait time.Duration) compared {
 func (s *sides) compareBy(v projection, wait time.Duration) compared {
 	s.Helper()
 	result, err := comparison{source: v.source(false), rate: 1e6, wait: wait, beat: func() {}}.compare(s.Context(), uuid.Nil, 1e6)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	slices.SortFunc(result.differences, func(a, b difference) int { return compareIDs(a.ID, b.ID) })
 	return result
 }
@@ -252,13 +244,9 @@ func TestPendingEntriesAreNoDifference(t *testing.T) {
 func (s *sides) hold(sql string) pgx.Tx {
 	s.Helper()
 	tx, err := s.queries.Begin(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(s.Context())) }) // it may have ended
-	if _, err := tx.Exec(s.Context(), sql); err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Execute(s, tx, sql)
 	return tx
 }
 
@@ -288,9 +276,7 @@ func TestLookReadsTheProjectionFirst(t *testing.T) {
 	s.untilBlocked()
 	s.exec(s.commands, "UPDATE video_catalog.videos SET version = 3")
 	pgtest.Execute(t, held, "UPDATE video_catalog_read.video_projection SET version = 3")
-	if err := held.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, held.Commit(t.Context()))
 	if got := <-looked; len(got) > 0 {
 		t.Errorf("look() = %+v, want no difference", got)
 	}
@@ -316,9 +302,7 @@ func TestRepairReadsTheOwnerOfALoweredEntryAgain(t *testing.T) {
 	if got, want := s.project(events[1]), []envelope.Outcome{envelope.Stale}; !slices.Equal(got, want) {
 		t.Errorf("outcomes = %q, want %q", got, want)
 	}
-	if err := held.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, held.Rollback(t.Context()))
 	if got := <-repairing; got.Done != 1 || got.Failures != 0 {
 		t.Errorf("Repair() = %+v, want one repaired", got)
 	}
@@ -464,9 +448,7 @@ func (s *sides) userPool(owner *pgxpool.Pool, role string) *pgxpool.Pool {
 	s.Helper()
 	cfg := owner.Config()
 	user := role + "_" + cfg.ConnConfig.Database // users belong to the whole server
-	if _, err := owner.Exec(s.Context(), "CREATE USER "+pgx.Identifier{user}.Sanitize()+" IN ROLE "+role); err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Execute(s, owner, "CREATE USER "+pgx.Identifier{user}.Sanitize()+" IN ROLE "+role)
 	s.Cleanup(func() {
 		if _, err := owner.Exec(context.WithoutCancel(s.Context()), "DROP USER "+pgx.Identifier{user}.Sanitize()); err != nil {
 			s.Error(err)
@@ -474,9 +456,7 @@ func (s *sides) userPool(owner *pgxpool.Pool, role string) *pgxpool.Pool {
 	})
 	cfg.ConnConfig.User = user
 	pool, err := pgxpool.NewWithConfig(s.Context(), cfg)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(pool.Close)
 	return pool
 }
@@ -543,9 +523,7 @@ func TestChangesOfTheFutureAreMoved(t *testing.T) {
 	}
 	for seen := 0; seen < 5; time.Sleep(5 * time.Millisecond) { // until older transactions of the server have ended
 		page, err := s.catalog.ListChanges(t.Context(), domain.Position{}, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		seen = len(page.Changes)
 	}
 }

@@ -96,9 +96,7 @@ func (s *service) create(n int) (ids []uuid.UUID) {
 		if err == nil {
 			_, err = s.videos.CreateVideo(s.Context(), uuid.Nil, nil, e)
 		}
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		s.change(e.Video.ID, domain.PublishVideo(domain.AnyVersion, stamp()))
 		ids = append(ids, e.Video.ID)
 	}
@@ -157,9 +155,7 @@ func (s *service) snapshots() (found []envelope.Message, versions map[string][]s
 	seen := make(map[string]bool)
 	for _, published := range s.broker.Published() {
 		m, err := envelope.Parse(published.Attributes, published.Data)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		if seen[m.ID.String()] { // if a response is lost, a message is published twice
 			continue
 		}
@@ -240,22 +236,16 @@ func (s *service) checkNewcomer(ids []uuid.UUID) {
 	entries := make(map[string]domain.Entry)
 	for _, published := range s.broker.Published() {
 		m, err := envelope.Parse(published.Attributes, published.Data)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		e, err := event.DecodeVideo(m)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		if m.Version > entries[m.AggregateID].Version {
 			entries[m.AggregateID] = domain.EntryOf(e.Video)
 		}
 	}
 	for _, id := range ids {
 		v, err := s.videos.GetVideo(s.Context(), id)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		if diff := cmp.Diff(domain.EntryOf(v), entries[id.String()], cmpopts.EquateEmpty()); diff != "" {
 			s.Errorf("entry of a new consumer (-owner +entry):\n%s", diff)
 		}
@@ -269,9 +259,7 @@ func (s *service) checkNewcomer(ids []uuid.UUID) {
 func (s *service) entry() pg.Entry {
 	s.Helper()
 	e, err := pg.NewEntry(actionBackfill, selection{Type: event.AggregateVideo}, pg.Actor{Name: "ann@desk", Via: "command"}, "test")
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return e
 }
 
@@ -300,9 +288,7 @@ func TestBackfillWaitsForTheCommand(t *testing.T) {
 		})
 		return rename("Kagemusha")(v)
 	})
-	if err := <-result; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-result)
 	if got, want := s.inOrder(ids[0]), []string{"3", "3snapshot"}; !slices.Equal(got, want) {
 		t.Errorf("pending = %q, want %q", got, want)
 	}

@@ -70,9 +70,7 @@ func TestMatchedByScope(t *testing.T) {
 		`sum({"a.b"} or {"b.c"})`:                      0,
 	} {
 		expr, err := parser.ParseExpr(query)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := matchedByScope(expr); len(got) != want {
 			t.Errorf("matchedByScope(%s) = %q, want %d", query, got, want)
 		}
@@ -126,9 +124,7 @@ func readNames(t *testing.T) names {
 	n := names{metrics: map[string]string{}, labels: map[string]string{"job": "job", "le": "le"}}
 	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|[^|]*\\|([^|]*)\\|")
 	pages, err := filepath.Glob(root + "/options/*/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var text []byte
 	for _, page := range append(pages, root+"/deploy/observe/metrics.md") {
 		text = append(text, read(t, page)...)
@@ -195,9 +191,7 @@ func sources(t *testing.T) map[string]string {
 				Rules []struct{ Alert, Expr string }
 			}
 		}
-		if err := yaml.Unmarshal(read(t, observe+path), &file); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal(read(t, observe+path), &file))
 		for _, group := range file.Groups {
 			for _, rule := range group.Rules {
 				found[strings.ToLower(rule.Alert)+".json"] = rule.Expr
@@ -212,9 +206,7 @@ func sources(t *testing.T) map[string]string {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(read(t, observe+"dashboard.yaml"), &page); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(read(t, observe+"dashboard.yaml"), &page))
 	for _, section := range page.Sections {
 		for _, panel := range section.Panels {
 			for i, query := range panel.Queries {
@@ -230,18 +222,14 @@ func queries(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	paths, err := filepath.Glob(observe + "monitoring/*.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, path := range paths {
 		var policy struct {
 			Conditions [1]struct {
 				ConditionPrometheusQueryLanguage struct{ Query string }
 			}
 		}
-		if err := json.Unmarshal(read(t, path), &policy); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(read(t, path), &policy))
 		found[filepath.Base(path)] = policy.Conditions[0].ConditionPrometheusQueryLanguage.Query
 	}
 	var dashboard struct {
@@ -258,9 +246,7 @@ func queries(t *testing.T) map[string]string {
 			}
 		}
 	}
-	if err := json.Unmarshal(read(t, observe+"dashboard.json"), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(read(t, observe+"dashboard.json"), &dashboard))
 	for _, tile := range dashboard.MosaicLayout.Tiles {
 		for i, set := range tile.Widget.XyChart.DataSets {
 			found[tile.Widget.Title+" "+strconv.Itoa(i)] = set.TimeSeriesQuery.PrometheusQuery
@@ -272,8 +258,14 @@ func queries(t *testing.T) map[string]string {
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
+	must(t, err)
+	return content
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return content
 }

@@ -119,15 +119,11 @@ func execute(ctx context.Context, sql string) error {
 func URL(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test_%d", databases.Add(1))
-	if err := execute(t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, execute(t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		if err := execute(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
-			t.Error(err)
-		}
+		Must(t, execute(ctx, "DROP DATABASE "+name+" WITH (FORCE)"))
 	})
 	// only full: begin
 	if pooler != nil {
@@ -155,9 +151,7 @@ func Direct(t testing.TB, target string) string {
 func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {
 	t.Helper()
 	pool, err := db.Open(t.Context(), URL(t), maxConns, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -168,9 +162,7 @@ type DB = sqlcgen.DBTX
 // Append appends an event to the outbox like the service.
 func Append(t testing.TB, to DB, m envelope.Message) {
 	t.Helper()
-	if err := TryAppend(t.Context(), to, m); err != nil {
-		t.Fatalf("append version %d of %s: %v", m.Version, m.AggregateID, err)
-	}
+	Must(t, TryAppend(t.Context(), to, m))
 }
 
 // TryAppend is Append for a caller that expects an error, or does not run in the
@@ -216,6 +208,14 @@ func Column[V any](t testing.TB, in DB, sql string, args ...any) []V {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return values
+}
+
+// Must ends the test at an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Eventually polls until something holds.

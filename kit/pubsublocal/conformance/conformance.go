@@ -84,13 +84,9 @@ func newEnv(t *testing.T, target Target) *Env {
 	t.Helper()
 	// Not with t.Context, which is done before the clients are closed.
 	client, err := pubsub.NewClient(context.WithoutCancel(t.Context()), target.Project, target.Options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	schema, err := vkit.NewSchemaClient(context.WithoutCancel(t.Context()), target.Options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		_ = client.Close() // with option.WithGRPCConn the clients share a connection, so the second close fails
 		_ = schema.Close()
@@ -112,9 +108,7 @@ func (e *Env) Topic(t *testing.T, change ...func(*pubsubpb.Topic)) string {
 	for _, f := range change {
 		f(topic)
 	}
-	if _, err := e.Topics.CreateTopic(t.Context(), topic); err != nil {
-		t.Fatalf("CreateTopic: %v", err)
-	}
+	must(t, errOf(e.Topics.CreateTopic(t.Context(), topic)))
 	return topic.GetName()
 }
 
@@ -125,9 +119,7 @@ func (e *Env) Subscription(t *testing.T, topic string, change ...func(*pubsubpb.
 	for _, f := range change {
 		f(sub)
 	}
-	if _, err := e.Subs.CreateSubscription(t.Context(), sub); err != nil {
-		t.Fatalf("CreateSubscription: %v", err)
-	}
+	must(t, errOf(e.Subs.CreateSubscription(t.Context(), sub)))
 	return sub.GetName()
 }
 
@@ -155,9 +147,7 @@ func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string
 func (e *Env) PublishMessages(t *testing.T, topic string, messages ...*pubsubpb.PubsubMessage) []string {
 	t.Helper()
 	response, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: messages})
-	if err != nil {
-		t.Fatalf("Publish: %v", err)
-	}
+	must(t, err)
 	return response.GetMessageIds()
 }
 
@@ -177,9 +167,7 @@ func (e *Env) Pull(t *testing.T, sub string, limit int) []*pubsubpb.ReceivedMess
 	if status.Code(err) == codes.DeadlineExceeded {
 		return nil
 	}
-	if err != nil {
-		t.Fatalf("Pull: %v", err)
-	}
+	must(t, err)
 	return response.GetReceivedMessages()
 }
 
@@ -202,9 +190,7 @@ func AckIDs(messages []*pubsubpb.ReceivedMessage) (ids []string) {
 // Ack acknowledges messages.
 func (e *Env) Ack(t *testing.T, sub string, messages ...*pubsubpb.ReceivedMessage) {
 	t.Helper()
-	if err := e.Subs.Acknowledge(t.Context(), &pubsubpb.AcknowledgeRequest{Subscription: sub, AckIds: AckIDs(messages)}); err != nil {
-		t.Fatalf("Acknowledge: %v", err)
-	}
+	must(t, e.Subs.Acknowledge(t.Context(), &pubsubpb.AcknowledgeRequest{Subscription: sub, AckIds: AckIDs(messages)}))
 }
 
 // Nack sends a nack for each message.
@@ -216,11 +202,9 @@ func (e *Env) Nack(t *testing.T, sub string, messages ...*pubsubpb.ReceivedMessa
 // Extend sets the ack deadline of messages to this many seconds from now.
 func (e *Env) Extend(t *testing.T, sub string, seconds int32, messages ...*pubsubpb.ReceivedMessage) {
 	t.Helper()
-	if err := e.Subs.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{
+	must(t, e.Subs.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{
 		Subscription: sub, AckIds: AckIDs(messages), AckDeadlineSeconds: seconds,
-	}); err != nil {
-		t.Fatalf("ModifyAckDeadline: %v", err)
-	}
+	}))
 }
 
 // WantCode fails the test unless err has this code and its text contains all parts.
@@ -245,5 +229,13 @@ func wantEqual(t *testing.T, want, got any, what string, args ...any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(what, args...), diff)
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

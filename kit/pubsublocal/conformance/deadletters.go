@@ -304,9 +304,7 @@ var deadLetters = []Case{
 			}
 			policy := &pubsubpb.DeadLetterPolicy{DeadLetterTopic: dead, MaxDeliveryAttempts: 5}
 			set := func(policy *pubsubpb.DeadLetterPolicy) {
-				if err := setDeadLetterPolicy(t, e, sub, policy); err != nil {
-					t.Fatalf("UpdateSubscription: %v", err)
-				}
+				must(t, setDeadLetterPolicy(t, e, sub, policy))
 			}
 			want := func(when string, got []int32, want ...int32) {
 				t.Helper()

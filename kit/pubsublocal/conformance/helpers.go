@@ -23,26 +23,20 @@ func schemaIn(t *testing.T, e *Env, project string) string {
 	t.Helper()
 	name := strings.Replace(e.Name("schemas"), "/"+e.Project+"/", "/"+project+"/", 1)
 	schema, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(name, firstRevision))
-	if err != nil {
-		t.Fatalf("CreateSchema: %v", err)
-	}
+	must(t, err)
 	return schema.GetName()
 }
 
 func deleteTopic(t *testing.T, e *Env, topic string) {
 	t.Helper()
-	if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: topic}); err != nil {
-		t.Fatalf("DeleteTopic: %v", err)
-	}
+	must(t, e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: topic}))
 }
 
 func seekToTime(t *testing.T, e *Env, sub string, at time.Time) {
 	t.Helper()
-	if _, err := e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{
+	must(t, errOf(e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{
 		Subscription: sub, Target: &pubsubpb.SeekRequest_Time{Time: timestamppb.New(at)},
-	}); err != nil {
-		t.Fatalf("Seek: %v", err)
-	}
+	})))
 }
 
 // collect pulls until it has want messages, and once more for messages beyond them. It stops early if a

@@ -83,9 +83,7 @@ func lists(t *testing.T, e *Env) {
 	}
 	for collection, list := range listsOf(e, "projects/"+project) {
 		got, err := list(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wantEqual(t, want[collection], slices.Sorted(slices.Values(got)), "%s", collection)
 	}
 }
@@ -117,9 +115,7 @@ func topicCreatedAgain(t *testing.T, e *Env) {
 	e.Publish(t, topic, "", "old")
 	deleteTopic(t, e, topic)
 	again, err := e.Topics.CreateTopic(t.Context(), &pubsubpb.Topic{Name: topic, MessageRetentionDuration: durationpb.New(time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(again.GetLabels()) != 0 {
 		t.Errorf("got labels %v of the old topic", again.GetLabels())
 	}
@@ -139,17 +135,13 @@ func subscriptionDeleted(t *testing.T, e *Env) {
 	idle := openRaw(t, e, sub)
 	idle.settle(t)
 	e.Publish(t, topic, "", "1", "2", "3")
-	if err := e.Subs.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.Subs.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub}))
 	WantCode(t, stream.end(t), codes.NotFound)
 	WantCode(t, idle.end(t), codes.NotFound)
 	WantCode(t, errOf(e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1}, singleTry)), codes.NotFound)
 	WantCode(t, openRaw(t, e, sub).end(t), codes.NotFound)
 
-	if _, err := e.Subs.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: sub, Topic: topic}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(e.Subs.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: sub, Topic: topic})))
 	wantTexts(t, e, sub)
 	e.Publish(t, topic, "", "new")
 	wantTexts(t, e, sub, "new")

@@ -166,9 +166,7 @@ var orderingFailures = []Case{
 				{&pubsubpb.SeekRequest{Target: &pubsubpb.SeekRequest_Time{Time: to(got[2])}}, []string{"3", "4"}},
 			} {
 				seek.request.Subscription = sub
-				if _, err := e.Subs.Seek(t.Context(), seek.request); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errOf(e.Subs.Seek(t.Context(), seek.request)))
 				got := pullInOrder(t, e, sub, seek.want...)
 				pullNothing(t, e, sub)
 				e.Ack(t, sub, got[:len(got)-1]...) // one stays outstanding for the next seek
@@ -180,9 +178,7 @@ var orderingFailures = []Case{
 		Run: func(t *testing.T, e *Env) {
 			topic, sub := e.Subscribed(t, Ordered)
 			other, err := pubsub.NewClient(t.Context(), e.Project, e.Options...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer other.Close()
 			publishers := []*pubsub.Publisher{e.Client.Publisher(topic), other.Publisher(topic), other.Publisher(topic)}
 			for _, p := range publishers {
@@ -192,9 +188,7 @@ var orderingFailures = []Case{
 			want := serial(1, 15)
 			for i, text := range want {
 				message := &pubsub.Message{Data: []byte(text), OrderingKey: "key"}
-				if _, err := publishers[i%len(publishers)].Publish(t.Context(), message).Get(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errOf(publishers[i%len(publishers)].Publish(t.Context(), message).Get(t.Context())))
 			}
 			openRaw(t, e, sub).wants(t, want...)
 		},
@@ -226,11 +220,9 @@ var orderingFailures = []Case{
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			for range 3 {
-				if _, err := e.Topics.Publish(ctx, &pubsubpb.PublishRequest{
+				must(t, errOf(e.Topics.Publish(ctx, &pubsubpb.PublishRequest{
 					Topic: topic, Messages: []*pubsubpb.PubsubMessage{{Data: []byte(large), OrderingKey: "key"}},
-				}); err != nil {
-					t.Fatalf("Publish: %v", err)
-				}
+				})))
 				e.Ack(t, sub, stream.take(t, 1)...)
 			}
 		},

@@ -158,9 +158,7 @@ func largestRequest(t *testing.T, e *Env) {
 	for _, n := range []int{1, 100} {
 		t.Run(fmt.Sprintf("%d messages", n), func(t *testing.T) {
 			response, err := e.Topics.Publish(t.Context(), sized(topic, 10_000_000, n), singleTry)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			wantMessageIDs(t, e, sub, response.GetMessageIds())
 		})
 	}
@@ -361,9 +359,7 @@ func idFromPublisher(t *testing.T, e *Env) {
 	ids, err := publishOnce(t, e, topic,
 		&pubsubpb.PubsubMessage{Data: []byte("1"), MessageId: "mine", PublishTime: own},
 		&pubsubpb.PubsubMessage{Data: []byte("2"), MessageId: "mine", PublishTime: own})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if slices.Contains(ids, "mine") {
 		t.Errorf("got ids %q, want those of the server", ids)
 	}
@@ -499,9 +495,7 @@ func byteForByte(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			for _, sub := range []string{e.Subscription(t, topic), e.Subscription(t, topic, Ordered)} {
 				ids, err := publishOnce(t, e, topic, message)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				got := e.Pull(t, sub, 1)
 				if len(got) != 1 {
 					t.Fatalf("got %d messages, want 1", len(got))

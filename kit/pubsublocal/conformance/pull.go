@@ -65,9 +65,7 @@ var pull = []Case{
 					Subscription: sub, MaxMessages: 10,
 					ReturnImmediately: true, //nolint:staticcheck // deprecated, but this is what the case tests
 				})
-				if err != nil {
-					t.Fatalf("Pull: %v", err)
-				}
+				must(t, err)
 				if took := time.Since(start); took > 2*time.Second {
 					t.Errorf("the response took %v, want it at once", took)
 				}

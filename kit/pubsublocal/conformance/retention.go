@@ -124,9 +124,7 @@ func topicRetentionShown(t *testing.T, e *Env) {
 	created, err := e.Subs.CreateSubscription(t.Context(), &pubsubpb.Subscription{
 		Name: e.Name("subscriptions"), Topic: topic, TopicMessageRetentionDuration: durationpb.New(5 * time.Hour),
 	}, singleTry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantEqual(t, time.Hour, created.GetTopicMessageRetentionDuration().AsDuration(), "retention from CreateSubscription")
 	shown := func() time.Duration {
 		return subscriptionNow(t, e, created.GetName()).GetTopicMessageRetentionDuration().AsDuration()
@@ -135,18 +133,14 @@ func topicRetentionShown(t *testing.T, e *Env) {
 	updated, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{
 		Name: created.GetName(), AckDeadlineSeconds: 20, TopicMessageRetentionDuration: durationpb.New(5 * time.Hour),
 	}, "ack_deadline_seconds")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantEqual(t, time.Hour, updated.GetTopicMessageRetentionDuration().AsDuration(), "retention from UpdateSubscription")
 	for _, want := range []time.Duration{2 * time.Hour, 0, 3 * time.Hour} {
 		body := &pubsubpb.Topic{Name: topic}
 		if want != 0 {
 			body.MessageRetentionDuration = durationpb.New(want)
 		}
-		if _, err := topicUpdate(t, e, body, "message_retention_duration"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(topicUpdate(t, e, body, "message_retention_duration")))
 		wantEqual(t, want, shown(), "retention after the topic was updated")
 	}
 	without := e.Subscription(t, e.Topic(t), func(s *pubsubpb.Subscription) {
@@ -201,16 +195,12 @@ func topicRetentionChanged(t *testing.T, e *Env) {
 		sub := e.Subscription(t, topic)
 		seekToTime(t, e, sub, aBeginning())
 		wantTexts(t, e, sub, want...)
-		if err := e.Subs.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.Subs.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub}))
 	}
 	change := func(body *pubsubpb.Topic) {
 		t.Helper()
 		body.Name = topic
-		if _, err := topicUpdate(t, e, body, "message_retention_duration"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(topicUpdate(t, e, body, "message_retention_duration")))
 	}
 	e.Publish(t, topic, "", "1")
 	e.Advance(20 * time.Minute)

@@ -26,9 +26,7 @@ func createSchemaRequest(name, definition string) *pubsubpb.CreateSchemaRequest 
 func newSchema(t *testing.T, e *Env, definition string) *pubsubpb.Schema {
 	t.Helper()
 	schema, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(e.Name("schemas"), definition))
-	if err != nil {
-		t.Fatalf("CreateSchema: %v", err)
-	}
+	must(t, err)
 	return schema
 }
 
@@ -44,17 +42,13 @@ func commitSchema(t *testing.T, e *Env, name, definition string) (*pubsubpb.Sche
 func newRevision(t *testing.T, e *Env, name, definition string) *pubsubpb.Schema {
 	t.Helper()
 	schema, err := commitSchema(t, e, name, definition)
-	if err != nil {
-		t.Fatalf("CommitSchema: %v", err)
-	}
+	must(t, err)
 	return schema
 }
 
 func deleteRevision(t *testing.T, e *Env, name string) {
 	t.Helper()
-	if _, err := e.Schema.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name}); err != nil {
-		t.Fatalf("DeleteSchemaRevision: %v", err)
-	}
+	must(t, errOf(e.Schema.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name})))
 }
 
 // filmRevision returns definition n of many that are compatible but different.
@@ -76,9 +70,7 @@ func fullSchema(t *testing.T, e *Env) (name, first string) {
 func getSchema(t *testing.T, e *Env, name string) *pubsubpb.Schema {
 	t.Helper()
 	schema, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
-	if err != nil {
-		t.Fatalf("GetSchema: %v", err)
-	}
+	must(t, err)
 	return schema
 }
 

@@ -178,9 +178,7 @@ var schemaMessages = []Case{
 			schema := newSchema(t, e, filmV1)
 			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, schema.GetName())
 			sub := e.Subscription(t, topic)
-			if err := e.Schema.DeleteSchema(t.Context(), &pubsubpb.DeleteSchemaRequest{Name: schema.GetName()}); err != nil {
-				t.Fatalf("DeleteSchema: %v", err)
-			}
+			must(t, e.Schema.DeleteSchema(t.Context(), &pubsubpb.DeleteSchemaRequest{Name: schema.GetName()}))
 			wantNoSchema(t, e, schema.GetName())
 			check := func(when string) {
 				t.Helper()
@@ -212,9 +210,7 @@ var schemaMessages = []Case{
 
 			set := func(settings *pubsubpb.SchemaSettings) {
 				t.Helper()
-				if err := setSchemaSettings(t, e, topic, settings, "schema_settings"); err != nil {
-					t.Fatalf("UpdateTopic: %v", err)
-				}
+				must(t, setSchemaSettings(t, e, topic, settings, "schema_settings"))
 			}
 			set(&pubsubpb.SchemaSettings{Schema: name, Encoding: pubsubpb.Encoding_BINARY})
 			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)

@@ -29,9 +29,7 @@ var schemas = []Case{
 			request := createSchemaRequest(name, filmV1)
 			request.Schema.Name = e.Name("schemas")
 			created, err := e.Schema.CreateSchema(t.Context(), request)
-			if err != nil {
-				t.Fatalf("CreateSchema: %v", err)
-			}
+			must(t, err)
 			want := []any{name, pubsubpb.Schema_PROTOCOL_BUFFER, filmV1}
 			wantEqual(t, want, []any{created.GetName(), created.GetType(), created.GetDefinition()}, "created")
 			got := getSchema(t, e, name)
@@ -134,9 +132,7 @@ var schemas = []Case{
 			request := createSchemaRequest(e.Name("schemas"), filmV1)
 			request.Schema.RevisionId = "deadbeef"
 			first, err := e.Schema.CreateSchema(t.Context(), request)
-			if err != nil {
-				t.Fatalf("CreateSchema: %v", err)
-			}
+			must(t, err)
 			second := newRevision(t, e, first.GetName(), filmV2)
 			for _, got := range []*pubsubpb.Schema{first, second} {
 				if id := got.GetRevisionId(); !regexp.MustCompile(`^[0-9a-f]{8}$`).MatchString(id) || id == "deadbeef" {

@@ -124,9 +124,7 @@ var seek = []Case{
 				topic, sub := e.Subscribed(t)
 				e.Publish(t, topic, "", "dropped")
 				ackAll(t, sub, "dropped")
-				if _, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub, RetainAckedMessages: true}, "retain_acked_messages"); err != nil {
-					t.Fatalf("UpdateSubscription: %v", err)
-				}
+				must(t, errOf(subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub, RetainAckedMessages: true}, "retain_acked_messages")))
 				e.Publish(t, topic, "", "kept")
 				ackAll(t, sub, "kept")
 				seekToTime(t, e, sub, time.Unix(0, 0))

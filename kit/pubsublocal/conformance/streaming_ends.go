@@ -110,9 +110,7 @@ var streamingPullEnds = []Case{
 					stream.settle(t)
 					e.publishEach(t, topic, texts...)
 					time.Sleep(silence) // the messages are sent, but not read
-					if err := stream.CloseSend(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, stream.CloseSend())
 					start := time.Now()
 					if err := stream.end(t); !errors.Is(err, io.EOF) {
 						t.Errorf("ended with %v, want OK", err)
@@ -259,9 +257,7 @@ var streamingPullEnds = []Case{
 			options := append(slices.Clone(e.Options), option.WithGRPCDialOption(grpc.WithStaticStreamWindowSize(1<<16)),
 				option.WithGRPCDialOption(grpc.WithStaticConnWindowSize(1<<16)))
 			narrow, err := vkit.NewSubscriptionAdminClient(t.Context(), options...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer narrow.Close()
 			topic, sub := e.Subscribed(t)
 			slow := openRawWith(t, narrow, sub)

@@ -84,9 +84,7 @@ var endings = []struct {
 }{
 	{"canceled", func(_ *testing.T, s *rawStream) { s.cancel() }},
 	{"half-closed", func(t *testing.T, s *rawStream) {
-		if err := s.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.CloseSend())
 	}},
 	{"by a fault of the client", func(t *testing.T, s *rawStream) {
 		s.send(t, &pubsubpb.StreamingPullRequest{MaxOutstandingMessages: 1})
@@ -120,9 +118,7 @@ func openRawWith(t *testing.T, c *vkit.SubscriptionAdminClient, sub string, chan
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	stream, err := c.StreamingPull(ctx)
-	if err != nil {
-		t.Fatalf("StreamingPull: %v", err)
-	}
+	must(t, err)
 	s := &rawStream{Subscriber_StreamingPullClient: stream, cancel: cancel}
 	request := &pubsubpb.StreamingPullRequest{
 		Subscription: sub, StreamAckDeadlineSeconds: 60, ProtocolVersion: 1,

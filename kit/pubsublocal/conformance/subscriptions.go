@@ -90,15 +90,11 @@ func subscriptionDefaults(t *testing.T, e *Env) {
 		State:                    pubsubpb.Subscription_ACTIVE,
 	}
 	got, err := tryCreate(t, e, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want.Name = got.GetName()
 	wantEqual(t, want, got, "GetSubscription")
 	for s, err := range e.Subs.ListSubscriptions(t.Context(), &pubsubpb.ListSubscriptionsRequest{Project: "projects/" + e.Project}).All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if s.GetName() == want.GetName() {
 			wantEqual(t, want, s, "ListSubscriptions")
 			return

@@ -71,9 +71,7 @@ func updateResets(t *testing.T, e *Env) {
 			want := subscriptionNow(t, e, e.Subscription(t, topic))
 			sub := e.Subscription(t, topic, change)
 			got, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub}, path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want.Name = sub
 			wantEqual(t, want, got, "after the reset")
 		})
@@ -127,9 +125,7 @@ func updateSubscriptionFields(t *testing.T, e *Env) {
 			body, want := &pubsubpb.Subscription{Name: sub}, subscriptionNow(t, e, sub)
 			change(body)
 			change(want)
-			if _, err := subscriptionUpdate(t, e, body, path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(subscriptionUpdate(t, e, body, path)))
 			wantEqual(t, want, subscriptionNow(t, e, sub), "afterwards")
 		})
 	}
@@ -211,9 +207,7 @@ func wantTopicChange(t *testing.T, e *Env, name, path string, body, change func(
 	want := topicNow(t, e, name)
 	change(want)
 	got, err := topicUpdate(t, e, request, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantEqual(t, want, got, "response")
 	wantEqual(t, want, topicNow(t, e, name), "afterwards")
 }
@@ -247,17 +241,13 @@ func subscriptionUpdate(t *testing.T, e *Env, sub *pubsubpb.Subscription, paths 
 func topicNow(t *testing.T, e *Env, name string) *pubsubpb.Topic {
 	t.Helper()
 	topic, err := e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: name})
-	if err != nil {
-		t.Fatalf("GetTopic: %v", err)
-	}
+	must(t, err)
 	return topic
 }
 
 func subscriptionNow(t *testing.T, e *Env, name string) *pubsubpb.Subscription {
 	t.Helper()
 	sub, err := e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: name})
-	if err != nil {
-		t.Fatalf("GetSubscription: %v", err)
-	}
+	must(t, err)
 	return sub
 }

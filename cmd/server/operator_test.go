@@ -140,23 +140,6 @@ func TestOperatorMistakesAreRefused(t *testing.T) {
 	}
 }
 
-// A change and its row in the audit are one transaction: without the row nothing is changed.
-func TestNoChangeWithoutItsAudit(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
-	eventID := s.blockEvent(t, "v1")
-	s.quarantineMany(t, 1)
-	pgtest.Execute(t, s.pool, "ALTER TABLE video_catalog.audit ADD CHECK (reason <> 'x'); ALTER TABLE video_catalog_read.audit ADD CHECK (reason <> 'x')")
-	for _, args := range [][]string{{"retry", "--aggregate", "v1"}, {"skip", "--id", eventID}, {"skip", "--id", "1"}} {
-		if out, err := s.command(t, append(args, "--why", "x")...); exitOf(err) != app.ExitFailed || !strings.Contains(err.Error(), "audit_reason_check") {
-			t.Errorf("%s = %q, %v, want exit code %d about the audit", args, out, err, app.ExitFailed)
-		}
-	}
-	if s.parked(t) != 1 || s.audited(t) != 0 || s.count(t, "SELECT count(*) FROM video_catalog.outbox_deferred") != 1 || s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") != 1 {
-		t.Errorf("%d are parked, with %d entries in the audit, want one and none, and nothing deleted", s.parked(t), s.audited(t))
-	}
-}
-
 // A user who may only read can count what an action would change. The action itself is refused,
 // and the message says that the permission is missing.
 func TestOperatorWithoutRightsIsRefused(t *testing.T) {
@@ -263,29 +246,21 @@ func TestInterruptedCommandRunsAgain(t *testing.T) {
 	s := newStack(t)
 	s.parkMany(t, 2500)
 	hold, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
 	pgtest.Execute(t, hold, "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = 'v999' FOR UPDATE")
 	retry := []string{"retry", "--all", "--why", "quota is up"}
 	cmd, stdout := exec.CommandContext(t.Context(), os.Args[0], retry...), new(output)
 	cmd.Env, cmd.Stdout = s.environ(), stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	eventually(t, 20*time.Second, "the command waits", func() bool {
 		return s.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
 	})
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(os.Interrupt))
 	if err := cmd.Wait(); exitOf(err) != app.ExitFailed || stdout.String() != "" {
 		t.Errorf("retry that is interrupted = %q, %v, want exit code %d and no action", stdout, err, app.ExitFailed)
 	}
-	if err := hold.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, hold.Rollback(t.Context()))
 	if s.parked(t) != 2500 || s.audited(t) != 0 {
 		t.Errorf("%d are parked, with %d entries in the audit, want all and none", s.parked(t), s.audited(t))
 	}

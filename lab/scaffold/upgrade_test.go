@@ -95,9 +95,9 @@ func TestUpgrade(t *testing.T) {
 	clone.Run(t, s.dir, "go", "build", "./...")
 
 	steps := map[string]func(){
-		"grown entity": func() { grownEntity(s, template) }, "refused migrations": func() { refusedMigrations(s, template) },
-		"conflicts": func() { conflicts(s, template) }, "squashed": func() { squashed(s, mine) }, "shallow": func() { shallow(s, template) },
-		"oldest": func() { oldest(t, dir) },
+		"grown entity": func() { grownEntity(s, template) }, "conflicts": func() { conflicts(s, template) },
+		"shallow": func() { shallow(s, template) },
+		"oldest":  func() { oldest(t, dir) },
 	}
 	drawn := slices.Sorted(maps.Keys(steps))
 	if !deep { // each takes up to two minutes
@@ -146,9 +146,7 @@ func addEntities(t *testing.T, dir string) {
 		clone.Run(t, dir, "go", append([]string{"run", "./cmd/entity", "add"}, args...)...)
 	}
 	order, err := filepath.Abs("../../kit/entity/testdata/purchase_order.proto")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	add("purchase_order", order, "--transitions", "open→sent:send sent→open:reopen")
 	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
 	add("parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship", "--timers", "packed:15m:ship")
@@ -241,32 +239,6 @@ func grownEntity(s upgrading, template string) {
 	clone.Run(s.t, s.dir, "go", "test", "./internal/domain", "./internal/event")
 }
 
-// refusedMigrations checks that no upgrade changes migrations that databases have run.
-func refusedMigrations(s upgrading, template string) {
-	s.t.Helper()
-	migration := func(name string) string { return filepath.Join(template, "db", "migrations", name) }
-	for name, test := range map[string]struct {
-		change func()
-		want   string
-	}{
-		"changed": {func() {
-			edit(s.t, migration("00004_videos.sql"), "SET LOCAL lock_timeout = '2s';", "SET LOCAL lock_timeout = '3s';")
-		}, "changed the migration db/migrations/00004_videos.sql"},
-		"removed": {func() { clone.Run(s.t, template, "git", "rm", "--quiet", migration("00098_later.sql")) }, "removed the migration db/migrations/00098_later.sql"},
-		"renamed": {func() {
-			clone.Run(s.t, template, "git", "mv", migration("00098_later.sql"), migration("00099_later.sql"))
-		}, "removed the migration db/migrations/00098_later.sql"},
-		"a number of the service": {func() { write(s.t, migration("01000_other.sql"), "-- +goose Up\nSELECT 1;\n") },
-			"the template adds the migration db/migrations/01000_other.sql, and the service has its number in db/migrations/01000_invoice.sql"},
-	} {
-		test.change()
-		commit(s.t, template)
-		s.t.Log("migration ", name)
-		s.refused(test.want)
-		clone.Run(s.t, template, "git", "reset", "--quiet", "--hard", "HEAD~1")
-	}
-}
-
 // conflicts checks that changes of the same lines of a source are left to git's merge,
 // also again after an abort, and that the printed advice completes the merge.
 func conflicts(s upgrading, template string) {
@@ -284,24 +256,6 @@ func conflicts(s upgrading, template string) {
 	clone.Run(s.t, s.dir, "git", "add", "--all")
 	clone.Run(s.t, s.dir, "make", "generate-code")
 	commit(s.t, s.dir)
-	s.succeeds("up to date")
-}
-
-// squashed replaces the merges of all upgrades by one commit, as the button of a forge does. The next
-// upgrade finds the first commit with this version on the branch template, and records it as merged. It
-// merges only the commits after it, as an aborted merge may have left some.
-func squashed(s upgrading, since string) {
-	s.t.Helper()
-	clone.Run(s.t, s.dir, "git", "reset", "--quiet", "--soft", since)
-	commit(s.t, s.dir)
-	files := s.rev("HEAD^{tree}")
-	s.succeeds("has the template at")
-	if subjects := clone.Run(s.t, s.dir, "git", "log", "--first-parent", "--format=%s", since+".."); !strings.Contains(subjects, "without its history") {
-		s.t.Errorf("the commits since the squash are %q, want one with the history that it lost", subjects)
-	}
-	if merged := clone.Run(s.t, s.dir, "git", "merge-base", "HEAD", "template"); merged != s.rev("template") || s.rev("HEAD^{tree}") != files {
-		s.t.Errorf("after a squash the next merge begins at %s, want the branch template, and no other change", merged)
-	}
 	s.succeeds("up to date")
 }
 
@@ -336,9 +290,7 @@ func shallow(s upgrading, template string) {
 func oldest(t *testing.T, dir string) {
 	t.Helper()
 	recorded, err := os.ReadFile("../../cmd/new/oldest")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	history, service := filepath.Join(dir, "history"), filepath.Join(dir, "oldest")
 	clone.Run(t, "../..", "git", "clone", "--quiet", "--no-checkout", ".", history)
 	clone.Run(t, history, "git", "remote", "remove", "origin") // an upgrade takes this copy
@@ -509,12 +461,8 @@ func (s upgrading) interrupted(signal syscall.Signal) {
 	cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
+	must(s.t, cmd.Start())
 	printed := bufio.NewReader(stdout)
 	for text := ""; !strings.HasSuffix(text, "generate Go"); {
 		b, err := printed.ReadByte()
@@ -523,9 +471,7 @@ func (s upgrading) interrupted(signal syscall.Signal) {
 		}
 		text += string(b)
 	}
-	if err := syscall.Kill(-cmd.Process.Pid, signal); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, syscall.Kill(-cmd.Process.Pid, signal))
 	if _, err := printed.WriteTo(new(strings.Builder)); err != nil { // until all of them have ended
 		s.t.Error(err)
 	}
@@ -542,7 +488,5 @@ func (s upgrading) interrupted(signal syscall.Signal) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 }

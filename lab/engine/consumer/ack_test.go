@@ -32,13 +32,9 @@ func TestReceiverReceivesSoonAfterAnOutage(t *testing.T) {
 		return open(ctx, desc, cc, method, opts...)
 	}
 	conn, err := b.server.Conn(grpc.WithChainStreamInterceptor(outage))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, err := pubsub.NewClient(t.Context(), "test-project", option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := client.Close(); err != nil {
 			t.Error(err)
@@ -59,9 +55,7 @@ func TestRetrySoon(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, localbroker.Resources{Schemaless: true})
 	own, err := b.server.Client(t.Context(), "test-project")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer own.Close()
 	retryer := func(options []gax.CallOption) gax.Retryer {
 		var settings gax.CallSettings

@@ -28,9 +28,7 @@ func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer
 	t.Helper()
 	meter, read := newMeter(t)
 	receiver, err := newFrom(cfg, source, store.handlers(), store, discard, meter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	if err := receiver.Run(ctx); err != nil {

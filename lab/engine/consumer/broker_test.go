@@ -41,9 +41,7 @@ func (b *broker) publish(messages ...consumer.Message) []string {
 			Topic:    "projects/test-project/topics/" + localtopics.Topic,
 			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.Key}},
 		})
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		must(b.t, err)
 		ids = append(ids, response.GetMessageIds()...)
 	}
 	return ids
@@ -72,9 +70,7 @@ func (b *broker) startLogging(cfg consumer.Config, store *memStore, log *slog.Lo
 	b.t.Helper()
 	meter, read := newMeter(b.t)
 	receiver, err := newFrom(cfg, consumer.PubSub(b.client.Subscriber(localtopics.Subscription), 1), store.handlers(), store, log, meter)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	return b.run(receiver, read)
 }
 

@@ -305,12 +305,18 @@ func (r readings) histogram(name string) (count uint64, sum float64) {
 func (r readings) collect() []metricdata.Metrics {
 	r.t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := r.reader.Collect(context.Background(), &all); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.reader.Collect(context.Background(), &all))
 	var metrics []metricdata.Metrics
 	for _, scope := range all.ScopeMetrics {
 		metrics = append(metrics, scope.Metrics...)
 	}
 	return metrics
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

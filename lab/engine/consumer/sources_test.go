@@ -51,9 +51,7 @@ func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 		again.Attributes[envelope.AttrAggregateType] = "order"
 		var logged lockedBuffer
 		receiver, err := newFrom(consumer.Config{}, lateSource{source, again}, nil, &memStore{}, slog.New(slog.NewTextHandler(&logged, nil)), noop.Meter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		if err := receiver.Run(ctx); err != nil {

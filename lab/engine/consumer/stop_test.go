@@ -95,13 +95,9 @@ func TestReceiverReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	<-refused
 	<-refused
 	name := "projects/test-project/subscriptions/" + localtopics.Subscription
-	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}))
 	pgtest.Eventually(t, 20*time.Second, "the client to give up", func() bool { return read.counter("consumer.failures")["receive"] > 0 })
-	if err := localtopics.Create(t.Context(), b.client, resources); err != nil {
-		t.Fatal(err)
-	}
+	must(t, localtopics.Create(t.Context(), b.client, resources))
 	note := uuid.NewString()
 	b.publish(message(noteEvent(note, 1, written)))
 	pgtest.Eventually(t, 20*time.Second, "an event of the new subscription", func() bool { return store.versions()[note] == 1 })

@@ -45,9 +45,7 @@ func user(t *testing.T, target string, settings ...string) string {
 		}
 	})
 	address, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.User(name)
 	return address.String()
 }
@@ -80,9 +78,7 @@ func TestAnotherEncodingIsRefused(t *testing.T) {
 		name := fmt.Sprintf("other_%d", databases.Add(1))
 		execute(t, admin, "CREATE DATABASE "+name+" ENCODING '"+encoding+"' LOCALE 'C' TEMPLATE template0")
 		address, err := url.Parse(admin.Config().ConnString())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		address.Path = "/" + name
 		if _, err := db.Migrate(t.Context(), address.String(), discard); err == nil || !strings.Contains(err.Error(), "server_encoding is "+encoding) {
 			t.Errorf("Migrate() of a database in %s = %v, want it refused with the name of the setting", encoding, err)

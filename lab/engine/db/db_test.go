@@ -19,14 +19,13 @@ var (
 	discard   = slog.New(slog.DiscardHandler)
 	databases atomic.Int64
 	execute   = pgtest.Execute
+	must      = pgtest.Must
 )
 
 func open(t testing.TB, target string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -37,17 +36,13 @@ func TestCheckNeedsNoMoreThanARole(t *testing.T) {
 	target := pgtest.Direct(t, pgtest.URL(t)) // SET ROLE below needs a session of its own
 	for _, role := range []string{"video_catalog_rw", "video_catalog_read_rw", "support_ro"} {
 		cfg, err := pgxpool.ParseConfig(target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, "SET ROLE "+role)
 			return err
 		}
 		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(pool.Close)
 		if err := db.Check(t.Context(), pgtest.Options(), pool); err != nil {
 			t.Errorf("Check() as %s = %v", role, err)

@@ -19,14 +19,10 @@ import (
 func TestPoolGivesUpASilentServer(t *testing.T) {
 	t.Parallel()
 	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer silent.Close()
 	pool, err := db.Open(t.Context(), "postgres://nobody@"+silent.Addr().String()+"/nothing?sslmode=disable", 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -207,9 +203,7 @@ func TestPoolKeepsConnections(t *testing.T) {
 	}
 	var first, second int
 	for _, pid := range []*int{&first, &second} {
-		if err := pool.QueryRow(t.Context(), "SELECT pg_sleep(2), pg_backend_pid()").Scan(nil, pid); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pool.QueryRow(t.Context(), "SELECT pg_sleep(2), pg_backend_pid()").Scan(nil, pid))
 	}
 	if first != second {
 		t.Errorf("the second statement was on another connection")
@@ -223,9 +217,7 @@ func backends(t *testing.T, pool *pgxpool.Pool, n int) map[uint32]bool {
 	pids, all := map[uint32]bool{}, []*pgxpool.Conn{}
 	for range n {
 		conn, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pids[conn.Conn().PgConn().PID()] = true
 		all = append(all, conn)
 	}
@@ -239,9 +231,7 @@ func backends(t *testing.T, pool *pgxpool.Pool, n int) map[uint32]bool {
 func openThrough(t *testing.T, network *rig.Network, conns int32, settings string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := db.Open(t.Context(), network.URL+settings, conns, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		network.Cut() // or Close would wait for silent connections
 		pool.Close()
@@ -253,9 +243,7 @@ func openThrough(t *testing.T, network *rig.Network, conns int32, settings strin
 func TestPoolConnectTimeoutOfTheURL(t *testing.T) {
 	t.Parallel()
 	pool, err := db.Open(t.Context(), "postgres://nobody@127.0.0.1:1/nothing?connect_timeout=7", 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	if got := pool.Config().ConnConfig.ConnectTimeout; got != 7*time.Second {
 		t.Errorf("ConnectTimeout = %s, want 7s", got)

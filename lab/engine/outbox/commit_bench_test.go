@@ -95,17 +95,13 @@ func walOf(b *testing.B, pool *pgxpool.Pool) (bytes, syncs float64) {
 	for _, conn := range idle { // otherwise a session reports its syncs late
 		_, err := conn.Exec(b.Context(), "SELECT pg_stat_force_next_flush()")
 		conn.Release()
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 	}
 	count := "SELECT wal_sync FROM pg_stat_wal"
 	if pgtest.Count(b, pool, "SELECT current_setting('server_version_num')::int") >= 180000 {
 		count = "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
 	}
-	if err := pool.QueryRow(b.Context(), "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8, ("+count+")::float8").Scan(&bytes, &syncs); err != nil {
-		b.Fatal(err)
-	}
+	must(b, pool.QueryRow(b.Context(), "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8, ("+count+")::float8").Scan(&bytes, &syncs))
 	return bytes, syncs
 }
 

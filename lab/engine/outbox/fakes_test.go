@@ -205,8 +205,6 @@ func logged(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.C
 	t.Helper()
 	var log bytes.Buffer
 	publisher, err := outbox.New(store, broker, cfg, slog.New(slog.NewTextHandler(&log, nil)), noop.Meter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return publisher, &log
 }

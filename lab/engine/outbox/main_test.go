@@ -8,6 +8,8 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
+var must = pgtest.Must
+
 func TestMain(m *testing.M) {
 	if os.Getenv(brokerVariable) != "" {
 		if err := serveBroker(); err != nil {

@@ -39,6 +39,13 @@ func (s *oneClaim) SettleClaim(ctx context.Context, settlement outbox.Settlement
 	return s.settle(ctx, len(s.settled))
 }
 
+// once makes a pass.
+func once(t *testing.T, publisher *outbox.Publisher) {
+	t.Helper()
+	_, err := publisher.RunOnce(t.Context(), 10)
+	must(t, err)
+}
+
 // An empty outbox is no work: nothing is settled.
 func TestPassWithoutClaim(t *testing.T) {
 	t.Parallel()
@@ -93,9 +100,7 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Refusal {
 	events[0].Deferred, events[0].Attempts = attempts > 0, attempts
 	store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 1}, Events: events}}
 	publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return responded(errRefused) }), cfg)
-	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
-		t.Fatal(err)
-	}
+	once(t, publisher)
 	return store.settled[0].Refused[0]
 }
 
@@ -103,14 +108,9 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Refusal {
 func TestLostLeaseIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	for _, held := range []bool{true, false} {
-		reader := metric.NewManualReader()
 		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 a2 b1")}}
 		store.settle = func(context.Context, int) (bool, error) { return held, nil }
-		acknowledge := broker(func(envelope.Message) outbox.Receipt { return responded(nil) })
-		publisher, err := outbox.New(store, acknowledge, outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		publisher, reader := metered(t, store, &recorder{}, outbox.Config{})
 		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 			t.Errorf("RunOnce() = %v, want nil", err)
 		}
@@ -370,9 +370,7 @@ func TestPassPublishesTogether(t *testing.T) {
 		start := time.Now()
 		store := &oneClaim{claim: outbox.Claim{Lease: outbox.Lease{Token: 7}, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
 		publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return respondedAfter(10*time.Millisecond, nil) }), outbox.Config{})
-		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
-			t.Fatal(err)
-		}
+		once(t, publisher)
 		if took := time.Since(start); took != 10*time.Millisecond {
 			t.Errorf("7 events took %s, want 10ms", took)
 		}

@@ -192,9 +192,7 @@ func TestRefusalIsLoggedOncePerState(t *testing.T) {
 		events[0].Deferred, events[0].Attempts = attempts > 0, attempts
 		refuse := broker(func(envelope.Message) outbox.Receipt { return responded(errRefused) })
 		publisher, log := logged(t, &oneClaim{claim: outbox.Claim{Lease: lease, Events: events}}, refuse, outbox.Config{MaxAttempts: 4})
-		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
-			t.Fatal(err)
-		}
+		once(t, publisher)
 		if got := log.String(); (want == "") != (got == "") || !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("after %d attempts it logs %q, want %q", attempts, got, want)
 		}

@@ -65,25 +65,17 @@ func drainSlowly(b *testing.B, stopped time.Duration) {
 	broker.Env = append(os.Environ(), brokerVariable+"=1")
 	broker.Stderr = os.Stderr
 	input, err := broker.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	output, err := broker.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := broker.Start(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
+	must(b, broker.Start())
 	defer func() { _ = broker.Wait() }() // killed
 	defer func() { _ = broker.Process.Kill() }()
 	lines := bufio.NewScanner(output)
 	lines.Scan()
 	client, err := pubsub.NewClient(b.Context(), "slow", option.WithEndpoint(lines.Text()), option.WithoutAuthentication(),
 		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer client.Close()
 	reconnect.RetrySoon(client)
 	const topic = "projects/slow/topics/letters"

@@ -11,6 +11,7 @@ import (
 	"weak"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
@@ -116,6 +117,43 @@ func TestTopicPublishesALongPassInFewRequests(t *testing.T) {
 	}
 	if n := len(requests); n > 10 { // three, and some more if the machine is slow to hand them over
 		t.Errorf("2500 messages came in %d requests, want a few", n)
+	}
+}
+
+// A message whose answer did not come in time may still be sent: its key stays
+// closed until the answer is there, and then opens, whatever the answer is.
+func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.OK, codes.PermissionDenied} {
+		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
+			topic, server := newTopic(t, 5*time.Second, 10)
+			server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 4 * time.Second, Code: code, Times: 1})
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			if n, errs := collect(ctx, hand(topic, "a1 a2 b1")); n != 1 || !errors.Is(errs[0], context.DeadlineExceeded) || !errors.Is(errs[1], context.DeadlineExceeded) {
+				t.Errorf("the pass that gives up: %v, want the deadline's error for a1 and a2", errs)
+			}
+			n, errs := pass(t, topic, "a1 a2 b2")
+			var refusal *outbox.RefusedError
+			if n != 1 || errs[2] != nil || errors.As(errs[0], &refusal) {
+				t.Errorf("the pass after it: %v, want errors that say nothing for a1 and a2", errs)
+			}
+			if got := stored(server, "a"); len(got) > 0 {
+				t.Fatalf("stored %q: the broker was faster than the test", got)
+			}
+			pgtest.Eventually(t, 20*time.Second, "the key opens", func() bool {
+				n, _ := pass(t, topic, "a1 a2 a3")
+				return n == 3
+			})
+			want := []string{"a1", "a2", "a3"}
+			if code == codes.OK {
+				want = append([]string{"a1", "a2"}, want...)
+			}
+			if diff := cmp.Diff(want, stored(server, "a")); diff != "" {
+				t.Errorf("stored (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -35,36 +35,6 @@ func TestWakeUpIsNeverLost(t *testing.T) {
 	})
 }
 
-// After a wake-up about an event of a lane that another process has, polls
-// begin again with short pauses: the event does not wait for PollInterval.
-func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
-	t.Parallel()
-	for _, workers := range []int{1, 4} {
-		synctest.Test(t, func(t *testing.T) {
-			store, topic := newMemory(8), &recorder{}
-			publisher := mustNew(t, store, topic, outbox.Config{Workers: workers, PollInterval: time.Hour})
-			defer run(t, publisher)()
-			time.Sleep(10 * time.Hour)
-			store.add(0, "a1")
-			claim, err := store.ClaimEvents(t.Context(), outbox.Limits{Lanes: 1, Events: 1, Bytes: 1, Lease: time.Hour})
-			if err != nil {
-				t.Fatal(err)
-			}
-			store.add(0, "a2")
-			publisher.Wake()
-			time.Sleep(time.Millisecond)
-			if _, err := store.SettleClaim(t.Context(), outbox.Settlement{Lease: claim.Lease, Published: []int64{claim.Events[0].Seq}}); err != nil {
-				t.Fatal(err)
-			}
-			settled := time.Now()
-			time.Sleep(time.Minute)
-			if sent, last := topic.take(); !slices.Equal(sent, []string{"a2"}) || last.Sub(settled) > 5*time.Millisecond {
-				t.Errorf("%d workers: sent %q, %s after the other process had settled, want a2 after 5ms at most", workers, sent, last.Sub(settled))
-			}
-		})
-	}
-}
-
 // A pass after a wake-up may leave an event whose result is unknown, or an aggregate that
 // has recovered. The next poll, after the first pause, takes it.
 func TestPassThatLeavesSomething(t *testing.T) {

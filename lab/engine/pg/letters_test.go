@@ -108,9 +108,7 @@ func (l *letters) append(to pgtest.DB, names string) (id uuid.UUID) {
 func (l *letters) appendAs(to pgtest.DB, id uuid.UUID, name string) {
 	l.t.Helper()
 	version, err := strconv.Atoi(name[1:])
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	payload := []byte(name)
 	if version%3 == 0 {
 		payload = append(payload, make([]byte, 3000)...)
@@ -152,9 +150,7 @@ func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 func (l *letters) claimOf(lanes, batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
 	claim, err := l.ClaimEvents(l.t.Context(), outbox.Limits{Lanes: lanes, Events: batch, Bytes: 1 << 20, Lease: lease})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	if diff := l.differ(claim); diff != "" {
 		l.t.Fatalf("claimed events (-appended +claimed):\n%s", diff)
 	}
@@ -225,9 +221,7 @@ func (l *letters) left() int {
 func (l *letters) begin() pgx.Tx {
 	l.t.Helper()
 	tx, err := l.pool.Begin(l.t.Context())
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	l.t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(l.t.Context())) })
 	return tx
 }

@@ -16,5 +16,6 @@ var (
 	execute  = pgtest.Execute
 	column   = pgtest.Column[string]
 	kindOf   = rig.KindOf
+	must     = pgtest.Must
 	operator = rig.Operator
 )

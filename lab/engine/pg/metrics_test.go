@@ -20,9 +20,7 @@ import (
 func gauges(t *testing.T, reader metric.Reader) map[string]float64 {
 	t.Helper()
 	var data metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &data); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reader.Collect(t.Context(), &data))
 	values := make(map[string]float64)
 	for _, scope := range data.ScopeMetrics {
 		for _, m := range scope.Metrics {
@@ -49,9 +47,7 @@ func TestOutboxIsObserved(t *testing.T) {
 	l.append(l.pool, "b1 A1 A2 A3")
 	l.claim(1, hour)
 	reader := metric.NewManualReader()
-	if err := l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	got, again := gauges(t, reader), gauges(t, reader)
 	if diff := cmp.Diff(got, again); diff != "" {
 		t.Errorf("gauges of the same sample (-first +second):\n%s", diff)
@@ -73,9 +69,7 @@ func TestOutboxIsObserved(t *testing.T) {
 func TestEmptyOutboxIsObserved(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
-	if err := newLetters(t, 4).Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, newLetters(t, 4).Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	got := gauges(t, reader)
 	for _, name := range []string{"outbox.backlog", "outbox.backlog.age", "outbox.aggregates.blocked"} {
 		if value, ok := got[name]; !ok || value != 0 {
@@ -102,9 +96,7 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		SELECT aggregate_id::int % 8, event.* FROM event WHERE aggregate_id::int % 2 = 1`)
 	reader := metric.NewManualReader()
-	if err := l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	read := func() int {
 		l.read() // brings the statistics up to date
 		return l.count(`
@@ -133,14 +125,10 @@ func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
 	reader := metric.NewManualReader()
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
 	for _, err := range []error{pg.NewOutbox(pool).Observe(meter), pg.NewInbox(pool).Observe(meter, []string{"consumer"})} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	other, err := meter.Int64Gauge("other")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other.Record(t.Context(), 1)
 	pool.Close()
 	if diff := cmp.Diff(map[string]float64{"other": 1}, gauges(t, reader)); diff != "" {
@@ -153,19 +141,13 @@ func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
 func TestSilentDatabaseDelaysOneReader(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { silent.Close() })
 	pool, err := pgxpool.New(t.Context(), "postgres://somebody@"+silent.Addr().String()+"/db?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	reader := metric.NewManualReader()
-	if err := pg.NewOutbox(pool).Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pg.NewOutbox(pool).Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 100 {
@@ -181,14 +163,10 @@ func TestInboxIsObserved(t *testing.T) {
 	pool := pgtest.Pool(t, 2)
 	inbox := pg.NewInbox(pool)
 	for _, consumer := range []string{"consumer", "another"} {
-		if err := inbox.Quarantine(t.Context(), consumer, envelope.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "broken", PublishTime: epoch}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Quarantine(t.Context(), consumer, envelope.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "broken", PublishTime: epoch}))
 	}
 	reader := metric.NewManualReader()
-	if err := inbox.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), []string{"consumer"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, inbox.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), []string{"consumer"}))
 	if got := gauges(t, reader)["consumer.quarantine"]; got != 1 {
 		t.Errorf("consumer.quarantine = %g, want 1", got)
 	}
@@ -198,21 +176,13 @@ func TestInboxIsObserved(t *testing.T) {
 func TestOldTransactionIsObserved(t *testing.T) {
 	t.Parallel()
 	elsewhere, err := pgtest.Pool(t, 1).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer elsewhere.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is left to roll back when the test passes
-	if _, err := elsewhere.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, elsewhere, "SELECT pg_current_xact_id()")
 	reader := metric.NewManualReader()
-	if err := pg.NewInbox(pgtest.Pool(t, 1)).Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pg.NewInbox(pgtest.Pool(t, 1)).Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), nil))
 	age := func() float64 { return gauges(t, reader)["database.transaction.age"] }
 	pgtest.Eventually(t, time.Minute, "it grows", func() bool { return age() > 1 })
-	if err := elsewhere.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, elsewhere.Rollback(t.Context()))
 	pgtest.Eventually(t, time.Minute, "it falls", func() bool { return age() < 1 })
 }

@@ -81,9 +81,7 @@ func TestRetryKeepsWhatCannotBeApplied(t *testing.T) {
 	sides := operate.Sides{Inbox: pg.NewInbox(pool)}
 	const messages = 65
 	for i := range messages {
-		if err := sides.Inbox.Quarantine(t.Context(), "consumer", quarantined(time.Duration(i).String())); err != nil {
-			t.Fatal(err)
-		}
+		must(t, sides.Inbox.Quarantine(t.Context(), "consumer", quarantined(time.Duration(i).String())))
 	}
 	applied := map[int64]int{}
 	sides.Replay = func(_ context.Context, m pg.Quarantined) error {
@@ -155,9 +153,7 @@ func TestInterruptedRetryRecordsWhatIsApplied(t *testing.T) {
 	pool := pgtest.Pool(t, 2)
 	inbox := pg.NewInbox(pool)
 	for i := range 5 {
-		if err := inbox.Quarantine(t.Context(), "consumer", quarantined(time.Duration(i).String())); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Quarantine(t.Context(), "consumer", quarantined(time.Duration(i).String())))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	applied := 0

@@ -90,13 +90,9 @@ func TestSkipWhatIsPublished(t *testing.T) {
 	l := newLetters(t, 4)
 	first, second := l.append(l.pool, "a1"), l.append(l.pool, "a2")
 	l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
-	if err := l.RequeueEvent(t.Context(), l.letter("a")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.RequeueEvent(t.Context(), l.letter("a")))
 	claim := l.claimNames(10, "a1/0 a2/0")
-	if err := l.SkipEvent(t.Context(), l.letter("a"), first); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.SkipEvent(t.Context(), l.letter("a"), first))
 	// The settlement waits for this lock on the row that it deletes.
 	hold := l.begin()
 	execute(t, hold, "SELECT FROM video_catalog.outbox_blocked FOR UPDATE")
@@ -110,12 +106,8 @@ func TestSkipWhatIsPublished(t *testing.T) {
 	skipped := make(chan error, 1)
 	go func() { skipped <- l.SkipEvent(t.Context(), l.letter("a"), second) }()
 	l.reaches(2, waiting)
-	if err := hold.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-settled; err != nil {
-		t.Fatal(err)
-	}
+	must(t, hold.Commit(t.Context()))
+	must(t, <-settled)
 	if err := <-skipped; kindOf(err) != problem.NotFound {
 		t.Errorf("SkipEvent() of what was published = %v, want NotFound", err)
 	}
@@ -134,9 +126,7 @@ func TestListBlocked(t *testing.T) {
 	second := l.append(l.pool, "b1")
 	l.park("b1", "b1")
 	got, err := l.listBlocked(10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []pg.Blocked{
 		{Aggregate: l.letter("a"), EventID: first, Version: 1, Attempts: 1, LastError: "refused"},
 		{Aggregate: l.letter("b"), EventID: second, Version: 1, Attempts: 1, LastError: "refused"},
@@ -192,9 +182,7 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	l.append(l.pool, "b2")
 	l.settle(l.settlement(l.claimNames(1, "b2"), "")) // the first one read
 
-	if err := l.RequeueEvent(t.Context(), l.letter("a")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.RequeueEvent(t.Context(), l.letter("a")))
 	for next := int64(1); next <= behind+1; {
 		claim := l.claim(batch, hour)
 		if want := min(batch/2, behind+2-int(next)); len(claim.Events) != want {

@@ -25,9 +25,7 @@ func TestFloorFollowsAndStays(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
 	floor := func() int {
-		if err := l.RaiseFloors(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.RaiseFloors(t.Context()))
 		return l.count("SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3")
 	}
 	pass := func(name, refused string) {
@@ -89,9 +87,7 @@ func TestFloorStaysBelowALateCommit(t *testing.T) {
 	l.append(l.pool, "c1")
 	l.settle(l.settlement(l.claimNames(10, "c1"), ""))
 	release()
-	if err := <-raised; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-raised)
 	if l.count("SELECT mark_seq FROM video_catalog.outbox_lanes WHERE lane = 3") == 0 {
 		t.Fatal("the lane has no mark: the test tests nothing")
 	}
@@ -100,13 +96,9 @@ func TestFloorStaysBelowALateCommit(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the floor does not follow")
 		}
-		if err := l.RaiseFloors(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.RaiseFloors(t.Context()))
 	}
-	if err := late.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, late.Commit(t.Context()))
 	l.settle(l.settlement(l.claimNames(10, "b1"), ""))
 }
 
@@ -118,9 +110,7 @@ func TestMovedDatabaseLosesNothing(t *testing.T) {
 	l.append(l.pool, "b1 b2 b3 b4 b5 a1")
 	claim := l.claimNames(10, "b1 b2 b3 b4 b5 a1")
 	l.settle(l.settlement(claim, "a1"))
-	if err := l.SkipEvent(t.Context(), l.letter("a"), claim.Events[5].ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.SkipEvent(t.Context(), l.letter("a"), claim.Events[5].ID))
 	execute(t, l.pool, "ALTER SEQUENCE video_catalog.outbox_pending_seq_seq RESTART 2") // as if it had been forgotten
 	for _, statement := range []string{                                                 // as options/repair/failover.md has them
 		"UPDATE video_catalog.outbox_lanes SET floor_seq = 0, mark_seq = 0, mark_xid = '0', settled_seq = 0",

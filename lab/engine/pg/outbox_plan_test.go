@@ -25,21 +25,15 @@ func (l *letters) read() (whole map[string]int, blocks int) {
 		SELECT relname, seq_scan, heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read
 		FROM pg_stat_user_tables JOIN pg_statio_user_tables USING (relid, relname)
 		WHERE relname IN ('outbox_deferred', 'outbox_blocked') OR relname LIKE 'outbox\_lane\__' OR relname LIKE 'outbox\_p2%'`)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	for result.Next() {
 		var name string
 		var scans, read int
-		if err := result.Scan(&name, &scans, &read); err != nil {
-			l.t.Fatal(err)
-		}
+		must(l.t, result.Scan(&name, &scans, &read))
 		whole[name] = scans
 		blocks += read
 	}
-	if err := result.Err(); err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, result.Err())
 	return whole, blocks
 }
 
@@ -199,9 +193,7 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 func (l *letters) hold(sql string) (release func()) {
 	l.t.Helper()
 	holder, err := pgx.Connect(l.t.Context(), l.pool.Config().ConnString())
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	l.t.Cleanup(func() { _ = holder.Close(context.WithoutCancel(l.t.Context())) })
 	execute(l.t, holder, sql)
 	return func() { execute(l.t, holder, "ROLLBACK") }

@@ -87,9 +87,7 @@ func claimAfterLateSettlement(t *testing.T, lanes int) {
 	l.append(l.pool, "a1 b1 b2")
 	l.settle(l.settlement(l.claimNames(10, "a1 b1 b2"), "b1"))
 	l.append(l.pool, "a2")
-	if err := l.RequeueEvent(t.Context(), l.letter("b")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.RequeueEvent(t.Context(), l.letter("b")))
 	late := l.claim(10, time.Millisecond)
 	if got := l.namesOf(late); got != "b1/0 b2/0 a2" {
 		t.Fatalf("claimed %q, want b1/0 b2/0 a2", got)
@@ -110,9 +108,7 @@ func claimAfterLateSettlement(t *testing.T, lanes int) {
 
 	lock := func(key int) (unlock func()) {
 		tx, err := l.pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		unlock = sync.OnceFunc(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 		t.Cleanup(unlock)
 		execute(t, tx, "SELECT pg_advisory_xact_lock($1)", key)
@@ -173,9 +169,7 @@ func TestClaimInEveryExecMode(t *testing.T) {
 		cfg := l.pool.Config()
 		cfg.ConnConfig.DefaultQueryExecMode = mode
 		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		claim, err := pg.NewOutbox(pool).ClaimEvents(t.Context(), outbox.Limits{Lanes: 1, Events: 10, Bytes: 1 << 20, Lease: 0})
 		pool.Close()
 		if diff := l.differ(claim); err != nil || l.namesOf(claim) != "a1 a2 a3" || diff != "" {

@@ -106,9 +106,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 	// also keep a few more whole messages than the bound allows.
 	for _, row := range rows {
 		if row.Payload == nil || row.ID%2 == 0 {
-			if err := discard(t, inbox, row.ID); err != nil {
-				t.Fatal(err)
-			}
+			must(t, discard(t, inbox, row.ID))
 		}
 	}
 	checkQuarantineSize(t, pool, others)
@@ -129,21 +127,15 @@ func TestQuarantineWaitsForNobody(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if err := inbox.Quarantine(ctx, "consumer", heavy(n)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Quarantine(ctx, "consumer", heavy(n)))
 	}
 	setAside(1)
 	person, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	execute(t, person, "DELETE FROM video_catalog_read.quarantine")
 	setAside(2)
 	checkQuarantineSize(t, pool, 0)
-	if err := person.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, person.Commit(t.Context()))
 	setAside(3)
 	checkQuarantineSize(t, pool, 0)
 	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine_size"); n != 2 {
@@ -163,9 +155,7 @@ func TestQuarantineIsFullAtItsBound(t *testing.T) {
 	}{{0, true}, {-1, false}, {0, true}, {-1 << 30, false}} {
 		m := envelope.Quarantined{MessageID: fmt.Sprint(i), Payload: []byte("payload"), Reason: "reason"}
 		leaveRoom(t, pool, len("payload")+len("{}")+len("reason")+tt.room)
-		if err := inbox.Quarantine(t.Context(), "consumer", m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Quarantine(t.Context(), "consumer", m))
 		if got := count(t, pool, "SELECT count(payload) FROM video_catalog_read.quarantine WHERE message_id = $1", m.MessageID) == 1; got != tt.want {
 			t.Errorf("message %d, with %d bytes of room left: whole = %t, want %t", i, tt.room, got, tt.want)
 		}
@@ -179,9 +169,7 @@ func TestQuarantineIsPruned(t *testing.T) {
 	pool := pgtest.Pool(t, 1)
 	inbox := pg.NewInbox(pool)
 	for n := range 7 {
-		if err := inbox.Quarantine(t.Context(), fmt.Sprint("consumer", n%2), quarantined(fmt.Sprint(n))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Quarantine(t.Context(), fmt.Sprint("consumer", n%2), quarantined(fmt.Sprint(n))))
 	}
 	execute(t, pool, "UPDATE video_catalog_read.quarantine SET received_at = now() - interval '2 hours' WHERE message_id < '5'")
 	for _, want := range []int64{3, 2, 0} {

@@ -114,9 +114,7 @@ func TestQuarantineIsReadableInSQL(t *testing.T) {
 	pool := pgtest.Pool(t, 2)
 	m := quarantined("1")
 	m.Attributes["odd"] = "a\x00b"
-	if err := pg.NewInbox(pool).Quarantine(t.Context(), "consumer", m); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pg.NewInbox(pool).Quarantine(t.Context(), "consumer", m))
 	for attribute, want := range map[string]string{"schema_version": "2", "event_type": "SomethingHappened", "odd": `a\x00b`} {
 		var got string
 		if err := pool.QueryRow(t.Context(), "SELECT attributes ->> $1 FROM video_catalog_read.quarantine", attribute).Scan(&got); err != nil || got != want {
@@ -132,9 +130,7 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 	pool := pgtest.Pool(t, 8)
 	inbox := pg.NewInbox(pool)
 	first := quarantined("1")
-	if err := inbox.Quarantine(t.Context(), "consumer", first); err != nil {
-		t.Fatal(err)
-	}
+	must(t, inbox.Quarantine(t.Context(), "consumer", first))
 	again := quarantined("1")
 	again.Reason = "another one"
 	var wg sync.WaitGroup
@@ -153,9 +149,7 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 	wg.Wait()
 	for consumer, want := range map[string]envelope.Quarantined{"consumer": first, "other": again, "third": {}} {
 		got, err := listWhole(t, inbox, consumer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		wantRows := []pg.Quarantined{{Quarantined: want}}
 		if consumer == "third" {
 			wantRows = []pg.Quarantined{}
@@ -173,9 +167,7 @@ func TestQuarantineIsListedAndEmptied(t *testing.T) {
 	var want []string
 	for i := range 7 {
 		want = append(want, fmt.Sprint(i))
-		if err := inbox.Quarantine(t.Context(), "consumer", quarantined(want[i])); err != nil {
-			t.Fatal(err)
-		}
+		must(t, inbox.Quarantine(t.Context(), "consumer", quarantined(want[i])))
 	}
 	if some, total, err := inbox.ListQuarantine(t.Context(), pg.Filter{}, 3); len(some) != 3 || some[0].MessageID != "0" || total != 7 || err != nil {
 		t.Errorf("ListQuarantine(3) = %+v of %d, %v, want the first 3 of 7", some, total, err)
@@ -188,9 +180,7 @@ func TestQuarantineIsListedAndEmptied(t *testing.T) {
 		}
 	}
 	rows, err := listWhole(t, inbox, "consumer")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, row := range rows {
 		got = append(got, row.MessageID)

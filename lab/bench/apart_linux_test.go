@@ -16,38 +16,28 @@ import (
 // this process. After undo, each has all CPUs again.
 func TestDivideCPUs(t *testing.T) { // alone, because it moves this process
 	s, err := localpg.Start(t.Context(), localpg.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Stop() })
 	backend := func() int {
 		conn, err := pgx.Connect(t.Context(), s.DSN("postgres"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { conn.Close(t.Context()) })
 		return int(conn.PgConn().PID())
 	}
 	old := backend()
 	all := cpus(t, os.Getpid())
 	connection, err := readStat(old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	undo, err := divideCPUs(connection.parent)
 	if runtime.NumCPU() == 1 {
 		t.Skipf("one CPU: %v", err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ours, server := cpus(t, os.Getpid()), cpus(t, connection.parent)
 	if ours == server || ours == all || server == all || cpus(t, old) != server || cpus(t, backend()) != server {
 		t.Errorf("of CPUs %s the server has %s and this process %s, want a part each, and connections with the server", all, server, ours)
 	}
-	if err := undo(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, undo())
 	for name, pid := range map[string]int{"this process": os.Getpid(), "the server": connection.parent, "a connection": old} {
 		if got := cpus(t, pid); got != all {
 			t.Errorf("afterwards %s has CPUs %s, want %s", name, got, all)
@@ -59,9 +49,7 @@ func TestDivideCPUs(t *testing.T) { // alone, because it moves this process
 func cpus(t *testing.T, pid int) string {
 	t.Helper()
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, after, _ := strings.Cut(string(status), "Cpus_allowed_list:\t")
 	list, _, _ := strings.Cut(after, "\n")
 	return list

@@ -72,9 +72,7 @@ func TestWorkloadsCountVersions(t *testing.T) {
 func TestDataOfFindsTheData(t *testing.T) {
 	want := binary.BigEndian.AppendUint64(nil, 42)
 	encoded, err := proto.Marshal(&pubsubpb.PubsubMessage{Data: want, OrderingKey: "k", MessageId: "1", Attributes: map[string]string{"a": "b"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := dataOf(encoded); string(got) != string(want) {
 		t.Errorf("dataOf() = %x, want %x", got, want)
 	}
@@ -87,13 +85,9 @@ func TestDataOfFindsTheData(t *testing.T) {
 // are in order and without duplicates, also from four instances and to Pub/Sub.
 func TestTinyProfileMeasuresEverything(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.txt")
-	if err := run(t.Context(), []string{"-profile", "tiny", "-out", file}, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, run(t.Context(), []string{"-profile", "tiny", "-out", file}, io.Discard))
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := strings.Split(string(b), "\n")
 	for _, want := range []string{"Drain/", "Latency/", "Chain/", "Write/", "Project/", "Consume/"} {
 		found := false
@@ -119,5 +113,13 @@ func TestTinyProfileMeasuresEverything(t *testing.T) {
 	}
 	if drains != 8 && drains != 9 { // three sinks with one instance and with four, a larger payload, kfake, and a real Kafka if there is one
 		t.Errorf("our publisher drained %d backlogs, want 8 or 9", drains)
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -26,9 +26,7 @@ func TestWaitForConnection(t *testing.T) {
 	woken := 0
 	videos, catalog, inbox := store.NewVideos(pool, func() { woken++ }), store.NewCatalog(pool), pg.NewInbox(pool)
 	held, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := created(t, "Ran")
 	for name, call := range map[string]func(ctx context.Context) error{
 		"a transaction": func(ctx context.Context) error { _, err := videos.CreateVideo(ctx, uuid.Nil, nil, e); return err },
@@ -80,9 +78,7 @@ func TestSilentDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	network := rig.NewNetwork(t, pgtest.URL(t))
 	pool, err := db.Open(t.Context(), network.URL+"&connect_timeout=1", 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	network.Mute()
 	for name, timeout := range map[string]time.Duration{"before it is given up": 1500 * time.Millisecond, "given up": time.Minute} {

@@ -20,15 +20,11 @@ func lint(t *testing.T, names []string) {
 	var files []migratelint.File
 	for _, name := range names {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files = append(files, migratelint.File{Name: filepath.Base(name), Text: string(text)})
 	}
 	findings, err := migratelint.Lint(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, finding := range findings {
 		t.Error(finding)
 	}
@@ -39,16 +35,12 @@ func lint(t *testing.T, names []string) {
 func TestExpandContractExample(t *testing.T) {
 	t.Parallel()
 	steps, err := filepath.Glob("testdata/expand_contract/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(steps) != 5 {
 		t.Fatalf("steps = %q, want 5", steps)
 	}
 	migrations, err := filepath.Glob("../../db/migrations/*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lint(t, append(migrations, steps...))
 
 	// others are the columns that every build writes, with values.
@@ -63,15 +55,11 @@ func TestExpandContractExample(t *testing.T) {
 	target := pgtest.Direct(t, pgtest.URL(t))
 	pool := pool(t, target)
 	sqlDB, err := sql.Open("pgx", target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer sqlDB.Close()
 	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, os.DirFS("testdata/expand_contract"), goose.WithSlog(slog.New(slog.DiscardHandler)),
 		goose.WithDisableGlobalRegistry(true), goose.WithAllowOutofOrder(true), goose.WithTableName("example_version"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// run lets the builds from first to last write. After each write, every row has the year that the build reads.
 	run := func(step string, first, last int) {
 		t.Helper()

@@ -15,6 +15,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 var (
 	newID   = rig.NewID
 	count   = pgtest.Count
@@ -26,9 +28,7 @@ var (
 func created(t testing.TB, title string) *domain.VideoEvent {
 	t.Helper()
 	e, err := domain.CreateVideo(newID(t), domain.VideoDetails{Title: title}, domain.Stamp{EventID: newID(t), Time: rig.Epoch})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return e
 }
 
@@ -36,9 +36,7 @@ func created(t testing.TB, title string) *domain.VideoEvent {
 func as(t testing.TB, target, user string) string {
 	t.Helper()
 	address, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.User(user)
 	return address.String()
 }
@@ -47,9 +45,7 @@ func as(t testing.TB, target, user string) string {
 func pool(t testing.TB, target string) *pgxpool.Pool {
 	t.Helper()
 	p, err := db.Open(t.Context(), target, 2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(p.Close)
 	return p
 }

@@ -29,9 +29,7 @@ import (
 func refusing(t *testing.T, whileConnecting bool, says pgproto3.ErrorResponse) (url string, connections *atomic.Int64) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { listener.Close() })
 	connections = new(atomic.Int64)
 	go func() {
@@ -123,9 +121,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 			t.Parallel()
 			url, _ := refusing(t, test.connecting, test.says)
 			pool, err := db.Open(t.Context(), url, 2, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer pool.Close()
 			videos, catalog := store.NewVideos(pool, nil), store.NewCatalog(pool)
 			_, get := videos.GetVideo(t.Context(), newID(t))

@@ -27,6 +27,8 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
+var must = pgtest.Must
+
 const (
 	root = "../.."
 	// patience is the time limit of a step on a busy machine.
@@ -51,9 +53,7 @@ func startStack(t *testing.T) *stack {
 	t.Helper()
 	program, state := filepath.Join(t.TempDir(), "dev"), t.TempDir()
 	for dir := state; dir != os.TempDir(); dir = filepath.Dir(dir) { // for root, PostgreSQL runs as another user
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(dir, 0o755))
 	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/dev")
 	build.Dir = root
@@ -61,17 +61,13 @@ func startStack(t *testing.T) *stack {
 		t.Fatalf("build cmd/dev: %v\n%s", err, out)
 	}
 	screen, err := os.Create(filepath.Join(state, "screen"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = screen.Close() })
 	cmd := exec.Command(program, "--state", state)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, screen, screen
 	settings := regexp.MustCompile(`^(PORT|ROLES|\w*DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY|CONSOLE)_\w+)=`)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", "NO_COLOR=1")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // the test reads the screen
@@ -102,9 +98,7 @@ func startStack(t *testing.T) *stack {
 	}
 	s := &stack{api: field(`(http://localhost:\d+/)`), console: field(`console +(http://\S+/)`), database: field(`psql '(.*)'`)}
 	films, err := os.ReadFile(filepath.Join(root, "examples", "films.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for film := range strings.Lines(string(films)) {
 		if _, err := s.publish(t.Context(), film); err != nil {
 			t.Fatalf("%s: %v", film, err)
@@ -149,9 +143,7 @@ func (s *stack) post(ctx context.Context, path, body string) (name string, err e
 func (s *stack) exec(t *testing.T, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(t.Context())
 	pgtest.Execute(t, conn, sql)
 }
@@ -220,9 +212,7 @@ func (b *browser) do(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, chromedp.Do(ctx, steps...))
 }
 
 // eval returns the value of a script.
@@ -255,9 +245,7 @@ func (b *browser) shoot(t *testing.T, path string) {
 	if err == nil {
 		err = os.WriteFile(path, png, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // The console works in a browser. One stack serves all subtests, in this order.
@@ -270,9 +258,7 @@ func TestConsoleInABrowser(t *testing.T) {
 	s := startStack(t)
 	b := openBrowser(t, chromium)
 	name, err := s.write(t.Context(), "<script>Ran</script>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Run("the page moves", func(t *testing.T) { moves(t, s, b) })
 	t.Run("it pauses for good", func(t *testing.T) { pauses(t, s, b) })
 	t.Run("it says that nothing comes", func(t *testing.T) { losesTheConsole(t, s, b) })

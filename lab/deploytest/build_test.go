@@ -24,9 +24,7 @@ func TestCloudBuild(t *testing.T) {
 		return
 	}
 	file, err := filepath.Abs("../../cloudbuild.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if out, err := command(t, env, "gcloud", "builds", "submit", "--no-source", "--async", "--config="+file,
 		"--project="+project, "--substitutions=SHORT_SHA=abc1234"); err != nil {
 		t.Fatalf("gcloud builds submit: %v\n%s", err, out)
@@ -94,9 +92,7 @@ func TestDockerfile(t *testing.T) {
 		t.Fatalf("%s: %v\n%s", build, err, out)
 	}
 	binary, err := elf.Open(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer binary.Close()
 	if slices.ContainsFunc(binary.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
 		t.Error("the server needs a dynamic linker, and scratch has none")
@@ -146,8 +142,6 @@ func TestTerraformIsFormatted(t *testing.T) {
 func readFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }

@@ -50,9 +50,7 @@ func TestConnectionsOfTheManifests(t *testing.T) {
 func readManifest(t *testing.T, name string) object {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/run/" + name + ".yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var manifest object
 	if err := yaml.Unmarshal(text, &manifest); err != nil {
 		t.Fatalf("%s: %v", name, err)

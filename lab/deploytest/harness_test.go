@@ -60,15 +60,11 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 func shim(t *testing.T) string {
 	t.Helper()
 	installed, err := exec.LookPath("gcloud")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	text := "#!/bin/sh\ncase \"$1 $2\" in 'run worker-pools') " + installed + " run worker-pools --help >/dev/null 2>&1 || set -- beta \"$@\" ;; esac\n" +
 		"exec " + installed + " \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "gcloud"), []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "gcloud"), []byte(text), 0o700))
 	return dir
 }
 
@@ -128,4 +124,12 @@ func mustScript(t *testing.T, env []string, name string, args ...string) string 
 		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
 	}
 	return out
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

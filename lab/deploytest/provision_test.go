@@ -41,9 +41,7 @@ func newStand(t *testing.T) (*stand, bool) {
 		t.Fatalf("start Pub/Sub: %v", err)
 	}
 	t.Cleanup(func() { broker.Close() })
-	if err := s.control.withPubSub(broker.Addr()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.control.withPubSub(broker.Addr()))
 	var ok bool
 	if s.env, ok = gcloud(t, s.control); !ok {
 		return nil, false
@@ -123,18 +121,12 @@ func TestProvisionSubscribesToAnotherProject(t *testing.T) {
 	deploy := t.TempDir()
 	for _, name := range []string{"provision.sh", "lib.sh"} {
 		text, err := os.ReadFile(filepath.Join("../../deploy", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(deploy, name), text, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(deploy, name), text, 0o700))
 	}
 	const theirs = "projects/other-project/topics/parcel.events"
 	script := "SERVICE=" + service + "\nTOPICS=()\nSUBSCRIPTIONS=(parcel.events.billing)\nSCHEMA_FILES=()\nREMOTE_TOPICS=(" + theirs + ")\n"
-	if err := os.WriteFile(filepath.Join(deploy, "names.sh"), []byte(script), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(deploy, "names.sh"), []byte(script), 0o600))
 	if _, err := s.client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: theirs}); err != nil {
 		t.Fatal(err)
 	}
@@ -155,9 +147,7 @@ func TestProvisionSubscribesToAnotherProject(t *testing.T) {
 	}
 
 	ours := "projects/" + project + "/topics/parcel.events"
-	if err := s.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}))
 	if _, err := s.client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: ours}); err != nil {
 		t.Fatal(err)
 	}

@@ -108,9 +108,7 @@ func TestReleaseToPools(t *testing.T) {
 	out = mustScript(t, append(env, "VERSION=v2"), "release.sh", "pools", imageLater, project, region)
 	traffic := func() string { // as callers see it
 		b, err := json.Marshal(at(control.resources[namespace+"/services/"+service], "spec", "traffic"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(b)
 	}
 	changes := control.changed()
@@ -160,9 +158,7 @@ func TestReleaseToPools(t *testing.T) {
 	control.changed()
 	older := t.TempDir() // with a gcloud that has no worker pools
 	text := "#!/bin/sh\n[ \"$2\" != worker-pools ] && exec " + filepath.Join(shim(t), "gcloud") + " \"$@\"\nexit 2\n"
-	if err := os.WriteFile(filepath.Join(older, "gcloud"), []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(older, "gcloud"), []byte(text), 0o700))
 	old := append(slices.Clone(env), "PATH="+older+string(os.PathListSeparator)+os.Getenv("PATH"))
 	if out, err := script(t, old, "release.sh", "--rollback", "v1", "pools", project, region); err == nil || !strings.Contains(out, "worker pools need a gcloud") {
 		t.Errorf("a roll-back with a gcloud that has no worker pools: error %v, want its remedy; output:\n%s", err, out)
@@ -217,12 +213,8 @@ func withPercent(traffic any) []any {
 func TestReleaseWithoutManifests(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("../../deploy")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(dir, "run", "pools.service.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(dir, os.DirFS("../../deploy")))
+	must(t, os.Remove(filepath.Join(dir, "run", "pools.service.yaml")))
 	out, err := command(t, environ(), filepath.Join(dir, "release.sh"), "pools", image, project, region)
 	if want := "go run ./cmd/upgrade --with pools"; err == nil || !strings.Contains(out, want) {
 		t.Errorf("release.sh pools = %v, want an error with %q", err, want)
@@ -376,9 +368,7 @@ func TestDatabaseCertificate(t *testing.T) {
 		return
 	}
 	document, err := os.ReadFile("../../docs/deploy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	blocks := strings.Split(string(document), "```yaml\n")
 	if len(blocks) != 3 || !strings.Contains(string(document), "sslrootcert=/secrets/db-ca.crt") {
 		t.Fatalf("docs/deploy.md has %d pieces of YAML, want two, and sslrootcert=/secrets/db-ca.crt", len(blocks)-1)
@@ -393,9 +383,7 @@ func TestDatabaseCertificate(t *testing.T) {
 		{"migrate.job", "Job " + service + "-migrate", []string{"run", "jobs"}, []any{"spec", "template", "spec", "template", "spec"}},
 	} {
 		data, err := os.ReadFile("../../deploy/run/" + test.manifest + ".yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		manifest := strings.NewReplacer("${SERVICE}", service, "${VERSION}", "v1", "${IMAGE}", image, "${PROJECT}", project, "${REGION}", region).Replace(string(data))
 		for i, above := range []string{"args:", "containers:"} {
 			lines, _, _ := strings.Cut(blocks[i+1], "```")

@@ -76,12 +76,8 @@ func interrupt(t *testing.T, dir, program string) {
 	cmd := exec.CommandContext(t.Context(), program, "add", "order", "--fields", orderFields)
 	cmd.Dir = dir
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if strings.HasPrefix(lines.Text(), "generate Go from them") { // the names are next
@@ -176,13 +172,9 @@ func useOrders(t *testing.T, api, console string) string {
 func repairViews(t *testing.T, dir string) {
 	t.Helper()
 	env, err := os.ReadFile(filepath.Join(dir, ".local", "env"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn, err := pgx.Connect(t.Context(), strings.Split(string(env), "'")[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(), `UPDATE video_catalog_read.order_projection SET currency = 'damaged', version = version + 5;
 		UPDATE video_catalog_read.status_projection SET label = 'damaged'; DELETE FROM video_catalog_read.purchase_order_projection`); err != nil {
@@ -241,20 +233,14 @@ func main() {
 }
 `
 	path := filepath.Join(dir, "call", "main.go")
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(path), 0o750))
+	must(t, os.WriteFile(path, []byte(program), 0o600))
 	address := strings.TrimSuffix(strings.TrimPrefix(api, "http://"), "/v1/")
 	out := clone.Run(t, dir, "go", "run", "./call", address)
 	if !strings.HasPrefix(out, order+" USD\n<nil> rpc error: code = NotFound") {
 		t.Errorf("over gRPC: %s\nwant the order %s, and NotFound for another", out, order)
 	}
-	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(filepath.Dir(path)))
 }
 
 // useOthers checks that the other types, and the one that was there, work beside orders.
@@ -426,18 +412,14 @@ func breakLayers(t *testing.T, dir string) {
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "--- FAIL: TestOrder") {
 			t.Errorf("the tests of %s do not find a mistake in %s: %v\n%s", m.pkg, m.path, err, out)
 		}
-		if err := os.WriteFile(path, []byte(was), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(was), 0o600))
 	}
 }
 
 func content(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -448,7 +430,13 @@ func edit(t *testing.T, path, before, after string) {
 	if n := len(pattern.FindAllString(text, -1)); n != 1 {
 		t.Fatalf("%s has %d times %s, want once", path, n, before)
 	}
-	if err := os.WriteFile(path, []byte(pattern.ReplaceAllString(text, after)), 0o600); err != nil {
+	must(t, os.WriteFile(path, []byte(pattern.ReplaceAllString(text, after)), 0o600))
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
 }

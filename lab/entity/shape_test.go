@@ -128,14 +128,10 @@ func goParts(t *testing.T, text string) map[string]string {
 	parts := make(map[string]string)
 	files := token.NewFileSet()
 	tree, err := parser.ParseFile(files, "", text, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	source := func(node any) string {
 		var out bytes.Buffer
-		if err := printer.Fprint(&out, files, node); err != nil {
-			t.Fatal(err)
-		}
+		must(t, printer.Fprint(&out, files, node))
 		return out.String()
 	}
 	for _, decl := range tree.Decls {

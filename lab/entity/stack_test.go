@@ -24,17 +24,13 @@ func startStack(t *testing.T, dir string) (api, console string, stop func()) {
 	program := filepath.Join(t.TempDir(), "dev")
 	clone.Run(t, dir, "go", "build", "-o", program, "./cmd/dev")
 	screen, err := os.Create(filepath.Join(t.TempDir(), "screen"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = screen.Close() })
 	cmd := exec.Command(program, "--state", filepath.Join(dir, ".local"))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, screen, screen
 	settings := regexp.MustCompile(`^(PORT|ROLES|DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY)_\w+)=`)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", "NO_COLOR=1")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // the test reads the screen
@@ -48,9 +44,7 @@ func startStack(t *testing.T, dir string) (api, console string, stop func()) {
 	addresses := regexp.MustCompile(`(?s)(http://localhost:\d+/v1),.*console +(http://\S+/)\s`)
 	for {
 		text, err := os.ReadFile(screen.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if found := addresses.FindSubmatch(text); found != nil {
 			return string(found[1]) + "/", string(found[2]), stop
 		}
@@ -101,9 +95,7 @@ func request(t *testing.T, method, url, body string) (code int, got map[string]a
 func send(t *testing.T, method, url, body string) (response *http.Response, text []byte) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if response, err = http.DefaultClient.Do(request); err != nil {
 		t.Fatal(err)
 	}

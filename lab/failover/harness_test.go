@@ -142,12 +142,8 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	p := &process{cmd: exec.Command(binary), eof: make(chan struct{})}
 	p.cmd.Env = s.environ(extra...)
 	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, p.cmd.Start())
 	started := make(chan string, 1)
 	go p.read(stderr, started)
 	t.Cleanup(func() {
@@ -212,14 +208,12 @@ func (p *process) wait() error {
 func (p *process) stop(t testing.TB) (time.Duration, error) {
 	t.Helper()
 	start := time.Now()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	err := p.wait()
 	return time.Since(start), err
 }
 
-var eventually = pgtest.Eventually
+var eventually, must = pgtest.Eventually, pgtest.Must
 
 // private returns the address of the private port, from the log.
 func (p *process) private(t *testing.T) (addr string) {
@@ -241,14 +235,10 @@ func (p *process) private(t *testing.T) (addr string) {
 func get(t *testing.T, url string) (code int, body string) {
 	t.Helper()
 	response, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, string(text)
 }
 
@@ -257,9 +247,7 @@ func get(t *testing.T, url string) (code int, body string) {
 func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 	t.Helper()
 	client, err := s.pubsub.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
 	publisher := client.Publisher(names.VideoTopic.Name)
 	publisher.EnableMessageOrdering = true
@@ -273,9 +261,7 @@ func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
 	t.Helper()
 	server, err := localpg.Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)
@@ -339,9 +325,7 @@ func (c *cluster) cut(t *testing.T) {
 // failOver kills the primary, promotes the standby, and moves the network there.
 func (c *cluster) failOver(t *testing.T) {
 	t.Helper()
-	if err := c.primary.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.primary.Kill())
 	if promoted := ask[bool](t, c.standbyURL, "SELECT pg_promote(wait_seconds => 60)")[0]; !promoted {
 		t.Fatal("the standby was not promoted")
 	}
@@ -379,9 +363,7 @@ func (s *stack) eventsOf(name string, version int) []string {
 func (p *process) create(t *testing.T, title string) string {
 	t.Helper()
 	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{RequestId: uuid.NewString(), Video: &videov1.Video{Title: title}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
 		t.Fatal(err)
 	}
@@ -411,9 +393,7 @@ type entries map[string]string
 func (p *process) published(t *testing.T) entries {
 	t.Helper()
 	response, err := p.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := entries{}
 	for _, v := range response.GetVideos() {
 		if v.GetState() == videov1.Video_STATE_PUBLISHED {
@@ -427,9 +407,7 @@ func (p *process) published(t *testing.T) entries {
 func (p *process) listed(t *testing.T) entries {
 	t.Helper()
 	response, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := entries{}
 	for _, e := range response.GetCatalogEntries() {
 		all.update(e)
@@ -551,14 +529,10 @@ func (p *process) eventuallyReady(t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, "the server is ready after the failover", func() bool {
 		response, err := http.Get("http://" + p.addr + "/health/ready")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer response.Body.Close()
 		var sides map[string]string
-		if err := json.NewDecoder(response.Body).Decode(&sides); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.NewDecoder(response.Body).Decode(&sides))
 		for _, state := range sides {
 			if state != "ready" {
 				return false

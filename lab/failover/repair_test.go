@@ -170,9 +170,7 @@ func (p *process) countUpdates(t *testing.T) (counts func() map[string]int) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	stream, err := p.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var mu sync.Mutex
 	sent := map[string]int{}
 	var running sync.WaitGroup

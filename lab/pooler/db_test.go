@@ -18,9 +18,7 @@ import (
 func open(t *testing.T, target string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -62,9 +60,7 @@ func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
 	server, pooled := start(t)
 	network := rig.NewNetworkTo(t, pooled)
 	pool, err := db.Open(t.Context(), network.URL+"&default_query_exec_mode=cache_describe", conns, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	taken := make([]*pgxpool.Conn, conns)
 	for i := range taken {
@@ -87,9 +83,7 @@ func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
 		}
 	}
 	log, err := os.ReadFile(server.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if strings.Contains(string(log), "ERROR:") {
 		t.Errorf("log of the server:\n%s", log)
 	}

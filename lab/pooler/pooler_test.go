@@ -19,6 +19,8 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
+var must = pgtest.Must
+
 // If PgBouncer is not installed, nothing is tested.
 func TestMain(m *testing.M) {
 	if _, err := find(); err != nil {
@@ -44,18 +46,14 @@ func start(t *testing.T) (server *localpg.Server, pooled string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	server, err := localpg.Start(ctx, localpg.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
 	pooler, err := pgtest.StartPooler(ctx, server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pooler.Stop)
 	return server, pgtest.Pooled(server.DSN("postgres"))
 }
@@ -63,9 +61,7 @@ func start(t *testing.T) (server *localpg.Server, pooled string) {
 func connect(t *testing.T, target string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -89,9 +85,7 @@ func TestNoSessionSurvives(t *testing.T) {
 	if pid, other := text(t, a, "SELECT pg_backend_pid()::text"), text(t, b, "SELECT pg_backend_pid()::text"); pid != other {
 		t.Errorf("server connections = %s and %s, want one", pid, other)
 	}
-	if _, err := a.Exec(t.Context(), "SET statement_timeout = '12345'"); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Execute(t, a, "SET statement_timeout = '12345'")
 	if got := text(t, b, "SHOW statement_timeout"); got != "12345ms" {
 		t.Errorf("statement_timeout that another client has set = %s, want it to leak", got)
 	}
@@ -106,13 +100,9 @@ func TestNoSessionSurvives(t *testing.T) {
 
 	// With a second server connection, the next transaction of a client may be on the other one.
 	tx, err := a.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pid := text(t, b, "SELECT pg_backend_pid()::text")
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	moved := false
 	for range 4 {
 		moved = moved || text(t, b, "SELECT pg_backend_pid()::text") != pid
@@ -122,9 +112,7 @@ func TestNoSessionSurvives(t *testing.T) {
 	}
 
 	u, err := url.Parse(pooled)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	query := u.Query()
 	query.Set("statement_timeout", "1000")
 	u.RawQuery = query.Encode()
@@ -140,14 +128,10 @@ func TestRoleSettingsReachThePooledConnection(t *testing.T) {
 	server, pooled := start(t)
 	admin := connect(t, server.DSN("postgres"))
 	for _, sql := range []string{"CREATE USER somebody", "ALTER ROLE somebody SET statement_timeout = '7s'"} {
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Execute(t, admin, sql)
 	}
 	u, err := url.Parse(pooled)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.User = url.User("somebody")
 	conn := connect(t, u.String())
 	got := fmt.Sprint(text(t, conn, "SELECT current_user::text"), " ", text(t, conn, "SHOW statement_timeout"))
@@ -159,18 +143,14 @@ func TestRoleSettingsReachThePooledConnection(t *testing.T) {
 // The error has the output of a pooler that did not start.
 func TestStartErrors(t *testing.T) {
 	server, err := localpg.Start(t.Context(), localpg.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
 	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/pooler", []byte("#!/bin/sh\necho cannot work here\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(dir+"/pooler", []byte("#!/bin/sh\necho cannot work here\nexit 1\n"), 0o755))
 	for folder := dir; folder != "/tmp" && folder != "/"; folder = folder[:strings.LastIndex(folder, "/")] {
 		if err := os.Chmod(folder, 0o755); err != nil { // the server's user has to get there
 			t.Fatal(err)

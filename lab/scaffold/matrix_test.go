@@ -52,13 +52,9 @@ func tokenFrom(t *testing.T, issuer string) string {
 		return ""
 	}
 	response, err := http.Get(issuer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	token, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(token)
 }

@@ -125,9 +125,7 @@ func loseTenants(t *testing.T, service string) {
 	t.Helper()
 	path := filepath.Join(service, "internal/entities/purchase_order.yaml")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(t, path, regexp.MustCompile(`(?m)^tenant(_indexes)?: .*\n`).ReplaceAllString(string(text), ""))
 	var up, down strings.Builder
 	for _, table := range []string{"buying.purchase_orders", "buying_read.purchase_order_projection"} {
@@ -271,22 +269,16 @@ func useOrders(t *testing.T, service string, create []string) {
 	}
 	contains(t, filepath.Join(service, "README.md"), order)
 	response, err := http.Post(url, "application/json", strings.NewReader(order))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	var created struct{ Name string }
 	content, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := json.Unmarshal(content, &created); err != nil || created.Name == "" {
 		t.Fatalf("POST /v1/orders = %s: %s, %v", response.Status, content, err)
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	// The lab has no generated code of this contract: an empty message keeps its fields as unknown ones.
 	page := new(emptypb.Empty)
@@ -306,12 +298,8 @@ func startDev(t *testing.T, service string) []string {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Dir, cmd.Env = service, append(os.Environ(), "PORT=0", "NO_COLOR=1", "GOPROXY=off")
 	screen, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cancel()
 		_ = cmd.Wait() // it was told to end
@@ -351,9 +339,7 @@ func checkLinks(t *testing.T, dir string) {
 func checkTruth(t *testing.T, dir string) {
 	t.Helper()
 	lies, err := truth.Lies(t.Context(), dir, clone.Run(t, dir, "go", "run", "./cmd/server", "help"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, lie := range lies {
 		t.Error(lie)
 	}
@@ -363,13 +349,9 @@ func checkTruth(t *testing.T, dir string) {
 func checkSize(t *testing.T, dir string) {
 	t.Helper()
 	tree, err := size.Of(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var table strings.Builder
-	if err := tree.Print(&table); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tree.Print(&table))
 	t.Logf("the size of a service:\n%s", &table)
 	over, err := tree.Over("clone")
 	overKit, kitErr := size.Tree{Total: tree.Kit}.Over("kit")
@@ -384,9 +366,7 @@ func eachFile(t *testing.T, dir string, use func(name, content string)) {
 	t.Helper()
 	for name := range strings.SplitSeq(strings.TrimSuffix(clone.Run(t, dir, "git", "ls-files", "-z"), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		use(name, string(content))
 	}
 }

@@ -26,9 +26,7 @@ func checkWords(t *testing.T, dir string) {
 	kept := 0
 	for name := range strings.SplitSeq(strings.TrimSuffix(clone.Run(t, dir, "git", "ls-files", "-z"), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		kept += len(others.FindAll(content, -1))
 		if example.MatchString(name) {
 			t.Errorf("the path %s has a word of the example", name)
@@ -65,15 +63,11 @@ func commit(t *testing.T, dir string) {
 func edit(t *testing.T, path, before, after string) {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if strings.Count(string(content), before) != 1 {
 		t.Fatalf("%s has %d times %q, want once", path, strings.Count(string(content), before), before)
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(content), before, after, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(strings.Replace(string(content), before, after, 1)), 0o600))
 }
 
 func contains(t *testing.T, path, text string) {
@@ -106,9 +100,7 @@ func checkNames(t *testing.T, dir string) {
 	old := regexp.MustCompile(`(?i)video_?catalog`)
 	for name := range strings.SplitSeq(strings.TrimSuffix(clone.Run(t, dir, "git", "ls-files", "-z"), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if found := old.Find(content); found != nil || old.MatchString(name) {
 			t.Errorf("%s has the name %q of the template", name, found)
 		}
@@ -130,9 +122,7 @@ func checkDead(t *testing.T, dir string) {
 func checkRecord(t *testing.T, dir string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, "template.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var record struct{ Template, Source, Module, Service, Schema, Domain string }
 	if err := json.Unmarshal(content, &record); err != nil || len(record.Template) != 40 || record.Source != "" ||
 		record.Module == "" || record.Service == "" || record.Schema == "" || record.Domain == "" {
@@ -140,5 +130,13 @@ func checkRecord(t *testing.T, dir string) {
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the mode of %s is %v, %v, want 0755", dir, info.Mode(), err)
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -19,21 +19,13 @@ func kitByVersion(t *testing.T, service string) {
 	kit := module.Version{Path: "example.com/servicekit", Version: "v1.0.0"}
 	proxy := t.TempDir()
 	versions := filepath.Join(proxy, kit.Path, "@v")
-	if err := os.MkdirAll(versions, 0o750); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(versions, 0o750))
 	archive, err := os.Create(filepath.Join(versions, kit.Version+".zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer archive.Close()
-	if err := zip.CreateFromDir(archive, kit, "../../kit"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, zip.CreateFromDir(archive, kit, "../../kit"))
 	requirements, err := os.ReadFile("../../kit/go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(t, filepath.Join(versions, kit.Version+".mod"), string(requirements))
 	write(t, filepath.Join(versions, kit.Version+".info"), `{"Version": "`+kit.Version+`"}`)
 

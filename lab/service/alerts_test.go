@@ -57,9 +57,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		t.Fatalf("promtool should be beside prometheus: %v", err)
 	}
 	tools := tools{server: filepath.Join(t.TempDir(), "server"), prometheus: prometheus, promtool: promtool}
-	if err := buildServer(tools.server, t.TempDir(), withTimers(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, buildServer(tools.server, t.TempDir(), withTimers(t)))
 	want, got := map[string]bool{}, map[string]bool{}
 	for _, rule := range regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(read(t, alerts+"alerts.yaml"), -1) {
 		want[rule[1]] = true
@@ -101,18 +99,12 @@ func withTimers(t *testing.T) map[string]string {
 	t.Helper()
 	dir, server := t.TempDir(), filepath.Join(root, "cmd", "server")
 	server, err := filepath.Abs(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	added, err := filepath.Abs("testdata/timed.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const list = "registrations.go"
 	changed := strings.Replace(read(t, filepath.Join(server, list)), "videos()", "timed(videos())", 1)
-	if err := os.WriteFile(filepath.Join(dir, list), []byte(changed), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, list), []byte(changed), 0o600))
 	return map[string]string{
 		filepath.Join(server, list):       filepath.Join(dir, list),
 		filepath.Join(server, "timed.go"): added,
@@ -147,9 +139,7 @@ func poisonSkipped(s *system) {
 	})
 	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: id, Code: codes.InvalidArgument})
 	published, err := s.videos.PublishVideo(s.Context(), &videov1.PublishVideoRequest{Name: video.GetName()})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	if _, err := s.videos.UnpublishVideo(s.Context(), &videov1.UnpublishVideoRequest{Name: published.GetName()}); err != nil {
 		s.Fatal(err)
 	}

@@ -57,9 +57,7 @@ func TestAbuseSlowHeaders(t *testing.T) {
 	// HTTP/2: a header that is begun and never ended.
 	for range many(100) {
 		c := v.rawHTTP2(t)
-		if err := c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: grpcHeader("/x/y")}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: grpcHeader("/x/y")}))
 	}
 	conns.Wait()
 	v.survived(t, 64)
@@ -223,9 +221,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 			// No window: the answers have nowhere to go.
 			c := v.rawHTTP2(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			for n := range 240 {
-				if err := c.call([]string{list, watch}[n%2], ""); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.call([]string{list, watch}[n%2], ""))
 			}
 			conns.Go(func() { c.awaitEnd(240) })
 		}
@@ -238,9 +234,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 		for range 4 { // four times as many as there is room for; the ones that fit end after a while
 			c := v.rawHTTP2(t)
 			for range 249 {
-				if err := c.call(watch, ""); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.call(watch, ""))
 			}
 			conns.Go(func() { c.awaitEnd(249) })
 		}

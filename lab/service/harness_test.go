@@ -36,6 +36,8 @@ import (
 	"example.com/videocatalog/lab/internal/tuned"
 )
 
+var must = pgtest.Must
+
 // root is the directory of the repository.
 const root = "../.."
 
@@ -95,9 +97,7 @@ func build(program, command string, flags ...string) error {
 func read(t testing.TB, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(content)
 }
 
@@ -117,18 +117,12 @@ type process struct {
 func startService(t *testing.T, environ ...string) *process {
 	t.Helper()
 	program, err := server()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &process{cmd: exec.Command(program, "serve")}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "ALLOWED_HOSTS=*"}, environ...)
 	log, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, p.cmd.Start())
 	lines := bufio.NewScanner(log)
 	for p.addr == "" && lines.Scan() {
 		var line struct{ Message, Addr string }
@@ -137,9 +131,7 @@ func startService(t *testing.T, environ ...string) *process {
 			continue
 		}
 		_, port, err := net.SplitHostPort(line.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p.addr = "127.0.0.1:" + port
 	}
 	ended := make(chan struct{})
@@ -164,9 +156,7 @@ func startService(t *testing.T, environ ...string) *process {
 func (p *process) peak(t *testing.T) (n int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, line, _ := bytes.Cut(text, []byte("VmHWM:"))
 	if _, err := fmt.Sscanf(string(bytes.TrimSpace(line)), "%d kB", &n); err != nil {
 		t.Fatal(err)
@@ -178,9 +168,7 @@ func (p *process) peak(t *testing.T) (n int) {
 func (p *process) dial(t *testing.T) net.Conn {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -208,9 +196,7 @@ func attack(t *testing.T) *victim {
 	v.stop = stop
 	t.Cleanup(stop)
 	conn, err := grpc.NewClient(v.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	videos := videov1.NewVideoServiceClient(conn)
 	v.use(ctx, func() error {
@@ -294,9 +280,7 @@ func (p *process) rawHTTP2(t *testing.T, settings ...http2.Setting) *rawHTTP2 {
 	c.AllowIllegalWrites = true
 	c.SetMaxReadFrameSize(1 << 20)
 	_, err := io.WriteString(conn, http2.ClientPreface)
-	if err := errors.Join(err, c.WriteSettings(settings...), c.WriteSettingsAck()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, c.WriteSettings(settings...), c.WriteSettingsAck()))
 	return c
 }
 

@@ -49,9 +49,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	t.Cleanup(overHTTP2.CloseIdleConnections)
 	send := func(client *http.Client, method, path string, body io.Reader) {
 		request, err := http.NewRequestWithContext(ctx, method, "http://"+p.addr+path, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if method == http.MethodPost {
 			request.Header.Set("Content-Type", "application/grpc")
 		}
@@ -97,9 +95,7 @@ func (p *process) unread(t *testing.T, request string) {
 func storeLarge(t *testing.T, database string, n int) {
 	t.Helper()
 	pool, err := db.Open(t.Context(), database, 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	for _, sql := range []string{
 		`INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time)

@@ -22,21 +22,15 @@ func TestObserve(t *testing.T) {
 	}
 	dir := openFolder(t)
 	program, screen := filepath.Join(dir, "dev"), filepath.Join(dir, "screen")
-	if err := build(program, "cmd/dev"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, build(program, "cmd/dev"))
 	output, err := os.Create(screen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = output.Close() })
 	cmd := exec.CommandContext(t.Context(), program, "--state", filepath.Join(dir, "state"), "--observe")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, output, output
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "NO_COLOR=1"}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	var address []string
@@ -63,9 +57,7 @@ func TestObserve(t *testing.T) {
 	}
 	await("/api/v1/query?query=outbox_backlog_age_seconds", `"value"`)
 	await("/api/v1/rules", `"OutboxStalled"`)
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(syscall.SIGTERM))
 	if err := <-ended; err != nil {
 		t.Errorf("after SIGTERM: %v\n%s", err, read(t, screen))
 	}
@@ -75,12 +67,8 @@ func TestObserve(t *testing.T) {
 func openFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "observe-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o755))
 	return dir
 }

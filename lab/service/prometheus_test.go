@@ -69,9 +69,7 @@ func speedUp(t *testing.T, pace time.Duration) string {
 	text = regexp.MustCompile(`(\[|:|offset |for: )(\d+)([mhd])\b`).ReplaceAllStringFunc(text, func(found string) string {
 		m := regexp.MustCompile(`(.*?)(\d+)([mhd])`).FindStringSubmatch(found)
 		n, err := strconv.Atoi(m[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return fmt.Sprintf("%s%dms", m[1], (time.Duration(n) * units[m[3]] / pace).Milliseconds())
 	})
 	return text
@@ -129,9 +127,7 @@ func (s *system) serve(roles string, environ ...string) *program {
 	if s.videos == nil && strings.Contains(roles, "api") {
 		conn, err := grpc.NewClient(public, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		s.Cleanup(func() { conn.Close() })
 		s.videos = videov1.NewVideoServiceClient(conn)
 	}
@@ -148,9 +144,7 @@ func (s *system) quiet() {
 			"rule_files: [alerts.yaml]\nscrape_configs: [{job_name: videocatalog, static_configs: [{targets: ['%s']}]}]\n",
 			strings.Join(s.targets, "', '")),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			s.Fatal(err)
-		}
+		must(s, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	addr := freeAddr(s.T)
 	s.url = "http://" + addr
@@ -158,9 +152,7 @@ func (s *system) quiet() {
 		"--web.listen-address="+addr)
 	s.eventually("Prometheus is ready", func() bool {
 		req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+"/-/ready", http.NoBody)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		res, err := http.DefaultClient.Do(req)
 		if err != nil {
 			return false
@@ -233,13 +225,9 @@ func (s *system) get(path string, answer any) {
 	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, http.NoBody)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	defer res.Body.Close()
 	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
 		s.Fatalf("GET %s: %s, %v", path, res.Status, err)
@@ -314,9 +302,7 @@ func start(t *testing.T, environ []string, binary string, args ...string) *progr
 	t.Helper()
 	p := &program{cmd: exec.Command(binary, args...)}
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = environ, &p.log, &p.log
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Start())
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {

@@ -51,9 +51,7 @@ func TestImport(t *testing.T) {
 	}
 	pool := pgtest.Pool(t, 1)
 	conn, err := grpc.NewClient(startService(t, "ROLES=api", "DATABASE_URL="+pool.Config().ConnString()).addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	videos := videov1.NewVideoServiceClient(conn)
 	var rows []*videov1.CreateVideoRequest
@@ -114,16 +112,12 @@ func startRedis(t testing.TB) *redis.Client {
 		t.Skip("redis-server is not installed: the recipe for a cache is not run")
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addr := listener.Addr().String()
 	_ = listener.Close()
 	_, port, _ := net.SplitHostPort(addr)
 	cmd := exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() {
 		_ = client.Close()
@@ -173,9 +167,7 @@ func TestCacheIsNeverOlder(t *testing.T) {
 				})
 			}
 		}
-		if err := group.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, group.Wait())
 		for i := range entries {
 			if v, err := client.HGet(t.Context(), fmt.Sprint(name, i), "version").Int(); err == nil && v != versions {
 				n++

@@ -16,9 +16,7 @@ import (
 func TestSmoke(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "smoke")
-	if err := build(program, "deploy/smoke"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, build(program, "deploy/smoke"))
 	for _, test := range []struct{ name, roles, timeout, want string }{
 		{"a service that works", "api,publisher,projector", "90s", "smoke: the service works"},
 		{"nobody projects", "api,publisher", "10s", "projector at work?"},
@@ -32,9 +30,7 @@ func TestSmoke(t *testing.T) {
 				t.Errorf("smoke = %v, %s, want %q", err, out, test.want)
 			}
 			pool, err := db.Open(t.Context(), database, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer pool.Close()
 			var left int
 			if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos WHERE delete_time IS NULL").Scan(&left); err != nil || left != 0 {

@@ -28,9 +28,7 @@ func TestStopWithSilentDatabaseEndsInTime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), within)
 			defer cancel()
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.addr+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			response, err := http.DefaultClient.Do(request)
 			if err == nil {
 				err = response.Body.Close()

@@ -35,13 +35,9 @@ type truth struct {
 func (s *truth) page(path string) string {
 	s.Helper()
 	request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.console+path, http.NoBody)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
@@ -73,9 +69,7 @@ func (s *truth) count(sql string) string { return strconv.Itoa(value[int](s.syst
 func newTruth(t *testing.T) *truth {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "server")
-	if err := buildServer(binary, t.TempDir(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, buildServer(binary, t.TempDir(), nil))
 	s := &truth{system: newSystem(t, tools{server: binary})}
 	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3")
 	address := freeAddr(t)
@@ -103,9 +97,7 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 	t.Parallel()
 	s := newTruth(t)
 	video, err := s.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "The Third Man"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id := strings.TrimPrefix(video.GetName(), "videos/")
 	s.eventually("version 1 is applied", func() bool { return value[int](s.system, appliedRows) == 1 })
 	s.says(id, 1, "published")

@@ -14,13 +14,9 @@ import (
 func TestSeams(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	flag, err := overlay(root, "example.com/videocatalog", t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := goBuild(t.Context(), root, os.DevNull, flag); err != nil {
 		t.Error(err)
 	}

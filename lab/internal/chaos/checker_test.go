@@ -522,9 +522,7 @@ func TestCheckerSaysWhatItMeasured(t *testing.T) {
 	}
 	var out strings.Builder
 	report := Report{Verdict: verdict, Injected: h.Faults}
-	if err := report.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, report.Print(&out))
 	for text, want := range map[string]int{"NOT INJECTED": 2, "NOT MEASURED": 2, "nothing came afterwards": 1, "measured 1 of 2": 1} {
 		if n := strings.Count(out.String(), text); n != want {
 			t.Errorf("printed %q %d times, want %d:\n%s", text, n, want, out.String())
@@ -580,9 +578,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		r := full()
 		tt.change(&r)
 		var out strings.Builder
-		if err := r.Print(&out); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Print(&out))
 		got := strings.Join(r.Unchecked(), ", ")
 		if got != tt.want || r.OK() != (tt.want == "") || strings.Contains(out.String(), "every promise was kept") != (tt.want == "") {
 			t.Errorf("unchecked: %q, want %q; OK is %t; printed:\n%s", got, tt.want, r.OK(), out.String())
@@ -689,9 +685,7 @@ func TestReportTellsWhatBroke(t *testing.T) {
 	}
 	var out strings.Builder
 	report := Report{Seed: 7, Verdict: Check(h)}
-	if err := report.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, report.Print(&out))
 	if report.OK() || !strings.Contains(out.String(), "100 times") || strings.Count(out.String(), "publisher-1") != detailsPerRule {
 		t.Errorf("OK is %t, printed:\n%s", report.OK(), out.String())
 	}

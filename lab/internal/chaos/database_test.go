@@ -14,6 +14,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 var execute = pgtest.Execute
 
 // fill inserts one published video and its two events into both schemas, all
@@ -21,14 +23,10 @@ var execute = pgtest.Execute
 func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = watchEvents(t.Context(), conn.Conn())
 	conn.Release()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	video = uuid.Must(uuid.NewV7())
 	execute(t, pool, `INSERT INTO video_catalog.videos VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', 'published', 2,
 		'2026-01-02T03:04:05.006Z', '2026-01-02T03:04:06Z', '2026-01-02T03:04:06Z', NULL)`, video.String())
@@ -42,9 +40,7 @@ func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 			payload.Video.State, payload.Video.UpdateTimeMs, payload.Video.PublishTimeMs = videov1.VideoEvent_STATE_DRAFT, 1767323045006, 0
 		}
 		bytes, err := proto.Marshal(payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		typ := []string{"VideoCreated", "VideoPublished"}[version]
 		execute(t, pool, `INSERT INTO video_catalog.outbox VALUES ($1, 'video', $2, $3, $4, 1, $5, '2026-01-02T03:04:06Z', NULL)`, id.String(), video.String(), typ, version+1, bytes)
 		execute(t, pool, `INSERT INTO video_catalog_read.inbox (consumer, event_id) VALUES ('catalog', $1)`, id.String())
@@ -93,14 +89,10 @@ func TestReadDatabase(t *testing.T) {
 			pool := pgtest.Pool(t, 2)
 			video := fill(t, pool)
 			conn, err := pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Release()
 			before, err := ReadDatabase(t.Context(), conn.Conn())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			execute(t, pool, tt.sql)
 			h := &History{}
 			if h.Database, err = ReadDatabase(t.Context(), conn.Conn()); err != nil {

@@ -44,9 +44,7 @@ func TestLanesAreWatched(t *testing.T) {
 			claim := func(name string) (outbox.Settlement, *pg.Outbox) {
 				publisher := pg.NewOutbox(openAs(t, dsn, name))
 				claim, err := publisher.ClaimEvents(t.Context(), outbox.Limits{Lanes: outbox.Lanes, Events: 10, Bytes: 1 << 20, Lease: time.Minute})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return outbox.Settlement{Lease: claim.Lease}, publisher
 			}
 			settle := func(s outbox.Settlement, publisher *pg.Outbox) {
@@ -84,14 +82,10 @@ func TestLanesAreWatched(t *testing.T) {
 			}
 
 			conn, err := lab.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Release()
 			trespasses, err := readTrespasses(t.Context(), conn.Conn())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var got []string
 			for _, o := range trespasses {
 				got = append(got, o.Who+" "+o.What)
@@ -121,9 +115,7 @@ func TestHeldBy(t *testing.T) {
 	check := func(after string, want int) {
 		t.Helper()
 		conn, err := lab.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Release()
 		if n, err := heldBy(t.Context(), conn.Conn(), []string{"victim", "other"}, 10); n != want || err != nil {
 			t.Errorf("heldBy() after %s = %d, %v, want %d", after, n, err, want)
@@ -133,9 +125,7 @@ func TestHeldBy(t *testing.T) {
 	claim := func(lanes int) outbox.Settlement {
 		t.Helper()
 		claim, err := victim.ClaimEvents(t.Context(), outbox.Limits{Lanes: lanes, Events: 10, Bytes: 1 << 20, Lease: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return outbox.Settlement{Lease: claim.Lease}
 	}
 	check("nothing", 0)
@@ -154,16 +144,12 @@ func TestHeldBy(t *testing.T) {
 func openAs(t *testing.T, dsn, name string) *pgxpool.Pool {
 	t.Helper()
 	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	query := u.Query()
 	query.Set("application_name", name)
 	u.RawQuery = query.Encode()
 	pool, err := db.Open(t.Context(), u.String(), 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -171,13 +157,9 @@ func openAs(t *testing.T, dsn, name string) *pgxpool.Pool {
 func watch(t *testing.T, lab *pgxpool.Pool) {
 	t.Helper()
 	conn, err := lab.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Release()
-	if err := watchLanes(t.Context(), conn.Conn(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must(t, watchLanes(t.Context(), conn.Conn(), time.Minute))
 }
 
 // inLanes returns n aggregates, each in a lane of its own.

@@ -240,14 +240,8 @@ func steady(ctx context.Context, videos *store.Videos, times *times, n int) (ids
 }
 
 func newVideo() (*domain.VideoEvent, error) {
-	ids := make([]uuid.UUID, 2)
-	for i := range ids {
-		var err error
-		if ids[i], err = uuid.NewV7(); err != nil {
-			return nil, fmt.Errorf("make id: %w", err)
-		}
-	}
-	return domain.CreateVideo(ids[0], domain.VideoDetails{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: ids[1], Time: time.Now()})
+	id, eventID := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
+	return domain.CreateVideo(id, domain.VideoDetails{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: eventID, Time: time.Now()})
 }
 
 // times records when each event was first sent, accepted by the broker, and shown by the catalog.

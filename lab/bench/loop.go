@@ -40,11 +40,8 @@ func (p *loop) backlog(ctx context.Context, w workload) error {
 }
 
 func (p *loop) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return fmt.Errorf("make id: %w", err)
-	}
-	_, err = tx.Exec(ctx, "INSERT INTO naive_outbox (id, aggregate_id, version, payload, occurred_at) VALUES ($1, $2, $3, $4, clock_timestamp())",
+	id := uuid.Must(uuid.NewV7())
+	_, err := tx.Exec(ctx, "INSERT INTO naive_outbox (id, aggregate_id, version, payload, occurred_at) VALUES ($1, $2, $3, $4, clock_timestamp())",
 		id, fmt.Sprint(w.aggregates[i]), w.versions[i], w.payload(i))
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -37,11 +36,8 @@ func (p *oagudo) backlog(ctx context.Context, w workload) error {
 
 // append does the same as its Writer, in a transaction of pgx.
 func (p *oagudo) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return fmt.Errorf("make id: %w", err)
-	}
-	_, err = tx.Exec(ctx, "INSERT INTO outbox (id, created_at, scheduled_at, payload, times_attempted) VALUES ($1, clock_timestamp(), clock_timestamp(), $2, 0)",
+	id := uuid.Must(uuid.NewV7())
+	_, err := tx.Exec(ctx, "INSERT INTO outbox (id, created_at, scheduled_at, payload, times_attempted) VALUES ($1, clock_timestamp(), clock_timestamp(), $2, 0)",
 		id, w.payload(i))
 	return err
 }

@@ -46,12 +46,9 @@ func (p *ours) backlog(ctx context.Context, w workload) error {
 }
 
 func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return fmt.Errorf("make id: %w", err)
-	}
+	id := uuid.Must(uuid.NewV7())
 	aggregate := aggregateOf(w, i)
-	_, err = tx.Exec(ctx, pending(`
+	_, err := tx.Exec(ctx, pending(`
 		INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		VALUES ($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5)`, "$6"),
 		id, aggregate.ID, w.versions[i], w.payload(i), time.Now(), outbox.Lane(aggregate))

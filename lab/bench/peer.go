@@ -143,10 +143,7 @@ func (b base) insert(ctx context.Context, w workload, sql string) error {
 		to := min(from+chunk, w.len())
 		ids := make([]uuid.UUID, to-from)
 		for i := range ids {
-			var err error
-			if ids[i], err = uuid.NewV7(); err != nil {
-				return fmt.Errorf("make id: %w", err)
-			}
+			ids[i] = uuid.Must(uuid.NewV7())
 		}
 		if _, err := b.pool.Exec(ctx, sql, ids, w.aggregates[from:to], w.versions[from:to], filler, w.size-headerSize); err != nil {
 			return fmt.Errorf("insert backlog: %w", err)

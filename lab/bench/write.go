@@ -107,10 +107,7 @@ func videoID(i int) uuid.UUID {
 
 func createVideos(ctx context.Context, videos *store.Videos) error {
 	for i := range videoCount {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return fmt.Errorf("make id: %w", err)
-		}
+		id := uuid.Must(uuid.NewV7())
 		e, err := domain.CreateVideo(videoID(i), domain.VideoDetails{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: id, Time: time.Now()})
 		if err != nil {
 			return err
@@ -127,10 +124,7 @@ var titles atomic.Int64
 
 func change() domain.VideoDecision {
 	return func(v domain.Video) (*domain.VideoEvent, error) {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return nil, fmt.Errorf("make id: %w", err)
-		}
+		id := uuid.Must(uuid.NewV7())
 		return domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = "Title " + strconv.FormatInt(titles.Add(1), 10) }, domain.AnyVersion,
 			domain.Stamp{EventID: id, Time: time.Now()})(v)
 	}
@@ -207,10 +201,7 @@ func pgbenchScript(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 	if err := pool.QueryRow(ctx, "SELECT length(payload) FROM video_catalog.outbox LIMIT 1").Scan(&payload); err != nil {
 		return "", fmt.Errorf("read an event: %w", err)
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return "", fmt.Errorf("make id: %w", err)
-	}
+	id := uuid.Must(uuid.NewV7())
 	prefix := id.String()[:14] + "7000-8000-" // the prefix selects the partition; 7 is the version of the UUID
 	const video = `'00000000-0000-7000-8000-' || lpad(:n::text, 12, '0')`
 	script := `\set n random(0, 999)

@@ -142,9 +142,7 @@ func newReceiver(t *testing.T, cfg consumer.Config, store *memStore, from consum
 	}
 	subscription := consumer.Input{Source: from, Consumer: "test", Handlers: store.handlers()}
 	receiver, err := consumer.New(cfg, subscription, store, slog.New(store.log), noop.Meter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, err)
 	return receiver
 }
 
@@ -196,9 +194,7 @@ func (b *broker) publish(messages ...consumer.Message) (ids []string) {
 			Topic:    "projects/test-project/topics/" + localtopics.Topic,
 			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.Key}},
 		})
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		pgtest.Must(b.t, err)
 		ids = append(ids, response.GetMessageIds()...)
 	}
 	return ids

@@ -253,9 +253,7 @@ func TestReceiversShareAFewPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiting = time.Hour
 		permits, start := semaphore.NewWeighted(2), time.Now()
-		if err := permits.Acquire(t.Context(), 2); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Must(t, permits.Acquire(t.Context(), 2))
 		var running atomic.Int64
 		var receivers sync.WaitGroup
 		ctx, stop := context.WithTimeout(t.Context(), waiting+time.Minute)

@@ -17,9 +17,7 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
 		VALUES (3, 1, gen_random_uuid(), 'parcel', 'p', 'Sent', 1, 1, '', now(), '')`)
 	events, inbox := pg.NewOutbox(pool), pg.NewInbox(pool)
-	if err := inbox.Quarantine(ctx, "test", envelope.Quarantined{MessageID: "1"}); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, inbox.Quarantine(ctx, "test", envelope.Quarantined{MessageID: "1"}))
 	blocked, total, err := events.ListBlocked(ctx, pg.Filter{}, 10)
 	if total != 1 || err != nil {
 		t.Fatalf("ListBlocked() = %d, %v, want one", total, err)

@@ -35,6 +35,8 @@ import (
 	"example.com/videocatalog/options/wal"
 )
 
+var must = pgtest.Must
+
 const properties = "../../options/wal/debezium/outbox.properties"
 
 var discard = slog.New(slog.DiscardHandler)
@@ -84,9 +86,7 @@ func newStack(t *testing.T) *stack {
 	t.Helper()
 	s := &stack{T: t, classpath: libraries(t), offsets: filepath.Join(t.TempDir(), "offsets"), file: properties, ours: make(map[string]sent), first: make(map[string][]int64)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	listener.Close()
 	s.config = localpg.Config{Dir: t.TempDir(), Settings: map[string]string{"wal_level": "logical", "listen_addresses": "127.0.0.1", "port": port, "synchronous_commit": "on"}}
@@ -120,9 +120,7 @@ func (s *stack) url(database string) string {
 func (s *stack) open(database string) *pgxpool.Pool {
 	s.Helper()
 	pool, err := db.Open(s.Context(), s.url(database), 20, nil)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(pool.Close)
 	return pool
 }
@@ -181,9 +179,7 @@ func (s *stack) run() (kill func(), wait func() string) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -300,9 +296,7 @@ func randomBytes(n int) []byte {
 func (s *stack) publish() {
 	s.Helper()
 	p, err := outbox.New(pg.NewOutbox(s.open("service")), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = p.Run(ctx) }()
@@ -344,9 +338,7 @@ func TestDebeziumSendsWhatThePublisherSends(t *testing.T) {
 	kill()
 	kill, _ = s.run()
 	s.delivered(4000)
-	if err := s.postgres.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.postgres.Kill())
 	kill()
 	s.start()
 	kill, _ = s.run()
@@ -399,9 +391,7 @@ func lineOf(text, failure string) string {
 func TestBrokenPropertiesAreFound(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(properties)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const router = "transforms.outbox."
 	for name, test := range map[string]struct{ line, broken, found string }{
 		"the time of the event":     {router + "table.field.event.payload=payload", "$0\n" + router + "table.field.event.timestamp=occurred_at", router + "table.field.event.timestamp=occurred_at"},
@@ -419,9 +409,7 @@ func TestBrokenPropertiesAreFound(t *testing.T) {
 			}
 			s := newStack(t)
 			s.file = filepath.Join(t.TempDir(), "outbox.properties")
-			if err := os.WriteFile(s.file, []byte(broken), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(s.file, []byte(broken), 0o600))
 			s.relay("external")
 			s.append("a", 1, 12)
 			kill, wait := s.run()

@@ -46,13 +46,9 @@ func (s *stack) sendOldest() {
 	var seq int64
 	var payload []byte
 	row := s.pool.QueryRow(s.t.Context(), "SELECT lane, seq, payload FROM video_catalog.outbox_pending ORDER BY seq LIMIT 1")
-	if err := row.Scan(&lane, &seq, &payload); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, row.Scan(&lane, &seq, &payload))
 	response, err := http.Post(s.Server.URL, "application/protobuf", bytes.NewReader(payload))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	_, _ = io.Copy(io.Discard, response.Body)
 	response.Body.Close()
 	pgtest.Execute(s.t, s.pool, "DELETE FROM video_catalog.outbox_pending WHERE lane = $1 AND seq = $2", lane, seq)
@@ -67,9 +63,7 @@ func BenchmarkDrain(b *testing.B) {
 		s.add(1000, 1, events/1000)
 		drain := s.command(outbox.Config{}, "drain")
 		start := time.Now()
-		if err := drain.Start(); err != nil {
-			b.Fatal(err)
-		}
+		must(b, drain.Start())
 		peak := 0
 		for done := waiting(drain.Wait); done.Err() == nil; time.Sleep(10 * time.Millisecond) {
 			peak = max(peak, memory(drain.Process.Pid))

@@ -26,6 +26,8 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
+var must = pgtest.Must
+
 // underTest is an environment variable that makes this test binary run the program, with these limits of the outbox.
 const underTest = "RELAY_UNDER_TEST"
 
@@ -60,9 +62,7 @@ type stack struct {
 
 func newStack(t testing.TB) *stack {
 	stdout, err := os.Create(filepath.Join(t.TempDir(), "stdout"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = stdout.Close() })
 	return &stack{endpoint: newEndpoint(t), t: t, pool: pgtest.Pool(t, 2), stdout: stdout}
 }
@@ -73,9 +73,7 @@ func (s *stack) command(limits outbox.Config, args ...string) *exec.Cmd {
 		Lease, PublishTimeout time.Duration
 		Batch                 int
 	}{limits.Lease, limits.PublishTimeout, limits.Batch})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = []string{
 		underTest + "=" + string(text), "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "DATABASE_URL=" + pgtest.Direct(s.t, s.pool.Config().ConnString()),
@@ -95,12 +93,8 @@ func (s *stack) command(limits outbox.Config, args ...string) *exec.Cmd {
 func (s *stack) start(limits outbox.Config, args ...string) *stack {
 	s.cmd = s.command(limits, append([]string{command, "--addr", "127.0.0.1:0"}, args...)...)
 	log, err := s.cmd.StderrPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
+	must(s.t, s.cmd.Start())
 	for lines := bufio.NewScanner(log); lines.Scan(); {
 		var line struct{ Message, Addr string }
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "relay: started" {
@@ -147,9 +141,7 @@ func (s *stack) drainedSoon() {
 func (s *stack) add(aggregates, first, last int) {
 	s.t.Helper()
 	tx, err := s.pool.Begin(s.t.Context())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	for version := first; version <= last; version++ {
 		for a := range aggregates {
 			m := message(fmt.Sprint(a), int64(version))
@@ -159,9 +151,7 @@ func (s *stack) add(aggregates, first, last int) {
 			pgtest.Append(s.t, tx, m)
 		}
 	}
-	if err := tx.Commit(s.t.Context()); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, tx.Commit(s.t.Context()))
 }
 
 // check checks that all events have come, and the first deliveries in order.
@@ -196,15 +186,11 @@ func TestFreezes(t *testing.T) {
 		if spans, sent := bytes.Count(exported, []byte(`"Name":"outbox.publish"`)), s.sent("0"); spans < sent || sent < (round+1)*each {
 			t.Errorf("round %d: %d spans are exported of %d requests that belong to a trace", round, spans, sent)
 		}
-		if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 		pgtest.Execute(t, s.pool, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
 		s.CloseClientConnections()
 		time.Sleep(fast.Lease * 11 / 10) // is the freeze
-		if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.cmd.Process.Signal(syscall.SIGCONT))
 	}
 	slices.Sort(took)
 	if t.Logf("the rounds took %s to %s", took[0], took[19]); took[18] > 3*time.Second { // one may meet a pause of the machine
@@ -232,9 +218,7 @@ func TestCallsThatDoNothing(t *testing.T) {
 	} {
 		request, _ := http.NewRequestWithContext(t.Context(), tt.method, s.url+tt.path, bytes.NewReader(make([]byte, tt.body)))
 		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if response.Body.Close(); response.StatusCode != tt.want {
 			t.Errorf("%s %s with %d bytes = %d, want %d", tt.method, tt.path, tt.body, response.StatusCode, tt.want)
 		}
@@ -311,9 +295,7 @@ func TestOutages(t *testing.T) {
 	s.add(10, 1, 10)
 	other := s.pool.Config().ConnConfig.Database
 	admin, err := pgxpool.New(t.Context(), strings.Replace(pgtest.Direct(t, s.pool.Config().ConnString()), other, "postgres", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer admin.Close()
 	s.pool.Reset()
 	pgtest.Execute(t, admin, "ALTER DATABASE "+other+" ALLOW_CONNECTIONS false")

@@ -264,9 +264,7 @@ func TestSinkSendsInOrder(t *testing.T) {
 			all = append(all, message(fmt.Sprint("key ", key), int64(version+1)))
 		}
 	}
-	if err := errors.Join(pass(t.Context(), s, all...)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(pass(t.Context(), s, all...)...))
 	for key := range 200 {
 		if diff := cmp.Diff(series(10), e.got[fmt.Sprint("key ", key)]); diff != "" {
 			t.Errorf("key %d (-want +got):\n%s", key, diff)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -46,6 +47,8 @@ type deltas struct {
 	held   map[int16]bool
 	left   map[envelope.Aggregate]bool // resumed aggregates that still have deferred events
 	now    time.Time
+
+	failure error // of the first write that failed
 }
 
 // read reads which lanes are held, and which resumed aggregates have more deferred events. In a transaction all reads come first.
@@ -80,30 +83,20 @@ func (d *deltas) read() error {
 	return nil
 }
 
-// write writes the results of the events in held lanes, and releases the lanes.
+// write writes the results of the events in held lanes, and releases the lanes. After a failed write nothing is committed.
 func (d *deltas) write() error {
 	for _, seq := range d.s.Published {
 		if e := d.events[seq]; d.held[e.Lane] {
-			if err := d.tx.Delete(d.document(pendingEvents, e)); err != nil {
-				return err
-			}
+			d.do(d.tx.Delete(d.document(pendingEvents, e)))
 		}
 	}
 	for _, seq := range d.s.Defer {
-		e := d.events[seq]
-		if !d.held[e.Lane] {
-			continue
-		}
-		if err := d.tx.Delete(d.document(pendingEvents, e)); err != nil {
-			return err
-		}
-		if err := d.tx.Create(d.document(deferredEvents, e), e); err != nil {
-			return err
+		if e := d.events[seq]; d.held[e.Lane] {
+			d.do(d.tx.Delete(d.document(pendingEvents, e)))
+			d.do(d.tx.Create(d.document(deferredEvents, e), e))
 		}
 	}
-	if err := d.unblock(); err != nil {
-		return err
-	}
+	d.unblock()
 	for _, f := range d.s.Refused {
 		if !d.held[outbox.Lane(f.Aggregate)] {
 			continue
@@ -113,29 +106,21 @@ func (d *deltas) write() error {
 			next := d.now.Add(f.RetryIn)
 			b.NextRetry = &next
 		}
-		if err := d.tx.Set(d.block(f.Aggregate), b); err != nil {
-			return err
-		}
+		d.do(d.tx.Set(d.block(f.Aggregate), b))
 	}
 	for number := range d.held {
-		if err := d.tx.Set(d.lane(number), map[string]any{"token": 0, "until": firestore.ServerTimestamp}); err != nil {
-			return err
-		}
+		d.do(d.tx.Set(d.lane(number), map[string]any{"token": 0, "until": firestore.ServerTimestamp}))
 	}
-	return nil
+	return d.failure
 }
 
 // unblock deletes the published events of resumed aggregates. An aggregate without further deferred events is no longer
 // blocked. One that has more is due now, as is a requeued one.
-func (d *deltas) unblock() error {
+func (d *deltas) unblock() {
 	for _, seq := range slices.Sorted(maps.Keys(d.events)) {
 		e := d.events[seq]
-		last, resumed := d.s.Resumed[e.aggregate()]
-		if !resumed || seq > last || !d.held[e.Lane] {
-			continue
-		}
-		if err := d.tx.Delete(d.document(deferredEvents, e)); err != nil {
-			return err
+		if last, resumed := d.s.Resumed[e.aggregate()]; resumed && seq <= last && d.held[e.Lane] {
+			d.do(d.tx.Delete(d.document(deferredEvents, e)))
 		}
 	}
 	due := slices.Clone(d.s.Requeued)
@@ -143,21 +128,18 @@ func (d *deltas) unblock() error {
 		if d.left[a] {
 			due = append(due, a)
 		} else if d.held[outbox.Lane(a)] {
-			if err := d.tx.Delete(d.block(a)); err != nil {
-				return err
-			}
+			d.do(d.tx.Delete(d.block(a)))
 		}
 	}
 	for _, a := range due {
-		if !d.held[outbox.Lane(a)] {
-			continue
-		}
-		if err := d.tx.Update(d.block(a), []firestore.Update{{Path: "attempts", Value: 0}, {Path: "next_retry", Value: d.now}}); err != nil {
-			return err
+		if d.held[outbox.Lane(a)] {
+			d.do(d.tx.Update(d.block(a), []firestore.Update{{Path: "attempts", Value: 0}, {Path: "next_retry", Value: d.now}}))
 		}
 	}
-	return nil
 }
+
+// do keeps the first error of a write.
+func (d *deltas) do(err error) { d.failure = cmp.Or(d.failure, err) }
 
 func (d *deltas) document(collection string, e event) *firestore.DocumentRef {
 	return d.client.Collection(collection).Doc(e.name())

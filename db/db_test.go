@@ -181,9 +181,8 @@ func TestMigrateRunsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	target := fresh(t)
 	stamps := option("00701_stamps")
-	if _, err := db.Migrate(t.Context(), target, discard, stamps); err != nil {
-		t.Fatal(err)
-	}
+	_, err := db.Migrate(t.Context(), target, discard, stamps)
+	must(t, err)
 	more := []fs.FS{option("00601_envelopes"), option("00700_pens", "00701_stamps")}
 	if err := db.Check(t.Context(), more, open(t, target)); err == nil || !strings.Contains(err.Error(), "00601_envelopes") {
 		t.Errorf("Check() before they run = %v, want the first that is missing", err)
@@ -206,9 +205,8 @@ func TestAnotherFileOfANumberIsRefused(t *testing.T) {
 	target := fresh(t)
 	pool := open(t, target)
 	stamps, pens := option("00701_stamps"), option("00701_pens", "00702_inks")
-	if _, err := db.Migrate(t.Context(), target, discard, stamps); err != nil {
-		t.Fatal(err)
-	}
+	_, err := db.Migrate(t.Context(), target, discard, stamps)
+	must(t, err)
 	refused := func() {
 		t.Helper()
 		for name, err := range map[string]error{"Check": db.Check(t.Context(), []fs.FS{pens}, pool), "Migrate": func() error {
@@ -242,9 +240,8 @@ func TestIndexOfATableInUse(t *testing.T) {
 		execute(t, pool, "ALTER DATABASE "+pool.Config().ConnConfig.Database+" SET "+setting)
 	}
 	stamps := option("00701_stamps")
-	if _, err := db.Migrate(t.Context(), target, discard, stamps); err != nil {
-		t.Fatal(err)
-	}
+	_, err := db.Migrate(t.Context(), target, discard, stamps)
+	must(t, err)
 	stamps["migrations/00702_stamps_id.sql"] = &fstest.MapFile{Data: []byte("-- +goose NO TRANSACTION\n-- +goose Up\nCREATE UNIQUE INDEX CONCURRENTLY stamps_id ON video_catalog.stamps (id);\n")}
 	execute(t, pool, "INSERT INTO video_catalog.stamps VALUES (1), (1)")
 	for _, want := range []string{"23505", "DROP INDEX CONCURRENTLY video_catalog.stamps_id"} {
@@ -257,9 +254,8 @@ func TestIndexOfATableInUse(t *testing.T) {
 
 	report, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	must(t, err)
-	if _, err := report.Exec(t.Context(), "SELECT FROM video_catalog.stamps"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = report.Exec(t.Context(), "SELECT FROM video_catalog.stamps")
+	must(t, err)
 	done := make(chan error, 1)
 	go func() {
 		_, err := db.Migrate(t.Context(), target, discard, stamps)
@@ -339,9 +335,8 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 	}
 	states := [][]string{schema(t, pool)} // states[n] is the schema after n migrations
 	for range migrations(t) {
-		if _, err := provider.UpByOne(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := provider.UpByOne(t.Context())
+		must(t, err)
 		states = append(states, schema(t, pool))
 	}
 	if _, err := provider.UpByOne(t.Context()); !errors.Is(err, goose.ErrNoNextVersion) {

@@ -71,9 +71,8 @@ func idle(b *testing.B, subscriptions int) {
 	ready := time.Since(start)
 	const events, lasting = 200, 20 * time.Second
 	for range events {
-		if _, err := p.videos().CreateVideo(b.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-			b.Fatal(err)
-		}
+		_, err := p.videos().CreateVideo(b.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		must(b, err)
 	}
 	eventually(b, time.Minute, "all events are applied", func() bool {
 		return s.count(b, "SELECT count(*) FROM video_catalog_read.inbox") == events*subscriptions
@@ -113,9 +112,8 @@ func residentMB(b *testing.B, pid int) float64 {
 	must(b, err)
 	_, line, _ := bytes.Cut(status, []byte("VmRSS:"))
 	var kB float64
-	if _, err := fmt.Sscanf(string(bytes.TrimSpace(line)), "%f kB", &kB); err != nil {
-		b.Fatal(err)
-	}
+	_, err = fmt.Sscanf(string(bytes.TrimSpace(line)), "%f kB", &kB)
+	must(b, err)
 	return kB / 1024
 }
 

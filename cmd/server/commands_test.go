@@ -31,9 +31,8 @@ func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 	publisher := client.Publisher(names.VideoTopic.Name)
 	publisher.EnableMessageOrdering = true
 	defer publisher.Stop()
-	if _, err := publisher.Publish(t.Context(), message).Get(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = publisher.Publish(t.Context(), message).Get(t.Context())
+	must(t, err)
 }
 
 // drain publishes what is pending, and says what it did. While the broker refuses events, it fails.
@@ -42,9 +41,8 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	s := newStack(t)
 	p := s.start(t, "ROLES=api")
 	for range 10 {
-		if _, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		must(t, err)
 	}
 	allow := s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.PermissionDenied})
 	if out, err := s.command(t, "drain"); err == nil || !strings.Contains(err.Error(), "after 0 events") {
@@ -68,9 +66,8 @@ func TestDrainEndsUnderWrites(t *testing.T) {
 	s := newStack(t)
 	p := s.start(t, "ROLES=api")
 	for range 10 {
-		if _, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := p.videos().CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		must(t, err)
 	}
 	pgtest.Execute(t, s.pool, `CREATE FUNCTION append_next() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)

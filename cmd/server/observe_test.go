@@ -118,16 +118,13 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 	}
 	response.Body.Close()
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(viaGRPC, "01"))
-	if _, err := p.videos().PublishVideo(ctx, &videov1.PublishVideoRequest{Name: created.Name}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = p.videos().PublishVideo(ctx, &videov1.PublishVideoRequest{Name: created.Name})
+	must(t, err)
 	ctx = metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(unsampled, "00"))
-	if _, err := p.videos().UnpublishVideo(ctx, &videov1.UnpublishVideoRequest{Name: created.Name}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.videos().PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: created.Name}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = p.videos().UnpublishVideo(ctx, &videov1.UnpublishVideoRequest{Name: created.Name})
+	must(t, err)
+	_, err = p.videos().PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: created.Name})
+	must(t, err)
 	if _, err := p.catalog().GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
 		Name: strings.Replace(created.Name, "videos/", "catalogEntries/", 1), MinVersion: 4,
 	}); err != nil {
@@ -189,9 +186,8 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 			s := newStack(t)
 			p := s.start(t, extra...)
 			for _, ctx := range []context.Context{metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent), t.Context()} {
-				if _, err := p.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := p.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+				must(t, err)
 			}
 			if stored := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE traceparent = $1", traceparent); stored != 1 {
 				t.Errorf("the trace is stored %d times, want once", stored)

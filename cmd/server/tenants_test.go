@@ -24,23 +24,16 @@ import (
 func (s *stack) startTenants(t testing.TB, extra ...string) (p *process, as func(claim string, value any) context.Context) {
 	t.Helper()
 	issuer, err := localissuer.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = issuer.Close() })
 	calls, err := url.Parse(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	user := "calls_of" + strings.ReplaceAll(calls.Path, "/", "_") // users belong to the whole server
-	if _, err := s.pool.Exec(t.Context(), "CREATE USER "+user+" IN ROLE video_catalog_calls, video_catalog_read_calls"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.pool.Exec(t.Context(), "CREATE USER "+user+" IN ROLE video_catalog_calls, video_catalog_read_calls")
+	must(t, err)
 	calls.User = url.User(user)
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(policy, []byte(localissuer.Policy), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(policy, []byte(localissuer.Policy), 0o600))
 	p = s.start(t, append(extra, "TENANCY_DATABASE_URL="+calls.String(), "AUTH=oidc", "AUTH_ISSUER="+issuer.URL,
 		"AUTH_AUDIENCE="+localissuer.Audience, "AUTH_POLICY_FILE="+policy)...)
 	return p, func(claim string, value any) context.Context {
@@ -65,12 +58,8 @@ func TestTenantsOfTokens(t *testing.T) {
 		{"tenant", strings.Repeat("x", 65), codes.PermissionDenied, "has 65 bytes"},
 	} {
 		services, err := grpc_reflection_v1.NewServerReflectionClient(p.conn).ServerReflectionInfo(as(tt.claim, tt.value))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := services.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, services.CloseSend())
 		for err == nil {
 			_, err = services.Recv()
 		}

@@ -60,9 +60,7 @@ func around(t testing.TB, payload []byte) envelope.Message {
 // Every part of a message besides its payload has the value of the event.
 func TestEncodeFillsTheMessage(t *testing.T) {
 	got, err := event.EncodeVideo(published())
-	if err != nil {
-		t.Fatalf("Encode() = %v", err)
-	}
+	must(t, err)
 	want := envelope.Message{
 		ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), AggregateType: "video", AggregateID: videoID.String(),
 		Type: "VideoPublished", Version: 2, SchemaVersion: 1, Payload: got.Payload, OccurredAt: epoch,
@@ -139,9 +137,8 @@ func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 // A message that cannot be read, or would be misread, is a DecodeError.
 func TestDecodeRefuses(t *testing.T) {
 	valid := encoded(t, func(*videov1.VideoEvent) {})
-	if _, err := event.DecodeVideo(around(t, valid)); err != nil {
-		t.Fatalf("Decode() of what all cases are made of = %v", err)
-	}
+	_, err := event.DecodeVideo(around(t, valid))
+	must(t, err)
 	changed := func(change func(*videov1.VideoEvent)) []byte { return encoded(t, change) }
 	for _, test := range []struct {
 		name    string
@@ -221,9 +218,7 @@ func TestDecodeOfUnknownType(t *testing.T) {
 	m := around(t, payload)
 	m.Type = "VideoFeatured"
 	got, err := event.DecodeVideo(m)
-	if err != nil {
-		t.Fatalf("Decode() = %v", err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("event (-want +got):\n%s", diff)
 	}
@@ -237,9 +232,7 @@ func TestDecodeIgnoresUnknownFields(t *testing.T) {
 		})
 		payload = protowire.AppendVarint(protowire.AppendTag(payload, number, protowire.VarintType), 7)
 		got, err := event.DecodeVideo(around(t, payload))
-		if err != nil {
-			t.Fatalf("Decode() = %v", err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(*published(), got); diff != "" {
 			t.Errorf("event with field %d (-want +got):\n%s", number, diff)
 		}

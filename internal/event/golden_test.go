@@ -106,9 +106,7 @@ func TestWireFormatNeverChanges(t *testing.T) {
 	for _, s := range samples() {
 		t.Run(s.file, func(t *testing.T) {
 			m, err := event.EncodeVideo(&s.event)
-			if err != nil {
-				t.Fatalf("Encode() = %v", err)
-			}
+			must(t, err)
 			if _, err := os.Stat(s.path()); errors.Is(err, fs.ErrNotExist) && !s.old && os.Getenv("UPDATE_SAMPLES") != "" {
 				must(t, os.WriteFile(s.path(), m.Payload, 0o644))
 			}
@@ -118,9 +116,7 @@ func TestWireFormatNeverChanges(t *testing.T) {
 			}
 			m.Payload = want
 			got, err := event.DecodeVideo(m)
-			if err != nil {
-				t.Fatalf("Decode() = %v", err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(s.event, got); diff != "" {
 				t.Errorf("Decode() (-want +got):\n%s", diff)
 			}

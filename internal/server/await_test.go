@@ -50,9 +50,8 @@ func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 			})
 		}
 		time.Sleep(3 * time.Second)
-		if _, err := store.ChangeVideo(t.Context(), v.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{Time: time.Now()})); err != nil {
-			t.Fatal(err)
-		}
+		_, err := store.ChangeVideo(t.Context(), v.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
+		must(t, err)
 		waiting.Wait()
 		if took := time.Since(began); took > 3*time.Second+awaitPollMax {
 			t.Errorf("the calls waited for %v, want to the change after 3 s", took)
@@ -69,9 +68,7 @@ func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 
 // Calls of two tenants share no reader, whose result the other tenant may not see.
 func TestTenantsShareNoRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		v := seed(t, store, false)
 		service := testCatalogService(store)
 		request := &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2}
@@ -95,9 +92,7 @@ func TestTenantsShareNoRead(t *testing.T) {
 
 // An entry that cannot be read fails the calls that wait for it, and no later call.
 func TestWaitsEndWhenTheEntryCannotBeRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		v := seed(t, store, false)
 		service := testCatalogService(store)
 		request := &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2}

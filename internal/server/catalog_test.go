@@ -67,9 +67,7 @@ func TestGetCatalogEntryGivesUpWaiting(t *testing.T) {
 // A call waits for nine tenths of its deadline, so the error has a tenth of it to
 // arrive.
 func TestGetCatalogEntryGivesUpBeforeItsCaller(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		v := seed(t, store, false)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -158,9 +156,7 @@ func TestGetCatalogEntryLooksSoonAndSeldom(t *testing.T) {
 // A change between the read and the wait is not missed: otherwise the call would
 // wait until the next poll.
 func TestGetCatalogEntryMissesNoChange(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		v := seed(t, store, false)
 		reads := 0
 		service := testCatalogService(store)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
+	"testing/synctest"
 
 	"github.com/google/uuid"
 
@@ -40,6 +42,13 @@ type fakeStore struct {
 type fakeRequest struct {
 	fingerprint []byte
 	video       uuid.UUID
+}
+
+// withStore runs a test in parallel, with a store of its own, in a bubble of synctest.
+func withStore(t *testing.T, test func(t *testing.T, store *fakeStore)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { test(t, newFakeStore()) })
 }
 
 func newFakeStore() *fakeStore {

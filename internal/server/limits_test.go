@@ -222,9 +222,8 @@ func TestServerBoundsConnections(t *testing.T) {
 
 func firstLine(t *testing.T, conn net.Conn, within time.Duration) string {
 	t.Helper()
-	if _, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+	must(t, err)
 	buffer := make([]byte, 1000)
 	_ = conn.SetReadDeadline(time.Now().Add(within))
 	n, _ := conn.Read(buffer) // nothing, when the time is over

@@ -123,9 +123,8 @@ func TestCallsAreObserved(t *testing.T) {
 	r, c := serve(t, transport.Config{}, func(d *deps) { d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) })
 	ask(t, r, "GET", "/v1/videos/none", "")
 	for range 2 {
-		if _, err := c.videos.ListVideos(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.videos.ListVideos(t.Context(), nil)
+		must(t, err)
 	}
 	r.stop()
 	must(t, <-r.done)

@@ -171,9 +171,8 @@ func gzipped(t *testing.T, text string) string {
 	t.Helper()
 	var out strings.Builder
 	w := gzip.NewWriter(&out)
-	if _, err := io.WriteString(w, text); err != nil {
-		t.Fatal(err)
-	}
+	_, err := io.WriteString(w, text)
+	must(t, err)
 	must(t, w.Close())
 	return out.String()
 }

@@ -273,9 +273,8 @@ func TestAPIRefusesMistakes(t *testing.T) {
 	} {
 		v := mustCreate(t, c, film())
 		if tt.deleted {
-			if _, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: v.GetName()}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: v.GetName()})
+			must(t, err)
 		}
 		err := call(t, r, named(tt.request, v.GetName()))
 		if got := status.Convert(err); got.Code() != tt.code || !strings.Contains(got.Message(), tt.text) || len(reasonsOf(got)) != 1 {

@@ -62,9 +62,8 @@ func TestWatchTellsStateAndChanges(t *testing.T) {
 	mustCreate(t, c, &videov1.Video{Title: "a draft"})
 	hide := func(v *videov1.Video) {
 		t.Helper()
-		if _, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: v.GetName()}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: v.GetName()})
+		must(t, err)
 	}
 	hide(mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden"})))
 	a := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "a"}))
@@ -92,9 +91,8 @@ func TestWatchTellsStateAndChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("+a2")
-	if _, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: b.GetName()}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: b.GetName()})
+	must(t, err)
 	expect("-" + entryName(b))
 
 	hide(a)
@@ -160,9 +158,7 @@ func watchFor(t *testing.T, store *fakeStore, d time.Duration, onSend func(n int
 
 // A watch without changes sends a heartbeat every 15 s, and reads about once a second.
 func TestWatchGivesSignsOfLife(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		stream := watchFor(t, store, time.Minute, nil)
 		if got := len(stream.sent); got < 4 || got > 5 {
 			t.Errorf("%d messages in a minute at %v, want 4 or 5: one at once, one about every 15 s", got, stream.times)
@@ -175,9 +171,7 @@ func TestWatchGivesSignsOfLife(t *testing.T) {
 
 // While changes are held back, no watch says that its caller has received everything.
 func TestWatchOfHeldChangesIsNotComplete(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		seed(t, store, true)
 		store.held = true
 		time.AfterFunc(20*time.Second, func() {
@@ -194,9 +188,7 @@ func TestWatchOfHeldChangesIsNotComplete(t *testing.T) {
 
 // Nothing is read for a caller who has left.
 func TestWatchOfNobodyReadsNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		watchFor(t, store, 0, nil)
 		synctest.Wait()
 		if got := store.readCount(); got != 0 {
@@ -293,9 +285,7 @@ func watchTogether(t *testing.T, store *fakeStore, read time.Duration) (watch fu
 
 // Watches that are woken by the same change share a read.
 func TestWatchesReadTogether(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		draft := seed(t, store, false)
 		watch := watchTogether(t, store, time.Millisecond)
 		streams := make([]*fakeStream, 100)
@@ -305,9 +295,8 @@ func TestWatchesReadTogether(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		before := store.begun.Load()
 		// Only one change: of two changes, each could wake some of the watches.
-		if _, err := store.ChangeVideo(t.Context(), draft.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})); err != nil {
-			t.Fatal(err)
-		}
+		_, err := store.ChangeVideo(t.Context(), draft.ID, domain.PublishVideo(domain.AnyVersion, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}))
+		must(t, err)
 		time.Sleep(watchGap + 2*time.Millisecond)
 		synctest.Wait()
 		if got := store.begun.Load() - before; got < 1 || got > 3 {
@@ -324,9 +313,7 @@ func TestWatchesReadTogether(t *testing.T) {
 // A watch that begins, or waits for a later change, does not share an earlier
 // read, whose page may lack the change.
 func TestWatchReadsNoOlderPage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		watch := watchTogether(t, store, time.Second)
 		expect := func(at string, want int64) {
 			t.Helper()
@@ -387,9 +374,7 @@ func TestWatchesSurviveAFailedRead(t *testing.T) {
 // An entry that was sent, and is hidden while the first pages are still being
 // read, is removed. A hidden entry that was never sent gets no message.
 func TestWatchRemovesWhatItSentBefore(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		var first domain.Video
 		for i := range watchPage + 10 {
 			if v := seed(t, store, true); i == 0 {
@@ -422,9 +407,7 @@ func TestWatchRemovesWhatItSentBefore(t *testing.T) {
 // A database that does not respond ends a watch, which would otherwise hold a
 // connection of the pool.
 func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		store.before = func(ctx context.Context, _ string) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -440,9 +423,7 @@ func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
 // A watch with a token of another database restarts, and a watch whose database
 // is replaced restarts, too: it says so, sends all entries, and continues from there.
 func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		seed(t, store, true)
 		service := testCatalogService(store)
 		replace := func(database string) {
@@ -481,9 +462,7 @@ func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
 // A watch with a token that is too old restarts, because an entry that was removed since
 // then may have left no tombstone. Each heartbeat has a new token.
 func TestWatchBeginsAgainAfterAMonth(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFakeStore()
+	withStore(t, func(t *testing.T, store *fakeStore) {
 		seed(t, store, true)
 		service := testCatalogService(store)
 		watch := func(token string, lasting time.Duration) (sent []string, last string) {

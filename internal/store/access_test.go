@@ -225,9 +225,8 @@ func TestDataAPISeesNothing(t *testing.T) {
 			execute(t, admin, fmt.Sprintf(sql, name))
 		}
 	}
-	if _, err := db.Migrate(t.Context(), admin.Config().ConnString(), slog.New(slog.DiscardHandler), pgtest.Options()...); err != nil {
-		t.Fatal(err)
-	}
+	_, err := db.Migrate(t.Context(), admin.Config().ConnString(), slog.New(slog.DiscardHandler), pgtest.Options()...)
+	must(t, err)
 	before := column(t, admin, privileges)
 	if len(before) < 20 {
 		t.Errorf("privileges = %q, want those of our roles", before)

@@ -30,9 +30,7 @@ func entry(t testing.TB, title, description string, tags ...string) domain.Entry
 func catalogOf(t testing.TB, entries ...domain.Entry) *store.Catalog {
 	t.Helper()
 	catalog := store.NewCatalog(pgtest.Pool(t, 2))
-	if err := store.PutEntries(t.Context(), catalog, entries); err != nil {
-		t.Fatalf("PutEntries() = %v", err)
-	}
+	must(t, store.PutEntries(t.Context(), catalog, entries))
 	return catalog
 }
 

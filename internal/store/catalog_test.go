@@ -57,9 +57,7 @@ func life(t testing.TB, title string, versions int) []domain.VideoEvent {
 func project(t testing.TB, catalog *store.Catalog, consumerName string, events ...domain.VideoEvent) []envelope.Outcome {
 	t.Helper()
 	outcomes, err := catalog.Project(t.Context(), consumerName, events)
-	if err != nil {
-		t.Fatalf("Project() = %v", err)
-	}
+	must(t, err)
 	return outcomes
 }
 
@@ -67,9 +65,7 @@ func project(t testing.TB, catalog *store.Catalog, consumerName string, events .
 func checkEntry(t testing.TB, catalog *store.Catalog, e domain.VideoEvent) {
 	t.Helper()
 	got, err := catalog.GetEntry(t.Context(), e.Video.ID)
-	if err != nil {
-		t.Fatalf("GetEntry() = %v", err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(domain.EntryOf(e.Video), got, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("entry (-want +got):\n%s", diff)
 	}
@@ -79,9 +75,7 @@ func checkEntry(t testing.TB, catalog *store.Catalog, e domain.VideoEvent) {
 func visible(t testing.TB, catalog *store.Catalog) []uuid.UUID {
 	t.Helper()
 	entries, _, err := catalog.ListEntries(t.Context(), domain.EntryQuery{Limit: 1000})
-	if err != nil {
-		t.Fatalf("ListEntries() = %v", err)
-	}
+	must(t, err)
 	ids := make([]uuid.UUID, len(entries))
 	for i, entry := range entries {
 		ids[i] = entry.VideoID
@@ -157,9 +151,7 @@ func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	if _, err := catalog.Project(t.Context(), "catalog", []domain.VideoEvent{good[0], poison[0]}); kindOf(err) != problem.Invalid {
 		t.Errorf("Project() = %v, want Invalid", err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox"); n != 0 {
-		t.Errorf("rows of the inbox = %d, want 0", n)
-	}
+	wantCount(t, pool, 0, "rows of the inbox", "SELECT count(*) FROM video_catalog_read.inbox")
 	project(t, catalog, "catalog", good[0])
 	checkEntry(t, catalog, good[0])
 }
@@ -460,9 +452,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 			t.Errorf("old event %d was kept", i)
 		}
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox WHERE consumer = 'other'"); n != 1 {
-		t.Errorf("rows of the other consumer = %d, want 1", n)
-	}
+	wantCount(t, pool, 1, "rows of the other consumer", "SELECT count(*) FROM video_catalog_read.inbox WHERE consumer = 'other'")
 	if got := project(t, catalog, "catalog", forgotten[0])[0]; got != envelope.Stale {
 		t.Errorf("outcome of a forgotten event = %s, want %s", got, envelope.Stale)
 	}

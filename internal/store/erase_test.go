@@ -28,9 +28,7 @@ const marker = "Kurosawa"
 func change(t testing.TB, videos *store.Videos, id uuid.UUID, decide domain.VideoDecision) domain.Video {
 	t.Helper()
 	v, err := videos.ChangeVideo(t.Context(), id, decide)
-	if err != nil {
-		t.Fatalf("ChangeVideo() = %v", err)
-	}
+	must(t, err)
 	return v
 }
 
@@ -39,9 +37,8 @@ func deletedVideo(t testing.TB, videos *store.Videos, title string) uuid.UUID {
 	t.Helper()
 	e := created(t, title)
 	e.Video.Description, e.Video.Tags, e.Video.CreateUser = title, []string{title}, title
-	if _, err := videos.CreateVideo(t.Context(), uuid.New(), []byte(title), e); err != nil {
-		t.Fatal(err)
-	}
+	_, err := videos.CreateVideo(t.Context(), uuid.New(), []byte(title), e)
+	must(t, err)
 	for _, decide := range []domain.VideoDecision{
 		domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = title + "!" }, 1, stamp(t)),
 		domain.PublishVideo(2, stamp(t)), domain.UnpublishVideo(3, stamp(t)), domain.DeleteVideo(false, 4, stamp(t)),
@@ -56,9 +53,8 @@ func erase(t testing.TB, eraser *store.Eraser, maxRows int) {
 	t.Helper()
 	for more := true; more; {
 		var err error
-		if more, err = eraser.Erase(t.Context(), maxRows); err != nil {
-			t.Fatalf("Erase() = %v", err)
-		}
+		more, err = eraser.Erase(t.Context(), maxRows)
+		must(t, err)
 	}
 }
 
@@ -120,9 +116,7 @@ func TestPurgeErasesTheCommandSide(t *testing.T) {
 	if again := change(t, videos, id, domain.PurgeVideo(5, stamp(t))); !cmp.Equal(again, got, cmp.Comparer(func(a, b []string) bool { return slices.Equal(a, b) })) {
 		t.Errorf("ChangeVideo() again = %+v, want %+v", again, got)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String()); n != 1 {
-		t.Errorf("after a second purge: %d events, want 1", n)
-	}
+	wantCount(t, pool, 1, "events after a second purge", "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String())
 	const audited = "SELECT concat_ws(' ', action, filter, actor, via, items, before, create_time > now() - interval '1 hour') FROM video_catalog.audit"
 	if got, want := column(t, pool, audited), []string{`purge {"type": "video", "aggregate": "` + id.String() + `"} ann@example.com api 1 [] t`}; !slices.Equal(got, want) {
 		t.Errorf("the audit has %q, want one purge: %q", got, want)
@@ -189,9 +183,7 @@ func TestFailedPurgeErasesNothing(t *testing.T) {
 func claim(t testing.TB, events *pg.Outbox) outbox.Claim {
 	t.Helper()
 	claim, err := events.ClaimEvents(t.Context(), outbox.Limits{Lanes: 1, Events: 100, Bytes: 1 << 20, Lease: time.Minute})
-	if err != nil {
-		t.Fatalf("ClaimEvents() = %v", err)
-	}
+	must(t, err)
 	return claim
 }
 
@@ -262,9 +254,7 @@ func TestPurgeAmongPublishers(t *testing.T) {
 				t.Errorf("published = %q, want VideoPurged once and last", published)
 			}
 			for _, table := range []string{"outbox_pending", "outbox_deferred", "outbox_blocked"} {
-				if n := count(t, pool, "SELECT count(*) FROM video_catalog."+table); n != 0 {
-					t.Errorf("rows in %s = %d, want none", table, n)
-				}
+				wantCount(t, pool, 0, "rows in "+table, "SELECT count(*) FROM video_catalog."+table)
 			}
 		})
 	}
@@ -282,9 +272,8 @@ func TestEraserCanDieAnywhere(t *testing.T) {
 		change(t, videos, id, domain.PurgeVideo(5, stamp(t)))
 		dies := store.NewEraser(pool)
 		for range steps {
-			if _, err := dies.Erase(t.Context(), 1); err != nil {
-				t.Fatalf("Erase() = %v", err)
-			}
+			_, err := dies.Erase(t.Context(), 1)
+			must(t, err)
 		}
 		late := deletedVideo(t, videos, marker)
 		change(t, videos, late, domain.PurgeVideo(5, stamp(t)))
@@ -296,9 +285,7 @@ func TestEraserCanDieAnywhere(t *testing.T) {
 			t.Errorf("after a death behind %d steps %s is in %q, want nowhere", steps, marker, got)
 		}
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", kept.String()); n != 5 {
-		t.Errorf("events of another video = %d, want 5", n)
-	}
+	wantCount(t, pool, 5, "events of another video", "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", kept.String())
 	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.erasures) + (SELECT count(*) FROM video_catalog.requests)"); n != 1 {
 		t.Errorf("erasures and requests = %d, want the request of the other video", n)
 	}
@@ -361,9 +348,7 @@ func TestEraserNeedsAPurge(t *testing.T) {
 	id := deletedVideo(t, videos, "Ozu")
 	execute(t, user, "INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES ('video', '"+id.String()+"')")
 	erase(t, store.NewEraser(user), 2)
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 5 {
-		t.Errorf("events = %d, want 5", n)
-	}
+	wantCount(t, pool, 5, "events", "SELECT count(*) FROM video_catalog.outbox")
 	for _, role := range []string{catalogRole, supportRole} {
 		other := userPool(t, pool, role)
 		for _, sql := range []string{"SELECT video_catalog.outbox_erase('{1}', '00000000-0000-0000-0000-000000000000', 1)", "DELETE FROM video_catalog.erasures"} {
@@ -472,9 +457,7 @@ func TestPurgeErasesTheQuerySide(t *testing.T) {
 		}
 	}
 	erased("after the purge")
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); n != 1 {
-		t.Errorf("quarantined messages = %d, want the one of another video", n)
-	}
+	wantCount(t, pool, 1, "quarantined messages, of another video", "SELECT count(*) FROM video_catalog_read.quarantine")
 	project(t, catalog, "catalog", events...)
 	erased("after all events again")
 	for _, e := range events {

@@ -34,15 +34,19 @@ func TestCreatedVideoReadsBack(t *testing.T) {
 	e.Video.ReleaseYear, e.Video.Duration, e.Video.LanguageCode = 1985, 162*time.Minute, "ja"
 
 	want, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e)
-	if err != nil {
-		t.Fatalf("CreateVideo() = %v", err)
-	}
+	must(t, err)
 	got, err := videos.GetVideo(t.Context(), e.Video.ID)
-	if err != nil {
-		t.Fatalf("GetVideo() = %v", err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("video read back (-written +read):\n%s", diff)
+	}
+}
+
+// wantCount checks the number that a query returns.
+func wantCount(t testing.TB, in pgtest.DB, want int, what, sql string, args ...any) {
+	t.Helper()
+	if got := count(t, in, sql, args...); got != want {
+		t.Errorf("%s: %d, want %d", what, got, want)
 	}
 }
 
@@ -115,9 +119,7 @@ func TestCommitWithoutAResponse(t *testing.T) {
 	if _, err := videos.ChangeVideo(t.Context(), id, domain.PublishVideo(domain.AnyVersion, stamp(t))); kindOf(err) != problem.Unavailable || commits != 2 {
 		t.Errorf("change without an answer: %v, and %d calls of onCommit, want Unavailable and 2", err, commits)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String()); n != 2 {
-		t.Errorf("%d events, want 2: both were committed", n)
-	}
+	wantCount(t, pool, 2, "events, both committed", "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String())
 }
 
 // deafConn closes the connection when it reads the response to a COMMIT, once
@@ -148,9 +150,7 @@ func TestNothingChangedWritesNoEvent(t *testing.T) {
 	if got.Version != 1 {
 		t.Errorf("version = %d, want 1", got.Version)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 1 {
-		t.Errorf("events = %d, want 1", n)
-	}
+	wantCount(t, pool, 1, "events", "SELECT count(*) FROM video_catalog.outbox")
 }
 
 // When any statement of the transaction fails, nothing of it stays: no row
@@ -256,9 +256,7 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, big); kindOf(err) != problem.Invalid {
 		t.Errorf("CreateVideo() = %v, want Invalid", err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 1 {
-		t.Errorf("events = %d, want 1", n)
-	}
+	wantCount(t, pool, 1, "events", "SELECT count(*) FROM video_catalog.outbox")
 }
 
 // A command whose event has no partition, because a clock is wrong, writes
@@ -273,9 +271,7 @@ func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
 	if !errors.As(err, &refusal) || refusal.Kind != problem.Unavailable || !strings.Contains(refusal.Message, "clock") {
 		t.Errorf("CreateVideo() = %v, want Unavailable because of the clock", err)
 	}
-	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.videos) + (SELECT count(*) FROM video_catalog.outbox_pending)"); n != 0 {
-		t.Errorf("%d rows are left, want none", n)
-	}
+	wantCount(t, pool, 0, "rows that are left", "SELECT (SELECT count(*) FROM video_catalog.videos) + (SELECT count(*) FROM video_catalog.outbox_pending)")
 }
 
 // A text that PostgreSQL cannot store is the caller's mistake.
@@ -313,9 +309,7 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 			break
 		}
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 1 {
-		t.Errorf("events = %d, want 1", n)
-	}
+	wantCount(t, pool, 1, "events", "SELECT count(*) FROM video_catalog.outbox")
 	if _, err := videos.CreateVideo(t.Context(), request, []byte("other"), created(t, "Ran")); kindOf(err) != problem.Exists || strings.Contains(err.Error(), "request_id") { // REST has another name
 		t.Errorf("CreateVideo() with another fingerprint = %v, want Exists", err)
 	}
@@ -358,9 +352,7 @@ func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := count(t, pool, "SELECT count(DISTINCT version) FROM video_catalog.outbox"); n != 161 {
-		t.Errorf("distinct versions = %d, want 161", n)
-	}
+	wantCount(t, pool, 161, "distinct versions", "SELECT count(DISTINCT version) FROM video_catalog.outbox")
 	if n := count(t, pool, `SELECT count(*) FROM (SELECT version, lag(version) OVER (ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <> before + 1`); n != 0 {
 		t.Errorf("pending rows out of version order = %d, want 0", n)
 	}
@@ -397,9 +389,8 @@ func TestListVideosPagesThrough(t *testing.T) {
 				}
 				after = &domain.VideoCursor{CreateTime: last.CreateTime, ID: last.ID}
 				// A write between the pages: it moves no video to another page.
-				if _, err := videos.ChangeVideo(t.Context(), last.ID, domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = "A" }, domain.AnyVersion, stamp(t))); err != nil {
-					t.Fatal(err)
-				}
+				_, err = videos.ChangeVideo(t.Context(), last.ID, domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = "A" }, domain.AnyVersion, stamp(t)))
+				must(t, err)
 			}
 			for id := range want {
 				if seen[id] != 1 {

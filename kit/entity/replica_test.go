@@ -198,9 +198,8 @@ func TestOwnerIsModule(t *testing.T) {
 	for name, text := range map[string]string{"go.mod": "module " + module + "\n", "internal/entities/parcel.yaml": "name: parcel\n"} {
 		w, err := archive.Create(module + "@" + version + "/" + name)
 		must(t, err)
-		if _, err := w.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		_, err = w.Write([]byte(text))
+		must(t, err)
 	}
 	must(t, archive.Close())
 	versions := filepath.Join(proxy, module, "@v", version)

@@ -41,16 +41,14 @@ func start(t testing.TB, cfg pubsublocal.Config, change ...func(*pubsubpb.Subscr
 			t.Error(err)
 		}
 	})
-	if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: testTopic}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: testTopic})
+	must(t, err)
 	sub := &pubsubpb.Subscription{Name: testSub, Topic: testTopic, EnableMessageOrdering: true, AckDeadlineSeconds: 10}
 	for _, f := range change {
 		f(sub)
 	}
-	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), sub); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.SubscriptionAdminClient.CreateSubscription(t.Context(), sub)
+	must(t, err)
 	return server, client
 }
 
@@ -211,12 +209,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 	must(t, err)
 	client, err := server.Client(t.Context(), "test")
 	must(t, err)
-	if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: testTopic}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: testSub, Topic: testTopic}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: testTopic})
+	must(t, err)
+	_, err = client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: testSub, Topic: testTopic})
+	must(t, err)
 	must(t, publish(t.Context(), client, "a"))
 	streams := make([]pubsubpb.Subscriber_StreamingPullClient, 3)
 	for i := range streams {

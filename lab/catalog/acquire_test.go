@@ -54,9 +54,8 @@ func TestWaitForConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 3 { // each call gives the connection back
-		if _, err := videos.CreateVideo(ctx, uuid.Nil, nil, created(t, "Ran")); err != nil {
-			t.Fatal(err)
-		}
+		_, err := videos.CreateVideo(ctx, uuid.Nil, nil, created(t, "Ran"))
+		must(t, err)
 		if _, _, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 1}); err != nil {
 			t.Fatal(err)
 		}

@@ -231,9 +231,8 @@ func eval[T any](t *testing.T, b *browser, script string) T {
 func (b *browser) look(t *testing.T, url string, width, height int64, scheme string) {
 	t.Helper()
 	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
-	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features})
+	must(t, err)
 	b.do(t, chromedp.EmulateViewport(width, height), chromedp.Navigate(url))
 	pgtest.Eventually(t, patience, url+" is live", func() bool { return eval[bool](t, b, `!(document.querySelector("[data-zone]")?.hidden ?? true)`) })
 }
@@ -283,9 +282,8 @@ func TestConsoleInABrowser(t *testing.T) {
 func moves(t *testing.T, s *stack, b *browser) {
 	b.look(t, s.console, 1280, 900, "light")
 	eval[any](t, b, `document.querySelector(".writes a").focus()`)
-	if _, err := s.write(t.Context(), "Moving"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.write(t.Context(), "Moving")
+	must(t, err)
 	pgtest.Eventually(t, patience, "the page shows a new write", func() bool {
 		return strings.Contains(eval[string](t, b, `document.querySelector(".writes").textContent`), "Moving")
 	})
@@ -330,9 +328,8 @@ func losesTheConsole(t *testing.T, s *stack, b *browser) {
 func worksWithoutScript(t *testing.T, s *stack, b *browser) {
 	script := func(disabled bool) {
 		t.Helper()
-		if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: disabled}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: disabled})
+		must(t, err)
 		b.do(t, chromedp.Navigate(s.console))
 	}
 	script(true)

@@ -94,9 +94,8 @@ func newStack(t *testing.T) *stack {
 	t.Cleanup(func() { _ = s.postgres.Stop() })
 	admin := s.open("postgres")
 	pgtest.Execute(t, admin, "CREATE DATABASE service")
-	if _, err := db.Migrate(t.Context(), s.url("service"), discard, pgtest.Options()...); err != nil {
-		t.Fatal(err)
-	}
+	_, err = db.Migrate(t.Context(), s.url("service"), discard, pgtest.Options()...)
+	must(t, err)
 	s.pool = s.open("service")
 	// The reader has no more rights than these.
 	pgtest.Execute(t, s.pool, `CREATE ROLE reader LOGIN REPLICATION; GRANT CONNECT ON DATABASE service TO reader;

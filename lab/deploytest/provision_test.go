@@ -37,22 +37,18 @@ func newStand(t *testing.T) (*stand, bool) {
 	s := &stand{control: newControlPlane(project, region)}
 	s.control.enabled = nil // a new project
 	broker, err := localbroker.Start()
-	if err != nil {
-		t.Fatalf("start Pub/Sub: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() { broker.Close() })
 	must(t, s.control.withPubSub(broker.Addr()))
 	var ok bool
 	if s.env, ok = gcloud(t, s.control); !ok {
 		return nil, false
 	}
-	if s.client, err = broker.Client(t.Context(), project); err != nil {
-		t.Fatalf("open Pub/Sub: %v", err)
-	}
+	s.client, err = broker.Client(t.Context(), project)
+	must(t, err)
 	t.Cleanup(func() { s.client.Close() })
-	if s.schemas, err = pubsubapi.NewSchemaClient(t.Context(), broker.Options()...); err != nil {
-		t.Fatalf("open Pub/Sub: %v", err)
-	}
+	s.schemas, err = pubsubapi.NewSchemaClient(t.Context(), broker.Options()...)
+	must(t, err)
 	t.Cleanup(func() { s.schemas.Close() })
 	return s, true
 }
@@ -127,9 +123,8 @@ func TestProvisionSubscribesToAnotherProject(t *testing.T) {
 	const theirs = "projects/other-project/topics/parcel.events"
 	script := "SERVICE=" + service + "\nTOPICS=()\nSUBSCRIPTIONS=(parcel.events.billing)\nSCHEMA_FILES=()\nREMOTE_TOPICS=(" + theirs + ")\n"
 	must(t, os.WriteFile(filepath.Join(deploy, "names.sh"), []byte(script), 0o600))
-	if _, err := s.client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: theirs}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: theirs})
+	must(t, err)
 	provision := func() (string, error) {
 		return command(t, s.env, filepath.Join(deploy, "provision.sh"), project, region)
 	}
@@ -148,12 +143,10 @@ func TestProvisionSubscribesToAnotherProject(t *testing.T) {
 
 	ours := "projects/" + project + "/topics/parcel.events"
 	must(t, s.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}))
-	if _, err := s.client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: ours}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: name, Topic: ours, EnableMessageOrdering: true}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: ours})
+	must(t, err)
+	_, err = s.client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: name, Topic: ours, EnableMessageOrdering: true})
+	must(t, err)
 	if out, err := provision(); err == nil || !strings.Contains(out, "has topic "+ours) {
 		t.Errorf("provision.sh with a subscription to %s: %v, want it to stop:\n%s", ours, err, out)
 	}
@@ -172,9 +165,7 @@ func commands(out string) []string {
 
 func (s *stand) checkPubSub(t *testing.T) {
 	topic, err := s.client.TopicAdminClient.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: topicName})
-	if err != nil {
-		t.Fatalf("get topic: %v", err)
-	}
+	must(t, err)
 	week := durationpb.New(7 * 24 * time.Hour)
 	inRegion := &pubsubpb.MessageStoragePolicy{AllowedPersistenceRegions: []string{region}}
 	if diff := cmp.Diff(&pubsubpb.Topic{
@@ -184,9 +175,7 @@ func (s *stand) checkPubSub(t *testing.T) {
 		t.Errorf("topic (-want +got):\n%s", diff)
 	}
 	dead, err := s.client.TopicAdminClient.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: deadTopicName})
-	if err != nil {
-		t.Fatalf("get dead-letter topic: %v", err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(&pubsubpb.Topic{Name: deadTopicName, MessageStoragePolicy: inRegion, State: pubsubpb.Topic_ACTIVE},
 		dead, protocmp.Transform()); diff != "" {
 		t.Errorf("dead-letter topic (-want +got):\n%s", diff)
@@ -197,13 +186,9 @@ func (s *stand) checkPubSub(t *testing.T) {
 	for _, name := range []string{subscriptionName, deadName} {
 		request := &pubsubpb.GetSubscriptionRequest{Subscription: name}
 		want, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), request)
-		if err != nil {
-			t.Fatalf("get local subscription: %v", err)
-		}
+		must(t, err)
 		got, err := s.client.SubscriptionAdminClient.GetSubscription(t.Context(), request)
-		if err != nil {
-			t.Fatalf("get subscription: %v", err)
-		}
+		must(t, err)
 		if name == subscriptionName {
 			want.RetainAckedMessages = true
 			want.TopicMessageRetentionDuration = week
@@ -273,9 +258,7 @@ func (s *stand) checkGrants(t *testing.T) {
 
 func (s *stand) checkSchema(t *testing.T) {
 	event, err := os.ReadFile("../../internal/event/testdata/video_published.1.binpb")
-	if err != nil {
-		t.Fatalf("read an event: %v", err)
-	}
+	must(t, err)
 	for _, test := range []struct {
 		name string
 		data []byte
@@ -300,31 +283,22 @@ func (s *stand) checkDriftAndFailure(t *testing.T) {
 		Topic:      &pubsubpb.Topic{Name: topicName, MessageRetentionDuration: durationpb.New(time.Hour)},
 		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"message_retention_duration"}},
 	})
-	if err != nil {
-		t.Fatalf("change the topic: %v", err)
-	}
+	must(t, err)
 	_, err = s.client.SubscriptionAdminClient.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
 		Subscription: &pubsubpb.Subscription{Name: subscriptionName, AckDeadlineSeconds: 10},
 		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"ack_deadline_seconds", "retry_policy"}},
 	})
-	if err != nil {
-		t.Fatalf("change the subscription: %v", err)
-	}
+	must(t, err)
 	schema, err := s.schemas.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: schemaName, View: pubsubpb.SchemaView_FULL})
-	if err != nil {
-		t.Fatalf("get the schema: %v", err)
-	}
+	must(t, err)
 	want := schema.GetDefinition()
 	ours := schema.GetRevisionId()
 	schema.Definition = strings.Replace(want, "  string event_id = 1;", "  string event_id = 1;\n  string note = 99;", 1)
-	if _, err := s.schemas.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: schemaName, Schema: schema}); err != nil {
-		t.Fatalf("change the schema: %v", err)
-	}
+	_, err = s.schemas.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: schemaName, Schema: schema})
+	must(t, err)
 	// Pub/Sub accepts each definition only once. So our revision, which is now an earlier one, must be deleted first.
 	_, err = s.schemas.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: schemaName + "@" + ours})
-	if err != nil {
-		t.Fatalf("delete our revision: %v", err)
-	}
+	must(t, err)
 	s.control.broken = "projects/" + project + "/serviceAccounts"
 	defer func() { s.control.broken = "" }()
 	s.control.changed()
@@ -351,16 +325,13 @@ func (s *stand) checkDriftAndFailure(t *testing.T) {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	subscription, err := s.client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: subscriptionName})
-	if err != nil {
-		t.Fatalf("get subscription: %v", err)
-	}
+	must(t, err)
 	retry := &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(10 * time.Second), MaximumBackoff: durationpb.New(10 * time.Minute)}
 	if !subscription.GetEnableExactlyOnceDelivery() || subscription.GetAckDeadlineSeconds() != 60 || !proto.Equal(subscription.GetRetryPolicy(), retry) {
 		t.Errorf("subscription = %v, want exactly-once delivery, an ack deadline of 60 s and the retry policy %v", subscription, retry)
 	}
-	if schema, err = s.schemas.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: schemaName, View: pubsubpb.SchemaView_FULL}); err != nil {
-		t.Fatalf("get the schema: %v", err)
-	}
+	schema, err = s.schemas.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: schemaName, View: pubsubpb.SchemaView_FULL})
+	must(t, err)
 	if diff := cmp.Diff(want, schema.GetDefinition()); diff != "" {
 		t.Errorf("schema (-want +got):\n%s", diff)
 	}

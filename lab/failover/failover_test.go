@@ -24,9 +24,8 @@ func TestFailoverOfBothSides(t *testing.T) {
 	had, token := watcher.copy(), watcher.position()
 
 	// Three videos are published and replicated, and projected only after the standby is cut off.
-	if _, err := projector.stop(t); err != nil {
-		t.Fatal(err)
-	}
+	_, err := projector.stop(t)
+	must(t, err)
 	for range 3 {
 		p.create(t, "projected on the lost primary")
 	}

@@ -252,9 +252,8 @@ func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 	publisher := client.Publisher(names.VideoTopic.Name)
 	publisher.EnableMessageOrdering = true
 	defer publisher.Stop()
-	if _, err := publisher.Publish(t.Context(), message).Get(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = publisher.Publish(t.Context(), message).Get(t.Context())
+	must(t, err)
 }
 
 // newServer starts a PostgreSQL server with an empty database, named like the service, and returns it with the URL of the database.
@@ -298,9 +297,8 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := new(cluster)
 	c.primary, c.primaryURL = newServer(t, localpg.Config{})
-	if _, err := db.Migrate(t.Context(), c.primaryURL, slog.New(slog.DiscardHandler), pgtest.Options()...); err != nil {
-		t.Fatal(err)
-	}
+	_, err := db.Migrate(t.Context(), c.primaryURL, slog.New(slog.DiscardHandler), pgtest.Options()...)
+	must(t, err)
 	c.standby, c.standbyURL = newServer(t, localpg.Config{StandbyOf: c.primary})
 	c.network = rig.NewNetwork(t, c.primaryURL)
 	return c
@@ -364,26 +362,23 @@ func (p *process) create(t *testing.T, title string) string {
 	t.Helper()
 	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{RequestId: uuid.NewString(), Video: &videov1.Video{Title: title}})
 	must(t, err)
-	if _, err := p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()})
+	must(t, err)
 	return video.GetName()
 }
 
 // rename changes the title of a video.
 func (p *process) rename(t *testing.T, name, title string) {
 	t.Helper()
-	if _, err := p.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{Video: &videov1.Video{Name: name, Title: title}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{Video: &videov1.Video{Name: name, Title: title}})
+	must(t, err)
 }
 
 // delete deletes a video.
 func (p *process) delete(t *testing.T, name string) {
 	t.Helper()
-	if _, err := p.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: name}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: name})
+	must(t, err)
 }
 
 // entries is a copy of the catalog: title and version by id.

@@ -98,9 +98,8 @@ func TestMove(t *testing.T) {
 		t.Run(strings.TrimPrefix(way.heading, "## "), func(t *testing.T) {
 			t.Parallel()
 			server, source := newServer(t, localpg.Config{Settings: map[string]string{"wal_level": "logical"}})
-			if _, err := db.Migrate(t.Context(), source, slog.New(slog.DiscardHandler), pgtest.Options()...); err != nil {
-				t.Fatal(err)
-			}
+			_, err := db.Migrate(t.Context(), source, slog.New(slog.DiscardHandler), pgtest.Options()...)
+			must(t, err)
 			_, target := newServer(t, localpg.Config{})
 			roles := blocks(t, root+"/docs/database.md", "### Users, and their time limits", "sql")
 			for _, block := range append(roles, blocks(t, root+"/options/tenancy/README.md", "## Users", "sql")[1]) {
@@ -119,9 +118,8 @@ func TestMove(t *testing.T) {
 				read.run(t, script)
 				p.create(t, "made while the database moves")
 			}
-			if _, err := p.stop(t); err != nil {
-				t.Fatal(err)
-			}
+			_, err = p.stop(t)
+			must(t, err)
 			for _, script := range append(commands[way.running:], blocks(t, failoverPage, "## Before the service starts", "sh")...) {
 				read.run(t, script)
 			}

@@ -89,9 +89,8 @@ func TestNoSessionSurvives(t *testing.T) {
 	if got := text(t, b, "SHOW statement_timeout"); got != "12345ms" {
 		t.Errorf("statement_timeout that another client has set = %s, want it to leak", got)
 	}
-	if _, err := a.Prepare(t.Context(), "mine", "SELECT 1"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := a.Prepare(t.Context(), "mine", "SELECT 1")
+	must(t, err)
 	const duplicate = "42P05"
 	var pgErr *pgconn.PgError
 	if _, err := b.Prepare(t.Context(), "mine", "SELECT 2"); !errors.As(err, &pgErr) || pgErr.Code != duplicate {

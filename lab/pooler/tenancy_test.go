@@ -88,22 +88,16 @@ func TestNoForeignRowsThroughAPooler(t *testing.T) {
 	t.Parallel()
 	server, pooled := start(t)
 	direct := server.DSN("postgres")
-	if _, err := db.Migrate(t.Context(), direct, slog.New(slog.DiscardHandler), os.DirFS("../../options/tenancy")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := db.Migrate(t.Context(), direct, slog.New(slog.DiscardHandler), os.DirFS("../../options/tenancy"))
+	must(t, err)
 	admin := open(t, direct)
-	if _, err := admin.Exec(t.Context(), fmt.Sprintf(tenants, tenantRows)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = admin.Exec(t.Context(), fmt.Sprintf(tenants, tenantRows))
+	must(t, err)
 	address, err := url.Parse(pooled)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.User("calls")
 	calls, err := db.Open(t.Context(), address.String(), 16, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(calls.Close)
 	if rows, err := collect(t.Context(), pg.Autocommit(calls)); err != nil || len(rows) > 0 {
 		t.Errorf("without a tenant: %d rows, %v, want none", len(rows), err)
@@ -126,9 +120,7 @@ func TestNoForeignRowsThroughAPooler(t *testing.T) {
 func storm(t *testing.T, server *localpg.Server, admin, calls *pgxpool.Pool, lasts time.Duration, ways ...reading) (rows, foreign, failed int64) {
 	t.Helper()
 	pooler, err := pgtest.StartPooler(t.Context(), server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pooler.Stop)
 	ctx, stop := context.WithTimeout(t.Context(), lasts)
 	defer stop()

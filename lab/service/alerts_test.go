@@ -140,9 +140,8 @@ func poisonSkipped(s *system) {
 	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: id, Code: codes.InvalidArgument})
 	published, err := s.videos.PublishVideo(s.Context(), &videov1.PublishVideoRequest{Name: video.GetName()})
 	must(s, err)
-	if _, err := s.videos.UnpublishVideo(s.Context(), &videov1.UnpublishVideoRequest{Name: published.GetName()}); err != nil {
-		s.Fatal(err)
-	}
+	_, err = s.videos.UnpublishVideo(s.Context(), &videov1.UnpublishVideoRequest{Name: published.GetName()})
+	must(s, err)
 	s.fire("AggregateBlocked", "AggregateParked")
 	remove()
 	event := value[string](s, `SELECT id::text FROM video_catalog.outbox_deferred ORDER BY seq LIMIT 1`)
@@ -226,9 +225,8 @@ func smallPoolAndQuarantine(s *system) {
 
 	// It fits the schema of the topic, because all fields are optional, but it has no envelope.
 	result := s.client.Publisher(names.VideoTopic.Name).Publish(s.Context(), &pubsub.Message{Attributes: map[string]string{"name": "not an event"}})
-	if _, err := result.Get(s.Context()); err != nil {
-		s.Fatal(err)
-	}
+	_, err := result.Get(s.Context())
+	must(s, err)
 	s.fire("QuarantineNotEmpty")
 	s.command("skip", "--cause", "event_id is missing", "--why", "broken")
 	s.resolve()

@@ -198,17 +198,15 @@ func TestAbuseEndlessStreams(t *testing.T) {
 			c := v.rawHTTP2(t)
 			for n := range 100 {
 				block := grpcHeader([]string{get, create, reflect}[n%3])
-				if _, err := c.open(block); err != nil {
-					t.Fatal(err)
-				}
+				_, err := c.open(block)
+				must(t, err)
 			}
 			conns.Go(func() { c.awaitEnd(100) })
 		}
 		for range 100 {
 			conn := v.dial(t)
-			if _, err := io.WriteString(conn, lines("POST /v1/videos HTTP/1.1", "Host: x", "Content-Length: 1000", "", `{"title":`)); err != nil {
-				t.Fatal(err)
-			}
+			_, err := io.WriteString(conn, lines("POST /v1/videos HTTP/1.1", "Host: x", "Content-Length: 1000", "", `{"title":`))
+			must(t, err)
 			conns.Go(func() { awaitClose(conn) })
 		}
 		conns.Wait()
@@ -335,9 +333,8 @@ func TestAbuseSmuggling(t *testing.T) {
 		"request in a body, chunked": {lines("POST /health/live HTTP/1.1", "Host: x", "Transfer-Encoding: chunked", "", fmt.Sprintf("%x\r\n", len(hidden)), "") + hidden + "\r\n0\r\n\r\n", true},
 	} {
 		conn := v.dial(t)
-		if _, err := io.WriteString(conn, tt.request); err != nil {
-			t.Fatal(err)
-		}
+		_, err := io.WriteString(conn, tt.request)
+		must(t, err)
 		checks.Go(func() {
 			_ = conn.SetReadDeadline(time.Now().Add(patience))
 			in := bufio.NewReader(conn)
@@ -365,13 +362,11 @@ func TestAbuseIdleConnections(t *testing.T) {
 		conn := v.dial(t)
 		switch i % 3 {
 		case 1: // HTTP/1.1 that was used once
-			if _, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+			must(t, err)
 		case 2: // HTTP/2 that is never used
-			if _, err := io.WriteString(conn, http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := io.WriteString(conn, http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+			must(t, err)
 		}
 		conns = append(conns, conn)
 	}

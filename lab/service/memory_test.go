@@ -86,9 +86,8 @@ func (p *process) unread(t *testing.T, request string) {
 	t.Helper()
 	conn := p.dial(t)
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-	if _, err := io.WriteString(conn, request); err != nil {
-		t.Fatal(err)
-	}
+	_, err := io.WriteString(conn, request)
+	must(t, err)
 }
 
 // storeLarge stores videos as large as the contract allows, and their entries.

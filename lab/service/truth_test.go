@@ -112,13 +112,11 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 
 	// The broker refuses version 2. Version 3 waits behind it.
 	allow := s.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: id, Code: codes.InvalidArgument})
-	if _, err := s.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()})
+	must(t, err)
 	s.eventually("it is parked", func() bool { return value[int](s.system, blockedRows+" WHERE parked_at IS NOT NULL") == 1 })
-	if _, err := s.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: video.GetName()}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: video.GetName()})
+	must(t, err)
 	s.eventually("version 3 is deferred", func() bool {
 		return value[int](s.system, `SELECT count(*)::int FROM video_catalog.outbox_deferred`) == 2
 	})
@@ -196,12 +194,10 @@ func TestOperatorsSeeTheTruth(t *testing.T) {
 	s.eventuallySays("3 entries differ from their owner")
 
 	// The video is purged. Its events are not shown as published before they are erased.
-	if _, err := s.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: video.GetName()}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.videos.PurgeVideo(t.Context(), &videov1.PurgeVideoRequest{Name: video.GetName()}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: video.GetName()})
+	must(t, err)
+	_, err = s.videos.PurgeVideo(t.Context(), &videov1.PurgeVideoRequest{Name: video.GetName()})
+	must(t, err)
 	for name, out := range map[string]string{"command": s.command("show", "video", id), "page": s.page("/aggregates/video/" + id)} {
 		if !strings.Contains(strings.ToLower(out), "it is being erased") || strings.Contains(out, "repair") || strings.Contains(out, "The Third Man") ||
 			regexp.MustCompile(`(?m)^[1-4] .* published `).MatchString(out) {

@@ -553,9 +553,8 @@ func TestShowsAnAggregate(t *testing.T) {
 	foreign := uuid.Must(uuid.NewV7())
 	pgtest.Execute(t, pool, "UPDATE video_catalog.outbox SET causation_id = $2, correlation_id = $3 WHERE id = $1", second.ID, first.ID, foreign)
 	for _, m := range []envelope.Message{first, second} {
-		if _, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID)
+		must(t, err)
 	}
 	c := start(t, target, "--traces", "https://traces.example.com/of;id={trace_id}?project=x")
 	path := "/aggregates/thing/" + first.AggregateID
@@ -599,9 +598,8 @@ func TestShowsNow(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := made(t, pool, "Ran")
-	if _, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID)
+	must(t, err)
 	park(t, pool, 7, "refused")
 	// A snapshot is pending, too. It has no age: its state may be of long ago.
 	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
@@ -749,9 +747,8 @@ func TestJSONHasWhatTheTextHas(t *testing.T) {
 	t.Parallel()
 	pool, target := newDatabase(t)
 	m := made(t, pool, "The Third Man")
-	if _, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err := pgtest.Receive(t.Context(), pool, "shelf", m.ID)
+	must(t, err)
 	pgtest.Execute(t, pool, "WITH gone AS (DELETE FROM video_catalog.outbox_pending RETURNING *) INSERT INTO video_catalog.outbox_deferred SELECT * FROM gone")
 	pgtest.Execute(t, pool, `INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, next_retry_at) VALUES ('thing', $1, 0, 3, 'too large', now() + interval '1 hour')`, m.AggregateID)
 	setAside(t, pool, made(t, pool, "Good"), "not known yet")

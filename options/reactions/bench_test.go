@@ -26,9 +26,8 @@ func BenchmarkReaction(b *testing.B) {
 					batch[i] = reviewed(b, "x", id)
 					batch[i].Event.title = fmt.Sprint(n)
 				}
-				if _, err := react(b.Context(), "reviews", batch); err != nil {
-					b.Fatal(err)
-				}
+				_, err := react(b.Context(), "reviews", batch)
+				must(b, err)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/event")
 		})

@@ -61,9 +61,8 @@ func TestTimerFiresOnce(t *testing.T) {
 	}
 	clocks.Wait()
 	for waiting(t, timers) > int64(len(ids)) {
-		if _, err := timers.Fire(t.Context(), 20); err != nil {
-			t.Fatal(err)
-		}
+		_, err := timers.Fire(t.Context(), 20)
+		must(t, err)
 	}
 	for _, id := range ids {
 		v, err := videos.GetVideo(t.Context(), id)
@@ -175,9 +174,8 @@ func TestTimerIsCancelled(t *testing.T) {
 	set(t, videos, ids[2], after{"x": now})
 	set(t, videos, ids[2], after{"x": 0})
 	for range 3 {
-		if _, err := timers.Fire(t.Context(), 10); err != nil {
-			t.Fatal(err)
-		}
+		_, err := timers.Fire(t.Context(), 10)
+		must(t, err)
 	}
 	if n := waiting(t, timers); n != 1 {
 		t.Errorf("%d timers wait, want the one that was set to another time", n)

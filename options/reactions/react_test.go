@@ -87,9 +87,8 @@ func TestReactionTakesEffectOnce(t *testing.T) {
 	}
 	consumers.Wait()
 	for batch := range slices.Chunk(events, 7) {
-		if _, err := react(t.Context(), "reviews", batch); err != nil {
-			t.Fatal(err)
-		}
+		_, err := react(t.Context(), "reviews", batch)
+		must(t, err)
 	}
 	for _, id := range ids {
 		v, err := videos.GetVideo(t.Context(), id)
@@ -229,9 +228,8 @@ func TestReactionsArePruned(t *testing.T) {
 	older.Message.ID = uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1002")
 	all := []received[review]{old, older, young}
 	for _, consumer := range []string{"reviews", "another"} {
-		if _, err := react(t.Context(), consumer, all); err != nil {
-			t.Fatal(err)
-		}
+		_, err := react(t.Context(), consumer, all)
+		must(t, err)
 	}
 	pgtest.Execute(t, pool, "UPDATE video_catalog.inbox SET received_at = now() - interval '2 days'")
 	for _, want := range []int64{1, 1, 0} { // the two events that also happened long ago

@@ -190,9 +190,8 @@ func TestCorruptionIsFoundAndRepaired(t *testing.T) {
 	s.publish("Ikiru", 1) // a draft
 	deleted := s.publish("Kagemusha", 2)
 	removal := next(t, deleted, domain.DeleteVideo(false, 2, stamp()))
-	if _, err := s.videos.ChangeVideo(t.Context(), deleted.ID, func(domain.Video) (*domain.VideoEvent, error) { return &removal, nil }); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.videos.ChangeVideo(t.Context(), deleted.ID, func(domain.Video) (*domain.VideoEvent, error) { return &removal, nil })
+	must(t, err)
 	s.project(removal)
 
 	got := s.compare(aShortWait)
@@ -224,9 +223,8 @@ func TestPendingEntriesAreNoDifference(t *testing.T) {
 	s := newSides(t)
 	s.publish("Ran", 2)
 	waiting := created(t, "Ikiru")
-	if _, err := s.videos.CreateVideo(t.Context(), uuid.Nil, nil, waiting); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.videos.CreateVideo(t.Context(), uuid.Nil, nil, waiting)
+	must(t, err)
 	if got := s.compare(aShortWait); len(got.differences) > 0 || got.pending != 1 {
 		t.Errorf("Compare() = %+v, want one pending", got)
 	}
@@ -296,9 +294,8 @@ func TestRepairReadsTheOwnerOfALoweredEntryAgain(t *testing.T) {
 	repairing := make(chan repaired, 1)
 	go func() { repairing <- s.repair(id) }()
 	s.untilBlocked() // it has read the owner
-	if _, err := s.videos.ChangeVideo(t.Context(), id, func(domain.Video) (*domain.VideoEvent, error) { return &events[1], nil }); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.videos.ChangeVideo(t.Context(), id, func(domain.Video) (*domain.VideoEvent, error) { return &events[1], nil })
+	must(t, err)
 	if got, want := s.project(events[1]), []envelope.Outcome{envelope.Stale}; !slices.Equal(got, want) {
 		t.Errorf("outcomes = %q, want %q", got, want)
 	}
@@ -320,9 +317,8 @@ func TestRepairCarriesTombstones(t *testing.T) {
 	s.record(events)
 	kept := s.publish("Ikiru", 1)
 	for _, change := range []func(domain.Video) (*domain.VideoEvent, error){domain.DeleteVideo(false, 2, stamp()), domain.PurgeVideo(3, stamp())} {
-		if _, err := s.videos.ChangeVideo(t.Context(), events[0].Video.ID, change); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.videos.ChangeVideo(t.Context(), events[0].Video.ID, change)
+		must(t, err)
 	}
 	s.exec(s.queries, "DELETE FROM video_catalog_read.video_projection")
 	s.exec(s.queries, "DELETE FROM video_catalog_read.inbox")

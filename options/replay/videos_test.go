@@ -109,9 +109,8 @@ func stamp() domain.Stamp {
 
 func (s *service) change(id uuid.UUID, decide domain.VideoDecision) {
 	s.Helper()
-	if _, err := s.videos.ChangeVideo(s.Context(), id, decide); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.videos.ChangeVideo(s.Context(), id, decide)
+	must(s, err)
 }
 
 func rename(title string) domain.VideoDecision {
@@ -312,9 +311,8 @@ func TestBackfillOfABlockedAggregate(t *testing.T) {
 	admit := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument, OrderingKey: ids[0].String()})
 	s.change(ids[0], rename("Kagemusha"))
 	s.until("the video is blocked", func() bool { return s.count("SELECT count(*) FROM video_catalog.outbox_blocked") == 1 })
-	if _, err := s.run(t.Context(), "backfill", "video", "--why", "test"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.run(t.Context(), "backfill", "video", "--why", "test")
+	must(t, err)
 	s.until("the other snapshot is published", func() bool { found, _ := s.snapshots(); return len(found) == 1 })
 	admit()
 	s.until("everything is published", func() bool { return s.count(pendingEvents) == 0 })

@@ -25,9 +25,7 @@ func BenchmarkTenancy(b *testing.B) {
 							ctx = acme(b)
 						}
 						began := time.Now()
-						if err := call(ctx, pool); err != nil {
-							b.Fatal(err)
-						}
+						must(b, call(ctx, pool))
 						times[i] = append(times[i], time.Since(began))
 					}
 				}

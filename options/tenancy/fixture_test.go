@@ -21,6 +21,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
+var must = pgtest.Must
+
 // letters makes a table of tenants, with the policies that cmd/entity --tenant gives to its tables. No entity has a digit in its plural.
 const letters = `
 	CREATE ROLE %[1]s_owner; CREATE ROLE %[1]s_loops LOGIN IN ROLE video_catalog_rw, video_catalog_read_rw;
@@ -54,9 +56,7 @@ func newFixture(t testing.TB) *fixture {
 func (f *fixture) url(t testing.TB, user string) string {
 	t.Helper()
 	address, err := url.Parse(f.admin.Config().ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.User(user)
 	return address.String()
 }
@@ -64,9 +64,7 @@ func (f *fixture) url(t testing.TB, user string) string {
 func (*fixture) open(t testing.TB, address string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := db.Open(t.Context(), address, 8, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }

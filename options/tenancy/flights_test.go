@@ -31,21 +31,15 @@ type flights struct {
 func counted(t testing.TB, address string) (*pgxpool.Pool, *flights) {
 	t.Helper()
 	to, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	folder, err := os.MkdirTemp("", "flights") // short: the path of a socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	query := to.Query()
 	socket := ".s.PGSQL." + query.Get("port")
 	server := filepath.Join(query.Get("host"), socket)
 	listener, err := net.Listen("unix", filepath.Join(folder, socket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { listener.Close() })
 	f := new(flights)
 	go func() {
@@ -66,9 +60,7 @@ func counted(t testing.TB, address string) (*pgxpool.Pool, *flights) {
 	query.Set("host", folder)
 	to.RawQuery = query.Encode()
 	pool, err := db.Open(t.Context(), to.String(), 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool, f
 }

@@ -34,19 +34,13 @@ func forgetful(queries string, tables []string) (names []string) {
 func TestQueriesNameTheTenant(t *testing.T) {
 	t.Parallel()
 	found, err := texts(t.Context(), pgtest.Pool(t, 1), tables)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, pattern := range []string{"db/queries/*.sql", "internal/pg/queries/*.sql", "options/*/queries/*.sql"} {
 		files, err := filepath.Glob(filepath.Join("../..", pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, name := range forgetful(string(text), found) {
 				t.Errorf("%s: the query %s does not name tenant_id, and has no comment -- Of all tenants: WHY", file, name)
 			}

@@ -92,9 +92,8 @@ func TestCallsSeeTheirTenant(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, of := range []string{"acme", "other"} {
-		if _, err := write(tenant.With(t.Context(), of), f.calls, of, "from "+of); err != nil {
-			t.Fatal(err)
-		}
+		_, err := write(tenant.With(t.Context(), of), f.calls, of, "from "+of)
+		must(t, err)
 	}
 	single := pg.Autocommit(f.calls)
 	ways := map[string]func(ctx context.Context) (string, error){
@@ -165,9 +164,7 @@ func TestRequestIDsOfTenants(t *testing.T) {
 	for _, of := range []string{"acme", "other", "acme"} {
 		id := uuid.Must(uuid.NewV7())
 		id, err := pg.NewCommandSide(f.calls, "letter", nil).Create(tenant.With(t.Context(), of), "write", request, []byte{1}, id, record(of, id, "note"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		made[id] = true
 	}
 	if len(made) != 2 {

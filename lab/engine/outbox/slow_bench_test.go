@@ -79,9 +79,8 @@ func drainSlowly(b *testing.B, stopped time.Duration) {
 	defer client.Close()
 	reconnect.RetrySoon(client)
 	const topic = "projects/slow/topics/letters"
-	if _, err := client.TopicAdminClient.CreateTopic(b.Context(), &pubsubpb.Topic{Name: topic}); err != nil {
-		b.Fatal(err)
-	}
+	_, err = client.TopicAdminClient.CreateTopic(b.Context(), &pubsubpb.Topic{Name: topic})
+	must(b, err)
 	s := newTable(b)
 	for range events {
 		pgtest.Append(b, s.pool, newEvent(uuid.Must(uuid.NewV7())))
@@ -112,9 +111,8 @@ func drainSlowly(b *testing.B, stopped time.Duration) {
 	fmt.Fprintln(input)
 	var published int
 	lines.Scan()
-	if _, err := fmt.Sscan(lines.Text(), &published); err != nil {
-		b.Fatal(err)
-	}
+	_, err = fmt.Sscan(lines.Text(), &published)
+	must(b, err)
 	b.ReportMetric(took.Seconds(), "s/drain")
 	b.ReportMetric(float64(published-events)/events*100, "%again")
 	b.ReportMetric(0, "ns/op")

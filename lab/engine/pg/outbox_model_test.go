@@ -57,9 +57,8 @@ func TestOutboxBehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, modelWriters+2)
 	// With statistics, queries have the plans of production.
-	if _, err := l.pool.Exec(t.Context(), "ANALYZE"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := l.pool.Exec(t.Context(), "ANALYZE")
+	must(t, err)
 	tally := make(map[string]int)
 	rapid.Check(t, func(t *rapid.T) {
 		m := newOutboxMachine(t, l, tally)
@@ -142,9 +141,7 @@ func (m *outboxMachine) appendSome(t *rapid.T) {
 	writer := rapid.IntRange(1, modelWriters).Draw(t, "writer")
 	if m.writers[writer] == nil {
 		tx, err := m.pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, err)
 		m.writers[writer] = tx
 	}
 	for range rapid.IntRange(1, 4).Draw(t, "events") {
@@ -176,9 +173,7 @@ func (m *outboxMachine) appendSome(t *rapid.T) {
 
 func (m *outboxMachine) hasOldDay(t *rapid.T) (has bool) {
 	const sql = "SELECT to_regclass('video_catalog.outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')) IS NOT NULL"
-	if err := m.pool.QueryRow(t.Context(), sql, oldDay).Scan(&has); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, m.pool.QueryRow(t.Context(), sql, oldDay).Scan(&has))
 	return has
 }
 
@@ -186,9 +181,7 @@ func (m *outboxMachine) hasOldDay(t *rapid.T) (has bool) {
 func (m *outboxMachine) oldID(t *rapid.T) []byte {
 	const sql = "SELECT video_catalog.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int)::timestamp AT TIME ZONE 'UTC' + interval '12 hours')"
 	var id uuid.UUID
-	if err := m.pool.QueryRow(t.Context(), sql, oldDay).Scan(&id); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, m.pool.QueryRow(t.Context(), sql, oldDay).Scan(&id))
 	return id[:6]
 }
 
@@ -208,9 +201,7 @@ func (m *outboxMachine) end(t *rapid.T, writer int, commit bool) {
 			m.version[e.aggregate] = e.version
 		}
 	}
-	if err := finish(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, finish(t.Context()))
 	delete(m.writers, writer)
 	delete(m.appended, writer)
 	maps.DeleteFunc(m.owner, func(_ string, owner int) bool { return owner == writer })
@@ -274,9 +265,7 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 // there was a claim.
 func (m *outboxMachine) claimBatch(t *rapid.T, publisher, lanes, batch, bytes int) bool {
 	claim, err := m.ClaimEvents(t.Context(), outbox.Limits{Lanes: lanes, Events: batch, Bytes: int64(bytes), Lease: hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, err)
 	var leased []int16
 	for _, span := range claim.Spans {
 		leased = append(leased, span.Lane)
@@ -535,9 +524,7 @@ func (m *outboxMachine) loseLane(t *rapid.T) {
 }
 
 func (m *outboxMachine) raiseFloors(t *rapid.T) {
-	if err := m.RaiseFloors(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, m.RaiseFloors(t.Context()))
 }
 
 // writeBehindPoison appends an event of a blocked aggregate, and makes a pass.
@@ -595,9 +582,7 @@ func (m *outboxMachine) requeueOne(t *rapid.T) {
 }
 
 func (m *outboxMachine) requeueOf(t *rapid.T, aggregate string) {
-	if err := m.RequeueEvent(t.Context(), m.letter(aggregate)); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, m.RequeueEvent(t.Context(), m.letter(aggregate)))
 	m.model.requeue(aggregate)
 }
 
@@ -608,9 +593,7 @@ func (m *outboxMachine) skipOne(t *rapid.T) {
 
 func (m *outboxMachine) skipOf(t *rapid.T, aggregate string) {
 	blocked, err := m.listBlocked(100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, err)
 	for _, b := range blocked {
 		if b.ID != m.ids[aggregate] {
 			continue
@@ -625,9 +608,7 @@ func (m *outboxMachine) skipOf(t *rapid.T, aggregate string) {
 		if head < 0 {
 			return // it was skipped, or never was there
 		}
-		if err := m.SkipEvent(t.Context(), b.Aggregate, b.EventID); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, m.SkipEvent(t.Context(), b.Aggregate, b.EventID))
 		m.skipped[m.model.pending[head].String()] = true
 		m.model.skip(head)
 		return
@@ -641,9 +622,7 @@ func (m *outboxMachine) maintainOnce(t *rapid.T) {
 	if len(m.writers) > 0 {
 		t.Skip("it would wait")
 	}
-	if err := m.Maintain(t.Context(), 7, 48*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, m.Maintain(t.Context(), 7, 48*time.Hour))
 }
 
 // compare compares the tables with the model.
@@ -659,9 +638,7 @@ func (m *outboxMachine) compare(t *rapid.T) {
 			CASE WHEN next_retry_at <= now() THEN ' due' END) FROM video_catalog.outbox_blocked),
 		(SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq) +
 		(SELECT count(*) FROM video_catalog.outbox_deferred d JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE d.seq < b.head_seq)`
-	if err := m.pool.QueryRow(t.Context(), sql).Scan(&pending, &blocked, &below); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, m.pool.QueryRow(t.Context(), sql).Scan(&pending, &blocked, &below))
 	wantPending, wantBlocked := []string{}, []string{}
 	for _, e := range m.model.pending {
 		wantPending = append(wantPending, fmt.Sprintf("%s %d%s", m.ids[e.aggregate], e.version, when(e.aside, " aside")))
@@ -756,5 +733,13 @@ func (m *outboxMachine) checkBroker(t *rapid.T) {
 				t.Errorf("%s was published %d times, want at most %d", name, times[name], 1+m.again[name])
 			}
 		}
+	}
+}
+
+// mustDo is must for a test of rapid.
+func mustDo(t *rapid.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

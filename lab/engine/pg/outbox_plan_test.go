@@ -91,9 +91,8 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			claimed, aside := l.passes(passes, batch, 50)
 			ofAll := l.passesOfAll(passes, batch)
 			for range 10 {
-				if _, err := l.Measure(t.Context(), 1000); err != nil {
-					t.Fatal(err)
-				}
+				_, err := l.Measure(t.Context(), 1000)
+				must(t, err)
 			}
 			wholeAfter, blocksAfter := l.read()
 			maps.DeleteFunc(wholeAfter, func(table string, n int) bool { return n == wholeBefore[table] })

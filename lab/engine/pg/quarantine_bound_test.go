@@ -78,9 +78,8 @@ func TestQuarantineIsBounded(t *testing.T) {
 	whole, wholeBytes := 0, 0
 	for _, row := range rows {
 		var n int
-		if _, err := fmt.Sscan(row.MessageID, &n); err != nil {
-			t.Fatal(err)
-		}
+		_, err := fmt.Sscan(row.MessageID, &n)
+		must(t, err)
 		want := pg.Quarantined{Quarantined: heavy(n)}
 		if row.Payload != nil {
 			whole++

@@ -55,6 +55,16 @@ func TestCheckerRules(t *testing.T) {
 		s.MessageID = "again"
 		h.Sightings = append(h.Sightings, s)
 	}
+	twice := func(h *History) { // publishes two messages again
+		again(h, 1, time.Second)
+		h.Sightings = append(h.Sightings, h.Sightings[2])
+		h.Sightings[len(h.Sightings)-1].MessageID = "once more"
+		h.Publications["once more"] = h.Publications["again"]
+	}
+	stall := func(h *History, mayRepeat int) { // for a second
+		at := h.Publications["1"]
+		h.Stalls = []Stall{{From: at, Until: at.Add(time.Second), MayRepeat: mayRepeat}}
+	}
 	strike := func(h *History, mayRepeat int) {
 		at := h.Publications["1"]
 		h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: mayRepeat})
@@ -139,16 +149,15 @@ func TestCheckerRules(t *testing.T) {
 			h.Odd = []Odd{{At: h.Publications["1"], Code: codes.Internal}}
 		}, nil},
 		{"no answer soon after a stall", func(h *History) {
-			at := h.Publications["1"]
-			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second)}}
-			h.Odd = []Odd{{At: at.Add(2 * time.Second), Code: codes.DeadlineExceeded}}
+			stall(h, 0)
+			h.Odd = []Odd{{At: h.Publications["1"].Add(2 * time.Second), Code: codes.DeadlineExceeded}}
 		}, nil},
 		{"an internal error soon after a stall", func(h *History) {
-			h.Stalls = []Stall{{From: h.Publications["1"], Until: h.Publications["1"].Add(time.Second)}}
+			stall(h, 0)
 			h.Odd = []Odd{{At: h.Publications["1"].Add(time.Second), Code: codes.Internal}}
 		}, []Rule{CodeUnexpected}},
 		{"no answer long after a stall", func(h *History) {
-			h.Stalls = []Stall{{From: h.Publications["1"], Until: h.Publications["1"].Add(time.Second)}}
+			stall(h, 0)
 			h.Odd = []Odd{{At: h.Publications["1"].Add(time.Second + 2*attemptTimeout), Code: codes.DeadlineExceeded}}
 		}, []Rule{CodeUnexpected}},
 		{"an internal error while a publisher was killed", func(h *History) {
@@ -193,24 +202,10 @@ func TestCheckerRules(t *testing.T) {
 			strike(h, 1)
 			h.Faults[0].Alone, h.Faults[0].Struck = true, h.Faults[0].Struck.Add(1)
 			h.Stalls = []Stall{{From: h.Faults[0].Struck, Until: h.Faults[0].Struck.Add(time.Second), MayRepeat: 1}}
-			again(h, 1, time.Second)
-			h.Sightings = append(h.Sightings, h.Sightings[2])
-			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
-			h.Publications["once more"] = h.Publications["again"]
+			twice(h)
 		}, nil},
-		{"a duplicate after a stall", func(h *History) {
-			at := h.Publications["2"]
-			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second), MayRepeat: 1}}
-			again(h, 1, time.Second)
-		}, nil},
-		{"two duplicates after a stall that may cause one", func(h *History) {
-			at := h.Publications["2"]
-			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second), MayRepeat: 1}}
-			again(h, 1, time.Second)
-			h.Sightings = append(h.Sightings, h.Sightings[2])
-			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
-			h.Publications["once more"] = h.Publications["again"]
-		}, []Rule{TooManyDuplicates}},
+		{"a duplicate after a stall", func(h *History) { stall(h, 1); again(h, 1, time.Second) }, nil},
+		{"two duplicates after a stall that may cause one", func(h *History) { stall(h, 1); twice(h) }, []Rule{TooManyDuplicates}},
 		{"a duplicate after a fault", func(h *History) { strike(h, 1); again(h, 1, time.Second) }, nil},
 		{"a duplicate long after a fault", func(h *History) { strike(h, 1); again(h, 1, 4*time.Second) }, []Rule{DuplicateUncaused}},
 		{"a message that nobody heard", func(h *History) { h.Publications["unheard"] = h.Publications["1"] }, []Rule{MessageUnheard}},
@@ -230,20 +225,11 @@ func TestCheckerRules(t *testing.T) {
 			}
 		}, nil},
 		{"a duplicate after a harmless fault", func(h *History) { strike(h, 0); again(h, 1, time.Second) }, []Rule{DuplicateUncaused}},
-		{"two duplicates after a fault that may cause one", func(h *History) {
-			strike(h, 1)
-			again(h, 1, time.Second)
-			h.Sightings = append(h.Sightings, h.Sightings[2])
-			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
-			h.Publications["once more"] = h.Publications["again"]
-		}, []Rule{TooManyDuplicates}},
+		{"two duplicates after a fault that may cause one", func(h *History) { strike(h, 1); twice(h) }, []Rule{TooManyDuplicates}},
 		{"two duplicates after a lone fault that may cause one, and one after it that may cause many", func(h *History) {
 			strike(h, 1)
 			h.Faults[0].Alone, h.Faults[0].Struck = true, h.Faults[0].Struck.Add(1)
-			again(h, 1, time.Second)
-			h.Sightings = append(h.Sightings, h.Sightings[2])
-			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
-			h.Publications["once more"] = h.Publications["again"]
+			twice(h)
 			later := h.Publications["again"].Add(time.Second)
 			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: later, Ended: later, MayRepeat: 200})
 		}, []Rule{TooManyDuplicates}},

@@ -48,9 +48,8 @@ func TestLanesAreWatched(t *testing.T) {
 				return outbox.Settlement{Lease: claim.Lease}, publisher
 			}
 			settle := func(s outbox.Settlement, publisher *pg.Outbox) {
-				if _, err := publisher.SettleClaim(t.Context(), s); err != nil {
-					t.Fatal(err)
-				}
+				_, err := publisher.SettleClaim(t.Context(), s)
+				must(t, err)
 			}
 			lost, zombie := claim("zombie")
 			for _, a := range aggregates[:tt.ended] {

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
@@ -139,4 +141,12 @@ type pipeline struct {
 func (p *pipeline) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	p.Queue(sql, args...)
 	return pgconn.CommandTag{}, nil
+}
+
+// newEvent is the first event of a letter.
+func newEvent(id uuid.UUID) envelope.Message {
+	return envelope.Message{
+		ID: uuid.Must(uuid.NewV7()), AggregateType: "letter", AggregateID: id.String(), Type: "LetterChanged", Version: 1, SchemaVersion: 1,
+		Payload: bytes.Repeat([]byte("x"), 100), OccurredAt: time.Now(),
+	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/reconnect"
 )
@@ -81,9 +82,9 @@ func drainSlowly(b *testing.B, stopped time.Duration) {
 	const topic = "projects/slow/topics/letters"
 	_, err = client.TopicAdminClient.CreateTopic(b.Context(), &pubsubpb.Topic{Name: topic})
 	must(b, err)
-	s := newTable(b)
+	pool := pgtest.Pool(b, 8)
 	for range events {
-		pgtest.Append(b, s.pool, newEvent(uuid.Must(uuid.NewV7())))
+		pgtest.Append(b, pool, newEvent(uuid.Must(uuid.NewV7())))
 	}
 	ticks, slept := time.NewTicker(period), make(chan struct{})
 	go func() {
@@ -102,8 +103,8 @@ func drainSlowly(b *testing.B, stopped time.Duration) {
 	to := outbox.NewTopic(client.Publisher(topic), cfg.RequestTimeout(), 2*cfg.Workers*cfg.Batch)
 	defer to.Stop()
 	start := time.Now()
-	stop := s.publish(cfg, nil, to)
-	for s.left() > 0 {
+	stop := run(b, mustNew(b, pg.NewOutbox(pool), to, cfg))
+	for pgtest.Count(b, pool, "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)") > 0 {
 		time.Sleep(50 * time.Millisecond)
 	}
 	took := time.Since(start)

@@ -17,6 +17,8 @@ const (
 	// session is how long a group waits for a member that is silent, or that keeps partitions it must give back. Then other
 	// members get them.
 	session = 10 * time.Second
+	// revokeWait is how long a member that loses partitions in good order waits for the messages in hand.
+	revokeWait = time.Second
 	// commitInterval is how often the progress is committed. After a crash, the messages of about one interval come again.
 	commitInterval = 200 * time.Millisecond
 	// commitTimeout limits one commit.
@@ -77,11 +79,12 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 	m.calls.Wait()
 	commits.Wait()
 	// A crash here lets the messages since the last commit come again.
-	m.commit()
+	m.commit(nil)
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	_ = client.LeaveGroupContext(leaving) // else the others wait for the session to end
 	client.CloseAllowingRebalance()
+	m.waits.Wait()
 	return err
 }
 
@@ -92,6 +95,7 @@ type member struct {
 	handle     func(context.Context, consumer.Message) bool
 	received   context.Context //nolint:containedctx // ends when nothing more is received
 	calls      sync.WaitGroup  // the chains
+	waits      sync.WaitGroup  // for messages in hand
 	room       chan struct{}   // has a place for a message that has ended
 	committing sync.Mutex
 
@@ -111,8 +115,10 @@ type part struct {
 type progress struct {
 	items    []*item            // in the order of the partition, from the first that has not ended
 	last     *kgo.Record        // the end of the prefix that has ended; nil if it is committed
-	received context.Context    //nolint:containedctx // ends when another member gets the partition: no message begins
+	received context.Context    //nolint:containedctx // ends when the partition is given back
 	over     context.CancelFunc // of received
+	gone     bool               // another member has the partition, or gets it: no message begins
+	calls    sync.WaitGroup     // of handle
 }
 
 // item is a message in hand.
@@ -151,7 +157,7 @@ func (m *member) poll() error {
 	return nil
 }
 
-// take puts a record at the end of its chain.
+// take puts a record at the end of its chain. A record without a key has no order.
 func (m *member) take(record *kgo.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,6 +173,10 @@ func (m *member) take(record *kgo.Record) {
 	m.count++
 	m.size += i.size
 	key := string(record.Key)
+	if key == "" {
+		m.calls.Go(func() { m.end(i, m.deliver(i)) })
+		return
+	}
 	chain, runs := m.chains[key]
 	if m.chains[key] = append(chain, i); !runs {
 		m.calls.Go(func() { m.run(key) })
@@ -192,15 +202,27 @@ func (m *member) run(key string) {
 
 // deliver repeats a message until it is acknowledged, and reports whether it is. It gives up when the partition is given
 // back.
-func (m *member) deliver(i *item) bool {
+func (m *member) deliver(i *item) (ack bool) {
 	message := messageOf(i.record)
-	for i.received.Err() == nil {
-		if m.handle(i.received, message) {
-			return true
+	for !ack && m.begin(i.progress) {
+		ack = m.handle(i.received, message)
+		i.calls.Done()
+		if !ack {
+			_ = gax.Sleep(i.received, againAfter)
 		}
-		_ = gax.Sleep(i.received, againAfter) // the loop checks whether it is over
 	}
-	return false
+	return ack
+}
+
+// begin reports whether a message of a partition may be handled.
+func (m *member) begin(p *progress) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p.gone || p.received.Err() != nil {
+		return false
+	}
+	p.calls.Add(1)
+	return true
 }
 
 // messageOf returns a record as a message. Its id says where the record is.
@@ -245,23 +267,22 @@ func (m *member) end(i *item, ack bool) {
 // commitOften commits the progress until receiving ends.
 func (m *member) commitOften() {
 	for gax.Sleep(m.received, commitInterval) == nil {
-		m.commit()
+		m.commit(nil)
 	}
 }
 
-// commit commits the prefixes that have grown. If it fails, the next commit tries again: a prefix only grows. The
-// coordinator refuses a member whose session has ended.
-func (m *member) commit() {
+// commit commits the prefixes that have grown, of some partitions or, if only is nil, of all. If it fails, the next
+// commit tries again: a prefix only grows. The coordinator refuses a member whose session has ended.
+func (m *member) commit(only map[string][]int32) {
 	m.committing.Lock() // so that no older commit follows the one of a partition that is revoked
 	defer m.committing.Unlock()
 	var records []*kgo.Record
-	m.mu.Lock()
-	for _, p := range m.parts {
+	moved := m.selected(only, func(p *progress) bool {
 		if p.last != nil {
 			records = append(records, p.last)
 		}
-	}
-	m.mu.Unlock()
+		return p.last != nil
+	})
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.received), commitTimeout)
 	defer cancel()
 	if len(records) == 0 || m.client.CommitRecords(ctx, records...) != nil {
@@ -269,28 +290,51 @@ func (m *member) commit() {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, p := range m.parts {
+	for _, p := range moved {
 		if slices.Contains(records, p.last) {
 			p.last = nil // it has not grown meanwhile
 		}
 	}
 }
 
-// revoked commits the progress, and gives partitions back. A message in hand comes again, at the next member. If its
-// effect stays, the inbox finds it there.
+// selected returns the partitions that a function selects, of some or, if only is nil, of all. It may change them.
+func (m *member) selected(only map[string][]int32, selects func(*progress) bool) map[part]*progress {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make(map[part]*progress)
+	for of, p := range m.parts {
+		if (only == nil || slices.Contains(only[of.topic], of.partition)) && selects(p) {
+			all[of] = p
+		}
+	}
+	return all
+}
+
+// revoked gives partitions back. None of their messages begins any more, those in hand have a second, and then it commits
+// the progress. A message that takes longer comes again, at the next member, where the inbox finds its effect.
 func (m *member) revoked(ctx context.Context, client *kgo.Client, gone map[string][]int32) {
-	m.commit()
+	parts := m.selected(gone, func(p *progress) bool { p.gone = true; return true })
+	idle := make(chan struct{})
+	m.waits.Go(func() {
+		for _, p := range parts {
+			p.calls.Wait()
+		}
+		close(idle)
+	})
+	select {
+	case <-idle:
+	case <-time.After(revokeWait):
+	}
+	m.commit(gone)
 	m.lost(ctx, client, gone)
 }
 
 // lost forgets partitions that other members may have already. It commits nothing: that could set back their offsets.
 func (m *member) lost(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for of, p := range m.parts {
-		if slices.Contains(gone[of.topic], of.partition) {
-			p.over()
-			delete(m.parts, of)
-		}
+	for of, p := range m.selected(gone, func(p *progress) bool { p.gone = true; return true }) {
+		p.over()
+		m.mu.Lock()
+		delete(m.parts, of)
+		m.mu.Unlock()
 	}
 }

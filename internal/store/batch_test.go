@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -87,8 +88,9 @@ func TestErrorOfABatchIsAboutItsItem(t *testing.T) {
 	videos := store.NewVideos(pool, func() { commits++ })
 	ids, fingerprints := requests(t, 3)
 	single := created(t, "Ran")
-	_, err := videos.CreateVideo(t.Context(), ids[1], fingerprints[1], single)
-	must(t, err)
+	if _, err := videos.CreateVideo(t.Context(), ids[1], fingerprints[1], single); err != nil {
+		t.Fatal(err)
+	}
 	refuse := func(what string, events []*domain.VideoEvent, want problem.Kind, item int) {
 		t.Helper()
 		before := commits
@@ -137,4 +139,29 @@ func TestConcurrentBatchesCreateOnce(t *testing.T) {
 		}
 	}
 	has(t, pool, 50, "eight batches")
+}
+
+// BenchmarkBatch compares a batch with as many single calls, each with a request id.
+func BenchmarkBatch(b *testing.B) {
+	const items = 1000
+	videos := store.NewVideos(pgtest.Pool(b, 4), nil)
+	var single, batch time.Duration
+	for b.Loop() {
+		ids, fingerprints := requests(b, 2*items)
+		events := several(b, 2*items)
+		start := time.Now()
+		for i := range items {
+			if _, err := videos.CreateVideo(b.Context(), ids[i], fingerprints[i], events[i]); err != nil {
+				b.Fatal(err)
+			}
+		}
+		single += time.Since(start)
+		start = time.Now()
+		if _, _, err := videos.CreateVideos(b.Context(), ids[items:], fingerprints[items:], events[items:]); err != nil {
+			b.Fatal(err)
+		}
+		batch += time.Since(start)
+	}
+	b.ReportMetric(float64(batch.Nanoseconds())/float64(items*b.N), "ns/item")
+	b.ReportMetric(float64(single)/float64(batch), "x")
 }

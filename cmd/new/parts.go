@@ -31,7 +31,7 @@ var parts = map[string][]string{
 	"replay":     seekFiles,
 	"tenancy":    {"cmd/server/tenants_test.go", "internal/app/tenants.go", "internal/auth/scope.go", "internal/pg/tenant.go", "internal/tenant", "kit/localissuer"},
 	"terraform":  {"deploy/terraform"},
-	"wal":        {relaysPage},
+	"wal":        {relaysPage, "internal/app/store.go"},
 }
 
 // relaysPage compares the ways of events out of a service.

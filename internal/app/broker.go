@@ -102,7 +102,7 @@ func newPubSub(ctx context.Context, p *Process) (Broker, error) {
 }
 
 // newPublisher makes a publisher for the topics that this service owns.
-func (p *Process) newPublisher(ctx context.Context, events *pg.Outbox) (*outbox.Publisher, error) {
+func (p *Process) newPublisher(ctx context.Context, events outbox.Store) (*outbox.Publisher, error) {
 	broker, err := p.openBroker(ctx)
 	if err != nil {
 		return nil, err
@@ -119,6 +119,11 @@ func (p *Process) newPublisher(ctx context.Context, events *pg.Outbox) (*outbox.
 			topics[aggregateType] = topic
 		}
 	}
+	// only wal: begin
+	if events, err = p.newStore(ctx, events); err != nil {
+		return nil, err
+	}
+	// only wal: end
 	return outbox.New(events, topics, limits, p.Log, p.Meter)
 }
 

@@ -35,6 +35,7 @@ type Option struct {
 	Check      func(Selection) []error
 	NewChecker NewChecker // makes the check of callers that AUTH selects // only oidc
 	Tenants    *Tenants   // separates API calls // only tenancy
+	NewStore   NewStore   // makes what the publisher claims from // only wal
 	// NewBroker makes the broker that BROKER selects.
 	NewBroker func(context.Context, *Process) (Broker, error)
 	// Role is one more value of ROLES. A process that has it uses both sides, and consumes

@@ -43,10 +43,10 @@ func run(ctx context.Context, process *app.Process, args []string, stdout io.Wri
 		flags.StringVar(&s.Slot, "slot", "", "")
 		flags.TextVar(&s.Since, "since", time.Time{}, "")
 	})
-	if err == nil && (len(o.Args) != 1 || !slices.Contains([]string{"status", lanes, external}, o.Args[0])) {
-		err = errors.New("want status, lanes or external")
-	} else if err == nil && (s.Slot != "" && o.Args[0] != external || !s.Since.IsZero() && o.Args[0] != lanes) {
-		err = errors.New("--slot is for external only, and --since for lanes only")
+	if err == nil && (len(o.Args) != 1 || !slices.Contains([]string{"status", lanes, external, wal}, o.Args[0])) {
+		err = errors.New("want status, lanes, external or wal")
+	} else if err == nil && (s.Slot != "" && o.Args[0] != external && o.Args[0] != wal || !s.Since.IsZero() && o.Args[0] != lanes) {
+		err = errors.New("--slot is for external and wal only, and --since for lanes only")
 	}
 	if err != nil {
 		return app.UsageError(fmt.Errorf("relay: %w: try `server relay --help`", err))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -38,6 +39,10 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(childVariable); url != "" {
+		child(url)
+		return
+	}
 	pause = 100 * time.Millisecond
 	var err error
 	server, err = localpg.Start(context.Background(), localpg.Config{Settings: settings})
@@ -51,36 +56,49 @@ func TestMain(m *testing.M) {
 
 // service is a service without its API: a database, a publisher, and a reader of the log. Both deliver to one ledger.
 type service struct {
-	*testing.T
+	testing.TB
 
 	url  string
 	slot string
 	pool *pgxpool.Pool
 
+	lose   float64                     // the part of the answers of the broker that are lost
+	refuse func(envelope.Message) bool // by the broker; nil: none
+	holds  func(envelope.Message) bool // an outage for some; nil: none
+
 	mu        sync.Mutex
+	open      map[string]int     // messages without an answer, by aggregate
+	failed    map[string]bool    // aggregates of which one of these has failed
 	delivered map[string][]int64 // versions, by aggregate
-	again     int                // deliveries that were not the first
+	first     int                // deliveries that were the first
+	again     int                // the others
 	wrong     []string           // first deliveries out of order
-	refuse    func(envelope.Message) bool
+	refused   int
+	total     atomic.Int64 // events that were appended
 }
 
-func newService(t *testing.T) *service {
+func newService(t testing.TB) *service {
+	t.Helper()
+	return newServiceOn(t, server)
+}
+
+func newServiceOn(t testing.TB, server *localpg.Server) *service {
 	t.Helper()
 	name := fmt.Sprintf("relay_%d", databases.Add(1))
-	s := &service{T: t, url: server.DSN(name), slot: name, delivered: make(map[string][]int64)}
-	admin := s.open(server.DSN("postgres"))
+	s := &service{TB: t, url: server.DSN(name), slot: name, open: make(map[string]int), failed: make(map[string]bool), delivered: make(map[string][]int64)}
+	admin := s.connect(server.DSN("postgres"))
 	pgtest.Execute(t, admin, "CREATE DATABASE "+name)
 	if _, err := db.Migrate(t.Context(), s.url, discard, pgtest.Options()...); err != nil {
 		t.Fatal(err)
 	}
-	s.pool = s.open(s.url)
+	s.pool = s.connect(s.url)
 	t.Cleanup(func() {
 		_, _ = s.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)
 	})
 	return s
 }
 
-func (s *service) open(url string) *pgxpool.Pool {
+func (s *service) connect(url string) *pgxpool.Pool {
 	s.Helper()
 	pool, err := db.Open(s.Context(), url, 20, nil)
 	if err != nil {
@@ -98,15 +116,19 @@ func (s *service) relay(args ...string) (string, error) {
 // server runs a command of a build with the option.
 func (s *service) server(url string, args ...string) (string, error) {
 	var out strings.Builder
-	program := app.Program{Options: []app.Option{Option()}}
-	if slices.Contains(args, external) {
+	err := s.program(s.Context(), &out, url, args...)
+	return out.String(), err
+}
+
+func (s *service) program(ctx context.Context, out io.Writer, url string, args ...string) error {
+	if slices.Contains(args, external) || slices.Contains(args, wal) {
 		args = append(args, "--slot", s.slot)
 	}
-	if slices.Contains(args, external) || slices.Contains(args, lanes) {
+	if slices.Contains(args, external) || slices.Contains(args, wal) || slices.Contains(args, lanes) {
 		args = append(args, "--why", "test", "--by", "ann")
 	}
-	err := program.Run(s.Context(), args, []string{"DATABASE_URL=" + url, "READ_DATABASE_URL=" + url, "PUBSUB_PROJECT=test"}, &out, &out)
-	return out.String(), err
+	program := app.Program{Options: []app.Option{Option()}}
+	return program.Run(ctx, args, []string{"DATABASE_URL=" + url, "READ_DATABASE_URL=" + url, "PUBSUB_PROJECT=test"}, out, out)
 }
 
 // must is relay for a command that succeeds.
@@ -119,10 +141,8 @@ func (s *service) must(args ...string) string {
 	return out
 }
 
-// deliver notes a delivery. The first delivery of a version must be the next of its aggregate.
+// deliver notes a delivery, under mu. The first delivery of a version must be the next of its aggregate.
 func (s *service) deliver(aggregate string, version int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	all := s.delivered[aggregate]
 	if slices.Contains(all, version) {
 		s.again++
@@ -132,26 +152,53 @@ func (s *service) deliver(aggregate string, version int64) {
 		s.wrong = append(s.wrong, fmt.Sprintf("version %d of %s after %v", version, aggregate, all))
 	}
 	s.delivered[aggregate] = append(all, version)
+	s.first++
 }
 
-// Publish implements outbox.Broker.
+// Publish implements outbox.Broker, with its contract: after a message has failed, it takes none of the same key until all answers were
+// waited for.
 func (s *service) Publish(m envelope.Message) outbox.Receipt {
-	if s.refuse != nil && s.refuse(m) {
-		return receipt{&outbox.RefusedError{Err: errors.New("bad")}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := receipt{s: s, key: m.AggregateID}
+	s.open[r.key]++
+	switch {
+	case s.failed[r.key] || s.holds != nil && s.holds(m):
+		r.err = errors.New("not sent")
+	case s.refuse != nil && s.refuse(m):
+		s.refused++
+		r.err = &outbox.RefusedError{Err: errors.New("bad")}
+	case rand.Float64() < s.lose:
+		if r.err = errors.New("the answer is lost"); rand.IntN(2) == 0 {
+			s.deliver(m.AggregateID, m.Version)
+		}
+	default:
+		s.deliver(m.AggregateID, m.Version)
 	}
-	s.deliver(m.AggregateID, m.Version)
-	return receipt{}
+	s.failed[r.key] = s.failed[r.key] || r.err != nil
+	return r
 }
 
-type receipt struct{ err error }
+type receipt struct {
+	s   *service
+	key string
+	err error
+}
 
-func (r receipt) Wait(context.Context) error { return r.err }
+func (r receipt) Wait(context.Context) error {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	if r.s.open[r.key]--; r.s.open[r.key] == 0 {
+		delete(r.s.failed, r.key)
+	}
+	return r.err
+}
 
 // publish runs a publisher until the returned function, or the end of the test, stops it.
 func (s *service) publish() (stop func()) {
 	s.Helper()
 	// A pool of its own, as in a process: appends that are held take no connection of the publisher.
-	p, err := outbox.New(pg.NewOutbox(s.open(s.url)), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
+	p, err := outbox.New(pg.NewOutbox(s.connect(s.url)), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -180,6 +227,8 @@ func (s *service) readOnce(ctx context.Context, dies bool) {
 		JOIN video_catalog.outbox o ON o.id = nullif(l.id, '')::uuid ORDER BY l.place`, ids)
 	var aggregate string
 	var version int64
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err == nil {
 		_, err = pgx.ForEachRow(found, []any{&aggregate, &version}, func() error { s.deliver(aggregate, version); ids = ids[1:]; return nil })
 	}
@@ -211,6 +260,7 @@ func message(aggregate string, version int64) envelope.Message {
 func (s *service) append(aggregate string, version int64) {
 	s.Helper()
 	pgtest.Append(s, s.pool, message(aggregate, version))
+	s.total.Add(1)
 }
 
 // migrationsWithout returns the migrations of all options but this one.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"example.com/servicekit/localpg"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/names"
@@ -54,15 +52,8 @@ func TestMistakesAreNamed(t *testing.T) {
 // A server that does not decode its log, and a standby, take no switch.
 func TestServersWithoutALog(t *testing.T) {
 	t.Parallel()
-	if _, err := os.Stat(filepath.Join(server.Programs(), "pg_basebackup")); err != nil {
-		t.Skip(err)
-	}
 	s := newService(t)
-	standby, err := localpg.Start(t.Context(), localpg.Config{StandbyOf: server, Settings: settings})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = standby.Stop() })
+	standby := standbyOf(t, server)
 	replica := pgtest.Pool(t, 1) // of a server with wal_level = replica
 	for url, want := range map[string]string{replica.Config().ConnString(): "wal_level is replica and must be logical", standby.DSN(s.slot): "this server is a standby"} {
 		if _, err := s.server(url, "relay", external); err == nil || !strings.Contains(err.Error(), want) {
@@ -98,11 +89,12 @@ func TestBuildWithoutTheOption(t *testing.T) {
 	broker := app.Option{Name: "ledger", NewBroker: func(context.Context, *app.Process) (app.Broker, error) {
 		return app.Broker{Topic: func(string) outbox.Broker { return s }, Stop: func() {}}, nil
 	}}
-	for _, mode := range []string{external, lanes} {
+	defer s.relayed()() // reads in mode wal
+	for _, mode := range []string{external, lanes, wal, lanes} {
 		s.must(mode)
 		err := db.Check(t.Context(), migrationsWithout(), s.pool)
-		if (mode == external) != (err != nil) || err != nil && !strings.Contains(err.Error(), refused) {
-			t.Errorf("Check() in mode %s = %v, want an error in mode external", mode, err)
+		if (mode != lanes) != (err != nil) || err != nil && !strings.Contains(err.Error(), refused) {
+			t.Errorf("Check() in mode %s = %v, want an error in the modes of the log", mode, err)
 		}
 		if err := db.Check(t.Context(), pgtest.Options(), s.pool); err != nil {
 			t.Errorf("Check() of a build with the option in mode %s = %v", mode, err)
@@ -111,8 +103,8 @@ func TestBuildWithoutTheOption(t *testing.T) {
 			var out strings.Builder
 			program := app.Program{Options: []app.Option{Option(), broker}}
 			err := program.Run(t.Context(), []string{command}, []string{"DATABASE_URL=" + s.url, "BROKER=ledger"}, &out, &out)
-			if err != nil || strings.Contains(out.String(), handed) != (mode == external) {
-				t.Errorf("%s in mode %s = %q, %v: want %q in mode external only", command, mode, &out, err, handed)
+			if err != nil || strings.Contains(out.String(), handed) != (mode != lanes) {
+				t.Errorf("%s in mode %s = %q, %v: want %q in the modes of the log only", command, mode, &out, err, handed)
 			}
 		}
 	}

@@ -47,27 +47,33 @@ func (s *switcher) run(ctx context.Context) error {
 	switch {
 	case relay.Mode == external && s.Mode == lanes:
 		return s.toLanes(ctx, relay)
-	case relay.Mode == lanes && s.Mode == external:
-		return s.toExternal(ctx)
+	case relay.Mode == lanes && s.Mode != lanes:
+		return s.toLog(ctx)
+	case relay.Mode == wal && s.Mode == lanes:
+		return s.fromWAL(ctx)
 	case s.Mode == lanes: // the slot may be the rest of a switch that has died
-		return s.dropSlot(ctx)
+		return s.dropRead(ctx)
+	case relay.Mode != s.Mode:
+		return errors.New("first `server relay lanes`")
 	}
 	return nil
 }
 
-// toExternal makes the slot, and hands new events to the log from a moment at which none is pending. A crash leaves the slot, which
-// keeps log until the command is repeated, or the other one drops it. All else is one transaction.
-func (s *switcher) toExternal(ctx context.Context) error {
+// toLog makes the slot, and hands new events to the log from a moment at which none is pending. A crash leaves the slot, which keeps log
+// until the command is repeated, or the other one drops it. All else is one transaction.
+func (s *switcher) toLog(ctx context.Context) error {
+	if s.Mode == wal {
+		if err := checkReader(ctx, s.pool.Config().ConnConfig, s.queries, s.Slot); err != nil {
+			return err
+		}
+	}
 	made, err := s.makeSlot(ctx)
 	if err == nil {
-		err = s.attempt(ctx, func(ctx context.Context, _ *pg.Tx) error {
-			err := s.sent(ctx)
-			for end := time.Now().Add(holdTimeout); errors.Is(err, errAgain) && time.Now().Before(end); err = s.sent(ctx) {
-				time.Sleep(5 * time.Millisecond)
-			}
-			if err != nil {
+		err = s.attempt(ctx, func(ctx context.Context, tx *pg.Tx) error {
+			if err := within(holdTimeout, func() error { return s.sent(ctx) }); err != nil {
 				return err
 			}
+			tx.Queue(sqlcgen.New(tx).EndReader(ctx))
 			// Earlier events were pending, and nobody appends: a reader that begins here gets all later events, and no other.
 			return s.queries.AdvanceSlot(ctx, s.Slot, nil)
 		})
@@ -97,13 +103,14 @@ func (s *switcher) makeSlot(ctx context.Context) (made bool, err error) {
 	}
 }
 
-// sent returns errAgain while new events are pending. An event of a blocked aggregate would come after newer ones of the log, so it ends the switch.
+// sent returns errAgain while new events are pending. In mode external an event of a blocked aggregate would come after newer ones of the log,
+// so it ends the switch.
 func (s *switcher) sent(ctx context.Context) error {
 	backlog, err := pg.NewOutbox(s.pool).Measure(ctx, pageChanges)
 	switch {
 	case err != nil:
 		return err
-	case backlog.Blocked > 0:
+	case s.Mode == external && backlog.Blocked > 0:
 		return fmt.Errorf("%d aggregates are blocked, and the log would get ahead of them: first `server retry` or `server skip` them", backlog.Blocked)
 	case !backlog.Oldest.IsZero():
 		s.said = fmt.Sprintf("%d events are pending, the oldest for %.0f s: is a publisher running?", backlog.Pending, backlog.Age)

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -40,26 +38,7 @@ func TestSwitchUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	s.publish()
-	const aggregates = 30
-	var versions [aggregates]atomic.Int64
-	var writers sync.WaitGroup
-	ctx, stop := context.WithCancel(t.Context())
-	for i := range aggregates {
-		writers.Go(func() {
-			for v := int64(1); ctx.Err() == nil; v++ {
-				err := pgx.BeginFunc(t.Context(), s.pool, func(tx pgx.Tx) error {
-					defer time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond) // between the seq and the commit
-					return pgtest.TryAppend(t.Context(), tx, message(fmt.Sprint("a", i), v))
-				})
-				if err != nil {
-					t.Errorf("append: %v", err)
-					return
-				}
-				versions[i].Store(v)
-				time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
-			}
-		})
-	}
+	writers := s.write(30, 20*time.Millisecond)
 	const switches = 6
 	for range switches / 2 {
 		time.Sleep(100 * time.Millisecond)
@@ -69,14 +48,8 @@ func TestSwitchUnderLoad(t *testing.T) {
 		stopReader()
 		s.must(lanes)
 	}
-	stop()
-	writers.Wait()
-	var total int64
-	for i := range versions {
-		s.settled(fmt.Sprint("a", i), versions[i].Load())
-		total += versions[i].Load()
-	}
-	t.Logf("%d switches, %d events: %d came again", switches, total, s.again)
+	writers()
+	s.complete()
 	if n := pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog.audit WHERE action = 'outbox.relay' AND actor = 'ann' AND reason = 'test'"); n != switches {
 		t.Errorf("the audit has %d switches, want %d", n, switches)
 	}
@@ -361,10 +334,10 @@ func TestRelayRefusesBadArguments(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for want, args := range map[string][]string{
-		"want status, lanes or external": {"wal"},
-		"and --since for lanes only":     {"status", "--since", "2026-01-01T00:00:00Z"},
-		"--slot is for external only":    {"lanes", "--slot", "x"},
-		"-all":                           {"status", "--all"},
+		"want status, lanes, external or wal": {"log"},
+		"and --since for lanes only":          {"status", "--since", "2026-01-01T00:00:00Z"},
+		"--slot is for external and wal only": {"lanes", "--slot", "x"},
+		"-all":                                {"status", "--all"},
 	} {
 		if _, err := s.relay(args...); app.ExitCode(err) != app.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("relay %q = %v, want exit code %d with %q", args, err, app.ExitUsage, want)

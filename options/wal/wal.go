@@ -1,9 +1,12 @@
-// Package wal lets another program send the events: one that reads the log of PostgreSQL, such as Debezium.
+// Package wal sends events from the log of PostgreSQL, in place of the table of pending events.
 //
-// The mode is a row of the table outbox_relay. In mode lanes the publisher sends the pending events. In mode external a trigger drops the
-// pending copy of a new event, and the reader of a logical slot sends it. The publisher still sends deferred events and snapshots.
-// The command relay switches under load: no event is lost, and first deliveries of an aggregate stay in order, if the reader is
-// stopped meanwhile. The package does not read the events itself, and cannot tell a reader to wait.
+// The mode is a row of the table outbox_relay. In mode lanes the publisher sends the pending events. In the others a trigger drops the
+// pending copy of a new event. In mode external another program, such as Debezium, reads a logical slot, and sends the events of the log. In
+// mode wal the publisher itself does: its [store] claims what the [reader] has queued. In both, deferred events and snapshots come from the
+// tables, as in mode lanes.
+//
+// The command relay switches under load: no event is lost, and first deliveries of an aggregate stay in order. The reader of mode external
+// must be stopped meanwhile: nobody can tell it to wait.
 package wal
 
 import (
@@ -16,24 +19,40 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/app"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/options/wal/internal/sqlcgen"
 )
 
 // The modes, as the table outbox_relay names them.
-const lanes, external = "lanes", "external"
+const lanes, external, wal = "lanes", "external", "wal"
 
 //go:embed migrations/*.sql
 var migrations embed.FS
 
 // Option returns the option.
 func Option() app.Option {
+	var r *reader // of a process with a publisher
 	return app.Option{
-		Name: "wal", Start: start, Migrations: migrations, Subcommands: map[string]app.Subcommand{"relay": run},
+		Name: "wal", Migrations: migrations,
+		NewStore: func(ctx context.Context, process *app.Process, events outbox.Store) (_ outbox.Store, err error) {
+			if process.Subcommand != "serve" { // the others have no loops, so they publish what is in the tables
+				return events, nil
+			}
+			r, err = newReader(ctx, process, events)
+			return r, err
+		},
+		Start: func(ctx context.Context, process *app.Process) error {
+			if r != nil {
+				process.Go("reader of the log", r.run, r.beats.Check)
+			}
+			return start(ctx, process)
+		}, Subcommands: map[string]app.Subcommand{"relay": run},
 		Help: `  server relay status                  show who sends new events, and how much of the log each slot keeps
   server relay external                hand new events to the log, for the reader of a slot, which it makes
-         --slot NAME                   another slot than video_catalog_outbox
-  server relay lanes                   let the publisher send again, first what the stopped reader has not confirmed
+         --slot NAME                   of external and wal: another slot than video_catalog_outbox
+  server relay wal                     let the publisher read new events from the log, in place of the pending ones
+  server relay lanes                   let the publisher send pending events again, first what the stopped reader has not confirmed
          --since TIME                  if the slot is lost: first what happened since TIME (RFC 3339)
 `,
 	}
@@ -78,7 +97,10 @@ func observe(queries *sqlcgen.Queries, meter metric.Meter) error {
 
 // check returns what keeps a reader of a slot from the events; "" is the slot of the mode.
 func check(ctx context.Context, queries *sqlcgen.Queries, slot string) error {
-	mistakes, err := queries.ListMistakes(ctx, slot)
+	return errorOf(queries.ListMistakes(ctx, slot))
+}
+
+func errorOf(mistakes []string, err error) error {
 	for _, mistake := range mistakes {
 		err = errors.Join(err, errors.New(mistake))
 	}

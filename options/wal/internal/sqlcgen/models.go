@@ -3,3 +3,25 @@
 //   sqlc v1.31.1
 
 package sqlcgen
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Every event of the last days. Rows are never updated, and dropped by partition. A CDC reader could read it.
+type VideoCatalogOutbox struct {
+	ID            uuid.UUID  `json:"id"`
+	AggregateType string     `json:"aggregate_type"`
+	AggregateID   string     `json:"aggregate_id"`
+	EventType     string     `json:"event_type"`
+	Version       int64      `json:"version"`
+	SchemaVersion int32      `json:"schema_version"`
+	Payload       []byte     `json:"payload"`
+	OccurredAt    time.Time  `json:"occurred_at"`
+	Traceparent   *string    `json:"traceparent"`
+	Caller        *string    `json:"caller"`
+	CausationID   *uuid.UUID `json:"causation_id"`
+	CorrelationID *uuid.UUID `json:"correlation_id"`
+}

@@ -1,0 +1,111 @@
+package wal
+
+import (
+	"context"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
+)
+
+// Mode wal begins and ends under load, with refusals and two processes, and with no more rights than the README says.
+func TestSwitchToModeWALAndBack(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	pgtest.Execute(t, s.pool, "CREATE ROLE "+s.slot+" LOGIN REPLICATION IN ROLE video_catalog_rw")
+	s.url = strings.Replace(s.url, "postgres@", s.slot+"@", 1)
+	s.refuse = once(100)
+	first, second := s.relayed(), s.relayed()
+	writers := s.write(40, 20*time.Millisecond)
+	for range 5 {
+		s.must(wal)
+		time.Sleep(rand.N(300 * time.Millisecond))
+		s.must(lanes)
+	}
+	writers()
+	s.complete()
+	first()
+	second()
+	s.eventually(0, `SELECT (SELECT count(*) FROM video_catalog.outbox_pending)
+		+ (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())`)
+}
+
+// The two narrow windows: a transaction has drawn its place and commits late, in both directions. The switch waits for it, and the next event
+// of its aggregate comes behind it.
+func TestSwitchOfModeWALWaitsForATransaction(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{wal, lanes} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t)
+			defer s.relayed()()
+			if s.makeSlot(); mode == lanes { // a new one would wait, too
+				s.must(wal)
+			}
+			commit := s.openAppend("held", 1)
+			result := s.start(mode)
+			s.waiting(1)
+			late := make(chan error, 1)
+			go func() { late <- pgtest.TryAppend(t.Context(), s.pool, message("late", 1)) }() // draws its seq before the switch
+			s.waiting(2)
+			commit()
+			s.append("held", 2)
+			s.await(result)
+			if err := <-late; err != nil {
+				t.Fatal(err)
+			}
+			s.append("held", 3)
+			s.total.Add(2)
+			s.complete()
+		})
+	}
+}
+
+// A switch is killed at any step, and repeated. Nothing is lost, whether it goes on or back.
+func TestKilledSwitchOfModeWAL(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	defer s.relayed()()
+	writers := s.write(10, 10*time.Millisecond)
+	for range 12 {
+		for _, mode := range []string{wal, lanes} {
+			for range rand.IntN(3) {
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(400*time.Millisecond))
+				_ = s.program(ctx, io.Discard, s.url, "relay", mode)
+				cancel()
+			}
+			s.must(mode)
+		}
+	}
+	writers()
+	s.complete()
+}
+
+// An aggregate that was blocked in mode lanes stays in order through mode wal, and back.
+func TestBlockedAggregateThroughModeWAL(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	var isGood atomic.Bool
+	s.refuse = func(m envelope.Message) bool { return m.AggregateID == "bad" && m.Version == 2 && !isGood.Load() }
+	defer s.relayed()()
+	grow := func(versions ...int64) {
+		for _, v := range versions {
+			s.append("bad", v)
+		}
+		s.eventually(int(versions[len(versions)-1])-1, deferredEvents)
+	}
+	grow(1, 2, 3)
+	s.must(wal)
+	grow(4, 5)
+	s.must(lanes)
+	grow(6)
+	isGood.Store(true)
+	s.must(wal)
+	s.append("bad", 7)
+	s.complete()
+}

@@ -38,11 +38,12 @@ lab-computes: deploy-test
 	cd lab && nice go test $(if $(filter long,$(PROFILE)),-tags deep) -count=1 -shuffle=on -timeout $(if $(filter long,$(PROFILE)),90m,30m) ./bench/... ./english ./entity ./guarantees ./licenses ./scaffold ./size
 	cd lab && nice go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/...
 lab-waits:
-	cd lab && go test -count=1 -shuffle=on -timeout 30m ./console ./failover ./pooler ./service
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./console ./debezium ./failover ./pooler ./service
 	cd examples/firestore && go mod verify && go test -count=1 ./...
 	$(MAKE) --no-print-directory broker-test
 	$(MAKE) --no-print-directory chaos
 	go run -C lab ./cmd/chaos --broker kafka
+	go run -C lab ./cmd/chaos --relay wal
 	$(MAKE) --no-print-directory test-pooler
 
 .PHONY: test-pooler
@@ -84,8 +85,8 @@ bench-tables: ## Make the tables of lab/bench/RESULTS.md from results.txt beside
 	cd lab/bench && go run ./report -in results.txt -doc RESULTS.md
 
 .PHONY: chaos
-chaos: saga ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit; BROKER=kafka).
-	go run -C lab ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(BROKER),--broker $(BROKER)) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(abspath $(OUT))) $(if $(OLDER),--older $(OLDER))
+chaos: saga ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit; BROKER=kafka; RELAY=wal).
+	go run -C lab ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(BROKER),--broker $(BROKER)) $(if $(RELAY),--relay $(RELAY)) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(abspath $(OUT))) $(if $(OLDER),--older $(OLDER))
 
 .PHONY: saga
 saga: ## Make three services that sell something together, break everything around them, and check that nothing is lost.

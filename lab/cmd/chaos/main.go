@@ -38,6 +38,7 @@ const usage = `chaos runs the service as several processes, injects faults, and 
                         also what clients, watchers and a subscription received, and the database. Default: chaos-N
                         and the time, in the directory for temporary files.
   --broker NAME         pubsub, kafka (a real one, or kfake if this machine lacks Java or Maven) or kfake. Default: pubsub.
+  --relay NAME          lanes or wal, in which one publisher reads the log of PostgreSQL. Default: lanes.
   --older COMMIT        the commit that a rollback deploys. Default: the newest tag before HEAD, or else the present
                         code on a newer schema.
 `
@@ -96,7 +97,7 @@ func again(cfg chaos.Config) string {
 	if cfg.Older != "" {
 		older = " --older " + cfg.Older
 	}
-	return fmt.Sprintf("--profile %s --broker %s --seed %d --duration %s --rate %g%s", profile, cfg.Broker, cfg.Seed, cfg.Duration, cfg.Rate, older)
+	return fmt.Sprintf("--profile %s --broker %s --relay %s --seed %d --duration %s --rate %g%s", profile, cfg.Broker, cfg.Relay, cfg.Seed, cfg.Duration, cfg.Rate, older)
 }
 
 // parse reads the flags.
@@ -110,6 +111,7 @@ func parse(args []string) (cfg chaos.Config, err error) {
 	flags.StringVar(&cfg.Out, "out", "", "")
 	flags.StringVar(&cfg.Older, "older", "", "")
 	flags.StringVar(&cfg.Broker, "broker", chaos.BrokerPubSub, "")
+	flags.StringVar(&cfg.Relay, "relay", chaos.RelayLanes, "")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return cfg, err
@@ -140,6 +142,8 @@ func parse(args []string) (cfg chaos.Config, err error) {
 		return cfg, errors.New("--duration must be more than 0, such as 10m")
 	case cfg.Broker != chaos.BrokerPubSub && cfg.Broker != chaos.BrokerKafka && cfg.Broker != chaos.BrokerFake:
 		return cfg, fmt.Errorf("--broker is %q: it may be pubsub, kafka or kfake", cfg.Broker)
+	case cfg.Relay != chaos.RelayLanes && cfg.Relay != chaos.RelayWAL:
+		return cfg, fmt.Errorf("--relay is %q: it may be lanes or wal", cfg.Relay)
 	case cfg.Rate < 1:
 		return cfg, errors.New("--rate must be at least 1, in commands per second")
 	}

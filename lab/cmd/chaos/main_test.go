@@ -36,6 +36,7 @@ func TestParseErrors(t *testing.T) {
 		{[]string{"--duration", "0"}, "--duration"},
 		{[]string{"--rate", "0"}, "--rate"},
 		{[]string{"--broker", "nats"}, "--broker"},
+		{[]string{"--relay", "external"}, "--relay"},
 		{[]string{"--rate", "0.5"}, "--rate"},
 		{[]string{"now"}, `"now"`},
 		{[]string{"--speed", "1"}, "speed"},
@@ -52,7 +53,7 @@ func TestHelp(t *testing.T) {
 	if err := run(t.Context(), []string{"--help"}, &out); err != nil {
 		t.Fatalf("run(--help) = %v, want nil", err)
 	}
-	for _, flag := range []string{"--profile", "--seed", "--duration", "--rate", "--out", "--broker", "--older"} {
+	for _, flag := range []string{"--profile", "--seed", "--duration", "--rate", "--out", "--broker", "--relay", "--older"} {
 		if !strings.Contains(out.String(), flag) {
 			t.Errorf("the help does not list %s", flag)
 		}

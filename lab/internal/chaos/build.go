@@ -32,7 +32,7 @@ func (l *lab) build(ctx context.Context) error {
 	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
 		return err
 	}
-	if l.cfg.Older == "" && l.cfg.Broker == BrokerPubSub { // an older one may not have the option
+	if l.cfg.Older == "" && l.cfg.Broker == BrokerPubSub && l.cfg.Relay == RelayLanes { // an older one may not have the option
 		tag, _ := exec.CommandContext(ctx, "git", "-C", here, "describe", "--tags", "--abbrev=0", "HEAD^").Output() //nolint:gosec // our own directory
 		l.cfg.Older = strings.TrimSpace(string(tag))
 	}

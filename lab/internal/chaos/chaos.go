@@ -62,6 +62,8 @@ type Config struct {
 	Older string
 	// Broker is the broker of the run: BrokerPubSub, BrokerKafka or BrokerFake.
 	Broker string
+	// Relay is who sends new events: RelayLanes or RelayWAL.
+	Relay string
 	// Progress is called with each line that says what the run does.
 	Progress func(line string)
 }
@@ -122,6 +124,7 @@ type Report struct {
 	Seed     uint64         `json:"seed"`
 	Out      string         `json:"out"`
 	Broker   string         `json:"broker"`
+	Relay    string         `json:"relay"`
 	Older    string         `json:"older"` // the commit; empty: there was none
 	Took     time.Duration  `json:"took_ns"`
 	Rate     float64        `json:"commands_per_second"`
@@ -174,7 +177,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, errors.Join(err, l.leave(l.seen()), l.end())
 	}
 	report := Report{
-		Seed: cfg.Seed, Out: cfg.Out, Broker: l.cfg.Broker, Older: l.cfg.Older, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
+		Seed: cfg.Seed, Out: cfg.Out, Broker: l.cfg.Broker, Relay: cfg.Relay, Older: l.cfg.Older, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
 		Answers: l.load.codes, Unread: l.load.unread, Stop: l.slowestStop, Routines: l.routines, Verdict: Check(history),
 		Connections: l.connections, LeaseLooks: l.leaseLooks, Long: cfg.Long,
 	}

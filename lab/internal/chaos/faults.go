@@ -105,10 +105,14 @@ func Kinds(broker string) []string {
 // have a batch of its lanes, and half a batch of deferred events.
 const inHand = workers * (batch + batch/2)
 
-func (l *lab) allInHand() int { return len(l.publishers) * inHand }
+func (l *lab) allInHand() int {
+	if l.cfg.Relay == RelayWAL {
+		return inQueue
+	}
+	return len(l.publishers) * inHand
+}
 
 func apis(l *lab) []*process       { return l.apis }
-func publishers(l *lab) []*process { return l.publishers }
 func projectors(l *lab) []*process { return l.projectors }
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
@@ -119,10 +123,13 @@ func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
 }
 
 func (l *lab) mayRepeat(p *process) int {
-	if p.role == rolePublisher {
-		return inHand
+	switch {
+	case p.role != rolePublisher:
+		return 0
+	case l.cfg.Relay == RelayWAL:
+		return inQueue
 	}
-	return 0
+	return inHand
 }
 
 // unsettled returns how many events the victims can have published but not settled. These are at
@@ -142,7 +149,9 @@ func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, vi
 	}
 	var held int
 	err := l.look(ctx, func(ctx context.Context, c conn) (err error) {
-		held, err = heldBy(ctx, c, names, batch)
+		if held, err = heldBy(ctx, c, names, batch); err == nil && l.cfg.Relay == RelayWAL {
+			held, err = inTheLog(ctx, c)
+		}
 		return err
 	})
 	if err != nil || time.Since(record.Struck) > lease/2 {
@@ -159,7 +168,7 @@ func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 	if p.role != rolePublisher {
 		return 0
 	}
-	return 2 * l.unsettled(ctx, record, inHand, p)
+	return 2 * l.unsettled(ctx, record, l.mayRepeat(p), p)
 }
 
 // aim records the process that a fault affects.

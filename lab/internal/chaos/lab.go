@@ -161,6 +161,9 @@ func (l *lab) prepare(ctx context.Context) error {
 	if out, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w: %s", err, out)
 	}
+	if err := l.startRelay(ctx); err != nil {
+		return err
+	}
 	err = l.look(ctx, func(ctx context.Context, c conn) error {
 		return errors.Join(watchLanes(ctx, c, lease), watchEvents(ctx, c))
 	})
@@ -303,6 +306,10 @@ func (l *lab) seen() *History {
 	}
 	if l.broker.kafka != nil { // a group waits for a dead member
 		h.Limits.Catalog, h.Limits.Back = kafkaSession+time.Second, kafkaSession+time.Second
+	}
+	if l.cfg.Relay == RelayWAL { // a frozen reader is replaced late, and what it had in hand comes again
+		h.Limits.Lease, h.Limits.Takeover, h.Limits.FirstResult = readerPatience, readerPatience, readerPatience
+		h.Limits.Catalog, h.Limits.Back = max(h.Limits.Catalog, readerPatience), max(h.Limits.Back, readerPatience)
 	}
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()

@@ -56,7 +56,7 @@ func startPostgres(ctx context.Context, progress func(string)) (*postgres, error
 
 func (p *postgres) start(ctx context.Context, progress func(string)) error {
 	server, err := localpg.Start(ctx, localpg.Config{Dir: p.dir, Progress: progress, Settings: map[string]string{
-		"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "shared_buffers": "64MB",
+		"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "shared_buffers": "64MB", "wal_level": "logical",
 	}})
 	if err != nil {
 		return err

@@ -109,7 +109,7 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 		took, target = fault.Takeover, c.h.Limits.Takeover
 		if f.OfTakeovers++; measured {
 			f.Takeovers++
-			if fault.Unsettled > 0 {
+			if fault.Unsettled > 0 || fault.Repeated > 0 { // what comes again was not settled
 				f.LeftBehind++
 			}
 			f.WorstTakeover = max(f.WorstTakeover, took)

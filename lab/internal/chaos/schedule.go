@@ -183,6 +183,9 @@ func (l *lab) drained(ctx context.Context, deadline time.Time) bool {
 				return ctx.Err()
 			}
 		}
+		if l.cfg.Relay == RelayWAL {
+			return confirmed(ctx, conn)
+		}
 		return nil
 	})
 	return err == nil

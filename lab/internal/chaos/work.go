@@ -39,7 +39,7 @@ func (l *lab) done(ctx context.Context, c conn) (tasks, error) {
 	}
 	done := make(tasks, len(l.processes)+1)
 	for _, p := range l.processes {
-		if p.role == rolePublisher {
+		if p.role == rolePublisher && l.cfg.Relay == RelayLanes { // in mode wal one publishes
 			done[publishing(p)] = settled[p.name]
 		}
 		if p.serves || p.role == roleProjector {

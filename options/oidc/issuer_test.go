@@ -18,7 +18,11 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"example.com/videocatalog/internal/pg/pgtest"
 )
+
+var must = pgtest.Must
 
 const audience = "https://books.example.com"
 

@@ -34,8 +34,6 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-var must = pgtest.Must
-
 // program is a service with videos, and with this option.
 func program() app.Program {
 	return app.Program{Options: []app.Option{Option()}, Registrations: []app.Registration{{

@@ -20,7 +20,10 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
+
+var must = pgtest.Must
 
 // row is a timer in memory.
 type row struct {

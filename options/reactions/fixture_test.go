@@ -20,8 +20,6 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-var must = pgtest.Must
-
 // fact is an event of a video, with timers, which the videos of the service do not have.
 type fact struct {
 	domain.VideoEvent

@@ -14,8 +14,6 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-var must = pgtest.Must
-
 // A page of a backfill ends with the snapshot that reaches the bytes of a transaction.
 func TestPagesAreBounded(t *testing.T) {
 	t.Parallel()

@@ -32,6 +32,8 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
+var must = pgtest.Must
+
 const project = "test-project"
 
 // service is a service of videos with this option: a database, and a broker with its topic and its

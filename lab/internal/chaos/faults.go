@@ -216,7 +216,7 @@ func killAll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) err
 // freezeAt freezes a publisher at a failpoint until others have its lanes, and then continues it. Empty: at once.
 func freezeAt(point string) injection {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-		p := pick(r, l.publishers)
+		p := pick(r, publishers(l))
 		aim(record, p)
 		record.GoesOn = p.serves
 		if point == "" || !p.reaches(ctx, r, record, point, "stop") {

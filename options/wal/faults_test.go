@@ -44,7 +44,7 @@ func startServer(t *testing.T, cfg localpg.Config) *localpg.Server {
 func standbyOf(t *testing.T, primary *localpg.Server) *localpg.Server {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(primary.Programs(), "pg_basebackup")); err != nil {
-		t.Skip(err)
+		t.Skipf("no standby: %v", err)
 	}
 	return startServer(t, localpg.Config{StandbyOf: primary, Settings: settings})
 }

@@ -62,12 +62,12 @@ type service struct {
 	slot string
 	pool *pgxpool.Pool
 
-	lose   float64                     // the part of the answers of the broker that are lost
+	lose   float64                     // the part of the responses of the broker that are lost
 	refuse func(envelope.Message) bool // by the broker; nil: none
 	holds  func(envelope.Message) bool // an outage for some; nil: none
 
 	mu        sync.Mutex
-	open      map[string]int     // messages without an answer, by aggregate
+	open      map[string]int     // messages without a response, by aggregate
 	failed    map[string]bool    // aggregates of which one of these has failed
 	delivered map[string][]int64 // versions, by aggregate
 	first     int                // deliveries that were the first
@@ -155,7 +155,7 @@ func (s *service) deliver(aggregate string, version int64) {
 	s.first++
 }
 
-// Publish implements outbox.Broker, with its contract: after a message has failed, it takes none of the same key until all answers were
+// Publish implements outbox.Broker, with its contract: after a message has failed, it takes none of the same key until all responses were
 // waited for.
 func (s *service) Publish(m envelope.Message) outbox.Receipt {
 	s.mu.Lock()
@@ -169,7 +169,7 @@ func (s *service) Publish(m envelope.Message) outbox.Receipt {
 		s.refused++
 		r.err = &outbox.RefusedError{Err: errors.New("bad")}
 	case rand.Float64() < s.lose:
-		if r.err = errors.New("the answer is lost"); rand.IntN(2) == 0 {
+		if r.err = errors.New("the response is lost"); rand.IntN(2) == 0 {
 			s.deliver(m.AggregateID, m.Version)
 		}
 	default:

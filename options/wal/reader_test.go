@@ -133,7 +133,7 @@ func (s *service) eventually(want int, query string) {
 
 const deferredEvents = "SELECT count(*) FROM video_catalog.outbox_deferred"
 
-// The sender of the log is killed a hundred times, answers of the broker are lost, and events are refused.
+// The sender of the log is killed a hundred times, responses of the broker are lost, and events are refused.
 func TestKilledSender(t *testing.T) {
 	t.Parallel()
 	s := inWAL(t)

@@ -153,11 +153,27 @@ func TestClaimOfTheTables(t *testing.T) {
 	if c := q.claim(limits, now); c.Token != 0 {
 		t.Error("two claims have a lane at a time")
 	}
+	released := time.Now()
 	q.release(c.Lease, nil, q.fence)
-	if q.isDue(now) {
+	if q.isDue(released.Add(statusPause - 1)) {
 		t.Error("the tables have the next claim, too")
 	}
 	if c := q.claim(limits, now); len(c.Events) != 1 || c.Events[0].Behind {
 		t.Errorf("after the block has ended: %v, want the event of the log", c.Events)
+	}
+}
+
+// A reader that begins again reads the blocked aggregates later than a settlement that is still under way.
+func TestSettlementOfAnEarlierReader(t *testing.T) {
+	t.Parallel()
+	blocked := envelope.Aggregate{Type: "letter", ID: "0-0"}
+	q := filled(nil, 1)
+	c := outbox.Claim{Lease: outbox.Lease{Token: 9, Spans: []outbox.Span{{Lane: outbox.Lane(blocked)}}}}
+	q.lease(&c, limits, time.Now())
+	fence := q.fence
+	q.forget()
+	q.open(fence+1, 0, []envelope.Aggregate{blocked})
+	if q.release(c.Lease, nil, fence); !q.blocked[blocked] {
+		t.Error("the settlement has ended a block that it has not read")
 	}
 }

@@ -54,9 +54,7 @@ func BenchmarkModeWAL(b *testing.B) {
 			}
 			k, pool := &timed{}, s.connect(s.url)
 			run, wake, err := process(b.Context(), pool, k)
-			if err != nil {
-				b.Fatal(err)
-			}
+			pgtest.Must(b, err)
 			stop := s.background(run)
 			position := func() float64 {
 				return float64(pgtest.Count(b, s.pool, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"))

@@ -33,9 +33,7 @@ func inWALOnServer(t *testing.T) *service {
 func startServer(t *testing.T, cfg localpg.Config) *localpg.Server {
 	t.Helper()
 	own, err := localpg.Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, err)
 	t.Cleanup(func() { _ = own.Stop() })
 	return own
 }
@@ -192,9 +190,7 @@ func TestChangesOfTheTable(t *testing.T) {
 	defer s.relayed()()
 	writers := s.write(20, 5*time.Millisecond)
 	dump, err := s.pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, err)
 	defer dump.Release()
 	pgtest.Execute(t, dump, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 	pgtest.Count(t, dump, "SELECT count(*) FROM video_catalog.outbox_blocked")

@@ -101,9 +101,7 @@ func newServiceOn(t testing.TB, server *localpg.Server) *service {
 func (s *service) connect(url string) *pgxpool.Pool {
 	s.Helper()
 	pool, err := db.Open(s.Context(), url, 20, nil)
-	if err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Must(s, err)
 	s.Cleanup(pool.Close)
 	return pool
 }
@@ -199,9 +197,7 @@ func (s *service) publish() (stop func()) {
 	s.Helper()
 	// A pool of its own, as in a process: appends that are held take no connection of the publisher.
 	p, err := outbox.New(pg.NewOutbox(s.connect(s.url)), s, outbox.Config{PollInterval: 20 * time.Millisecond}, discard, noop.Meter{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Must(s, err)
 	return s.background(func(ctx context.Context) { _ = p.Run(ctx) })
 }
 

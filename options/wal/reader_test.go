@@ -31,9 +31,7 @@ func (s *service) relayed() (stop func()) {
 	s.Helper()
 	pool := s.connect(s.url)
 	run, _, err := process(s.Context(), pool, s)
-	if err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Must(s, err)
 	return s.background(run)
 }
 
@@ -186,14 +184,10 @@ func child(url string) {
 func (s *service) child(name string) *os.Process {
 	s.Helper()
 	program, err := os.Executable()
-	if err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Must(s, err)
 	cmd := exec.Command(program)
 	cmd.Env, cmd.Stderr = append(os.Environ(), childVariable+"="+s.url+"&application_name="+name), os.Stderr
-	if err := cmd.Start(); err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Must(s, cmd.Start())
 	s.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return cmd.Process
 }
@@ -219,18 +213,14 @@ func TestFrozenAndKilledReaders(t *testing.T) {
 		sent := count()
 		pgtest.Eventually(t, 20*time.Second, "it sends", func() bool { return count() > sent })
 		name := reader()
-		if err := processes[name].Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Must(t, processes[name].Signal(signal))
 		start := time.Now()
 		pgtest.Eventually(t, limit, "another process has the slot", func() bool { now := reader(); return now != "" && now != name })
 		t.Logf("%s: replaced after %s", signal, time.Since(start).Round(10*time.Millisecond))
 		return name
 	}
 	frozen := replaced(senderTimeout+5*time.Second, syscall.SIGSTOP) // the machine may be busy
-	if err := processes[frozen].Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, processes[frozen].Signal(syscall.SIGCONT))
 	for range 5 {
 		name := replaced(5*time.Second, syscall.SIGKILL)
 		processes[name] = s.child(name)
@@ -240,9 +230,7 @@ func TestFrozenAndKilledReaders(t *testing.T) {
 		return pgtest.Count(t, s.pool, "SELECT count(DISTINCT (aggregate, version)) FROM delivered") == int(s.total.Load())
 	})
 	rows, err := s.pool.Query(t.Context(), "SELECT aggregate, version FROM delivered ORDER BY n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, err)
 	var aggregate string
 	var version int64
 	if _, err := pgx.ForEachRow(rows, []any{&aggregate, &version}, func() error { s.deliver(aggregate, version); return nil }); err != nil {

@@ -120,13 +120,9 @@ func TestBacklogAgeOfTheLog(t *testing.T) {
 		t.Helper()
 		reader := metric.NewManualReader()
 		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-		if err := errors.Join(observe(queries, meter), pg.NewOutbox(s.pool).Observe(meter)); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Must(t, errors.Join(observe(queries, meter), pg.NewOutbox(s.pool).Observe(meter)))
 		var all metricdata.ResourceMetrics
-		if err := reader.Collect(t.Context(), &all); err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Must(t, reader.Collect(t.Context(), &all))
 		for _, m := range all.ScopeMetrics[0].Metrics {
 			if gauge, ok := m.Data.(metricdata.Gauge[float64]); ok && m.Name == "outbox.backlog.age" {
 				if series > 0 {
@@ -165,9 +161,7 @@ func TestBacklogAgeOfTheLog(t *testing.T) {
 func TestRouteLeadsToTheTopics(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("debezium/outbox.properties")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, err)
 	routes := regexp.MustCompile(`(?m)^transforms\.outbox\.route\.topic\.replacement=(.*)$`).FindAllStringSubmatch(string(text), -1)
 	route := routes[len(routes)-1][1] // the last counts
 	for _, topic := range names.Topics() {

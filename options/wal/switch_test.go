@@ -59,9 +59,7 @@ func TestSwitchUnderLoad(t *testing.T) {
 func (s *service) openAppend(aggregate string, version int64) (commit func()) {
 	s.Helper()
 	tx, err := s.pool.Begin(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Must(s, err)
 	pgtest.Append(s, tx, message(aggregate, version))
 	return func() {
 		if err := tx.Commit(s.Context()); err != nil {
@@ -134,9 +132,7 @@ func TestSwitchWaitsForAnEventOfTheLog(t *testing.T) {
 	s.waiting(2)
 	commit()
 	s.await(result)
-	if err := <-late; err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, <-late)
 	s.settled("a", 3)
 	if slots := pgtest.Count(t, s.pool, slotsOf, s.slot); slots != 0 {
 		t.Errorf("%d slots are left in mode lanes, want none", slots)
@@ -235,13 +231,9 @@ func TestSwitchRefuses(t *testing.T) {
 func (s *service) connectReader() (disconnect func()) {
 	s.Helper()
 	conn, err := pgconn.Connect(s.Context(), s.url+"&replication=database")
-	if err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Must(s, err)
 	conn.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT " + s.slot + " LOGICAL 0/0 (proto_version '1', publication_names 'video_catalog_outbox')"})
-	if err := conn.Frontend().Flush(); err != nil {
-		s.Fatal(err)
-	}
+	pgtest.Must(s, conn.Frontend().Flush())
 	isRead := func(want int) {
 		pgtest.Eventually(s, 10*time.Second, "the slot has a reader, or none", func() bool { return pgtest.Count(s, s.pool, slotsOf+" AND active", s.slot) == want })
 	}

@@ -56,9 +56,7 @@ func TestSwitchOfModeWALWaitsForATransaction(t *testing.T) {
 			commit()
 			s.append("held", 2)
 			s.await(result)
-			if err := <-late; err != nil {
-				t.Fatal(err)
-			}
+			pgtest.Must(t, <-late)
 			s.append("held", 3)
 			s.total.Add(2)
 			s.complete()

@@ -57,9 +57,7 @@ func newStorm(t testing.TB) *storm {
 func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 	s.t.Helper()
 	pool, err := db.Open(s.t.Context(), s.url, maxConns, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	pgtest.Must(s.t, err)
 	s.t.Cleanup(pool.Close)
 	return pool
 }
@@ -74,9 +72,7 @@ func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Stor
 		events = around(events)
 	}
 	publisher, err := outbox.New(events, to, cfg, slog.New(slog.DiscardHandler), noop.Meter{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	pgtest.Must(s.t, err)
 	s.mu.Lock()
 	s.publishers = append(s.publishers, publisher)
 	s.mu.Unlock()

@@ -25,9 +25,7 @@ import (
 func blocks(t *testing.T, page, heading, language string) []string {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, err)
 	_, section, found := strings.Cut(string(text), "\n"+heading+"\n")
 	if !found {
 		t.Fatalf("%s has no heading %q", page, heading)
@@ -76,9 +74,7 @@ func (r *reader) run(t *testing.T, script string, extra ...string) string {
 func as(t *testing.T, target, user string) string {
 	t.Helper()
 	u, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, err)
 	u.User = url.User(user)
 	return u.String()
 }

@@ -47,9 +47,7 @@ func TestPoolerInTransactionMode(t *testing.T) {
 		t.Errorf("migrations that run at once = %v, %v, want %d by one, and 0 by two", counts, err, len(files))
 	}
 
-	if err := db.Check(t.Context(), nil, open(t, pooled)); err != nil {
-		t.Errorf("Check() = %v, want nil", err)
-	}
+	must(t, db.Check(t.Context(), nil, open(t, pooled)))
 }
 
 // Connections lost on the way to a pooler leave their pool earlier than with pgx alone. No

@@ -212,9 +212,7 @@ func TestWhoWeAre(t *testing.T) {
 		must(t, err)
 		sink := NewSink(append(slices.Clone(options), trusted), topic, limit)
 		defer sink.Stop()
-		if errs := pass(t, sink, letters("a1")); errs[0] != nil {
-			t.Errorf("%s: %v", method, errs[0])
-		}
+		must(t, pass(t, sink, letters("a1"))[0])
 		if err := checkCluster(t.Context(), options, topic); err == nil || isDefinite(err) {
 			t.Errorf("%s: a certificate of nobody is %v, want an error that may pass", method, err)
 		}

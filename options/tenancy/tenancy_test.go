@@ -210,9 +210,7 @@ func TestStartFindsMistakes(t *testing.T) {
 	if !strings.Contains(got, "TENANCY_DATABASE_URL is required: [") || !strings.Contains(got, `"video_catalog.letters_1"`) {
 		t.Errorf("start() without the setting = %s, want it to be required", got)
 	}
-	if err := new(settings).start(t.Context(), f.process("publisher")); err != nil {
-		t.Errorf("start() without the role api = %v, want nil", err)
-	}
+	must(t, new(settings).start(t.Context(), f.process("publisher"))) // without the role api
 	s := settings{Commands: f.url(t, f.name+"_calls"), Queries: f.url(t, f.name+"_other")}
 	if err := s.start(t.Context(), f.process("api")); err == nil || !strings.Contains(err.Error(), "READ_DATABASE_URL must differ from DATABASE_URL") {
 		t.Errorf("start() with two users and one database = %v, want an error", err)

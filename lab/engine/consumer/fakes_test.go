@@ -18,7 +18,10 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
+
+var must = pgtest.Must
 
 var discard = slog.New(slog.DiscardHandler)
 
@@ -311,12 +314,4 @@ func (r readings) collect() []metricdata.Metrics {
 		metrics = append(metrics, scope.Metrics...)
 	}
 	return metrics
-}
-
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -44,7 +44,7 @@ func prepareTenancy(ctx context.Context, s *dev.Stack) error {
 		return err
 	}
 	s.AtStop(issuer.Close)
-	s.Show("a token", "curl -s '"+issuer.URL+"/token?tenant=acme', for -H \"Authorization: Bearer ${TOKEN}\"")
+	s.Show("tenants", "TOKEN=$(curl -s '"+issuer.URL+"/token?tenant=acme'), and in each call -H \"Authorization: Bearer ${TOKEN}\"")
 	policy := filepath.Join(s.State, "policy.yaml")
 	s.Set("TENANCY_DATABASE_URL="+calls.String(), "AUTH=oidc", "AUTH_POLICY_FILE="+policy, "AUTH_ISSUER="+issuer.URL, "AUTH_AUDIENCE="+localissuer.Audience)
 	return os.WriteFile(policy, []byte(localissuer.Policy), 0o600)

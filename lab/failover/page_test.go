@@ -98,7 +98,7 @@ func TestMove(t *testing.T) {
 			must(t, err)
 			_, target := newServer(t, localpg.Config{})
 			roles := blocks(t, root+"/docs/database.md", "### Users, and their time limits", "sql")
-			for _, block := range append(roles, blocks(t, root+"/options/tenancy/README.md", "## Users", "sql")[1]) {
+			for _, block := range append(roles, blocks(t, root+"/options/tenancy/README.md", "## Users", "sql")[0]) {
 				for statement := range strings.SplitSeq(block, ";\n") {
 					ask[int](t, target, statement)
 				}

@@ -99,6 +99,9 @@ func TestWith(t *testing.T) {
 		loseTenants(t, service)
 	}
 	clone.Run(t, service, "go", "run", "./cmd/upgrade", "--without", alone)
+	if alone == "oidc,tenancy" {
+		dropTenants(t, service)
+	}
 	clone.Run(t, service, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32")
 	clone.Run(t, service, "go", "vet", "./...")
 	commit(t, service)
@@ -120,25 +123,39 @@ func TestWith(t *testing.T) {
 	loseReactions(t, service)
 }
 
-// loseTenants does what the page of the option says before it is taken away.
+// loseTenants does what the page of the option says before it is taken away, and dropTenants what it says after that.
 func loseTenants(t *testing.T, service string) {
 	t.Helper()
 	path := filepath.Join(service, "internal/entities/purchase_order.yaml")
 	text, err := os.ReadFile(path)
 	must(t, err)
 	write(t, path, regexp.MustCompile(`(?m)^tenant(_indexes)?: .*\n`).ReplaceAllString(string(text), ""))
-	var up, down strings.Builder
-	for _, table := range []string{"buying.purchase_orders", "buying_read.purchase_order_projection"} {
-		fmt.Fprintf(&up, "-- contract: no build sets a tenant any more\nDROP POLICY calls ON %[1]s;\n-- contract: the same\nDROP POLICY loops ON %[1]s;\n-- contract: the same\n"+
-			"DROP POLICY owner ON %[1]s;\n-- contract: the same\nALTER TABLE %[1]s NO FORCE ROW LEVEL SECURITY;\n-- contract: the same\nALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY;\n"+
-			"-- contract: the same\nALTER TABLE %[1]s DROP COLUMN tenant_id;\n", table)
-		fmt.Fprintf(&down, "ALTER TABLE %s ADD COLUMN tenant_id text;\n", table)
-	}
-	write(t, filepath.Join(service, "db/migrations/01099_no_tenants.sql"), "-- +goose Up\nSET LOCAL lock_timeout = '2s';\n\n"+up.String()+"\n-- +goose Down\n"+down.String())
+	migrateTenants(t, service, "01098_tenants_are_optional.sql", "SELECT 1;\n", "ALTER TABLE %s ALTER COLUMN tenant_id DROP NOT NULL")
 	clone.Run(t, service, "go", "run", "./cmd/entity", "render")
 	clone.Run(t, service, "go", "vet", "./...")
 	clone.Run(t, service, "go", "test", "./internal/store", "-run", "PurchaseOrder")
 	commit(t, service)
+}
+
+func dropTenants(t *testing.T, service string) {
+	t.Helper()
+	commit(t, service)
+	migrateTenants(t, service, "01099_no_tenants.sql", "ALTER TABLE %s ADD COLUMN tenant_id text;\n",
+		"DROP POLICY calls ON %s", "DROP POLICY loops ON %s", "DROP POLICY owner ON %s", "ALTER TABLE %s NO FORCE ROW LEVEL SECURITY",
+		"ALTER TABLE %s DISABLE ROW LEVEL SECURITY", "ALTER TABLE %s DROP COLUMN tenant_id")
+	clone.Run(t, service, "go", "test", "./internal/store", "-run", "PurchaseOrder")
+}
+
+func migrateTenants(t *testing.T, service, name, down string, up ...string) {
+	t.Helper()
+	text, end := "-- +goose Up\nSET LOCAL lock_timeout = '2s';\n", "\n-- +goose Down\n"
+	for _, table := range []string{"buying.purchase_orders", "buying_read.purchase_order_projection"} {
+		for _, statement := range up {
+			text += fmt.Sprintf("-- contract: no build sets a tenant any more\n"+statement+";\n", table)
+		}
+		end += strings.ReplaceAll(down, "%s", table)
+	}
+	write(t, filepath.Join(service, "db/migrations", name), text+end)
 }
 
 // loseReactions takes the option reactions away, of which the owner has edited a file, after what needs it. The printed steps end in a

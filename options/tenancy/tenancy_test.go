@@ -176,22 +176,27 @@ func TestRequestIDsOfTenants(t *testing.T) {
 func TestStartFindsMistakes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ sabotage, want string }{
-		"none":                 {"SELECT", ""},
-		"superuser":            {"ALTER ROLE %s_calls SUPERUSER", "is, or can become, the superuser"},
-		"BYPASSRLS":            {"ALTER ROLE %s_calls BYPASSRLS", "who has BYPASSRLS"},
-		"owner":                {"GRANT %[1]s_owner TO %[1]s_calls", "the owner of video_catalog.letters_1"},
-		"member of the loops":  {"GRANT %[1]s_loops TO %[1]s_calls", "as whom the loops see all tenants"},
-		"role of the loops":    {"ALTER ROLE %[1]s_calls NOINHERIT; GRANT video_catalog_rw TO %[1]s_calls", "the policy loops of video_catalog.letters_1 opens other tenants"},
-		"no security":          {"ALTER TABLE video_catalog.letters_1 DISABLE ROW LEVEL SECURITY", "letters_1 has tenant_id and no row security"},
-		"not forced":           {"ALTER TABLE video_catalog.letters_1 NO FORCE ROW LEVEL SECURITY", "letters_1 has tenant_id and no row security"},
-		"no policy of calls":   {"DROP POLICY calls ON video_catalog.letters_1", "letters_1 lacks the policy of calls"},
-		"no policy of loops":   {"DROP POLICY loops ON video_catalog.letters_1", "letters_1 lacks the policy of the loops"},
-		"no policy of owner":   {"DROP POLICY owner ON video_catalog.letters_1", "letters_1 lacks the policy of its owner"},
-		"not alone":            {"ALTER POLICY calls ON video_catalog.letters_1 USING (tenant_id = current_setting('app.tenant', true) OR current_setting('app.tenant', true) = '*')", "letters_1 opens other tenants"},
-		"another check":        {"ALTER POLICY calls ON video_catalog.letters_1 WITH CHECK (true)", "letters_1 lacks the policy of calls"},
-		"a second policy":      {"CREATE POLICY every ON video_catalog.letters_1 USING (current_setting('app.tenant', true) = '*')", "the policy every of video_catalog.letters_1 opens other tenants"},
-		"calls only read":      {"DROP POLICY calls ON video_catalog.letters_1; CREATE POLICY calls ON video_catalog.letters_1 FOR SELECT TO video_catalog_calls USING (tenant_id = current_setting('app.tenant', true))", "letters_1 lacks the policy of calls"},
-		"a view of the tables": {"CREATE TABLE video_catalog_read.letters_1 (tenant_id text)", "video_catalog_read.letters_1 has tenant_id and no row security"},
+		"none":                {"SELECT", ""},
+		"superuser":           {"ALTER ROLE %s_calls SUPERUSER", "is, or can become, the superuser"},
+		"BYPASSRLS":           {"ALTER ROLE %s_calls BYPASSRLS", "who has BYPASSRLS"},
+		"owner":               {"GRANT %[1]s_owner TO %[1]s_calls", "the owner of video_catalog.letters_1"},
+		"member of the loops": {"GRANT %[1]s_loops TO %[1]s_calls", "as whom the loops see all tenants"},
+		"role of the loops":   {"ALTER ROLE %[1]s_calls NOINHERIT; GRANT video_catalog_rw TO %[1]s_calls", "the policy loops of video_catalog.letters_1 opens other tenants"},
+		"no security":         {"ALTER TABLE video_catalog.letters_1 DISABLE ROW LEVEL SECURITY", "letters_1 has tenant_id and no row security"},
+		"not forced":          {"ALTER TABLE video_catalog.letters_1 NO FORCE ROW LEVEL SECURITY", "letters_1 has tenant_id and no row security"},
+		"no policy of calls":  {"DROP POLICY calls ON video_catalog.letters_1", "letters_1 lacks the policy of calls"},
+		"no policy of loops":  {"DROP POLICY loops ON video_catalog.letters_1", "letters_1 lacks the policy of the loops"},
+		"no policy of owner":  {"DROP POLICY owner ON video_catalog.letters_1", "letters_1 lacks the policy of its owner"},
+		"not alone":           {"ALTER POLICY calls ON video_catalog.letters_1 USING (tenant_id = current_setting('app.tenant', true) OR current_setting('app.tenant', true) = '*')", "letters_1 opens other tenants"},
+		"another check":       {"ALTER POLICY calls ON video_catalog.letters_1 WITH CHECK (true)", "letters_1 lacks the policy of calls"},
+		"a second policy":     {"CREATE POLICY every ON video_catalog.letters_1 USING (current_setting('app.tenant', true) = '*')", "the policy every of video_catalog.letters_1 opens other tenants"},
+		"calls only read":     {"DROP POLICY calls ON video_catalog.letters_1; CREATE POLICY calls ON video_catalog.letters_1 FOR SELECT TO video_catalog_calls USING (tenant_id = current_setting('app.tenant', true))", "letters_1 lacks the policy of calls"},
+		"every insert":        {"CREATE POLICY every ON video_catalog.letters_1 FOR INSERT WITH CHECK (true)", "the policy every of video_catalog.letters_1 opens other tenants"},
+		"CREATEROLE":          {"ALTER ROLE %s_calls CREATEROLE", "who has BYPASSRLS or CREATEROLE"},
+		"a view":              {"CREATE VIEW video_catalog.notes_1 AS TABLE video_catalog.letters_1; GRANT SELECT ON video_catalog.notes_1 TO video_catalog_calls", "the view video_catalog.notes_1 shows all tenants"},
+		"users of one side": {`REVOKE video_catalog_read_rw FROM %[1]s_loops; REVOKE video_catalog_read_calls FROM %[1]s_calls; CREATE TABLE video_catalog_read.letters_1 (tenant_id text);
+			ALTER TABLE video_catalog_read.letters_1 ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; CREATE POLICY owner ON video_catalog_read.letters_1 TO CURRENT_USER USING (true)`, ""},
+		"a projection": {"CREATE TABLE video_catalog_read.letters_1 (tenant_id text)", "video_catalog_read.letters_1 has tenant_id and no row security"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

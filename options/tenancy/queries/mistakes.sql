@@ -24,8 +24,8 @@ WITH me AS (
 SELECT format('the user %I of TENANCY_DATABASE_URL is, or can become, the superuser %I', me.rolname, r.rolname)
 FROM me, pg_roles r WHERE r.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER')
 UNION ALL
-SELECT format('the user %I of TENANCY_DATABASE_URL is, or can become, %I, who has BYPASSRLS', me.rolname, r.rolname)
-FROM me, pg_roles r WHERE r.rolbypassrls AND NOT r.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER')
+SELECT format('the user %I of TENANCY_DATABASE_URL is, or can become, %I, who has BYPASSRLS or CREATEROLE', me.rolname, r.rolname)
+FROM me, pg_roles r WHERE (r.rolbypassrls OR r.rolcreaterole) AND NOT r.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER')
 UNION ALL
 SELECT format('the user %I of TENANCY_DATABASE_URL is, or can become, %I, as whom the loops see all tenants', me.rolname, loops.rolname)
 FROM me, loops WHERE pg_has_role(me.oid, loops.oid, 'MEMBER')
@@ -34,15 +34,23 @@ SELECT format('the user %I of TENANCY_DATABASE_URL is, or can become, the owner 
 FROM me, tenants t WHERE pg_has_role(me.oid, t.relowner, 'MEMBER')
 UNION ALL
 SELECT format('the policy %I of %s opens other tenants to the user %I of TENANCY_DATABASE_URL', a.polname, t.name, me.rolname)
-FROM me, tenants t JOIN applied a ON a.polrelid = t.oid WHERE a.calls AND NOT a.tenant
+FROM me, tenants t JOIN applied a ON a.polrelid = t.oid WHERE a.calls AND (a.tenant AND a.whole) IS NOT TRUE -- an expression may be NULL
+UNION ALL
+SELECT format('the view %s shows all tenants to the user %I of TENANCY_DATABASE_URL: set its security_invoker, or revoke SELECT', c.oid::regclass, me.rolname)
+FROM me, pg_class c
+WHERE c.relnamespace::regnamespace::text IN ('video_catalog', 'video_catalog_read') AND c.relkind IN ('v', 'm')
+	AND has_table_privilege(me.oid, c.oid, 'SELECT')
+	AND NOT coalesce((SELECT o.option_value::bool FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'security_invoker'), false)
 UNION ALL
 SELECT format('%s has tenant_id and no row security: ENABLE and FORCE it', t.name) FROM tenants t WHERE NOT t.forced
 UNION ALL
 SELECT format('%s lacks the policy of calls: USING (tenant_id = current_setting(''app.tenant'', true)) for a role of %I', t.name, me.rolname)
-FROM me, tenants t WHERE NOT EXISTS (SELECT FROM applied a WHERE a.polrelid = t.oid AND a.calls AND a.tenant AND a.whole)
+FROM me, tenants t WHERE has_table_privilege(me.oid, t.oid, 'SELECT')
+	AND NOT EXISTS (SELECT FROM applied a WHERE a.polrelid = t.oid AND a.calls AND a.tenant AND a.whole)
 UNION ALL
 SELECT format('%s lacks the policy of the loops: USING (true) for a role of %I', t.name, loops.rolname)
-FROM loops, tenants t WHERE NOT EXISTS (SELECT FROM applied a WHERE a.polrelid = t.oid AND a.loops AND a.everything AND a.whole)
+FROM loops, tenants t WHERE has_table_privilege(loops.oid, t.oid, 'SELECT')
+	AND NOT EXISTS (SELECT FROM applied a WHERE a.polrelid = t.oid AND a.loops AND a.everything AND a.whole)
 UNION ALL
 SELECT format('%s lacks the policy of its owner: USING (true) for %I, else migrations and functions see no rows', t.name, r.rolname)
 FROM tenants t JOIN pg_roles r ON r.oid = t.relowner

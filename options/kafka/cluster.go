@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ import (
 // Settings say how to reach a cluster.
 type Settings struct {
 	Brokers  []string `env:"KAFKA_BROKERS" help:"brokers to begin with, as HOST:PORT, separated by commas; required by BROKER=kafka"`
-	TLS      bool     `env:"KAFKA_TLS" help:"whether connections use TLS: true or false; the certificate authorities of the system are trusted"`
+	TLS      bool     `env:"KAFKA_TLS" help:"whether connections use TLS, which plain and google need: true or false; the certificate authorities of the system are trusted, or of SSL_CERT_FILE"`
 	SASL     string   `env:"KAFKA_SASL" envDefault:"none" help:"how we authenticate: none, plain, scram-sha-512 or google (Managed Service for Apache Kafka)"`
 	User     string   `env:"KAFKA_USER" help:"name of the user; with google the email of the service account"`
 	Password string   `env:"KAFKA_PASSWORD" help:"password of the user, for plain and scram-sha-512"`
@@ -50,12 +51,13 @@ func (s *Settings) mistakes() (errs []error) {
 	}
 	unless(len(s.Brokers) > 0, "KAFKA_BROKERS is required by BROKER=kafka: the brokers of the cluster, such as kafka:9092")
 	for _, broker := range s.Brokers {
-		host, port, err := net.SplitHostPort(broker)
-		unless(err == nil && host != "" && port != "", "KAFKA_BROKERS has %q: it must be HOST:PORT, such as kafka:9092", broker)
+		host, port, _ := net.SplitHostPort(broker)
+		_, err := strconv.ParseUint(port, 10, 16)
+		unless(err == nil && host != "", "KAFKA_BROKERS has %q: it must be HOST:PORT, such as kafka:9092", broker)
 	}
 	unless(slices.Contains([]string{saslNone, saslPlain, saslSCRAM, saslGoogle}, s.SASL), "KAFKA_SASL must be none, plain, scram-sha-512 or google")
 	password := s.SASL == saslPlain || s.SASL == saslSCRAM
-	unless(s.User != "" || s.SASL == saslNone, "KAFKA_USER is required by KAFKA_SASL=%s", s.SASL)
+	unless((s.User == "") == (s.SASL == saslNone), "KAFKA_USER is required by each KAFKA_SASL but none, and has no effect with that")
 	unless(s.Password != "" || !password, "KAFKA_PASSWORD is required by KAFKA_SASL=%s", s.SASL)
 	unless(s.Password == "" || password, "KAFKA_PASSWORD has no effect with KAFKA_SASL=%s: unset it, or set KAFKA_SASL", s.SASL)
 	unless(s.TLS || s.SASL != saslPlain && s.SASL != saslGoogle, "KAFKA_TLS must be true with KAFKA_SASL=%s: the broker gets a secret as it is", s.SASL)
@@ -143,6 +145,6 @@ func (l logger) Level() kgo.LogLevel { return kgo.LogLevelWarn }
 
 func (l logger) Log(level kgo.LogLevel, message string, attrs ...any) {
 	if level == kgo.LogLevelError || level == kgo.LogLevelWarn {
-		l.Warn("kafka: client", append(attrs, "message", message)...)
+		l.Warn("kafka: client", append(attrs, "warning", message)...)
 	}
 }

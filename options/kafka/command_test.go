@@ -143,12 +143,12 @@ func TestSettings(t *testing.T) {
 	s := &service{T: t, pool: pgtest.Pool(t, 1)}
 	for _, test := range []struct{ settings, want string }{
 		{"KAFKA_BROKERS=", "KAFKA_BROKERS is required"},
-		{"KAFKA_BROKERS=one:9092,two", `KAFKA_BROKERS has "two"`},
+		{"KAFKA_BROKERS=one:9092,two:http", `KAFKA_BROKERS has "two:http"`},
 		{"KAFKA_BROKERS=one:1 KAFKA_SASL=digest", "KAFKA_SASL must be none, plain, scram-sha-512 or google"},
 		{"KAFKA_BROKERS=one:1 KAFKA_SASL=plain KAFKA_USER=u KAFKA_PASSWORD=geheim", "KAFKA_TLS must be true"},
-		{"KAFKA_BROKERS=one:1 KAFKA_SASL=scram-sha-512", "KAFKA_USER is required by KAFKA_SASL=scram-sha-512\nKAFKA_PASSWORD is required by"},
-		{"KAFKA_BROKERS=one:1 KAFKA_PASSWORD=geheim", "KAFKA_PASSWORD has no effect"},
-		{"KAFKA_BROKERS=one:1 KAFKA_SASL=google KAFKA_TLS=true", "KAFKA_USER is required by KAFKA_SASL=google"},
+		{"KAFKA_BROKERS=one:1 KAFKA_SASL=scram-sha-512", "KAFKA_USER is required by each KAFKA_SASL but none, and has no effect with that\nKAFKA_PASSWORD is required by"},
+		{"KAFKA_BROKERS=one:1 KAFKA_USER=u KAFKA_PASSWORD=geheim", "and has no effect with that\nKAFKA_PASSWORD has no effect"},
+		{"KAFKA_BROKERS=one:1 KAFKA_SASL=google KAFKA_TLS=true", "KAFKA_USER is required by each"},
 	} {
 		s.more = strings.Fields(test.settings)
 		for _, command := range [][]string{{"serve"}, {"drain"}, {"kafka", "provision"}} {

@@ -181,6 +181,9 @@ func described(err error) error {
 	if errors.Is(err, kerr.SaslAuthenticationFailed) || errors.Is(err, kerr.UnsupportedSaslMechanism) || errors.Is(err, kerr.IllegalSaslState) {
 		return fmt.Errorf("KAFKA_SASL, KAFKA_USER and KAFKA_PASSWORD: the cluster refuses them: %w", err)
 	}
+	if isRefused(err) {
+		return fmt.Errorf("the cluster grants the user too little, see options/kafka/README.md: %w", err)
+	}
 	if eof := new(kgo.ErrFirstReadEOF); errors.As(err, &eof) {
 		return fmt.Errorf("KAFKA_TLS and KAFKA_SASL: %w", err)
 	}

@@ -37,15 +37,16 @@ const (
 // If the broker refuses one message, it refuses all messages of the same partition in the request. If there are several,
 // the result of each is unknown, and from the next round on their keys are sent one message at a time.
 type Sink struct {
-	client *kgo.Client
-	err    error // why there is no client
-	topic  string
-	limit  time.Duration
-	ring   chan struct{}      // has a place for a pass that waits
-	life   context.Context    //nolint:containedctx // ends when Stop does not wait any longer
-	end    context.CancelFunc // of life
-	stop   chan struct{}
-	ended  chan struct{} // when the loop has ended
+	options []kgo.Opt
+	client  *kgo.Client // only the loop uses it
+	err     error       // why there is no client
+	topic   string
+	limit   time.Duration
+	ring    chan struct{}      // has a place for a pass that waits
+	life    context.Context    //nolint:containedctx // ends when Stop does not wait any longer
+	giveUp  context.CancelFunc // of life
+	stop    chan struct{}
+	ended   chan struct{} // when the loop has ended
 
 	mu    sync.Mutex
 	queue []*receipt
@@ -68,14 +69,15 @@ func NewSink(cluster []kgo.Opt, topic string, limit time.Duration) *Sink {
 		topic: topic, limit: limit, keys: map[string]*key{}, alone: map[string]bool{},
 		ring: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}),
 	}
-	s.life, s.end = context.WithCancel(context.Background())
-	s.client, s.err = kgo.NewClient(append([]kgo.Opt{
+	s.life, s.giveUp = context.WithCancel(context.Background())
+	s.options = append([]kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()), // the client is idempotent unless it is told otherwise
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ManualFlushing(), kgo.MaxBufferedRecords(1 << 30), // a pass limits both
 		kgo.ProducerBatchMaxBytes(maxBatchBytes),
 		kgo.RecordDeliveryTimeout(max(limit, time.Second)), kgo.ProduceRequestTimeout(limit), // the client takes no less than a second
-	}, cluster...)...)
+	}, cluster...)
+	s.client, s.err = kgo.NewClient(s.options...)
 	go s.run()
 	return s
 }
@@ -83,10 +85,10 @@ func NewSink(cluster []kgo.Opt, topic string, limit time.Duration) *Sink {
 // Stop waits for the messages that were handed over, at most as long as NewSink's limit, and closes the client.
 func (s *Sink) Stop() {
 	close(s.stop)
-	patience := time.AfterFunc(s.limit, s.end)
+	patience := time.AfterFunc(s.limit, s.giveUp)
 	<-s.ended
 	patience.Stop()
-	s.end()
+	s.giveUp()
 	if s.err == nil {
 		s.client.Close()
 	}
@@ -269,6 +271,16 @@ func (s *Sink) send(messages []*receipt) {
 	if len(messages) == 0 {
 		return
 	}
+	// First the right to write: a client to which that is refused while it learns the topic can forget a message in its buffer.
+	asked, cancel := context.WithTimeout(s.life, s.limit)
+	defer cancel()
+	if _, _, err := s.client.ProducerID(asked); err != nil {
+		for _, r := range messages {
+			r.failure = err
+		}
+		s.end(messages)
+		return
+	}
 	start := time.Now()
 	for _, r := range messages {
 		s.client.TryProduce(s.life, r.record, func(_ *kgo.Record, err error) {
@@ -288,18 +300,24 @@ func (s *Sink) send(messages []*receipt) {
 	if s.client.Flush(s.life) != nil {
 		return // Stop has given up
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	refused, renewed := make(map[int32]int), false // by partition
+	s.end(messages)
+}
+
+// end ends the messages of a round that have failed.
+func (s *Sink) end(messages []*receipt) {
+	refused, stuck := make(map[int32]int), false // by partition
 	for _, r := range messages {
 		if isRefusal(r.failure) {
 			refused[r.record.Partition]++
 		}
-		renewed = renewed || errors.Is(r.failure, kerr.UnknownTopicID)
+		stuck = stuck || isRefused(r.failure)
 	}
-	if renewed { // the topic was deleted and created: the client uses the new one only if it forgets the old one
-		s.client.PurgeTopicsFromProducing(s.topic)
+	if stuck { // a client that lacked a right, or whose topic was deleted, does not recover
+		s.client.Close()
+		s.client, s.err = kgo.NewClient(s.options...)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if len(s.alone) > mostAlone {
 		clear(s.alone) // they are found again
 	}

@@ -274,7 +274,12 @@ func TestTopicGoneIsAnOutage(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	s, r := c.sink(t), new(reader)
-	pass(t, s, letters("a1"))
+	denied := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, Err: kerr.ClusterAuthorizationFailed, Count: -1})
+	if err := pass(t, s, letters("a1"))[0]; err == nil || refused(err) {
+		t.Errorf("without the right from the start: %v, want an error that is no refusal", err)
+	}
+	denied.Remove()
+	eventually(t, "a1 is published", func() bool { return pass(t, s, letters("a1"))[0] == nil })
 	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	running.Go(func() {
@@ -284,7 +289,7 @@ func TestTopicGoneIsAnOutage(t *testing.T) {
 	})
 	t.Cleanup(func() { cancel(); running.Wait() })
 	eventually(t, "a1 has come", func() bool { return r.names("a") == "a1" })
-	denied := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	denied = c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: kerr.TopicAuthorizationFailed, Count: -1})
 	if err := pass(t, s, letters("a2"))[0]; err == nil || refused(err) {
 		t.Errorf("without the right: %v, want an error that is no refusal", err)
 	}

@@ -81,7 +81,7 @@ func (s *switcher) status(ctx context.Context, out *operate.Printer) error {
 	text := "the publisher sends all events"
 	switch {
 	case relay.Mode != lanes:
-		text = fmt.Sprintf("since %s new events are for the reader of slot %s (%s), which has confirmed nothing for %s",
+		text = fmt.Sprintf("since %s new events are for the reader of slot %s (%s), which is %s behind",
 			relay.Since.UTC().Format(time.RFC3339), relay.Slot, relay.WalStatus, time.Duration(relay.Age*float64(time.Second)).Round(time.Second))
 	case s.moved+s.gone > 0:
 		text += fmt.Sprintf("; %d came from the log, and %d more are in no outbox any longer", s.moved, s.gone)

@@ -56,9 +56,7 @@ func TestServerCrash(t *testing.T) {
 	s.writes(time.Second)
 	for range 3 {
 		pid := pgtest.Count(t, s.pool, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // the server ends all processes, and recovers from the log
-			t.Fatal(err)
-		}
+		pgtest.Must(t, syscall.Kill(pid, syscall.SIGKILL)) // the server ends all processes, and recovers from the log
 		pgtest.Eventually(t, 20*time.Second, "the server is back", func() bool {
 			s.pool.Reset()
 			var left int

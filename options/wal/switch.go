@@ -113,7 +113,7 @@ func (s *switcher) sent(ctx context.Context) error {
 	case s.Mode == external && backlog.Blocked > 0:
 		return fmt.Errorf("%d aggregates are blocked, and the log would get ahead of them: first `server retry` or `server skip` them", backlog.Blocked)
 	case !backlog.Oldest.IsZero():
-		s.said = fmt.Sprintf("%d events are pending, the oldest for %.0f s: is a publisher running?", backlog.Pending, backlog.Age)
+		s.said = fmt.Sprintf("%d events are pending, the oldest for %.0f s: does a publisher run, and is the broker available?", backlog.Pending, backlog.Age)
 		return errAgain
 	}
 	return nil

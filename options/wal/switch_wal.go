@@ -50,7 +50,7 @@ func (s *switcher) fromWAL(ctx context.Context) error {
 func (s *switcher) confirmed(ctx context.Context, until string) error {
 	isConfirmed, err := s.queries.IsConfirmed(ctx, until, &s.Slot)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !isConfirmed {
-		s.said = fmt.Sprintf("the slot %s is not confirmed up to %s: is a publisher running?", s.Slot, until)
+		s.said = fmt.Sprintf("the slot %s is not confirmed up to %s: does a publisher run, and is the broker available?", s.Slot, until)
 		return errAgain
 	}
 	return err

@@ -13,7 +13,9 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"time"
 
+	"github.com/googleapis/gax-go/v2"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -26,6 +28,8 @@ import (
 
 // The modes, as the table outbox_relay names them.
 const lanes, external, wal = "lanes", "external", "wal"
+
+const markInterval = 5 * time.Second
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -50,7 +54,7 @@ func Option() app.Option {
 		}, Subcommands: map[string]app.Subcommand{"relay": run},
 		Help: `  server relay status                  show who sends new events, and how much of the log each slot keeps
   server relay external                hand new events to the log, for the reader of a slot, which it makes
-         --slot NAME                   of external and wal: another slot than video_catalog_outbox
+         --slot NAME                   of external and wal: another slot than the last one; the first is video_catalog_outbox
   server relay wal                     let the publisher read new events from the log, in place of the pending ones
   server relay lanes                   let the publisher send pending events again, first what the stopped reader has not confirmed
          --since TIME                  if the slot is lost: first what happened since TIME (RFC 3339)
@@ -68,7 +72,21 @@ func start(ctx context.Context, process *app.Process) error {
 	if err == nil && relay.Mode != lanes {
 		err = check(ctx, queries, "")
 	}
-	return pg.Wrap(errors.Join(err, observe(queries, process.Meter)), "relay of the outbox")
+	if err = errors.Join(err, observe(queries, process.Meter)); err == nil {
+		process.Go("marks of the log", func(ctx context.Context) error { return mark(ctx, queries) }, nil)
+	}
+	return pg.Wrap(err, "relay of the outbox")
+}
+
+// mark notes the end of the log every few seconds, so that the age of what the reader has not confirmed is known. A crash leaves an
+// older mark: the age is larger than it is.
+func mark(ctx context.Context, queries *sqlcgen.Queries) error {
+	for next := time.Duration(0); gax.Sleep(ctx, next) == nil; next = markInterval {
+		if err := queries.MarkRelay(ctx); err != nil && ctx.Err() == nil {
+			otel.Handle(err)
+		}
+	}
+	return nil
 }
 
 // observe adds what the log has to the metrics of the outbox. The age has the name and the description that internal/pg gives it,
@@ -83,7 +101,6 @@ func observe(queries *sqlcgen.Queries, meter metric.Meter) error {
 		relay, err := sample(ctx)
 		if err == nil && relay.Mode != lanes {
 			o.ObserveFloat64(age, relay.Age, metric.WithAttributes(attribute.String("relay", "log")))
-			err = queries.MarkRelay(ctx) // a crash before it leaves an older mark: the reader looks later than it is
 		}
 		if err != nil {
 			otel.Handle(err)

@@ -43,7 +43,7 @@ CREATE FUNCTION video_catalog.outbox_relay_needed() RETURNS trigger LANGUAGE plp
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 	UPDATE public.video_catalog_migrations m
-	SET needed = CASE NEW.mode WHEN 'lanes' THEN NULL ELSE format('events are handed to the log, which the reader of slot %s sends (mode %s of options/wal); only older ones are pending', NEW.slot, NEW.mode) END
+	SET needed = CASE NEW.mode WHEN 'lanes' THEN NULL ELSE format('events are handed to the log, which the reader of slot %s sends (mode %s of options/wal); only older ones are pending: see `server relay status`; only `server relay lanes` of a build with the option ends this', NEW.slot, NEW.mode) END
 	WHERE m.version_id = 300;
 	RETURN NULL;
 END $$;

@@ -261,11 +261,7 @@ func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
 	t.Helper()
 	server, err := localpg.Start(t.Context(), cfg)
 	must(t, err)
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, server.Stop()) })
 	if _, err := os.Stat(filepath.Join(server.Programs(), "pg_basebackup")); err != nil {
 		t.Skipf("the PostgreSQL here has no programs but its server: %v", err)
 	}

@@ -67,9 +67,7 @@ func TestRepairsRunBesideEverything(t *testing.T) {
 		}
 	}
 	stop()
-	if err := work.Wait(); err != nil {
-		t.Error(err)
-	}
+	must(t, work.Wait())
 	s.settled(t, s.url)
 	if got := s.count(t, unlike); got != 0 {
 		t.Errorf("entries that differ = %d, want 0", got)

@@ -47,11 +47,7 @@ func start(t *testing.T) (server *localpg.Server, pooled string) {
 	defer cancel()
 	server, err := localpg.Start(ctx, localpg.Config{})
 	must(t, err)
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, server.Stop()) })
 	pooler, err := pgtest.StartPooler(ctx, server)
 	must(t, err)
 	t.Cleanup(pooler.Stop)
@@ -143,11 +139,7 @@ func TestRoleSettingsReachThePooledConnection(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	server, err := localpg.Start(t.Context(), localpg.Config{})
 	must(t, err)
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, server.Stop()) })
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/pooler", []byte("#!/bin/sh\necho cannot work here\nexit 1\n"), 0o755))
 	for folder := dir; folder != "/tmp" && folder != "/"; folder = folder[:strings.LastIndex(folder, "/")] {

@@ -35,11 +35,7 @@ func TestReceiverReceivesSoonAfterAnOutage(t *testing.T) {
 	must(t, err)
 	client, err := pubsub.NewClient(t.Context(), "test-project", option.WithGRPCConn(conn))
 	must(t, err)
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { must(t, client.Close()) })
 	reconnect.RetrySoon(client)
 	b.publish(messages(1)...)
 	(&broker{t, b.server, client}).start(consumer.Config{}, &memStore{})

@@ -94,14 +94,10 @@ func TestPing(t *testing.T) {
 	direct := pgtest.Direct(t, pgtest.URL(t))
 	target := user(t, direct, "ALTER ROLE %s SET default_transaction_read_only = on")
 	pool := open(t, target)
-	if err := db.Ping(t.Context(), pool, false); err != nil {
-		t.Errorf("Ping() for reads = %v, want nil", err)
-	}
+	must(t, db.Ping(t.Context(), pool, false)) // for reads
 	if err := db.Ping(t.Context(), pool, true); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("Ping() for writes = %v, want that it is read-only", err)
 	}
 	execute(t, open(t, direct), "ALTER ROLE "+pool.Config().ConnConfig.User+" RESET default_transaction_read_only")
-	if err := db.Ping(t.Context(), pool, true); err != nil {
-		t.Errorf("Ping() after the database takes writes again = %v, want nil", err)
-	}
+	must(t, db.Ping(t.Context(), pool, true)) // the database takes writes again
 }

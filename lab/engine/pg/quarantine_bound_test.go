@@ -55,9 +55,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 	const others = pg.QuarantineBytes - bound
 	leaveRoom(t, pool, bound)
 	setAside := func(n int) {
-		if err := inbox.Quarantine(t.Context(), "consumer", heavy(n)); err != nil {
-			t.Errorf("Quarantine() of message %d = %v", n, err)
-		}
+		must(t, inbox.Quarantine(t.Context(), "consumer", heavy(n)))
 	}
 	for range 2 { // every message is delivered twice
 		var wg sync.WaitGroup

@@ -17,9 +17,7 @@ func TestSeams(t *testing.T) {
 	must(t, err)
 	flag, err := overlay(root, "example.com/videocatalog", t.TempDir())
 	must(t, err)
-	if err := goBuild(t.Context(), root, os.DevNull, flag); err != nil {
-		t.Error(err)
-	}
+	must(t, goBuild(t.Context(), root, os.DevNull, flag))
 	for _, point := range failpoint.Points() {
 		hits := slices.DeleteFunc(slices.Clone(seams), func(s seam) bool { return !strings.Contains(s.with, `failpoint.Hit("`+point+`")`) })
 		if len(hits) != 1 {

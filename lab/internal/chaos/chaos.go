@@ -38,6 +38,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -92,7 +93,7 @@ const (
 // lab is one run.
 type lab struct {
 	cfg      Config
-	timeline *timeline
+	timeline *slog.Logger
 	postgres *postgres
 	broker   *broker
 	network  *proxy   // between the processes and Pub/Sub
@@ -169,11 +170,11 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, fmt.Errorf("make timeline: %w", err)
 	}
 	defer file.Close()
-	l := &lab{cfg: cfg, timeline: &timeline{to: file, start: start}}
+	l := &lab{cfg: cfg, timeline: slog.New(slog.NewJSONHandler(file, nil))}
 	history, err := l.run(ctx)
 	if err != nil {
 		err = errors.Join(err, context.Cause(ctx))
-		l.timeline.add("run failed", "err", err.Error())
+		l.timeline.InfoContext(ctx, "run failed", "err", err.Error())
 		return Report{}, errors.Join(err, l.leave(l.seen()), l.end())
 	}
 	report := Report{

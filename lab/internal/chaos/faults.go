@@ -247,7 +247,7 @@ func freezeProjector(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 func terminate(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	p := pick(r, l.processes)
 	record.Target = p.name
-	l.timeline.add("stopped", "process", p.name, "ms", p.stop().Milliseconds())
+	l.timeline.InfoContext(ctx, "stopped", "process", p.name, "ms", p.stop().Milliseconds())
 	return p.start(ctx)
 }
 

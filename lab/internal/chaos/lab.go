@@ -99,13 +99,13 @@ func (l *lab) historyFile() string { return filepath.Join(l.cfg.Out, "history.js
 
 func (l *lab) say(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
-	l.timeline.add(line)
+	l.timeline.Info("progress", "line", line)
 	l.cfg.Progress(line)
 }
 
 func (l *lab) problem(rule Rule, format string, args ...any) {
 	detail := fmt.Sprintf(format, args...)
-	l.timeline.add("problem", "rule", rule, "detail", detail)
+	l.timeline.Info("problem", "rule", rule, "detail", detail)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.problems = append(l.problems, Violation{rule, detail})
@@ -127,7 +127,7 @@ func (l *lab) tell(ctx context.Context) {
 func (l *lab) watchStalls(ctx context.Context) {
 	for last := time.Now(); sleep(ctx, stallPulse); last = time.Now() {
 		if now := time.Now(); stalled(last, now) {
-			l.timeline.add("stall", "ms", now.Sub(last).Milliseconds())
+			l.timeline.InfoContext(ctx, "stall", "ms", now.Sub(last).Milliseconds())
 			l.stalls = append(l.stalls, Stall{From: last, Until: now, MayRepeat: l.allInHand()})
 		}
 	}
@@ -360,5 +360,5 @@ func (l *lab) end() error {
 	if l.postgres != nil {
 		err = l.postgres.remove()
 	}
-	return errors.Join(err, os.RemoveAll(l.present), os.RemoveAll(l.older), l.timeline.failure())
+	return errors.Join(err, os.RemoveAll(l.present), os.RemoveAll(l.older))
 }

@@ -169,7 +169,7 @@ func (l *lab) watchLeases(ctx context.Context) {
 			}
 		})
 		if err != nil && ctx.Err() == nil {
-			l.timeline.add("leases not seen", "err", err.Error())
+			l.timeline.InfoContext(ctx, "leases not seen", "err", err.Error())
 		}
 	}
 }

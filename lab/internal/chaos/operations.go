@@ -56,7 +56,7 @@ func seekSubscription(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord)
 	}
 	sleep(ctx, between(r, time.Second, 3*time.Second))
 	id := names.VideoTopic.Subscription("catalog")
-	_, err := l.untilDone(ctx, []int{0}, []string{"seek", why, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)})
+	_, err := l.untilDone(ctx, []int{0}, []string{"seek", why, id, time.Now().Add(-l.cfg.Duration - time.Hour).UTC().Format(time.RFC3339)})
 	return errors.Join(err, l.retain(context.WithoutCancel(ctx), false))
 }
 

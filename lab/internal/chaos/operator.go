@@ -40,7 +40,7 @@ func (l *lab) command(ctx context.Context, args ...string) (outcome, error) {
 		return outcome{}, fmt.Errorf("server %s: %w", strings.Join(args, " "), err)
 	}
 	o := outcome{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
-	l.timeline.add("command", "args", args, "code", o.code, "ms", time.Since(start).Milliseconds(), "stdout", o.stdout, "stderr", o.stderr)
+	l.timeline.InfoContext(ctx, "command", "args", args, "code", o.code, "ms", time.Since(start).Milliseconds(), "stdout", o.stdout, "stderr", o.stderr)
 	return o, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -33,7 +34,7 @@ type process struct {
 	environ    []string
 	dir        string // directory of its log and its orders
 	binary     string // for the next start
-	timeline   *timeline
+	timeline   *slog.Logger
 	problem    func(Rule, string, ...any)
 
 	mu      sync.Mutex
@@ -67,7 +68,7 @@ func (p *process) start(ctx context.Context) error {
 		if err = p.startOnce(ctx); err == nil || ctx.Err() != nil {
 			return err
 		}
-		p.timeline.add("start failed", "process", p.name, "err", err.Error())
+		p.timeline.InfoContext(ctx, "start failed", "process", p.name, "err", err.Error())
 		sleep(ctx, 500*time.Millisecond)
 	}
 	return err
@@ -183,7 +184,7 @@ func (p *process) ended(e *execution) {
 		e.conn = nil
 	}
 	p.mu.Unlock()
-	p.timeline.add("ended", "process", p.name, "how", e.cmd.ProcessState.String(), "expected", expected)
+	p.timeline.Info("ended", "process", p.name, "how", e.cmd.ProcessState.String(), "expected", expected)
 	status, ok := e.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if !expected || killed && ok && status.Signal() != syscall.SIGKILL {
 		p.problem(ProcessEnded, "%s: %s; see %s.log", p.name, e.cmd.ProcessState, p.name)

@@ -70,15 +70,15 @@ func (l *lab) quiet(ctx context.Context) {
 			return err
 		})
 		if err != nil {
-			l.timeline.add("not quiet", "err", err.Error())
+			l.timeline.InfoContext(ctx, "not quiet", "err", err.Error())
 			continue
 		}
 		if quiet {
-			l.timeline.add("quiet", "after_ms", time.Since(start).Milliseconds())
+			l.timeline.InfoContext(ctx, "quiet", "after_ms", time.Since(start).Milliseconds())
 			return
 		}
 		if now != state {
-			l.timeline.add("not quiet", "state", now)
+			l.timeline.InfoContext(ctx, "not quiet", "state", now)
 			state, moved, lent = now, time.Now(), time.Now()
 		}
 		if time.Since(lent) > lentFor {
@@ -329,7 +329,7 @@ func (l *lab) quietWatchers(ctx context.Context) {
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return readCatalog(ctx, tx, &db) })
 	})
 	if err != nil {
-		l.timeline.add("cannot read the catalog", "err", err.Error())
+		l.timeline.InfoContext(ctx, "cannot read the catalog", "err", err.Error())
 		return
 	}
 	start := time.Now()
@@ -340,5 +340,5 @@ func (l *lab) quietWatchers(ctx context.Context) {
 			w.locked(func(c *Copy) { differ += c.differs(db.Catalog) })
 		}
 	}
-	l.timeline.add("watchers", "differ", differ, "after_ms", time.Since(start).Milliseconds())
+	l.timeline.InfoContext(ctx, "watchers", "differ", differ, "after_ms", time.Since(start).Milliseconds())
 }

@@ -80,12 +80,12 @@ func (s *scheduler) insist(all []fault, draw func() *rand.Rand) {
 
 func (s *scheduler) run(f fault, r *rand.Rand, alone bool) FaultRecord {
 	record := FaultRecord{Kind: f.kind, Alone: alone, Recovery: f.recovery, Struck: time.Now(), MayFail: f.group == groupDatabase}
-	s.lab.timeline.add("fault begins", "kind", f.kind)
+	s.lab.timeline.Info("fault begins", "kind", f.kind)
 	err := f.inject(s.ctx, s.lab, r, &record)
 	record.Ended = time.Now()
-	s.lab.timeline.add("fault ends", "kind", f.kind, "target", record.Target, "ms_since_struck", record.Ended.Sub(record.Struck).Milliseconds(), "missing", record.Missing)
+	s.lab.timeline.Info("fault ends", "kind", f.kind, "target", record.Target, "ms_since_struck", record.Ended.Sub(record.Struck).Milliseconds(), "missing", record.Missing)
 	if err != nil && s.ctx.Err() == nil {
-		s.lab.timeline.add("fault failed", "kind", f.kind, "err", err.Error())
+		s.lab.timeline.Info("fault failed", "kind", f.kind, "err", err.Error())
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.err == nil {

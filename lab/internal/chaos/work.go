@@ -98,15 +98,15 @@ func (l *lab) showIdle(ctx context.Context, record *FaultRecord) {
 				(SELECT json_agg(l) FROM (SELECT * FROM video_catalog.outbox_lanes JOIN chaos.holders USING (lane)) l)`).Scan(&clients, &lanes)
 	})
 	if err != nil {
-		l.timeline.add("no state from PostgreSQL", "err", err.Error())
+		l.timeline.InfoContext(ctx, "no state from PostgreSQL", "err", err.Error())
 	} else {
-		l.timeline.add("state in PostgreSQL", "clients", clients, "lanes", lanes)
+		l.timeline.InfoContext(ctx, "state in PostgreSQL", "clients", clients, "lanes", lanes)
 	}
 	for _, p := range l.processes {
 		if !strings.Contains(record.LastBack, p.name+" ") {
 			continue
 		}
-		l.timeline.add("goroutines printed", "process", p.name, "count", p.quit())
+		l.timeline.InfoContext(ctx, "goroutines printed", "process", p.name, "count", p.quit())
 		record.MayRepeat += 2 * l.mayRepeat(p)
 		record.MayFail = record.MayFail || p.serves
 		if err := p.start(ctx); err != nil {

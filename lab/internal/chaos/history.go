@@ -44,6 +44,7 @@ type Limits struct {
 	FirstResult time.Duration // until the first event is published after an outage
 	Catalog     time.Duration // until the first event is in the catalog after an outage
 	Back        time.Duration // until every process works again after a measured fault
+	Unsaved     time.Duration // how long PostgreSQL may keep the position of a slot in memory only
 }
 
 // Outcome is what a client knows about the effect of its command.

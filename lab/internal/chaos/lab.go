@@ -309,6 +309,7 @@ func (l *lab) seen() *History {
 	}
 	if l.cfg.Relay == RelayWAL { // a frozen reader is replaced late, and what it had in hand comes again
 		h.Limits.Lease, h.Limits.Takeover, h.Limits.FirstResult = readerPatience, readerPatience, readerPatience
+		h.Limits.Unsaved = 5 * time.Minute // checkpoint_timeout
 		h.Limits.Catalog, h.Limits.Back = max(h.Limits.Catalog, readerPatience), max(h.Limits.Back, readerPatience)
 	}
 	l.broker.mu.Lock()

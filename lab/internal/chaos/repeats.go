@@ -21,7 +21,7 @@ type repeat struct {
 // checkRepeats finds the cause of each duplicate: a fault or a stall of the machine.
 // The duplicate must come within a lease and 2 s after the fault. The publication
 // before it must be at most that long before the fault, because older ones were
-// settled. Overlapping faults share the number of duplicates that they allow. A
+// settled; in mode wal, where a crash forgets positions, a checkpoint longer. Overlapping faults share the number of duplicates that they allow. A
 // fault that was alone must not exceed its own number.
 func (c *checker) checkRepeats(repeats []repeat) {
 	const look = 2 * time.Second
@@ -54,11 +54,11 @@ func (c *checker) checkRepeats(repeats []repeat) {
 		}
 		merged = append(merged, w)
 	}
-	counts := make([]int, len(merged))
+	counts, settled := make([]int, len(merged)), c.h.Limits.Lease+look+c.h.Limits.Unsaved
 	for _, r := range repeats {
 		in := func(w window) bool { return !r.at.Before(w.from) && r.at.Before(w.until) }
 		// A publication long before the fault was settled when the fault began.
-		caused := func(w window) bool { return in(w) && !r.before.Before(w.from.Add(-c.h.Limits.Lease-look)) }
+		caused := func(w window) bool { return in(w) && !r.before.Before(w.from.Add(-settled)) }
 		if !slices.ContainsFunc(windows, caused) {
 			c.broken(r.rule, "at %s, before that at %s", r.at.Format(time.RFC3339Nano), r.before.Format(time.RFC3339Nano))
 			continue

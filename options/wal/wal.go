@@ -82,9 +82,9 @@ func start(ctx context.Context, process *app.Process) error {
 // older mark: the age is larger than it is.
 func mark(ctx context.Context, queries *sqlcgen.Queries) error {
 	for next := time.Duration(0); gax.Sleep(ctx, next) == nil; next = markInterval {
-		if err := queries.MarkRelay(ctx); err != nil && ctx.Err() == nil {
-			otel.Handle(err)
-		}
+		limited, cancel := context.WithTimeout(ctx, time.Second) // a connection may be silent
+		_ = queries.MarkRelay(limited)                           // an older mark does no harm
+		cancel()
 	}
 	return nil
 }

@@ -271,7 +271,7 @@ func (s *Sink) send(messages []*receipt) {
 	if len(messages) == 0 {
 		return
 	}
-	// First the right to write: a client to which that is refused while it learns the topic can forget a message in its buffer.
+	// First the producer id. If the cluster refuses it while the client loads the topic, a message can stay in the buffer for ever.
 	asked, cancel := context.WithTimeout(s.life, s.limit)
 	defer cancel()
 	if _, _, err := s.client.ProducerID(asked); err != nil {

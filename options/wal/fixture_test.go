@@ -126,7 +126,7 @@ func (s *service) program(ctx context.Context, out io.Writer, url string, args .
 		args = append(args, "--why", "test", "--by", "ann")
 	}
 	program := app.Program{Options: []app.Option{Option()}}
-	return program.Run(ctx, args, []string{"DATABASE_URL=" + url, "READ_DATABASE_URL=" + url, "PUBSUB_PROJECT=test"}, out, out)
+	return program.Run(ctx, args, []string{"DATABASE_URL=" + url, "READ_DATABASE_URL=" + url, "PUBSUB_PROJECT=test", "ROLES=api", "AUTH=off", "PORT=0"}, out, out)
 }
 
 // must is relay for a command that succeeds.

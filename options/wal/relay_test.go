@@ -142,7 +142,7 @@ func TestBacklogAgeOfTheLog(t *testing.T) {
 	}
 	s.must(external)
 	s.append("a", 1)
-	stop := s.background(func(ctx context.Context) { _ = mark(ctx, queries) })
+	stop := s.background(func(ctx context.Context) { _ = s.program(ctx, t.Output(), s.url, "serve") })
 	s.eventually(1, "SELECT count(*) FROM video_catalog.outbox_relay r JOIN pg_replication_slots s ON s.slot_name = r.slot WHERE r.mark_lsn > s.confirmed_flush_lsn")
 	stop()
 	pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mark_time = mark_time - interval '90 seconds'")

@@ -272,8 +272,7 @@ func (r *reader) check(ctx context.Context) error {
 	if err == nil && (slot.Mode != wal || slot.Token != r.token) {
 		return errFenced
 	}
-	_ = r.queries.MarkRelay(ctx) // an older mark does no harm, and the connection of the log decides whether the server is there
-	return nil
+	return nil // also after an error: the connection of the log decides whether the server is there
 }
 
 // report tells the server what is confirmed: if that has moved, at intervals, or at once.

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -65,30 +65,21 @@ func startEmulator() (stop func(), err error) {
 	_ = listener.Close()
 	cmd := exec.Command("gcloud", "emulators", "firestore", "start", "--host-port="+emulator, "--quiet")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // gcloud starts Java
-	log, err := os.Create(filepath.Join(os.TempDir(), fmt.Sprint("firestore-emulator-", os.Getpid(), ".log")))
-	if err != nil {
-		return stop, err
-	}
-	cmd.Stdout, cmd.Stderr = log, log
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
 		return stop, err
 	}
-	stop = func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = cmd.Wait()
-		_ = log.Close()
-		_ = os.Remove(log.Name())
-	}
 	ended := make(chan struct{})
-	go func() { _, _ = cmd.Process.Wait(); close(ended) }()
+	go func() { _ = cmd.Wait(); close(ended) }()
+	stop = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); <-ended }
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		if conn, err := net.Dial("tcp", emulator); err == nil {
 			return stop, conn.Close()
 		}
 		select {
 		case <-ended:
-			text, _ := os.ReadFile(log.Name())
-			return stop, fmt.Errorf("the emulator of Firestore does not start: %s", text)
+			return stop, fmt.Errorf("the emulator of Firestore does not start: %s", &output)
 		default:
 		}
 	}

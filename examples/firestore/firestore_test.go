@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,8 +18,10 @@ import (
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
 
 	"example.com/servicekit/localbroker"
+	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
@@ -66,6 +69,14 @@ func claim(t *testing.T, s *Store) outbox.Claim {
 	c, err := s.ClaimEvents(t.Context(), limits)
 	must(t, err)
 	return c
+}
+
+// settle settles a claim. want says whether its lanes are still held.
+func settle(t *testing.T, s *Store, settlement outbox.Settlement, want bool) {
+	t.Helper()
+	if held, err := s.SettleClaim(t.Context(), settlement); held != want || err != nil {
+		t.Fatalf("settled: %v, %v, want %v", held, err, want)
+	}
 }
 
 func named(c outbox.Claim) string {
@@ -132,9 +143,7 @@ func TestTwoRelaysTakeNoEventTwice(t *testing.T) {
 		if len(claims[0].Events) != 5 || claims[1].Token != 0 {
 			t.Errorf("%s: the relays take %q and %q, want all and none", when, named(claims[0]), named(claims[1]))
 		}
-		if held, err := relays[0].SettleClaim(t.Context(), outbox.Settlement{Lease: claims[0].Lease}); !held || err != nil {
-			t.Errorf("settled: %v, %v", held, err)
-		}
+		settle(t, relays[0], outbox.Settlement{Lease: claims[0].Lease}, true)
 	}
 }
 
@@ -151,12 +160,8 @@ func TestLostLeaseSettlesNothing(t *testing.T) {
 	var taken outbox.Claim
 	eventually(t, "another relay takes the lane", func() bool { taken = claim(t, other); return taken.Token != 0 })
 	slow.claims.Store(lost.Token, map[int64]event{1: eventOf(lost.Events[0].Message)})
-	if held, err := slow.SettleClaim(t.Context(), outbox.Settlement{Lease: lost.Lease, Published: []int64{1}}); held || err != nil {
-		t.Errorf("the slow relay settled: %v, %v, want nothing", held, err)
-	}
-	if held, err := other.SettleClaim(t.Context(), outbox.Settlement{Lease: taken.Lease}); !held || err != nil {
-		t.Errorf("the other relay settled: %v, %v, want its lane", held, err)
-	}
+	settle(t, slow, outbox.Settlement{Lease: lost.Lease, Published: []int64{1}}, false)
+	settle(t, other, outbox.Settlement{Lease: taken.Lease}, true)
 	if left, err := client.Collection(pendingEvents).Documents(t.Context()).GetAll(); err != nil || len(left) != 1 {
 		t.Errorf("%d events are left, %v, want 1", len(left), err)
 	}
@@ -184,9 +189,7 @@ func TestRefusedEventKeepsItsAttempts(t *testing.T) {
 				s.Defer = append(s.Defer, e.Seq)
 			}
 		}
-		if held, err := store.SettleClaim(t.Context(), s); err != nil || !held {
-			t.Fatalf("settled: %v, %v", held, err)
-		}
+		settle(t, store, s, true)
 	}
 	refuse("a1/0 a2/0 b1/0", time.Millisecond, 1)
 	eventually(t, "the refused event is due", func() bool { return named(claim(t, store)) == "a1/1" }) // this claim crashes
@@ -195,9 +198,8 @@ func TestRefusedEventKeepsItsAttempts(t *testing.T) {
 	if got := claim(t, store); got.Token != 0 {
 		t.Errorf("claim = %s, want nothing: the letter is parked", named(got))
 	}
-	if _, err := store.block(envelope.Aggregate{Type: "letter", ID: "a"}).Update(t.Context(), []firestore.Update{{Path: "next_retry", Value: time.Now()}, {Path: "attempts", Value: 0}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.block(envelope.Aggregate{Type: "letter", ID: "a"}).Update(t.Context(), []firestore.Update{{Path: "next_retry", Value: time.Now()}, {Path: "attempts", Value: 0}})
+	must(t, err)
 	to := new(topic)
 	start(t, client, to, quick) // the cause is mended
 	write(t, NewLetters(client, func() {}), "a")
@@ -207,6 +209,30 @@ func TestRefusedEventKeepsItsAttempts(t *testing.T) {
 			left, err := client.Collection(name).Documents(t.Context()).GetAll()
 			return err == nil && len(left) == 0
 		})
+	}
+}
+
+// A new event waits for the deferred events of its letter, also for those that the limit of a claim leaves out.
+func TestNewEventWaitsForDeferredOnes(t *testing.T) {
+	t.Parallel()
+	client, _ := newClient(t, "behind", emulator)
+	letters, store := NewLetters(client, func() {}), NewStore(client)
+	write(t, letters, strings.Fields("a a a a a b b b b b b")...) // in two lanes
+	c := claim(t, store)
+	s := outbox.Settlement{Lease: c.Lease}
+	for _, e := range c.Events {
+		s.Defer = append(s.Defer, e.Seq)
+	}
+	for _, id := range []string{"a", "b"} { // without attempts, as a person resumes them
+		s.Refused = append(s.Refused, outbox.Refusal{Aggregate: envelope.Aggregate{Type: "letter", ID: id}, RetryIn: time.Millisecond})
+	}
+	settle(t, store, s, true)
+	write(t, letters, "b")
+	to := new(topic)
+	start(t, client, to, quick) // it claims up to 8 deferred events
+	eventually(t, "all events are published", func() bool { return len(strings.Fields(to.letters())) == 12 })
+	if got, want := to.letters(), "a1 a2 a3 a4 a5 b1 b2 b3 b4 b5 b6 b7"; got != want {
+		t.Errorf("published %s, want %s", got, want)
 	}
 }
 
@@ -245,9 +271,8 @@ func TestUnitOfWorkIsWhole(t *testing.T) {
 	}
 	// Another process has written the event of version 3: the letter must not change without its own event.
 	e := eventOf(envelope.Message{ID: uuid.Must(uuid.NewV7()), AggregateType: "letter", AggregateID: "a", Version: 3})
-	if _, err := client.Collection(pendingEvents).Doc(e.name()).Create(t.Context(), e); err != nil {
-		t.Fatal(err)
-	}
+	_, err := client.Collection(pendingEvents).Doc(e.name()).Create(t.Context(), e)
+	must(t, err)
 	if err := letters.Send(t.Context(), "a"); err == nil {
 		t.Error("an event was replaced")
 	}
@@ -305,69 +330,26 @@ func TestNothingIsLost(t *testing.T) {
 	broker, err := server.Client(t.Context(), "storm")
 	must(t, err)
 	t.Cleanup(func() { broker.Close() })
-	if _, err := broker.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/storm/topics/letter.events"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = broker.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: "projects/storm/topics/letter.events"})
+	must(t, err)
 	const names, versions, kills = 100, 20, 30
 	var writers sync.WaitGroup
 	for i := range names {
 		writers.Go(func() {
 			letters := NewLetters(client, func() {})
-			for n := 0; n < versions && t.Context().Err() == nil; {
-				if err := letters.Write(t.Context(), fmt.Sprint("a", i), "Dear reader,"); err != nil {
-					continue // the emulator refuses some under load
+			for n := 0; n < versions && t.Context().Err() == nil; time.Sleep(time.Duration(rand.IntN(2000)) * time.Millisecond) {
+				if letters.Write(t.Context(), fmt.Sprint("a", i), "Dear reader,") == nil { // the emulator refuses some under load
+					n++
 				}
-				n++
-				time.Sleep(time.Duration(rand.IntN(1000)) * time.Millisecond)
 			}
 		})
 	}
-	through := newProxy(t)
-	relays := []*exec.Cmd{nil, nil}
-	replace := func(i int) {
-		if relays[i] != nil {
-			_ = relays[i].Process.Kill()
-			_ = relays[i].Wait()
-		}
-		relays[i] = exec.Command(os.Args[0])
-		relays[i].Env = append(os.Environ(), isRelay+"=storm", "FIRESTORE_EMULATOR_HOST="+through.addr, "PUBSUB_EMULATOR_HOST="+server.Addr())
-		relays[i].Stderr = t.Output()
-		must(t, relays[i].Start())
-	}
-	replace(0)
-	replace(1)
-	for n := range kills {
-		time.Sleep(time.Duration(200+rand.IntN(800)) * time.Millisecond)
-		switch {
-		case n%10 == 4: // a lease is lost in mid-pass
-			_ = relays[0].Process.Signal(syscall.SIGSTOP)
-			time.Sleep(quick.Lease + time.Second)
-			_ = relays[0].Process.Signal(syscall.SIGCONT)
-		case n%10 == 8: // the listeners are cut off
-			through.cut()
-		}
-		replace(n % 2)
-	}
-	writers.Wait()
-	t.Cleanup(func() {
-		for _, r := range relays {
-			_ = r.Process.Kill()
-			_ = r.Wait()
-		}
-	})
-	want := 0
-	all, err := list[Letter](client.Collection("letters").Documents(t.Context()))
-	for _, l := range all {
-		want += int(l.Version)
-	}
-	if err != nil || want < names*versions {
-		t.Fatalf("%d versions are written, %v, want %d", want, err, names*versions)
-	}
-	first := make(map[string]int64)
-	count := func() (n, again int) {
-		clear(first)
+	count := func() (n, again int) { // the first deliveries, which must be in order, and the others
+		first := make(map[string]int)
 		for _, m := range server.Published() {
-			v, name := version(t, m.Attributes), m.Attributes[envelope.AttrAggregateID]
+			name := m.Attributes[envelope.AttrAggregateID]
+			v, err := strconv.Atoi(m.Attributes[envelope.AttrVersion])
+			must(t, err)
 			switch {
 			case v <= first[name]:
 				again++
@@ -379,15 +361,55 @@ func TestNothingIsLost(t *testing.T) {
 		}
 		return n, again
 	}
+	through := newProxy(t)
+	relays := []*exec.Cmd{nil, nil}
+	replace := func(i int) {
+		if relays[i] != nil {
+			_ = relays[i].Process.Kill()
+			_ = relays[i].Wait()
+		}
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), isRelay+"=storm", "FIRESTORE_EMULATOR_HOST="+through.addr, "PUBSUB_EMULATOR_HOST="+server.Addr())
+		cmd.Stderr = t.Output()
+		must(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		relays[i] = cmd
+	}
+	freeze := func(i int) (n, again int) {
+		_ = relays[i].Process.Signal(syscall.SIGSTOP)
+		time.Sleep(time.Second) // its requests still reach the broker
+		return count()
+	}
+	// The first relay is frozen in mid-pass: it waits for responses, which are lost. The second one publishes the same events
+	// after the lease. Then the first one continues, alone.
+	restore := server.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, ResponseLost: true})
+	replace(0)
+	eventually(t, "a relay publishes", func() bool { n, _ := count(); return n > 0 })
+	_, before := freeze(0)
+	restore()
+	replace(1)
+	eventually(t, "the second relay takes the lease", func() bool { _, again := count(); return again > before })
+	published, _ := freeze(1)
+	_ = relays[0].Process.Signal(syscall.SIGCONT)
+	eventually(t, "the first relay goes on", func() bool { n, _ := count(); return n > published })
+	_ = relays[1].Process.Signal(syscall.SIGCONT)
+	for n := range kills {
+		time.Sleep(time.Duration(200+rand.IntN(800)) * time.Millisecond)
+		if n%10 == 8 {
+			through.cut() // the listeners are cut off
+		}
+		replace(n % 2)
+	}
+	writers.Wait()
+	want := 0
+	all, err := list[Letter](client.Collection("letters").Documents(t.Context()))
+	for _, l := range all {
+		want += int(l.Version)
+	}
+	if err != nil || want < names*versions {
+		t.Fatalf("%d versions are written, %v, want %d", want, err, names*versions)
+	}
 	eventually(t, "all events are published", func() bool { n, _ := count(); return n == want })
 	_, again := count()
 	t.Logf("%d events in order, %d came again", want, again)
-}
-
-func version(t *testing.T, attributes map[string]string) (v int64) {
-	t.Helper()
-	if _, err := fmt.Sscan(attributes[envelope.AttrVersion], &v); err != nil {
-		t.Fatal(err)
-	}
-	return v
 }

@@ -27,9 +27,9 @@ const (
 	lanes          = "lanes"    // one document for each lane: its lease
 )
 
-// maxBatch is the largest outbox.Config.Batch. A claim has at most that many pending events and half as many deferred
-// ones. Its settlement deletes a deferred event, and at worst moves a pending one and blocks its aggregate: with the
-// lanes 488 writes. So it is one transaction of at most 500 writes.
+// maxBatch is the largest outbox.Config.Batch: its settlement fits into one transaction of 500 writes. At worst it moves
+// 120 pending events and blocks the letter of each (3 writes), deletes 60 deferred ones and updates the letter of each
+// (2 writes), and releases 8 lanes: 360 + 120 + 8 = 488.
 const maxBatch = 120
 
 // Store is the outbox in Firestore. It implements outbox.Store, for one publisher.
@@ -157,7 +157,7 @@ type work struct {
 	lanes             []lane // those with events
 	pending, deferred map[int16][]outbox.Claimed
 	events            map[int64]event // by Seq, which numbers the events of one claim
-	full              bool
+	full, lacks       bool            // there is more work now; some due deferred events may be missing
 }
 
 // read reads the oldest pending events of lanes, and the deferred events of aggregates that are due.
@@ -217,7 +217,8 @@ func (s *Store) read(ctx context.Context, group []lane, limits outbox.Limits, no
 			return w, err
 		}
 	}
-	w.full = len(oldest) == limits.Events || bytes >= limits.Bytes
+	w.lacks = most == 0
+	w.full = len(oldest) == limits.Events || bytes >= limits.Bytes || w.lacks
 	for _, l := range group {
 		if len(w.pending[l.number])+len(w.deferred[l.number]) > 0 {
 			w.lanes = append(w.lanes, l)
@@ -271,6 +272,9 @@ func (s *Store) lease(ctx context.Context, w work, limits outbox.Limits, now tim
 		}
 	}
 	claim.Full = claim.Full || w.full
+	for i, e := range claim.Events { // the limit is for all lanes together, but claim.Add compares each lane with it
+		claim.Events[i].Behind = e.Behind || w.lacks && e.Blocked
+	}
 	if claim.Token != 0 {
 		s.claims.Store(token, w.events)
 		time.AfterFunc(2*limits.Lease, func() { s.claims.Delete(token) }) // no settlement comes later

@@ -27,6 +27,18 @@ func vouched(t *testing.T, email string) string {
 	return "Bearer e30." + base64.RawURLEncoding.EncodeToString(claims) + ".SIGNATURE_REMOVED_BY_GOOGLE"
 }
 
+// A call of a tenant also writes and watches what has no tenant.
+func TestTenantsAndTheExample(t *testing.T) {
+	t.Parallel()
+	p, as := newStack(t).startTenants(t)
+	_, err := p.videos().CreateVideo(as("tenant", "acme"), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+	must(t, err)
+	watch, err := p.catalog().WatchCatalogEntries(as("tenant", "acme"), &catalogv1.WatchCatalogEntriesRequest{})
+	must(t, err)
+	_, err = watch.Recv()
+	must(t, err)
+}
+
 // With AUTH=iam the server relies on the check of Cloud Run, and only limits the rate of each address.
 func TestServerCountsCallersBehindIAM(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ func (a autocommit) ofTenant(ctx context.Context, sql string, args []any) (pgx.R
 		conn.Release()
 		return nil, err
 	}
-	return &endingRows{rows, conn.Release}, nil
+	return &endingRows{Rows: rows, end: func() error { conn.Release(); return nil }}, nil
 }
 
 // SendBatch implements DB in place of the pool's SendBatch: it does the same for a batch.

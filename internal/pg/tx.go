@@ -28,8 +28,13 @@ import (
 func InTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, tx *Tx) error) (err error) {
 	if parent := trace.SpanFromContext(ctx); parent.IsRecording() {
 		var span trace.Span
-		ctx, span = parent.TracerProvider().Tracer(scope).Start(ctx, name)
-		defer func() { endSpan(span, err) }()
+		ctx, span = parent.TracerProvider().Tracer("example.com/videocatalog/internal/pg").Start(ctx, name)
+		defer func() {
+			if err != nil {
+				span.SetStatus(codes.Error, err.Error())
+			}
+			span.End()
+		}()
 	}
 	conn, err := Acquire(ctx, pool)
 	if err != nil {
@@ -85,16 +90,6 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 	return InTx(ctx, pool, name, func(ctx context.Context, tx *Tx) error { return fn(ctx, tx, sqlcgen.New(tx)) })
 }
 
-// scope is the name of this package's tracer.
-const scope = "example.com/videocatalog/internal/pg"
-
-func endSpan(span trace.Span, err error) {
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
-	}
-	span.End()
-}
-
 // send sends the waiting statements. The results come in order. Close returns the first
 // error among the results that were not read.
 func (t *Tx) send(ctx context.Context) pgx.BatchResults {
@@ -143,8 +138,7 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 		_ = results.Close() // the same error
 		return nil, err
 	}
-	end := func() { _ = results.Close() } // after an error that Rows does not have, the next statement fails too
-	return &endingRows{rows, end}, nil
+	return &endingRows{Rows: rows, end: results.Close}, nil
 }
 
 // QueryRow implements DB.
@@ -153,18 +147,25 @@ func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return row{rows, err}
 }
 
-// endingRows ends what their query holds, a batch or a connection, at the first Close.
+// endingRows ends what their query holds, a batch or a connection, at the first Close. Err also returns the error of that,
+// such as a failed commit.
 type endingRows struct {
 	pgx.Rows
-	end func()
+	end func() error
+	err error
 }
 
 func (r *endingRows) Close() {
 	r.Rows.Close()
 	if r.end != nil {
-		r.end()
-		r.end = nil
+		r.err, r.end = r.end(), nil
 	}
+}
+
+// Err implements pgx.Rows. Call it after the last row: it closes the rows, as only then a commit fails.
+func (r *endingRows) Err() error {
+	r.Close()
+	return cmp.Or(r.Rows.Err(), r.err)
 }
 
 // Acquire takes a connection from a pool. It waits at most half of the time until the
@@ -226,7 +227,7 @@ func (a autocommit) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		conn.Release()
 		return nil, err
 	}
-	return &endingRows{rows, conn.Release}, nil
+	return &endingRows{Rows: rows, end: func() error { conn.Release(); return nil }}, nil
 }
 
 // QueryRow implements DB.

@@ -218,7 +218,7 @@ func (r *reaction) check() (errs []error) {
 		if _, ok := rule.command(); !ok {
 			wrong("%s has no command %q in its transitions", r.Entity.Name, rule.Command)
 		}
-		if rule.Creates() && r.Entity.Tenant != 0 && r.Of.Tenant == 0 {
+		if r.Entity.Tenant != 0 && r.Of.Tenant == 0 && (rule.Creates() || !r.Of.Replica()) { // the event of another service names a row, and may have no tenant
 			wrong("%s is of a tenant, and the events of %s name none", lowerFirst(r.Entity.A()), r.To)
 		}
 		for _, f := range rule.missing() {

@@ -192,9 +192,11 @@ func TestReactionsAreRefused(t *testing.T) {
 	withPayments(t, payment)
 	replica := payment
 	replica.Name, replica.Plural, replica.ReplicaOf, replica.Reader = "letter", "letters", "letter.events", "shop-letter"
-	linux := payment
+	linux, guest := payment, payment
 	linux.Name, linux.Plural = "linux", "linuxes"
-	for _, e := range []entity{replica, linux} {
+	guest.Name, guest.Plural, guest.Tenant = "guest", "guests", 1001
+	must(t, writeFile("options/tenancy/README.md", nil))
+	for _, e := range []entity{replica, linux, guest} {
 		must(t, e.save(new(undo)))
 	}
 	reacted(t, "order", "order", "placed:parent_id:cancel")
@@ -205,6 +207,7 @@ func TestReactionsAreRefused(t *testing.T) {
 		{"order", "parcel", "captured:order_id:place", `internal/entities has no entity "parcel"`},
 		{"letter", "payment", "captured:order_id:capture", `letter is a replica: only its owner runs commands on it`},
 		{"order", "linux", "captured:order_id:place", `the name of a file would end in _linux`},
+		{"guest", "payment", "captured:order_id:capture", `guest is of a tenant, and the events of payment name none`},
 		{"order", "payment", "captured:order_id", `reaction "captured:order_id": want EVENT:FIELD:COMMAND`},
 		{"order", "payment", " ", `--on is empty`},
 		{"order", "payment", "settled:order_id:place", `reaction settled:order_id:place: payment has no event "settled", want one of created, updated, deleted, undeleted, captured, refunded`},

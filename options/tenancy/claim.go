@@ -15,7 +15,7 @@ import (
 const maxTenant = 64
 
 // claim returns the claim of a verified token that names its tenant. Anything but one string of the right form is an
-// error, for the log: of two tenants, none may be guessed.
+// error, for the log. A token with two claims is refused: neither may be chosen.
 func claim(token, name string) (string, error) {
 	values, err := claims(token, name)
 	switch {

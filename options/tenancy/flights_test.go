@@ -92,7 +92,7 @@ func (f *fixture) rows(t testing.TB, n int) {
 		ANALYZE video_catalog.letters_1, video_catalog.plain_1`, n))
 }
 
-// reading and writing are what a call does, with the tenant of ctx or without.
+// The same page, of a table with tenants and of one without.
 const (
 	pageOfTenant = "SELECT tenant_id FROM video_catalog.letters_1 WHERE tenant_id = $1 AND (create_time, id) < ($2, $3) ORDER BY create_time DESC, id DESC LIMIT 20"
 	pageOfAll    = "SELECT tenant_id FROM video_catalog.plain_1 WHERE $1 <> '' AND (create_time, id) < ($2, $3) ORDER BY create_time DESC, id DESC LIMIT 20"

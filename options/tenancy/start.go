@@ -59,11 +59,11 @@ func (s *settings) checkSide(ctx context.Context, side string, loops *pgxpool.Po
 		return err
 	}
 	defer calls.Close()
-	user, err := texts(ctx, loops, "SELECT current_user::text")
+	own, err := texts(ctx, loops, "SELECT unnest(ARRAY[current_user::text, current_database() || ' of the server ' || system_identifier]) FROM pg_control_system()")
 	if err != nil {
 		return err
 	}
-	found, err := texts(ctx, calls, mistakes, user[0])
+	found, err := texts(ctx, calls, mistakes, own[0], own[1])
 	var errs []error
 	for _, mistake := range found {
 		errs = append(errs, errors.New(mistake))

@@ -151,6 +151,10 @@ func TestCallsSeeTheirTenant(t *testing.T) {
 	if got, err := owners(t.Context(), pg.Autocommit(f.loops), page); got != "acme other" || err != nil {
 		t.Errorf("a loop sees %q, %v, want all rows", got, err)
 	}
+	pgtest.Execute(t, f.admin, "ALTER TABLE video_catalog.letters_1 ADD UNIQUE (note) DEFERRABLE INITIALLY DEFERRED")
+	if _, err := single.Exec(acme(t), "UPDATE video_catalog.letters_1 SET note = 'from other'"); err == nil || !strings.Contains(err.Error(), "duplicate key") {
+		t.Errorf("a statement whose commit fails = %v, want that", err)
+	}
 	if got := pgtest.Count(t, f.admin, "SELECT count(*) FROM video_catalog.outbox"); got != 2 {
 		t.Errorf("%d events, want one for each row", got)
 	}
@@ -219,6 +223,12 @@ func TestStartFindsMistakes(t *testing.T) {
 	s := settings{Commands: f.url(t, f.name+"_calls"), Queries: f.url(t, f.name+"_other")}
 	if err := s.start(t.Context(), f.process("api")); err == nil || !strings.Contains(err.Error(), "READ_DATABASE_URL must differ from DATABASE_URL") {
 		t.Errorf("start() with two users and one database = %v, want an error", err)
+	}
+	p := f.process("api")
+	p.QueryPool = pgtest.Pool(t, 1)
+	s.Queries = ""
+	if err := s.start(t.Context(), p); app.ExitCode(err) != app.ExitUsage || !strings.Contains(err.Error(), "they must be the same database") {
+		t.Errorf("start() with another database for the loops = %v, want an error", err)
 	}
 }
 

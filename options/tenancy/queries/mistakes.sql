@@ -1,4 +1,4 @@
--- Runs as the user of calls. $1 is the user of the loops.
+-- Runs as the user of calls. $1 is the user of the loops, and $2 their database.
 WITH me AS (
 	SELECT r.oid, r.rolname FROM pg_roles r WHERE r.rolname = current_user
 ), loops AS (
@@ -21,6 +21,9 @@ WITH me AS (
 		p.role = 0 OR pg_has_role(loops.oid, p.role, 'USAGE') AS loops
 	FROM policies p, me, loops
 )
+SELECT format('TENANCY_DATABASE_URL leads to %s, and DATABASE_URL to %s: they must be the same database, and those of READ_DATABASE_URL too', c.database, $2::text)
+FROM (SELECT current_database() || ' of the server ' || system_identifier AS database FROM pg_control_system()) c WHERE c.database <> $2
+UNION ALL
 SELECT format('the user %I of TENANCY_DATABASE_URL is, or can become, the superuser %I', me.rolname, r.rolname)
 FROM me, pg_roles r WHERE r.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER')
 UNION ALL

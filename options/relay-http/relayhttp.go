@@ -3,7 +3,7 @@
 // The command relay-http serves a port, where each POST publishes what is pending. Between two calls
 // nothing of it runs, and nothing is open but the port: the process may be frozen or ended. If it is
 // killed in a call, the next call waits until the lease of the lanes ends, and goes on.
-// The port authenticates no caller; the platform in front of it must. A call has no input.
+// The port authenticates no caller; the platform in front of it must. The body of a call is ignored.
 //
 // BROKER=http makes any process publish to one endpoint. It keeps the promises of [outbox.Broker]. An
 // event whose response is lost is sent again, by the next pass of the publisher.
@@ -157,6 +157,7 @@ func (r *relay) invoke(w http.ResponseWriter, request *http.Request) {
 		http.Error(w, "another call is in progress", http.StatusTooManyRequests)
 		return
 	}
+	defer r.running.Unlock() // before the response is sent: it fits into the buffer of the connection
 	ctx, cancel := context.WithTimeout(request.Context(), r.limit)
 	defer cancel()
 	var done outcome
@@ -165,7 +166,6 @@ func (r *relay) invoke(w http.ResponseWriter, request *http.Request) {
 		done = outcome{published, left.Blocked, left.Parked, left.Pending}
 		return err
 	})
-	r.running.Unlock()
 	if err != nil {
 		w.Header().Set("X-Fc-Status", "404") // a failure, for Function Compute
 		r.process.Log.ErrorContext(ctx, "relay: call failed", "published", done.Published, "err", err)

@@ -226,20 +226,20 @@ func TestSinkFaults(t *testing.T) {
 func TestSinkChecksTheCertificate(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
-	right, wrong := httptest.NewTLSServer(nil), httptest.NewUnstartedServer(e)
-	right.Close()
-	wrong.StartTLS()
-	defer wrong.Close()
-	s := newSink(wrong.URL, make([]byte, 24))
+	server := httptest.NewTLSServer(e)
+	defer server.Close()
+	s := newSink(server.URL, make([]byte, 24))
 	defer s.stop()
-	roots := x509.NewCertPool()
-	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots}
-	if err := pass(t.Context(), s, message("a", 1), message("a", 2))[0]; err == nil || isRefusal(err) || e.count() > 0 {
-		t.Errorf("Wait() = %v after %d requests, want an error, and none", err, e.count())
-	}
-	roots.AddCert(wrong.Certificate())
-	if errs := pass(t.Context(), s, message("a", 1), message("a", 2)); errors.Join(errs...) != nil {
-		t.Errorf("Wait() = %v", errs)
+	known := x509.NewCertPool()
+	known.AddCert(server.Certificate())
+	for i, roots := range []*x509.CertPool{x509.NewCertPool(), known, x509.NewCertPool()} { // the certificate is unknown, known, and unknown again
+		transport := s.client.Transport.(*http.Transport).Clone()
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+		s.client.Transport = transport
+		before, errs := e.count(), pass(t.Context(), s, message(fmt.Sprint(i), 1), message(fmt.Sprint(i), 2))
+		if roots == known && (errors.Join(errs...) != nil || e.count() != before+2) || roots != known && (errs[0] == nil || isRefusal(errs[0]) || e.count() > before) {
+			t.Errorf("certificate %d: Wait() = %v after %d requests, want two if it is known, else an error and none", i, errs, e.count()-before)
+		}
 	}
 }
 

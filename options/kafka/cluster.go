@@ -143,8 +143,6 @@ type logger struct{ *slog.Logger }
 
 func (l logger) Level() kgo.LogLevel { return kgo.LogLevelWarn }
 
-func (l logger) Log(level kgo.LogLevel, message string, attrs ...any) {
-	if level == kgo.LogLevelError || level == kgo.LogLevelWarn {
-		l.Warn("kafka: client", append(attrs, "warning", message)...)
-	}
+func (l logger) Log(_ kgo.LogLevel, message string, attrs ...any) {
+	l.Warn("kafka: client", append(attrs, "warning", message)...)
 }

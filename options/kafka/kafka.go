@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,15 +57,13 @@ func Option() app.Option {
 
 // check returns the mistakes in the settings.
 func (s *Settings) check(run app.Selection) []error {
-	switch {
-	case run.Broker == name && (run.Subcommand == "serve" || run.Subcommand == "drain"):
-		return s.mistakes()
-	case run.Subcommand != name:
-		return nil
-	case run.Broker != name:
+	if run.Subcommand == name && run.Broker != name {
 		return []error{errors.New("BROKER must be kafka for `server kafka`")}
 	}
-	return s.mistakes()
+	if run.Broker == name && slices.Contains([]string{"serve", "drain", name}, run.Subcommand) {
+		return s.mistakes()
+	}
+	return nil
 }
 
 // command runs `server kafka`.

@@ -9,6 +9,8 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/operate"
 )
@@ -44,16 +46,25 @@ func (s *Settings) provision(ctx context.Context, process *app.Process, args []s
 	p := operate.NewPrinter(stdout, o.JSON)
 	var errs []error
 	for _, topic := range ownTopics() {
+		if err := found[topic].Err; err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+			errs = append(errs, fmt.Errorf("topic %s: %w", topic, err))
+			continue
+		}
 		result := provisioned{Topic: topic, Partitions: len(found[topic].Partitions)}
 		if result.Partitions == 0 && !o.DryRun {
-			_, err := admin.CreateTopic(ctx, int32(partitions), int16(replicas), configs, topic)
-			if err != nil {
+			if _, err := admin.CreateTopic(ctx, int32(partitions), int16(replicas), configs, topic); err != nil {
 				errs = append(errs, fmt.Errorf("topic %s: %w", topic, err))
 				continue
 			}
 			result = provisioned{topic, int(partitions), true}
 		}
-		p.Row(result, topic, fmt.Sprintf("%d partitions", result.Partitions), map[bool]string{true: "created", false: "not changed"}[result.Created])
+		state := "not changed"
+		if result.Created {
+			state = "created"
+		} else if result.Partitions == 0 {
+			state = "missing: would be created"
+		}
+		p.Row(result, topic, fmt.Sprintf("%d partitions", result.Partitions), state)
 	}
 	return errors.Join(errors.Join(errs...), p.End())
 }

@@ -2,12 +2,14 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/operate"
@@ -47,10 +49,7 @@ func (s *Settings) seek(ctx context.Context, process *app.Process, args []string
 // offsetsOf returns the offsets at a time, for a group without members.
 func offsetsOf(ctx context.Context, admin *kadm.Client, group string, since time.Time) (kadm.Offsets, error) {
 	described, err := admin.DescribeGroups(ctx, group)
-	if err == nil {
-		err = described[group].Err
-	}
-	if err != nil {
+	if err = errors.Join(err, described.Error()); err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // no member has ever joined
 		return nil, fmt.Errorf("group %s: %w", group, err)
 	}
 	var members []string
@@ -61,10 +60,7 @@ func offsetsOf(ctx context.Context, admin *kadm.Client, group string, since time
 		return nil, fmt.Errorf("group %s has members, which must be stopped first: %s; nothing was changed", group, strings.Join(members, ", "))
 	}
 	listed, err := admin.ListOffsetsAfterMilli(ctx, since.UnixMilli(), topicOf(group))
-	if err == nil {
-		err = listed.Error()
-	}
-	if err != nil {
+	if err = errors.Join(err, listed.Error()); err != nil {
 		return nil, fmt.Errorf("topic %s: %w", topicOf(group), err)
 	}
 	return listed.Offsets(), nil

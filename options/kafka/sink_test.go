@@ -202,8 +202,3 @@ func TestStop(t *testing.T) {
 		t.Errorf("Stop() took %s, want about %s", time.Since(begin), limit)
 	}
 }
-
-func portOf(addr string) (port int) {
-	_, _ = fmt.Sscanf(addr, "127.0.0.1:%d", &port)
-	return port
-}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/googleapis/gax-go/v2"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"example.com/videocatalog/internal/consumer"
@@ -41,8 +42,9 @@ type Source struct {
 	bytes        int64 // about the most bytes in hand
 }
 
-// NewSource makes a Source. All subscriptions of the process share 4,000 messages and 64 MiB in hand. Besides, the client
-// buffers at most an eighth of its share for each broker. cluster are the options of Settings.Options.
+// NewSource makes a Source. All subscriptions of the process share 4,000 messages and 64 MiB in hand, but no share is
+// below 200 messages. Besides, the client buffers at most an eighth of its share for each broker. cluster are the options of
+// Settings.Options.
 func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Source {
 	s := &Source{topic: topic, group: group, messages: int64(max(200, 4000/subscriptions)), bytes: int64(64 << 20 / subscriptions)}
 	ahead := int32(max(1<<20, s.bytes/8)) //nolint:gosec // at most 8 MiB
@@ -60,8 +62,8 @@ func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Sourc
 func (s *Source) String() string { return s.group }
 
 // Receive implements consumer.Source. It returns an error if the cluster refuses us, for example because the topic
-// may not be read. While the cluster or the topic is unavailable it waits. A message that was given back comes again
-// after a pause, as long as this member has its partition; then another member gets it.
+// may not be read, or if the topic is missing when it begins. While the cluster is unavailable it waits. A message that
+// was given back comes again after a pause, as long as this member has its partition; then another member gets it.
 func (s *Source) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
 	received, over := context.WithCancel(ctx)
 	defer over()
@@ -72,6 +74,11 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 		return err
 	}
 	m.client = client
+	// The client waits for a topic that is missing, and does not say so.
+	if found, err := kadm.NewClient(client).ListTopics(ctx, s.topic); err == nil && found.Error() != nil {
+		client.Close()
+		return fmt.Errorf("topic %s: %w", s.topic, found.Error())
+	}
 	var commits sync.WaitGroup
 	commits.Go(m.commitOften)
 	err = m.poll()
@@ -194,9 +201,10 @@ func (m *member) run(key string) {
 			m.mu.Unlock()
 			return
 		}
-		m.chains[key] = chain[1:]
+		i := chain[0]
+		chain[0], m.chains[key] = nil, chain[1:] // the array of the chain does not keep the record
 		m.mu.Unlock()
-		m.end(chain[0], m.deliver(chain[0]))
+		m.end(i, m.deliver(i))
 	}
 }
 
@@ -297,13 +305,14 @@ func (m *member) commit(only map[string][]int32) {
 	}
 }
 
-// selected returns the partitions that a function selects, of some or, if only is nil, of all. It may change them.
+// selected returns the partitions that a function selects, of some or, if only is nil, of all that are not given back. It may
+// change them.
 func (m *member) selected(only map[string][]int32, selects func(*progress) bool) map[part]*progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := make(map[part]*progress)
 	for of, p := range m.parts {
-		if (only == nil || slices.Contains(only[of.topic], of.partition)) && selects(p) {
+		if (only == nil && !p.gone || slices.Contains(only[of.topic], of.partition)) && selects(p) {
 			all[of] = p
 		}
 	}

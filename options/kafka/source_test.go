@@ -229,7 +229,9 @@ func TestSourceOutlivesTheCluster(t *testing.T) {
 	eventually(t, "a1 is committed", func() bool { return c.committed()[0] == 1 })
 	var ports []int
 	for _, addr := range c.ListenAddrs() {
-		ports = append(ports, portOf(addr))
+		var port int
+		_, _ = fmt.Sscanf(addr, "127.0.0.1:%d", &port)
+		ports = append(ports, port)
 	}
 	c.Close()
 	c = newCluster(t, 0, dir, kfake.Ports(ports...))
@@ -283,12 +285,17 @@ func TestTopicGoneIsAnOutage(t *testing.T) {
 	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	running.Go(func() {
-		for ctx.Err() == nil { // as a receiver does
+		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) { // as a receiver does, with longer pauses
 			_ = c.source(t, 1).Receive(ctx, r.take)
 		}
 	})
 	t.Cleanup(func() { cancel(); running.Wait() })
 	eventually(t, "a1 has come", func() bool { return r.names("a") == "a1" })
+	c.alter(t, topic, 10)
+	if err := pass(t, s, letters("a2"))[0]; !refused(err) {
+		t.Errorf("over a limit that was lowered: %v, want a refusal", err)
+	}
+	c.alter(t, topic, maxBatchBytes)
 	denied = c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: kerr.TopicAuthorizationFailed, Count: -1})
 	if err := pass(t, s, letters("a2"))[0]; err == nil || refused(err) {
 		t.Errorf("without the right: %v, want an error that is no refusal", err)
@@ -297,6 +304,9 @@ func TestTopicGoneIsAnOutage(t *testing.T) {
 	must(t, c.DeleteTopic(topic))
 	if err := pass(t, s, letters("a2"))[0]; err == nil || refused(err) || c.TopicInfo(topic) != nil {
 		t.Errorf("without the topic: %v, want an error that is no refusal, and no new topic", err)
+	}
+	if err := c.source(t, 1).Receive(t.Context(), r.take); err == nil || !strings.Contains(err.Error(), "UNKNOWN_TOPIC_OR_PARTITION") {
+		t.Errorf("Receive() without the topic = %v, want the reason", err)
 	}
 	c.create(t, 1)
 	eventually(t, "a2 is published", func() bool { return pass(t, s, letters("a2"))[0] == nil })

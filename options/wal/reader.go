@@ -32,7 +32,7 @@ const (
 	// statusInterval is how often a reader reports its position at least; statusPause is the pause between two reports, if it moves.
 	statusInterval = time.Second
 	statusPause    = 10 * time.Millisecond
-	// checkInterval is how often a reader reads the mode, and notes its position with the time, for a slot that is lost.
+	// checkInterval is how often a reader reads whether it may go on.
 	checkInterval = 2 * time.Second
 	// stopTimeout is how long the reader waits at the stop for the last pass of the publisher.
 	stopTimeout = outbox.StopTimeout + outbox.SettleTimeout
@@ -228,7 +228,7 @@ func asideOf(row sqlcgen.VideoCatalogOutbox) aside {
 }
 
 // stream reads messages until an error, or until ctx has ended and the publisher has settled what is queued. It reads nothing while the
-// queue is full.
+// queue is full, or after ctx has ended: the next reader gets that.
 func (r *reader) stream(ctx context.Context) error {
 	var end, checked time.Time
 	for {
@@ -252,7 +252,7 @@ func (r *reader) stream(ctx context.Context) error {
 		switch {
 		case q.fence == 0: // it could not defer events
 			return errFenced
-		case q.isFull:
+		case q.isFull || ctx.Err() != nil:
 			r.wake()
 			r.heard = now // we do not listen
 			time.Sleep(statusPause)

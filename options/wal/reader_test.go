@@ -3,6 +3,7 @@ package wal
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -168,8 +169,14 @@ func (b table) Publish(m envelope.Message) outbox.Receipt {
 
 const childVariable = "WAL_TEST_READER"
 
-// child is the process of a reader.
+// child is the process of a reader, or of a command for a slot.
 func child(url string) {
+	if args := os.Args[1:]; len(args) > 0 {
+		if err := (&service{slot: args[0]}).program(context.Background(), io.Discard, url, args[1:]...); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		return
+	}
 	pool, err := db.Open(context.Background(), url, 5, nil)
 	if err != nil {
 		panic(err)
@@ -181,11 +188,11 @@ func child(url string) {
 	run(context.Background())
 }
 
-func (s *service) child(name string) *os.Process {
+func (s *service) child(name string, args ...string) *os.Process {
 	s.Helper()
 	program, err := os.Executable()
 	pgtest.Must(s, err)
-	cmd := exec.Command(program)
+	cmd := exec.Command(program, args...)
 	cmd.Env, cmd.Stderr = append(os.Environ(), childVariable+"="+s.url+"&application_name="+name), os.Stderr
 	pgtest.Must(s, cmd.Start())
 	s.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })

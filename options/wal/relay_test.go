@@ -60,6 +60,11 @@ func TestServersWithoutALog(t *testing.T) {
 			t.Errorf("relay external = %v, want %q", err, want)
 		}
 	}
+	// The slot went with wal_level: the way back needs neither.
+	pgtest.Execute(t, replica, "UPDATE video_catalog.outbox_relay SET mode = 'external'")
+	if out, err := s.server(replica.Config().ConnString(), "relay", lanes, "--since", "2026-01-01T00:00:00Z"); err != nil || !strings.Contains(out, "mode lanes") {
+		t.Errorf("relay lanes = %q, %v, want mode lanes", out, err)
+	}
 }
 
 // A switch needs the rights of the service and REPLICATION, which the error names.

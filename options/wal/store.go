@@ -37,8 +37,8 @@ func newStore(pool *pgxpool.Pool, events outbox.Store) *store {
 
 // ClaimEvents implements outbox.Store.
 //
-// A process may still have an old mode. That does no harm: nothing is pending when mode wal begins, and everything in the log is settled
-// when it ends. So a claim of the tables never has an event that is behind one in the log.
+// The mode may be old, as a process reads it at intervals. A switch to wal waits until nothing is pending, and one to lanes until the log
+// is settled: so a claim of the tables never has an event that is behind one in the log.
 func (s *store) ClaimEvents(ctx context.Context, limits outbox.Limits) (outbox.Claim, error) {
 	if s.mode.Load() != wal {
 		return s.events.ClaimEvents(ctx, limits)

@@ -34,12 +34,13 @@ var errAgain = errors.New("not yet")
 
 // run switches, or does nothing if the mode is right. After an error the mode is as it was.
 func (s *switcher) run(ctx context.Context) error {
-	if err := check(ctx, s.queries, s.Slot); err != nil {
-		return err
-	}
 	relay, err := s.queries.GetRelay(ctx)
+	err = pg.Wrap(err, "read the relay")
+	if err != nil || s.Mode != lanes || relay.Mode == wal || relay.WalStatus != "missing" { // else nothing is read from the log
+		err = errors.Join(check(ctx, s.queries, s.Slot), err)
+	}
 	if err != nil {
-		return pg.Wrap(err, "read the relay")
+		return err
 	}
 	if s.Slot == "" {
 		s.Slot = relay.Slot
@@ -130,7 +131,7 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 	case !isLost && !s.Since.IsZero():
 		return errors.New("--since is for a lost slot only: this one has the position of its reader")
 	}
-	for more := !isLost; more; {
+	for more, last := !isLost, time.Now(); more; {
 		var end string
 		err := pg.InTx(ctx, s.pool, "wal.move", func(ctx context.Context, tx *pg.Tx) (err error) {
 			q := sqlcgen.New(tx)
@@ -144,9 +145,13 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 			return err
 		})
 		if errors.Is(err, errAgain) { // soon they are seen
+			if time.Since(last) > margin+switchTimeout { // its id may have a time to come
+				return errors.New("an event is in the log, but not in the outbox: it was purged, or its commit waits for a standby; try again")
+			}
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
+		last = time.Now()
 		if err == nil && end != "" { // a crash here leaves events that are moved again
 			err = s.queries.AdvanceSlot(ctx, s.Slot, &end)
 		}

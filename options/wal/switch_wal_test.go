@@ -1,8 +1,6 @@
 package wal
 
 import (
-	"context"
-	"io"
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
@@ -73,9 +71,10 @@ func TestKilledSwitchOfModeWAL(t *testing.T) {
 	for range 12 {
 		for _, mode := range []string{wal, lanes} {
 			for range rand.IntN(3) {
-				ctx, cancel := context.WithTimeout(t.Context(), rand.N(400*time.Millisecond))
-				_ = s.program(ctx, io.Discard, s.url, "relay", mode)
-				cancel()
+				killed := s.child("switch", s.slot, "relay", mode)
+				time.Sleep(rand.N(600 * time.Millisecond))
+				pgtest.Must(t, killed.Kill())
+				_, _ = killed.Wait()
 			}
 			s.must(mode)
 		}

@@ -16,7 +16,7 @@ import (
 // seek makes Pub/Sub deliver the retained messages of a subscription since a time again.
 func seek(ctx context.Context, process *app.Process, args []string, stdout io.Writer) error {
 	if process.Broker != "pubsub" {
-		return app.UsageError(fmt.Errorf("seek is for Pub/Sub: BROKER=%[1]s has `server %[1]s seek`", process.Broker))
+		return app.UsageError(fmt.Errorf("seek is for Pub/Sub: use the command of BROKER=%s, if it has one, such as `server kafka seek`", process.Broker))
 	}
 	s, err := operate.ParseSeek(args, process.QueryConsumers())
 	if err != nil {

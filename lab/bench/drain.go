@@ -92,7 +92,7 @@ func pilotEvents(c cell) int {
 	switch {
 	case c.peer == "ours":
 		return 100_000 // fewer are drained before the connections have prepared their plans
-	case c.sink == sinkNone, c.peer == "river" && c.sink != sinkDefaults:
+	case c.sink == sinkNone:
 		return 2000
 	}
 	return 100

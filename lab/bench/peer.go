@@ -43,7 +43,7 @@ type instance struct {
 }
 
 // peerNames are the peers in the order of the tables.
-var peerNames = []string{"ours", "naive", "naive-async", "batch", "watermill", "watermill-1000", "oagudo", "oagudo-async", "oagudo-1000", "river"}
+var peerNames = []string{"ours", "naive", "naive-async", "batch", "watermill", "watermill-1000", "oagudo", "oagudo-async", "oagudo-1000"}
 
 func newPeer(name string, base base) (peer, error) {
 	switch name {
@@ -67,8 +67,6 @@ func newPeer(name string, base base) (peer, error) {
 		return &oagudo{base: base}, nil
 	case "oagudo-1000":
 		return &oagudo{base: base, batch: 1000}, nil
-	case "river":
-		return &riverPeer{base: base}, nil
 	}
 	return nil, fmt.Errorf("no peer %q", name)
 }

@@ -48,6 +48,9 @@ func load(path string) (*results, error) {
 
 func (r *results) add(record *benchfmt.Result) {
 	name := record.Name.String()
+	if _, parts := record.Name.Parts(); len(parts) > 0 && parts[len(parts)-1][0] == '-' { // GOMAXPROCS, which go test adds
+		name = strings.TrimSuffix(name, string(parts[len(parts)-1]))
+	}
 	if r.figures[name] == nil {
 		r.names = append(r.names, name)
 		r.figures[name] = map[string][]float64{}

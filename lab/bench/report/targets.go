@@ -82,6 +82,9 @@ func targets(r *results) []target {
 	figure := func(what, name, unit string, limit float64) target {
 		return target{what: what, turns: r.figures[name][unit], limit: limit, atMost: true, unit: " ms"}
 	}
+	option := func(what, name, unit string, limit float64, atMost bool) target { // its benchmark divides
+		return target{what: what, turns: r.figures[name][unit], limit: limit, atMost: atMost, unit: " ×"}
+	}
 	best := func(what string, instances int, peers []string) target {
 		t := target{what: what, limit: 5, unit: " ×"}
 		for _, peer := range peers {
@@ -118,6 +121,17 @@ func targets(r *results) []target {
 		ratio("projector: batch of 100 ÷ one transaction per message, events at hand", "Project/batch=100", "Project/batch=1", "events/s", 7),
 		ratio("the same out of a subscription of pubsublocal", "Consume/batch=100", "Consume/batch=1", "events/s", 7),
 		ratio("the projector: from kfake ÷ from pubsublocal", "ConsumeFrom/broker=kfake", "Consume/batch=100", "events/s", 0.8),
+		option("appends: mode wal ÷ lanes", "ModeWAL", "appends/s-ratio", 0.95, false),
+		option("WAL per event with its settlement: mode wal ÷ lanes", "ModeWAL", "WAL-B/event-ratio", 0.55, true),
+		option("append → sent at 1,000/s, p50: mode wal ÷ lanes", "ModeWAL", "ms-to-sent-ratio", 2, true),
+		option("drain, no-op sink: mode wal ÷ lanes", "ModeWAL", "drained/s-ratio", 0.2, false),
+		option("appends in mode lanes: with options/wal ÷ without it", "ModeWAL", "installed-ratio", 0.85, false),
+		option("time of a write: with a tenant ÷ without", "Tenancy/write", "with/without", 1.05, true),
+		option("time of a page of 20: with a tenant ÷ without", "Tenancy/page", "with/without", 1.5, true),
+		option("HTTP sink of 10 ms, 1,000 keys ÷ a loop with one request at a time", "Sink", "×loop", 30, false),
+		option("a drain by relay-http ÷ `server drain`", "Drain", "×drain", 0.95, false),
+		option("its memory ÷ that of `server drain`", "Drain", "×memory", 1.1, true),
+		option("1,000 creates ÷ a batch of 1,000", "Batch", "x", 5, false),
 	}
 	for _, sink := range sinkTexts {
 		for _, instances := range []int{1, 4} {

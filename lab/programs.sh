@@ -5,7 +5,7 @@ need prometheus promtool
 need nginx nginx
 need chromium chromium
 need npm npm
-need default-jre-headless java
+need default-jdk-headless javac
 need maven mvn
 need kcat kcat
 need redis-server redis-server

@@ -34,9 +34,7 @@ func TestMain(m *testing.M) {
 func start(t *testing.T, args ...string) (screen string) {
 	t.Helper()
 	state, err := os.MkdirTemp("", "dev-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(state) })
 	if err := os.Chmod(state, 0o755); err != nil { // if we are root, PostgreSQL runs as another user
 		t.Fatal(err)
@@ -47,14 +45,10 @@ func start(t *testing.T, args ...string) (screen string) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := os.Create(filepath.Join(state, "screen"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stdout.Close()
 	cmd.Stdout = stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
@@ -94,13 +88,9 @@ func field(t *testing.T, screen, pattern string) string {
 func call(t *testing.T, method, url, body string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
@@ -121,9 +111,7 @@ func TestDev(t *testing.T) {
 			}
 			api := field(t, screen, `(http://localhost:\d+)/v1`)
 			var video struct{ Name string }
-			if err := json.Unmarshal([]byte(call(t, http.MethodPost, api+"/v1/videos", `{"title":"Ran"}`)), &video); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(call(t, http.MethodPost, api+"/v1/videos", `{"title":"Ran"}`)), &video))
 			call(t, http.MethodPost, api+"/v1/"+video.Name+":publish", "{}")
 			eventually(t, "the catalog has the video", func() bool {
 				return strings.Contains(call(t, http.MethodGet, api+"/v1/catalogEntries", ""), `"Ran"`)
@@ -132,5 +120,13 @@ func TestDev(t *testing.T) {
 				t.Errorf("GET /openapi.json = %.100s, want OpenAPI 3.0", got)
 			}
 		})
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

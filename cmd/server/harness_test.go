@@ -1,9 +1,8 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -70,48 +69,36 @@ type process struct {
 	addr    string
 	conn    *grpc.ClientConn
 
-	mu  sync.Mutex
-	log []string // guarded by mu
-	eof chan struct{}
+	wait func() error // for its end; returns its error
+	mu   sync.Mutex
+	log  bytes.Buffer // guarded by mu
 }
 
 // start starts a server and waits until it is ready.
 func (s *stack) start(t testing.TB, extra ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0]), eof: make(chan struct{})}
-	p.cmd.Env = s.environ(extra...)
-	stderr, err := p.cmd.StderrPipe()
-	must(t, err)
+	p := &process{cmd: exec.Command(os.Args[0])}
+	p.cmd.Env, p.cmd.Stderr, p.wait = s.environ(extra...), p, sync.OnceValue(p.cmd.Wait)
 	must(t, p.cmd.Start())
-	started := make(chan string, 1)
-	go p.read(stderr, started)
 	t.Cleanup(func() {
 		if p.conn != nil {
 			_ = p.conn.Close() // the server may have closed it
 		}
-		if p.cmd.ProcessState == nil {
-			_ = p.cmd.Process.Kill() // it may have ended by itself
-			_ = p.wait()
-		}
+		_ = p.cmd.Process.Kill() // it may have ended by itself
+		_ = p.wait()
 		if t.Failed() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			t.Logf("log of the server:\n%s", strings.Join(p.log, "\n"))
+			t.Logf("log of the server:\n%s", strings.Join(p.lines(), "\n"))
 		}
 	})
-	select {
-	case addr := <-started:
-		var port string
-		p.listens, port, _ = net.SplitHostPort(addr)
-		p.addr = "127.0.0.1:" + port
-	case <-p.eof:
-		t.Fatalf("the server ended: %v", p.wait())
-	case <-time.After(30 * time.Second):
-		t.Fatal("the server did not start")
-	}
-	if p.conn, err = grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		t.Fatal(err)
-	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.wait() }()
+	eventually(t, 30*time.Second, "the server has started", func() bool { return p.addrOf("server: started") != "" || len(ended) > 0 })
+	host, port, err := net.SplitHostPort(p.addrOf("server: started")) // none if it has ended
+	must(t, err)
+	p.listens, p.addr = host, "127.0.0.1:"+port
+	conn, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
+	p.conn = conn
 	eventually(t, 10*time.Second, "the server is ready", func() bool {
 		response, err := http.Get("http://" + p.addr + "/health/ready")
 		if err != nil {
@@ -123,24 +110,29 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	return p
 }
 
-// read keeps the log, and sends the address of the server to started.
-func (p *process) read(stderr io.Reader, started chan<- string) {
-	defer close(p.eof)
-	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		p.mu.Lock()
-		p.log = append(p.log, lines.Text())
-		p.mu.Unlock()
-		var line struct{ Message, Addr string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "server: started" {
-			started <- line.Addr
-		}
-	}
+// Write keeps the log.
+func (p *process) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Write(text)
 }
 
-// wait waits for the end of the process and returns its error.
-func (p *process) wait() error {
-	<-p.eof
-	return p.cmd.Wait()
+// lines returns the log.
+func (p *process) lines() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Split(p.log.String(), "\n")
+}
+
+// addrOf returns the address in the line of the log with a message, or "".
+func (p *process) addrOf(message string) string {
+	for _, text := range p.lines() {
+		var line struct{ Message, Addr string }
+		if json.Unmarshal([]byte(text), &line) == nil && line.Message == message {
+			return line.Addr
+		}
+	}
+	return ""
 }
 
 var eventually, must = pgtest.Eventually, pgtest.Must

@@ -214,14 +214,7 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 func (p *process) private(t *testing.T) (addr string) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the private port is open", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for _, text := range p.log {
-			var line struct{ Message, Addr string }
-			if json.Unmarshal([]byte(text), &line) == nil && line.Message == "telemetry: private port open" {
-				addr = line.Addr
-			}
-		}
+		addr = p.addrOf("telemetry: private port open")
 		return addr != ""
 	})
 	return addr

@@ -70,9 +70,7 @@ func TestTenantsOfTokens(t *testing.T) {
 			t.Errorf("a call with %s %v = %v, want %s without the reason", tt.claim, tt.value, err, tt.want)
 		}
 		eventually(t, time.Minute, "the log has: "+tt.reason, func() bool {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return strings.Contains(strings.Join(p.log, "\n"), tt.reason)
+			return strings.Contains(strings.Join(p.lines(), "\n"), tt.reason)
 		})
 	}
 }

@@ -36,21 +36,15 @@ message Letter {
 func start(t *testing.T, resources localbroker.Resources) (*localbroker.Server, *pubsub.Client) {
 	t.Helper()
 	server, err := localbroker.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, err := server.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(client.Close(), server.Close()); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := resources.Create(t.Context(), client, letters); err != nil {
-		t.Fatal(err)
-	}
+	must(t, resources.Create(t.Context(), client, letters))
 	return server, client
 }
 
@@ -64,9 +58,7 @@ func TestResourcesCreate(t *testing.T) {
 	got, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{
 		Subscription: "projects/" + project + "/subscriptions/" + subscription,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := &pubsubpb.Subscription{
 		Name:                  "projects/" + project + "/subscriptions/" + subscription,
 		Topic:                 "projects/" + project + "/topics/" + topic,
@@ -84,9 +76,7 @@ func TestResourcesCreate(t *testing.T) {
 	dead, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{
 		Subscription: "projects/" + project + "/subscriptions/" + deadLetters,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := "projects/" + project + "/topics/" + deadLetters; dead.GetTopic() != want {
 		t.Errorf("topic of the dead letters' subscription = %q, want %q", dead.GetTopic(), want)
 	}
@@ -136,9 +126,7 @@ func TestSchemaGetsARevision(t *testing.T) {
 	schemas := pubsubpb.NewSchemaServiceClient(client.TopicAdminClient.Connection()) //nolint:staticcheck // as in Create
 	revisions := func() []*pubsubpb.Schema {
 		list, err := schemas.ListSchemaRevisions(t.Context(), &pubsubpb.ListSchemaRevisionsRequest{Name: name, View: pubsubpb.SchemaView_FULL})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return list.GetSchemas()
 	}
 	ours := revisions()[0]
@@ -181,5 +169,13 @@ func TestTopicHasSchema(t *testing.T) {
 		if status.Code(err) != test.want {
 			t.Errorf("Publish(%q) = %v, want %v", test.data, err, test.want)
 		}
+	}
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/lab/internal/child"
 	"example.com/videocatalog/lab/kafka"
@@ -83,9 +84,7 @@ func startPubSub(t *testing.T) server {
 	}
 	t.Cleanup(func() { process.End(syscall.SIGKILL) })
 	client, err := pubSubClient(lines.Text())
-	if err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return server{
 		Process: process, addr: lines.Text(),
@@ -127,9 +126,7 @@ func startKafka(start func(ctx context.Context, dir string) (*kafka.Kafka, error
 		}
 		t.Cleanup(k.Kill)
 		client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(k.Addr, ",")...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Must(t, err)
 		t.Cleanup(client.Close)
 		kcat := func(ctx context.Context, topic string) (string, error) {
 			group := []string{"-q", "-b", k.Addr, "-G", "others", "-X", "auto.offset.reset=earliest", "-c", "1", "-f", "%k %h %s", topic}

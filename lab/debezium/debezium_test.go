@@ -252,7 +252,7 @@ type received struct{}
 
 func (received) Wait(context.Context) error { return nil }
 
-// append appends versions of an aggregate, of every type that the service publishes, with and without what an event may lack.
+// append appends versions of an aggregate of the first type that the service publishes, with and without what an event may lack.
 func (s *stack) append(key string, from, to int64) {
 	for v := from; v <= to; v++ {
 		m := envelope.Message{

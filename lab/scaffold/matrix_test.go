@@ -19,25 +19,26 @@ func init() { deep = true }
 // The whole matrix, in services with some of the options each, and with all of them. TestLean has two entities of it.
 func TestMatrix(t *testing.T) {
 	template := newTemplate(t, t.TempDir())
-	sets := []string{"", "console,oidc", "cors,repair", "kafka", "reactions,replay", "console,cors,kafka,oidc,reactions,relay-http,repair,replay,tenancy"}
-	rows := slices.Collect(slices.Chunk(entity.Drawn(t, len(entity.Matrix())), (len(entity.Matrix())+len(sets)-1)/len(sets)))
-	for i, with := range sets[:len(rows)] {
+	sets := []string{"", "console,oidc", "cors,repair", "kafka", "reactions,replay", "console,cors,kafka,oidc,reactions,relay-http,repair,replay,tenancy,wal"}
+	all := entity.Drawn(t, len(entity.Matrix()))
+	for i, with := range sets {
+		rows := all[i*len(all)/len(sets) : (i+1)*len(all)/len(sets)]
 		t.Run(with, func(t *testing.T) {
 			service := filepath.Join(t.TempDir(), "orders")
 			args := append(slices.Clone(order), "--module", "github.com/acme/orders")
 			if with != "" {
 				args = append(args, "--with", with)
 			}
-			for j := range rows[i] {
-				rows[i][j].Tenant = strings.Contains(with, "tenancy")
+			for j := range rows {
+				rows[j].Tenant = strings.Contains(with, "tenancy")
 			}
 			newService(t, template, service, args...)
-			addRows(t, service, rows[i])
+			addRows(t, service, rows)
 			clone.Run(t, service, "go", "vet", "./...")
 			clone.Run(t, service, "make", "--silent", "drift", "lint")
 			clone.Run(t, service, "go", "test", "./...")
 			create := startDev(t, service)
-			for _, row := range rows[i] {
+			for _, row := range rows {
 				row.Token = tokenFrom(t, create[4])
 				row.Use(t, "http://"+create[2]+"/v1/")
 			}

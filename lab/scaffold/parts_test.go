@@ -214,6 +214,9 @@ func TestLean(t *testing.T) {
 			t.Errorf("a service has %s", gone)
 		}
 	}
+	if used := clone.Run(t, service, "go", "list", "-deps", "./cmd/server"); strings.Contains(used, "franz-go") || strings.Contains(used, "pglogrepl") {
+		t.Error("the default program has a library of Kafka, or of the log")
+	}
 	if unformatted := clone.Run(t, service, "gofmt", "-l", "."); unformatted != "" {
 		t.Errorf("gofmt would change %s", unformatted)
 	}

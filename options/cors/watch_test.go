@@ -44,16 +44,12 @@ func (catalog) WatchCatalogEntries(r *catalogv1.WatchCatalogEntriesRequest, stre
 func listen(t *testing.T) (url string, stop context.CancelFunc) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server, err := transport.New(transport.Config{}, transport.Deps{
 		Listener: listener, Wrap: withEvents, Log: slog.New(slog.DiscardHandler),
 		Services: []transport.Service{{Desc: &catalogv1.CatalogService_ServiceDesc, Handler: catalog{}, Gateway: catalogv1.RegisterCatalogServiceHandler}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
@@ -72,17 +68,13 @@ func open(t *testing.T, url, lastID string) (*http.Response, *bufio.Scanner) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request.Header.Set("Accept", eventStream)
 	if lastID != "" {
 		request.Header.Set("Last-Event-ID", lastID)
 	}
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = response.Body.Close() })
 	return response, bufio.NewScanner(response.Body)
 }
@@ -105,9 +97,7 @@ func next(t *testing.T, of *bufio.Scanner) (kind, id string, data map[string]any
 			t.Errorf("field %q, want id, event or data", of.Text())
 		}
 	}
-	if err := of.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, of.Err())
 	return kind, id, data
 }
 
@@ -152,4 +142,12 @@ func TestWatchThatFails(t *testing.T) {
 func codeIn(data map[string]any) any {
 	failed, _ := data["error"].(map[string]any)
 	return failed["status"]
+}
+
+// must ends the test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

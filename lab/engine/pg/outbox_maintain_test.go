@@ -16,19 +16,19 @@ import (
 )
 
 // partitions returns the days that have a partition, relative to today (UTC).
-func (l *letters) partitions() (days []int) {
+func (l *letters) partitions() []int {
 	l.t.Helper()
-	rows, err := l.pool.Query(l.t.Context(), `
-		SELECT to_date(substr(c.relname, 9), 'YYYYMMDD') - (now() AT TIME ZONE 'UTC')::date
-		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass ORDER BY 1`)
-	must(l.t, err)
-	for rows.Next() {
-		var day int
-		must(l.t, rows.Scan(&day))
-		days = append(days, day)
+	return pgtest.Column[int](l.t, l.pool, `
+		SELECT to_date(substr(c.relname, 9), 'YYYYMMDD') - (now() AT TIME ZONE 'UTC')::date AS day
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass ORDER BY day`)
+}
+
+// wantPartitions fails the test unless these days have a partition.
+func (l *letters) wantPartitions(days ...int) {
+	l.t.Helper()
+	if diff := cmp.Diff(days, l.partitions()); diff != "" {
+		l.t.Errorf("partitions (-want +got):\n%s", diff)
 	}
-	must(l.t, rows.Err())
-	return days
 }
 
 // addPartition makes the partition of a day as maintenance would have made it,
@@ -75,9 +75,7 @@ const week = 7 * 24 * time.Hour
 func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
-	if diff := cmp.Diff(days(-1, 7), l.partitions()); diff != "" {
-		t.Errorf("partitions after the migration (-want +got):\n%s", diff)
-	}
+	l.wantPartitions(days(-1, 7)...)
 	l.maintain(9, week)
 	l.maintain(9, week)
 	for day := -1; day <= 9; day++ {
@@ -86,9 +84,7 @@ func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
 	if claim := l.claim(100, hour); len(claim.Events) != 11 {
 		t.Errorf("claimed %d events, want 11", len(claim.Events))
 	}
-	if diff := cmp.Diff(days(-1, 9), l.partitions()); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	l.wantPartitions(days(-1, 9)...)
 	// The new ones are like the old ones: an id is unique.
 	if n := l.count(`SELECT count(DISTINCT pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`); n != 1 {
 		t.Errorf("the partitions have %d different primary keys, want 1", n)
@@ -117,15 +113,11 @@ func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	l.append(l.pool, "D1") // today
 	// -8 ended a week ago at midnight; -7 becomes a week old only at the next midnight.
 	l.maintain(7, week)
-	if diff := cmp.Diff(append([]int{-7, -2}, days(-1, 7)...), l.partitions()); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	l.wantPartitions(append([]int{-7, -2}, days(-1, 7)...)...)
 	l.due("b")
 	l.settle(l.settlement(l.claimNames(10, "b1/1 d1"), ""))
 	l.maintain(7, 3*24*time.Hour)
-	if diff := cmp.Diff(append([]int{-2}, days(-1, 7)...), l.partitions()); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	l.wantPartitions(append([]int{-2}, days(-1, 7)...)...)
 }
 
 // A clock that is ten days ahead of the newest event drops nothing. The note of a skipped event goes after the partition of
@@ -140,9 +132,7 @@ func TestMaintenanceUnderAWrongClock(t *testing.T) {
 		SELECT id, aggregate_type, aggregate_id, 1, 'ada', 'wrong', now() - interval '11 days' FROM video_catalog.outbox
 		UNION ALL SELECT gen_random_uuid(), 'letter', 'a', 2, 'ada', 'wrong', now() - days * interval '1 day' FROM unnest('{7,9}'::int[]) days`)
 	l.maintain(7, week)
-	if diff := cmp.Diff(append([]int{-12, -10}, days(-1, 7)...), l.partitions()); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	l.wantPartitions(append([]int{-12, -10}, days(-1, 7)...)...)
 	if notes := l.count("SELECT count(*) FROM video_catalog.outbox_skipped"); notes != 4 {
 		t.Errorf("%d notes of skipped events are left, want all", notes)
 	}
@@ -151,9 +141,7 @@ func TestMaintenanceUnderAWrongClock(t *testing.T) {
 	if ages := column(t, l.pool, "SELECT extract(days FROM now() - create_time)::text FROM video_catalog.outbox_skipped"); !slices.Equal(ages, []string{"7"}) {
 		t.Errorf("notes of %q days are left, want only the one whose event may be there", ages)
 	}
-	if diff := cmp.Diff(days(-1, 7), l.partitions()); diff != "" {
-		t.Errorf("partitions after an event of today (-want +got):\n%s", diff)
-	}
+	l.wantPartitions(days(-1, 7)...)
 }
 
 // A partition that cannot be dropped stays, and so does one that maintenance has
@@ -298,7 +286,5 @@ func TestMaintenanceRunsEverywhere(t *testing.T) {
 	processes.Wait()
 	close(stop)
 	busy.Wait()
-	if diff := cmp.Diff(days(-1, 12), l.partitions()); diff != "" {
-		t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	l.wantPartitions(days(-1, 12)...)
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/reconnect"
 )
 
@@ -33,9 +34,7 @@ func withServer(t *testing.T, test func(t *testing.T, s *server)) {
 		defer s.Serve(serves)()
 		options := append(reconnect.DialOptions(), s.Dial(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		conn, err := grpc.NewClient("passthrough:///server", options...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Must(t, err)
 		defer conn.Close()
 		s.client = grpc_health_v1.NewHealthClient(conn)
 		test(t, s)
@@ -73,9 +72,7 @@ func TestServerThatWasAwayIsFound(t *testing.T) {
 func TestSilentConnectionIsReplaced(t *testing.T) {
 	withServer(t, func(t *testing.T, s *server) {
 		stream, err := s.client.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Must(t, err)
 		if _, err := stream.Recv(); err != nil {
 			t.Fatal(err)
 		}
@@ -106,9 +103,7 @@ func TestServerToleratesPings(t *testing.T) {
 			}
 		}
 		stream, err := s.client.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		pgtest.Must(t, err)
 		for n := range int32(100) {
 			if _, err := stream.Recv(); err != nil {
 				t.Fatalf("the stream after %d minutes: %v", n/2, err)

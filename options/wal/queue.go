@@ -130,15 +130,18 @@ func (q *queue) confirm() {
 
 // state is what the reader acts on.
 type state struct {
-	fence          int64
-	confirmed      pglogrepl.LSN
-	isBusy, isFull bool // events are in hand, as many as may be
+	fence     int64
+	confirmed pglogrepl.LSN
+	isBusy    bool // commits are in hand
+	isClaimed bool // a claim has some of their events
+	isFull    bool // no more may be read
 }
 
 func (q *queue) state() state {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return state{q.fence, q.confirmed, len(q.commits) > 0, q.events >= maxQueued || q.bytes >= maxBytes}
+	isClaimed := slices.ContainsFunc(q.lanes[:], func(l lane) bool { return l.taken > 0 })
+	return state{q.fence, q.confirmed, len(q.commits) > 0, isClaimed, q.events >= maxQueued || q.bytes >= maxBytes}
 }
 
 // claim leases free lanes with events of the log.

@@ -92,8 +92,8 @@ func TestConfirmsSettledCommitsInOrder(t *testing.T) {
 	q.begin()
 	q.idle(2000) // in the middle of a commit
 	q.end(40)
-	if got := q.state(); got.confirmed != 40 || got.isBusy {
-		t.Errorf("after an empty commit: %+v, want that 40 is confirmed", got)
+	if got := q.state(); got.confirmed != 40 || got.isBusy || got.isClaimed {
+		t.Errorf("after an empty commit: %+v, want that 40 is confirmed, and nothing in hand", got)
 	}
 	if q.idle(2000); q.state().confirmed != 2000 {
 		t.Errorf("while nothing is in hand: %+v, want the position of the server", q.state())
@@ -105,8 +105,8 @@ func TestLeaseOfALaneEnds(t *testing.T) {
 	t.Parallel()
 	q, now := filled(nil, 20), time.Now()
 	first := q.claim(limits, now)
-	if again := q.claim(limits, now.Add(59*time.Second)); again.Token != 0 {
-		t.Errorf("a second claim has %d events, want none", len(again.Events))
+	if again := q.claim(limits, now.Add(59*time.Second)); again.Token != 0 || !q.state().isClaimed {
+		t.Errorf("a second claim has %d events, want none: the first has them", len(again.Events))
 	}
 	second := q.claim(limits, now.Add(61*time.Second))
 	if len(first.Events) != 20 || len(second.Events) != 20 {

@@ -227,17 +227,19 @@ func asideOf(row sqlcgen.VideoCatalogOutbox) aside {
 	}}
 }
 
-// stream reads messages until an error, or until ctx has ended and the publisher has settled what is queued. It reads nothing while the
-// queue is full, or after ctx has ended: the next reader gets that.
+// stream reads messages until an error, or until ctx has ended and the publisher has settled what is queued, or at least what it has
+// claimed. It reads nothing while the queue is full, or when the stopping publisher claims no more: the next reader gets that.
 func (r *reader) stream(ctx context.Context) error {
-	var end, checked time.Time
+	var checked, last, end time.Time
 	for {
 		r.beats.Beat()
 		now, q := time.Now(), r.queue.state()
-		if ctx.Err() != nil && end.IsZero() {
-			end = now.Add(stopTimeout)
+		isStopping := ctx.Err() != nil
+		if isStopping && end.IsZero() {
+			last, end = now.Add(outbox.StopTimeout/2), now.Add(stopTimeout)
 		}
-		if ctx.Err() != nil && (!q.isBusy || now.After(end)) {
+		isLate := isStopping && now.After(last)
+		if isStopping && (!q.isBusy || isLate && !q.isClaimed || now.After(end)) {
 			return r.report(true)
 		}
 		if err := r.report(false); err != nil {
@@ -252,7 +254,7 @@ func (r *reader) stream(ctx context.Context) error {
 		switch {
 		case q.fence == 0: // it could not defer events
 			return errFenced
-		case q.isFull || ctx.Err() != nil:
+		case q.isFull || isLate:
 			r.wake()
 			r.heard = now // we do not listen
 			time.Sleep(statusPause)

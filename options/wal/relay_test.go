@@ -115,7 +115,7 @@ func TestBuildWithoutTheOption(t *testing.T) {
 	}
 }
 
-// In mode external the backlog has the age of the log, for the alert OutboxStalled: it grows while the reader confirms nothing. The other
+// In the modes of the log the backlog has its age, for the alert OutboxStalled: it grows while the reader confirms nothing. The other
 // series of the metric has the same name and description.
 func TestBacklogAgeOfTheLog(t *testing.T) {
 	t.Parallel()
@@ -145,22 +145,25 @@ func TestBacklogAgeOfTheLog(t *testing.T) {
 	if got, series := age(); got != 0 || series != 1 {
 		t.Errorf("in mode lanes the age is %v in %d series, want that of the lanes only", got, series)
 	}
-	s.must(external)
-	s.append("a", 1)
-	stop := s.background(func(ctx context.Context) { _ = s.program(ctx, t.Output(), s.url, "serve") })
-	s.eventually(1, "SELECT count(*) FROM video_catalog.outbox_relay r JOIN pg_replication_slots s ON s.slot_name = r.slot WHERE r.mark_lsn > s.confirmed_flush_lsn")
-	stop()
-	pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mark_time = mark_time - interval '90 seconds'")
-	if got, series := age(); got < 90 || series != 2 {
-		t.Errorf("without a reader the age is %v in %d series, want 90 s", got, series)
-	}
-	s.readOnce(t.Context(), false)
-	pgtest.Execute(t, s.pool, "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", s.slot) // as a heartbeat does
-	if got, _ := age(); got != 0 {
-		t.Errorf("the reader has confirmed all, and the age is %v", got)
-	}
-	if out := s.must("status"); !strings.Contains(out, "no reader, reserved, keeps") || !strings.Contains(out, "is 0s behind") {
-		t.Errorf("status = %q, want the slot, and the age", out)
+	for _, mode := range []string{external, wal} {
+		s.must(lanes)
+		s.must(mode)
+		s.append(mode, 1)
+		stop := s.background(func(ctx context.Context) { _ = s.program(ctx, t.Output(), s.url, "serve") })
+		s.eventually(1, "SELECT count(*) FROM video_catalog.outbox_relay r JOIN pg_replication_slots s ON s.slot_name = r.slot WHERE r.mark_lsn > s.confirmed_flush_lsn")
+		stop()
+		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mark_time = mark_time - interval '90 seconds'")
+		if got, series := age(); got < 90 || series != 2 {
+			t.Errorf("in mode %s without a reader the age is %v in %d series, want 90 s", mode, got, series)
+		}
+		s.readOnce(t.Context(), false)
+		pgtest.Execute(t, s.pool, "SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())", s.slot) // as a heartbeat does
+		if got, _ := age(); got != 0 {
+			t.Errorf("the reader has confirmed all, and the age is %v", got)
+		}
+		if out := s.must("status"); !strings.Contains(out, "no reader, reserved, keeps") || !strings.Contains(out, "is 0s behind") {
+			t.Errorf("status = %q, want the slot, and the age", out)
+		}
 	}
 }
 

@@ -192,8 +192,7 @@ func (s *service) makeSlot() {
 	pgtest.Execute(s, s.pool, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", s.slot)
 }
 
-// A switch to the log refuses what would break the order of an aggregate: an event that the broker refuses, and a reader that
-// is connected.
+// A switch to the log refuses what would break the order of an aggregate: a refused event, and a connected reader.
 func TestSwitchRefuses(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -130,7 +130,7 @@ func targets(r *results) []target {
 		option("time of a page of 20: with a tenant ÷ without", "Tenancy/page", "with/without", 1.5, true),
 		option("HTTP sink of 10 ms, 1,000 keys ÷ a loop with one request at a time", "Sink", "×loop", 30, false),
 		option("a drain by relay-http ÷ `server drain`", "Drain", "×drain", 0.95, false),
-		option("its memory ÷ that of `server drain`", "Drain", "×memory", 1.1, true),
+		option("memory of a drain by relay-http ÷ `server drain`", "Drain", "×memory", 1.1, true),
 		option("1,000 creates ÷ a batch of 1,000", "Batch", "x", 5, false),
 	}
 	for _, sink := range sinkTexts {

@@ -91,13 +91,13 @@ func (s *stack) checkPublishedOnce(t *testing.T) {
 }
 
 // notAccepted reports whether an error may mean that the server did not take the request: over
-// HTTP/1.1 an idle connection may be closed while a request is sent on it; over gRPC there is no connection to send it on.
-// If the server did take the request, the test counts a row too many.
+// HTTP/1.1 an idle connection may be closed while a request is sent on it. If the server did
+// take the request, the test counts a row too many. Over gRPC a new connection failed, before or in its handshake.
 func notAccepted(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial" ||
 		errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection error: ")
+		status.Code(err) == codes.Unavailable && (strings.Contains(err.Error(), "connection refused") || strings.Contains(err.Error(), "error reading server preface"))
 }
 
 func (p *process) createOverGRPC(t *testing.T) func() error {

@@ -197,13 +197,11 @@ func (p *process) addrOf(message string) string {
 	return ""
 }
 
-// stop sends SIGTERM, and returns how long the server took to end, and its error.
-func (p *process) stop(t testing.TB) (time.Duration, error) {
+// stop sends SIGTERM, and returns the error of the server.
+func (p *process) stop(t testing.TB) error {
 	t.Helper()
-	start := time.Now()
 	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	err := p.wait()
-	return time.Since(start), err
+	return p.wait()
 }
 
 var eventually, must = pgtest.Eventually, pgtest.Must
@@ -319,12 +317,7 @@ func (s *stack) settled(t *testing.T, owner string) {
 		if ask[int](t, owner, "SELECT (SELECT count(*)::int FROM video_catalog.outbox_pending) + (SELECT count(*)::int FROM video_catalog.outbox_deferred)")[0] > 0 {
 			return false
 		}
-		for _, m := range s.pubsub.Published() {
-			if m.Acks == 0 {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(s.pubsub.Published(), func(m localbroker.Message) bool { return m.Acks == 0 })
 	})
 }
 
@@ -484,18 +477,9 @@ func (w *watcher) restarts() int {
 
 // logs reports whether a line of the server's log has all of the words.
 func (p *process) logs(words ...string) bool {
-	for _, line := range p.lines() {
-		missing := 0
-		for _, word := range words {
-			if !strings.Contains(line, word) {
-				missing++
-			}
-		}
-		if missing == 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.lines(), func(line string) bool {
+		return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) })
+	})
 }
 
 // eventuallyReady waits until the server has found the new primary. A server with one side is ready, too, so each side
@@ -508,12 +492,7 @@ func (p *process) eventuallyReady(t *testing.T) {
 		defer response.Body.Close()
 		var sides map[string]string
 		must(t, json.NewDecoder(response.Body).Decode(&sides))
-		for _, state := range sides {
-			if state != "ready" {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(slices.Collect(maps.Values(sides)), func(state string) bool { return state != "ready" })
 	})
 }
 

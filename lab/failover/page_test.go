@@ -114,8 +114,7 @@ func TestMove(t *testing.T) {
 				read.run(t, script)
 				p.create(t, "made while the database moves")
 			}
-			_, err = p.stop(t)
-			must(t, err)
+			must(t, p.stop(t))
 			for _, script := range append(commands[way.running:], blocks(t, failoverPage, "## Before the service starts", "sh")...) {
 				read.run(t, script)
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -227,6 +228,20 @@ func TestCallsThatDoNothing(t *testing.T) {
 		t.Errorf("%d requests were sent", s.count())
 	}
 	s.drained(1)
+}
+
+// A call that panics leaves the next one its turn.
+func TestPanicEndsACall(t *testing.T) {
+	t.Parallel()
+	r := new(relay) // without a process
+	func() {
+		defer func() { _ = recover() }()
+		r.invoke(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", nil))
+		t.Error("a call without a process returns")
+	}()
+	if !r.running.TryLock() {
+		t.Error("the call still runs")
+	}
 }
 
 // While a call runs, another one is refused. If the caller is gone the call ends, and the next one goes on.

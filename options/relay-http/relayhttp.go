@@ -157,7 +157,7 @@ func (r *relay) invoke(w http.ResponseWriter, request *http.Request) {
 		http.Error(w, "another call is in progress", http.StatusTooManyRequests)
 		return
 	}
-	defer r.running.Unlock() // before the response is sent: it fits into the buffer of the connection
+	defer r.running.Unlock() // also after a panic. The response leaves after it, because it fits into the buffer of the connection
 	ctx, cancel := context.WithTimeout(request.Context(), r.limit)
 	defer cancel()
 	var done outcome

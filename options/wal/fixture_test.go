@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		child(url)
 		return
 	}
-	pause = 100 * time.Millisecond
+	pause, stopTimeout = 100*time.Millisecond, time.Minute
 	var err error
 	server, err = localpg.Start(context.Background(), localpg.Config{Settings: settings})
 	if err != nil {
@@ -88,9 +88,8 @@ func newServiceOn(t testing.TB, server *localpg.Server) *service {
 	s := &service{TB: t, url: server.DSN(name), slot: name, open: make(map[string]int), failed: make(map[string]bool), delivered: make(map[string][]int64)}
 	admin := s.connect(server.DSN("postgres"))
 	pgtest.Execute(t, admin, "CREATE DATABASE "+name)
-	if _, err := db.Migrate(t.Context(), s.url, discard, pgtest.Options()...); err != nil {
-		t.Fatal(err)
-	}
+	_, err := db.Migrate(t.Context(), s.url, discard, pgtest.Options()...)
+	pgtest.Must(t, err)
 	s.pool = s.connect(s.url)
 	t.Cleanup(func() {
 		_, _ = s.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)

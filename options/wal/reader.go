@@ -34,11 +34,12 @@ const (
 	statusPause    = 10 * time.Millisecond
 	// checkInterval is how often a reader reads whether it may go on.
 	checkInterval = 2 * time.Second
-	// stopTimeout is how long the reader waits at the stop for the last pass of the publisher.
-	stopTimeout = outbox.StopTimeout + outbox.SettleTimeout
 	// recoverPage is how many events of a lost slot are deferred at a time.
 	recoverPage = 500
 )
+
+// stopTimeout is how long the reader waits at the stop for the last pass of the publisher. Tests make it longer.
+var stopTimeout = outbox.StopTimeout + outbox.SettleTimeout
 
 // reader fills the queue of a store from the slot, and confirms what is settled. Each process with a publisher has one. PostgreSQL lets
 // one process read a slot, and the others wait for it.

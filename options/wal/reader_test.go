@@ -199,6 +199,22 @@ func (s *service) child(name string, args ...string) *os.Process {
 	return cmd.Process
 }
 
+// At its stop a reader does not wait for events that no claim has, while others append.
+func TestStoppingReader(t *testing.T) {
+	t.Parallel()
+	s := inWAL(t)
+	r, err := newReader(t.Context(), &app.Process{CommandPool: s.connect(s.url), Log: discard}, pg.NewOutbox(s.pool))
+	pgtest.Must(t, err)
+	r.wake = func() {} // no publisher claims
+	stop := s.background(func(ctx context.Context) { _ = r.run(ctx) })
+	defer s.write(2, time.Millisecond)()
+	pgtest.Eventually(t, 20*time.Second, "events are queued", func() bool { return r.queue.state().isBusy })
+	begun := time.Now()
+	if stop(); time.Since(begun) > stopTimeout/2 {
+		t.Errorf("the stop took %s", time.Since(begun))
+	}
+}
+
 // A reader that is frozen is replaced within 11 s, and one that is killed within 1 s. One that goes on after its time does no harm.
 func TestFrozenAndKilledReaders(t *testing.T) {
 	t.Parallel()
@@ -240,8 +256,7 @@ func TestFrozenAndKilledReaders(t *testing.T) {
 	pgtest.Must(t, err)
 	var aggregate string
 	var version int64
-	if _, err := pgx.ForEachRow(rows, []any{&aggregate, &version}, func() error { s.deliver(aggregate, version); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	_, err = pgx.ForEachRow(rows, []any{&aggregate, &version}, func() error { s.deliver(aggregate, version); return nil })
+	pgtest.Must(t, err)
 	s.complete()
 }

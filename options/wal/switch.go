@@ -145,7 +145,7 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 			return err
 		})
 		if errors.Is(err, errAgain) { // soon they are seen
-			if time.Since(last) > margin+switchTimeout { // its id may have a time to come
+			if time.Since(last) > margin+switchTimeout { // the time in its id may be in the future
 				return errors.New("an event is in the log, but not in the outbox: it was purged, or its commit waits for a standby; try again")
 			}
 			time.Sleep(5 * time.Millisecond)

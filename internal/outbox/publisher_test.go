@@ -80,9 +80,8 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		t.Errorf("version 2 was tried %d times, want %d", got, quick.MaxAttempts)
 	}
 	skipped.Store(true)
-	if _, err := events.SkipBlocked(t.Context(), blocked, pg.Entry{Filter: []byte("{}"), Reason: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := events.SkipBlocked(t.Context(), blocked, pg.Entry{Filter: []byte("{}"), Reason: "test"})
+	pgtest.Must(t, err)
 	s.settled()
 	stop()
 	for id, want := range map[uuid.UUID][]int64{poisoned: {1, 3, 4, 5, 6}, healthy: {1, 2, 3, 4, 5, 6}} {

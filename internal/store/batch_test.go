@@ -88,9 +88,8 @@ func TestErrorOfABatchIsAboutItsItem(t *testing.T) {
 	videos := store.NewVideos(pool, func() { commits++ })
 	ids, fingerprints := requests(t, 3)
 	single := created(t, "Ran")
-	if _, err := videos.CreateVideo(t.Context(), ids[1], fingerprints[1], single); err != nil {
-		t.Fatal(err)
-	}
+	_, err := videos.CreateVideo(t.Context(), ids[1], fingerprints[1], single)
+	must(t, err)
 	refuse := func(what string, events []*domain.VideoEvent, want problem.Kind, item int) {
 		t.Helper()
 		before := commits
@@ -151,15 +150,13 @@ func BenchmarkBatch(b *testing.B) {
 		events := several(b, 2*items)
 		start := time.Now()
 		for i := range items {
-			if _, err := videos.CreateVideo(b.Context(), ids[i], fingerprints[i], events[i]); err != nil {
-				b.Fatal(err)
-			}
+			_, err := videos.CreateVideo(b.Context(), ids[i], fingerprints[i], events[i])
+			must(b, err)
 		}
 		single += time.Since(start)
 		start = time.Now()
-		if _, _, err := videos.CreateVideos(b.Context(), ids[items:], fingerprints[items:], events[items:]); err != nil {
-			b.Fatal(err)
-		}
+		_, _, err := videos.CreateVideos(b.Context(), ids[items:], fingerprints[items:], events[items:])
+		must(b, err)
 		batch += time.Since(start)
 	}
 	b.ReportMetric(float64(batch.Nanoseconds())/float64(items*b.N), "ns/item")

@@ -133,9 +133,8 @@ func TestSchemaGetsARevision(t *testing.T) {
 	for i := range 20 {
 		if len(revisions()) == 20 {
 			oldest := revisions()[19]
-			if _, err := schemas.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + oldest.GetRevisionId()}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := schemas.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + oldest.GetRevisionId()})
+			must(t, err)
 		}
 		if _, err := schemas.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: name, Schema: &pubsubpb.Schema{
 			Name: name, Type: ours.GetType(), Definition: fmt.Sprintf("%s// of build %d\n", ours.GetDefinition(), i),

@@ -118,9 +118,8 @@ func (c *cluster) client(t testing.TB) *kgo.Client {
 func (c *cluster) alter(t testing.TB, topic string, maxBytes int) {
 	t.Helper()
 	value := strconv.Itoa(maxBytes)
-	if _, err := kadm.NewClient(c.client(t)).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: &value}}, topic); err != nil {
-		t.Fatal(err)
-	}
+	_, err := kadm.NewClient(c.client(t)).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: &value}}, topic)
+	must(t, err)
 }
 
 // records returns what the topic has, by partition and offset.

@@ -306,7 +306,7 @@ func (m *member) commit(only map[string][]int32) {
 }
 
 // selected returns the partitions that a function selects, of some or, if only is nil, of all that are not given back. It may
-// change them.
+// change them. The maps of the client are never nil.
 func (m *member) selected(only map[string][]int32, selects func(*progress) bool) map[part]*progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -176,6 +176,8 @@ func TestSourceLosesItsSession(t *testing.T) {
 	first := c.GroupInfo(group).Epoch
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Group: group, Err: kerr.UnknownMemberID})
 	eventually(t, "the member is back", func() bool { info := c.GroupInfo(group); return info.Epoch > first && info.State == "Stable" })
+	again := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Observe: true, Count: -1})
+	must(t, again.Wait(t.Context(), 2)) // it has fetched
 	if got := r.names("a"); got != "a1" {
 		t.Errorf("while the first call goes on, came %s, want a1 only", got)
 	}

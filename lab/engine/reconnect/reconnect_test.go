@@ -73,9 +73,8 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 	withServer(t, func(t *testing.T, s *server) {
 		stream, err := s.client.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 		pgtest.Must(t, err)
-		if _, err := stream.Recv(); err != nil {
-			t.Fatal(err)
-		}
+		_, err = stream.Recv()
+		pgtest.Must(t, err)
 		s.Silence()
 		cut := time.Now()
 		if err := s.call(t.Context()); status.Code(err) != codes.DeadlineExceeded {

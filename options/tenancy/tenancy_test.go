@@ -227,7 +227,7 @@ func TestStartFindsMistakes(t *testing.T) {
 	p := f.process("api")
 	p.QueryPool = pgtest.Pool(t, 1)
 	s.Queries = ""
-	if err := s.start(t.Context(), p); app.ExitCode(err) != app.ExitUsage || !strings.Contains(err.Error(), "they must be the same database") {
+	if err := s.start(t.Context(), p); app.ExitCode(err) != app.ExitUsage || !strings.Contains(err.Error(), "must name the database of DATABASE_URL") {
 		t.Errorf("start() with another database for the loops = %v, want an error", err)
 	}
 }

@@ -21,7 +21,7 @@ WITH me AS (
 		p.role = 0 OR pg_has_role(loops.oid, p.role, 'USAGE') AS loops
 	FROM policies p, me, loops
 )
-SELECT format('TENANCY_DATABASE_URL leads to %s, and DATABASE_URL to %s: they must be the same database, and those of READ_DATABASE_URL too', c.database, $2::text)
+SELECT format('calls use the database %s, and loops use %s: TENANCY_DATABASE_URL must name the database of DATABASE_URL, and TENANCY_READ_DATABASE_URL the one of READ_DATABASE_URL', c.database, $2::text)
 FROM (SELECT current_database() || ' of the server ' || system_identifier AS database FROM pg_control_system()) c WHERE c.database <> $2
 UNION ALL
 SELECT format('the user %I of TENANCY_DATABASE_URL is, or can become, the superuser %I', me.rolname, r.rolname)

@@ -66,7 +66,7 @@ func TestServerCountsCallersBehindIAM(t *testing.T) {
 }
 
 // send sends a REST request, and returns the status and the body of the response.
-func send(t *testing.T, method, url, body string, header http.Header) (int, string) {
+func send(t testing.TB, method, url, body string, header http.Header) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	must(t, err)

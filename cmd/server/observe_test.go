@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -106,19 +105,14 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 	const rest, viaGRPC, unsampled = "0af7651916cd43dd8448eb211c80319c", "1af7651916cd43dd8448eb211c80319c", "2af7651916cd43dd8448eb211c80319c"
 	traceparent := func(id, flags string) string { return "00-" + id + "-b7ad6b7169203331-" + flags }
 
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.addr+"/v1/videos", strings.NewReader(`{"title":"Secret title"}`))
-	must(t, err)
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("traceparent", traceparent(rest, "01"))
-	response, err := http.DefaultClient.Do(request)
-	must(t, err)
+	header := http.Header{"Content-Type": {"application/json"}, "Traceparent": {traceparent(rest, "01")}}
+	_, body := send(t, http.MethodPost, "http://"+p.addr+"/v1/videos", `{"title":"Secret title"}`, header)
 	var created struct{ Name string }
-	if err := json.NewDecoder(response.Body).Decode(&created); err != nil || created.Name == "" {
-		t.Fatalf("POST /v1/videos = %d, %v", response.StatusCode, err)
+	if err := json.Unmarshal([]byte(body), &created); err != nil || created.Name == "" {
+		t.Fatalf("POST /v1/videos = %s, %v", body, err)
 	}
-	response.Body.Close()
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(viaGRPC, "01"))
-	_, err = p.videos().PublishVideo(ctx, &videov1.PublishVideoRequest{Name: created.Name})
+	_, err := p.videos().PublishVideo(ctx, &videov1.PublishVideoRequest{Name: created.Name})
 	must(t, err)
 	ctx = metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(unsampled, "00"))
 	_, err = p.videos().UnpublishVideo(ctx, &videov1.UnpublishVideoRequest{Name: created.Name})
@@ -220,14 +214,9 @@ func (p *process) private(t *testing.T) (addr string) {
 	return addr
 }
 
-func get(t *testing.T, url string) (code int, body string) {
+func get(t testing.TB, url string) (code int, body string) {
 	t.Helper()
-	response, err := http.Get(url)
-	must(t, err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	must(t, err)
-	return response.StatusCode, string(text)
+	return send(t, http.MethodGet, url, "", nil)
 }
 
 // labelsOf returns the labels that the service gives its metrics, over all series, by the

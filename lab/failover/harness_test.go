@@ -162,12 +162,8 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	p.conn = conn
 	p.videos, p.catalog = videov1.NewVideoServiceClient(p.conn), catalogv1.NewCatalogServiceClient(p.conn)
 	eventually(t, 10*time.Second, "the server is ready", func() bool {
-		response, err := http.Get("http://" + p.addr + "/health/ready")
-		if err != nil {
-			return false
-		}
-		defer response.Body.Close()
-		return response.StatusCode == http.StatusOK
+		code, _ := get(t, "http://"+p.addr+"/health/ready")
+		return code == http.StatusOK
 	})
 	return p
 }
@@ -216,7 +212,7 @@ func (p *process) private(t *testing.T) (addr string) {
 	return addr
 }
 
-func get(t *testing.T, url string) (code int, body string) {
+func get(t testing.TB, url string) (code int, body string) {
 	t.Helper()
 	response, err := http.Get(url)
 	must(t, err)
@@ -487,11 +483,9 @@ func (p *process) logs(words ...string) bool {
 func (p *process) eventuallyReady(t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, "the server is ready after the failover", func() bool {
-		response, err := http.Get("http://" + p.addr + "/health/ready")
-		must(t, err)
-		defer response.Body.Close()
+		_, body := get(t, "http://"+p.addr+"/health/ready")
 		var sides map[string]string
-		must(t, json.NewDecoder(response.Body).Decode(&sides))
+		must(t, json.Unmarshal([]byte(body), &sides))
 		return !slices.ContainsFunc(slices.Collect(maps.Values(sides)), func(state string) bool { return state != "ready" })
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -222,16 +223,24 @@ func (s *system) firing() []string {
 // get reads a response of Prometheus.
 func (s *system) get(path string, answer any) {
 	s.Helper()
+	must(s, json.Unmarshal(s.fetch(s.url+path), answer))
+}
+
+// fetch returns the body of a page.
+func (s *system) fetch(url string) []byte {
+	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	must(s, err)
-	res, err := http.DefaultClient.Do(req)
+	response, err := http.DefaultClient.Do(request)
 	must(s, err)
-	defer res.Body.Close()
-	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
-		s.Fatalf("GET %s: %s, %v", path, res.Status, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		s.Fatalf("GET %s: %d, %v\n%s", url, response.StatusCode, err, body)
 	}
+	return body
 }
 
 // create creates a video.

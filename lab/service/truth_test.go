@@ -3,7 +3,6 @@ package service
 import (
 	"fmt"
 	"html"
-	"io"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -34,16 +33,7 @@ type truth struct {
 // page returns a page of the console.
 func (s *truth) page(path string) string {
 	s.Helper()
-	request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.console+path, http.NoBody)
-	must(s, err)
-	response, err := http.DefaultClient.Do(request)
-	must(s, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		s.Fatalf("GET %s: %d, %v\n%s", path, response.StatusCode, err, body)
-	}
-	return html.UnescapeString(string(body))
+	return html.UnescapeString(string(s.fetch(s.console + path)))
 }
 
 // says checks that an event of a video is in a state, by command and on its page.

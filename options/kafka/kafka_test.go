@@ -106,9 +106,9 @@ func (c *cluster) options(t testing.TB, more ...kgo.Opt) []kgo.Opt {
 	return append(options, more...)
 }
 
-func (c *cluster) client(t testing.TB) *kgo.Client {
+func (c *cluster) client(t testing.TB, options ...kgo.Opt) *kgo.Client {
 	t.Helper()
-	client, err := kgo.NewClient(c.options(t)...)
+	client, err := kgo.NewClient(c.options(t, options...)...)
 	must(t, err)
 	t.Cleanup(client.Close)
 	return client

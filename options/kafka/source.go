@@ -10,6 +10,7 @@ import (
 	"github.com/googleapis/gax-go/v2"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"example.com/videocatalog/internal/consumer"
 )
@@ -68,7 +69,9 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 	received, over := context.WithCancel(ctx)
 	defer over()
 	m := &member{Source: s, handle: handle, received: received, room: make(chan struct{}, 1), parts: map[part]*progress{}, chains: map[string][]*item{}}
-	client, err := kgo.NewClient(append(slices.Clip(s.options),
+	lives, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	client, err := kgo.NewClient(append(slices.Clip(s.options), kgo.WithContext(lives),
 		kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost))...)
 	if err != nil {
 		return err
@@ -89,10 +92,24 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 	m.commit(nil)
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	_ = client.LeaveGroupContext(leaving) // else the others wait for the session to end
+	if client.LeaveGroupContext(leaving) != nil {
+		m.leave()
+		end() // Close waits for that join, too
+	}
 	client.CloseAllowingRebalance()
 	m.waits.Wait()
 	return err
+}
+
+// leave tells the group that this member is gone; else the group waits for its session. The client itself does so only after
+// the join that is in flight, which waits for members that are dead.
+func (m *member) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+	defer cancel()
+	request, gone := kmsg.NewPtrLeaveGroupRequest(), kmsg.NewLeaveGroupRequestMember()
+	gone.MemberID, _ = m.client.GroupMetadata()
+	request.Group, request.MemberID, request.Members = m.group, gone.MemberID, []kmsg.LeaveGroupRequestMember{gone}
+	_, _ = request.RequestWith(ctx, m.client)
 }
 
 // member is a Source that receives.

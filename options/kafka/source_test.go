@@ -185,6 +185,27 @@ func TestSourceLosesItsSession(t *testing.T) {
 	eventually(t, "a1 comes again, then a2", func() bool { return r.names("a") == "a1 a1 a2" && c.committed()[0] == 2 })
 }
 
+// A member that stops while the group waits for another one leaves at once. Else the group would wait for its session, too.
+func TestSourceLeavesDuringAJoin(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	pass(t, c.sink(t), letters("a1"))
+	silent := c.client(t, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.BlockRebalanceOnPoll(), kgo.RebalanceTimeout(time.Minute))
+	t.Cleanup(silent.AllowRebalance)
+	silent.PollFetches(t.Context()) // from here on it sends heartbeats only
+	patient := append(quick(), kgo.RebalanceTimeout(time.Minute))
+	end := new(reader).start(t, NewSource(c.options(t, patient...), topic, group, 1))
+	eventually(t, "the second member joins", func() bool {
+		info := c.GroupInfo(group)
+		return info.State == "PreparingRebalance" && len(info.Members) == 2
+	})
+	start := time.Now()
+	must(t, end())
+	if took, left := time.Since(start), len(c.GroupInfo(group).Members); left != 1 || took > 30*time.Second {
+		t.Errorf("after a stop of %s the group has %d members, want 1, without a wait for the join", took, left)
+	}
+}
+
 // While messages are not handled, for example because the database is gone, the member keeps its place in the group, and
 // has a bounded number of messages and bytes in hand.
 func TestSourceIsBounded(t *testing.T) {

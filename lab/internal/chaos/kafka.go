@@ -26,8 +26,12 @@ const (
 	BrokerFake   = kafka.Role
 )
 
-// kafkaSession is longer than the session of a projector in its group.
-const kafkaSession = 11 * time.Second
+const (
+	// kafkaSession is longer than the session of a projector in its group.
+	kafkaSession = 11 * time.Second
+	// kafkaPatience is how long a group waits for a member that dies as it joins: until the join ends, and then for its session.
+	kafkaPatience = 2 * kafkaSession
+)
 
 // startKafka starts Kafka with the topics of the service. The time of a record is when the broker appended it.
 func (l *lab) startKafka(ctx context.Context) (*broker, error) {

@@ -1,16 +1,18 @@
 package chaos
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
-	"strings"
+	"slices"
 	"sync"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // countKept reads from the metrics of each process which connections it still
@@ -21,7 +23,7 @@ func (l *lab) countKept(ctx context.Context) {
 	var wait sync.WaitGroup
 	for _, p := range l.processes {
 		wait.Go(func() {
-			var kept []string
+			var kept []*dto.Metric
 			var err error
 			for range 10 {
 				if kept, err = p.kept(ctx); err == nil && len(kept) == 0 {
@@ -32,16 +34,16 @@ func (l *lab) countKept(ctx context.Context) {
 			if err != nil {
 				l.problem(NotCounted, "what %s has in hand: %v", p.name, err)
 			}
-			for _, what := range kept {
-				l.problem(HandsNotEmpty, "%s: %s", p.name, what)
+			for _, pool := range kept {
+				l.problem(HandsNotEmpty, "%s: acquired connections: %v", p.name, pool)
 			}
 		})
 	}
 	wait.Wait()
 }
 
-// kept returns the metrics of the process that show that it holds something.
-func (p *process) kept(ctx context.Context) ([]string, error) {
+// kept returns the pools of the process, as its metrics show them, that have acquired connections.
+func (p *process) kept(ctx context.Context) ([]*dto.Metric, error) {
 	e := p.running()
 	if e == nil {
 		return nil, errors.New("it does not run")
@@ -67,30 +69,14 @@ func (p *process) kept(ctx context.Context) ([]string, error) {
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("get its metrics: %s", response.Status)
 	}
-	return notZero(response.Body, "pgxpool_acquired_connections")
-}
-
-// notZero returns the lines of a gauge that are not 0, from metrics in the
-// text format of Prometheus. A gauge without a line is an error.
-func notZero(metrics io.Reader, gauge string) (lines []string, err error) {
-	missing := true
-	scanner := bufio.NewScanner(metrics)
-	for scanner.Scan() {
-		name, _, _ := strings.Cut(scanner.Text(), " ")
-		name, _, _ = strings.Cut(name, "{") // without its attributes
-		if name != gauge {
-			continue
-		}
-		missing = false
-		if !strings.HasSuffix(scanner.Text(), " 0") {
-			lines = append(lines, scanner.Text())
-		}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	metrics, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read its metrics: %w", err)
 	}
-	if err := scanner.Err(); err != nil {
-		return nil, fmt.Errorf("read metrics: %w", err)
+	acquired := metrics["pgxpool_acquired_connections"]
+	if acquired == nil {
+		return nil, errors.New("its metrics do not count the acquired connections")
 	}
-	if missing {
-		return nil, fmt.Errorf("its metrics have no %s", gauge)
-	}
-	return lines, nil
+	return slices.DeleteFunc(acquired.GetMetric(), func(m *dto.Metric) bool { return m.GetGauge().GetValue() == 0 }), nil
 }

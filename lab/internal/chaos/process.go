@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -287,13 +288,4 @@ func (p *process) order(ctx context.Context, order string, within time.Duration)
 }
 
 // sleep waits for d and returns true. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
+func sleep(ctx context.Context, d time.Duration) bool { return gax.Sleep(ctx, d) == nil }

@@ -14,7 +14,7 @@ import (
 const (
 	// backWithin is the time in which a process must work again after a fault is over, if there is work for it.
 	// Otherwise it does not recover by itself.
-	backWithin = 15 * time.Second
+	backWithin = 30 * time.Second
 	// shareAfter is how long a publisher may be idle once no victim can hold a lane. After that the lab slows down the
 	// others, so that it gets events. A publisher that was woken or has just found events polls every few milliseconds.
 	// The pauses of one that finds nothing grow to pollInterval. While most lanes are leased, the others leave it almost

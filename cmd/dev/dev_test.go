@@ -11,16 +11,21 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-const (
-	isDev = "DEV_TEST_IS_DEV" // in the environment: this test binary is cmd/dev
-	// patience is how long a step may take on a machine that is busy.
-	patience = 2 * time.Minute
-)
+var must = pgtest.Must
+
+const isDev = "DEV_TEST_IS_DEV" // in the environment: this test binary is cmd/dev
 
 func TestMain(m *testing.M) {
 	if os.Getenv(isDev) != "" {
@@ -30,15 +35,9 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// start starts cmd/dev on a free port, waits until it runs, and returns its screen. After SIGTERM it must exit with 0.
-func start(t *testing.T, args ...string) (screen string) {
+// start starts cmd/dev on a free port, waits until it runs, and returns its screen. After SIGTERM, which stop sends, it must exit with 0.
+func start(t *testing.T, state string, args ...string) (screen string, stop func()) {
 	t.Helper()
-	state, err := os.MkdirTemp("", "dev-test-")
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(state) })
-	if err := os.Chmod(state, 0o755); err != nil { // if we are root, PostgreSQL runs as another user
-		t.Fatal(err)
-	}
 	cmd := exec.Command(os.Args[0], append(args, "--state", state)...)
 	settings := regexp.MustCompile(`^(PORT|ROLES|LOG_LEVEL|DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY)_\w+)=`)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", isDev+"=1")
@@ -51,27 +50,24 @@ func start(t *testing.T, args ...string) (screen string) {
 	must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		if err := <-ended; err != nil {
 			t.Errorf("cmd/dev ended with %v: %s", err, &stderr)
 		}
 	})
+	t.Cleanup(stop)
 	eventually(t, "cmd/dev runs", func() bool {
 		text, err := os.ReadFile(stdout.Name())
 		screen = string(text)
 		return err != nil || len(ended) > 0 || strings.Contains(screen, "Ctrl-C stops everything")
 	})
-	return screen
+	return screen, stop
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-	}
+	pgtest.Eventually(t, 2*time.Minute, what, holds) // on a machine that is busy
 }
 
 // field returns the match of the group in a regular expression on the screen.
@@ -99,13 +95,17 @@ func call(t *testing.T, method, url, body string) string {
 	return string(text)
 }
 
-// The whole system works, also over Kafka: what is published reaches the catalog.
+// The whole system works, also over Kafka: what is published reaches the catalog. Kafka keeps it over a restart.
 func TestDev(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"Pub/Sub": nil, "Kafka": {"--kafka"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			screen := start(t, args...)
+			state, err := os.MkdirTemp("", "dev-test-")
+			must(t, err)
+			t.Cleanup(func() { os.RemoveAll(state) })
+			must(t, os.Chmod(state, 0o755)) // if we are root, PostgreSQL runs as another user
+			screen, stop := start(t, state, args...)
 			if shown := strings.Contains(screen, "Kafka "); shown != (args != nil) {
 				t.Errorf("the screen shows Kafka: %t", shown)
 			}
@@ -119,14 +119,21 @@ func TestDev(t *testing.T) {
 			if got := call(t, http.MethodGet, api+"/openapi.json", ""); !strings.Contains(got, `"openapi": "3.0`) {
 				t.Errorf("GET /openapi.json = %.100s, want OpenAPI 3.0", got)
 			}
+			if args == nil {
+				return
+			}
+			stop()
+			screen, _ = start(t, state, args...)
+			client, err := kgo.NewClient(kgo.SeedBrokers(field(t, screen, `Kafka +(\S+:\d+)`)))
+			must(t, err)
+			defer client.Close()
+			ends, err := kadm.NewClient(client).ListEndOffsets(t.Context(), names.VideoTopic.Name)
+			must(t, err)
+			var records int64
+			ends.Each(func(end kadm.ListedOffset) { records += end.Offset })
+			if records != 2 {
+				t.Errorf("after a restart Kafka has %d records, want the 2 of before", records)
+			}
 		})
-	}
-}
-
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -19,8 +19,11 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/auth"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/transport"
 )
+
+var must = pgtest.Must
 
 // running is a server that really listens, over a store in memory.
 type running struct {
@@ -176,12 +179,4 @@ func violations(err error) []string {
 		}
 	}
 	return fields
-}
-
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -10,7 +10,11 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/protobuf/proto"
+
+	"example.com/videocatalog/internal/pg/pgtest"
 )
+
+var must = pgtest.Must
 
 // The ledger counts events that arrive twice or after a newer event of their aggregate, and no others.
 func TestLedgerCountsDisorderAndDuplicates(t *testing.T) {
@@ -113,13 +117,5 @@ func TestTinyProfileMeasuresEverything(t *testing.T) {
 	}
 	if drains != 8 && drains != 9 { // three sinks with one instance and with four, a larger payload, kfake, and a real Kafka if there is one
 		t.Errorf("our publisher drained %d backlogs, want 8 or 9", drains)
-	}
-}
-
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -11,7 +11,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"example.com/videocatalog/internal/pg/pgtest"
 )
+
+var must = pgtest.Must
 
 const (
 	project = "my-project"
@@ -124,12 +128,4 @@ func mustScript(t *testing.T, env []string, name string, args ...string) string 
 		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
 	}
 	return out
-}
-
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -15,8 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/internal/clone"
 )
+
+var must = pgtest.Must
 
 const root = "../.."
 
@@ -431,12 +434,4 @@ func edit(t *testing.T, path, before, after string) {
 		t.Fatalf("%s has %d times %s, want once", path, n, before)
 	}
 	must(t, os.WriteFile(path, []byte(pattern.ReplaceAllString(text, after)), 0o600))
-}
-
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

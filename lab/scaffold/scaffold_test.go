@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/internal/clone"
 )
+
+var must = pgtest.Must
 
 // Without paths in the compiled packages, all services share the build cache.
 func TestMain(m *testing.M) {
@@ -130,13 +133,5 @@ func checkRecord(t *testing.T, dir string) {
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the mode of %s is %v, %v, want 0755", dir, info.Mode(), err)
-	}
-}
-
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

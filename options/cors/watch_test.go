@@ -16,8 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/transport"
 )
+
+var must = pgtest.Must
 
 // catalog has the messages 1 and 2, whose resume tokens are a and b.
 type catalog struct {
@@ -142,12 +145,4 @@ func TestWatchThatFails(t *testing.T) {
 func codeIn(data map[string]any) any {
 	failed, _ := data["error"].(map[string]any)
 	return failed["status"]
-}
-
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/servicekit/localpg"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
@@ -268,20 +270,30 @@ func TestOldReaderDefersNothing(t *testing.T) {
 	s.eventually(0, deferredEvents)
 }
 
-// Each mistake is named, and nothing is changed.
+// A switch and the start name each mistake, and nothing is changed.
 func TestMistakesOfModeWAL(t *testing.T) {
 	t.Parallel()
 	s := newServiceOn(t, startServer(t, localpg.Config{Settings: map[string]string{"wal_level": "logical", "max_replication_slots": "1"}}))
 	pgtest.Execute(t, s.pool, "CREATE ROLE plain LOGIN IN ROLE video_catalog_rw")
-	refuses := func(url, want string) {
+	refuses := func(user, want string) {
 		t.Helper()
-		if _, err := s.server(url, "relay", wal); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("relay wal = %v, want %q", err, want)
+		url := strings.Replace(s.url, "postgres@", user+"@", 1)
+		_, switched := s.server(url, "relay", wal)
+		pool, err := pgxpool.New(t.Context(), url)
+		pgtest.Must(t, err)
+		defer pool.Close()
+		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mode = 'wal', slot = $1", s.slot)
+		_, started := newReader(t.Context(), &app.Process{CommandPool: pool}, nil)
+		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mode = 'lanes'")
+		for what, err := range map[string]error{"relay wal": switched, "the start": started} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s = %v, want %q", what, err, want)
+			}
 		}
 	}
-	refuses(strings.Replace(s.url, "postgres@", "plain@", 1), "plain must have the attribute REPLICATION: ALTER ROLE plain REPLICATION")
+	refuses("plain", "plain must have the attribute REPLICATION: ALTER ROLE plain REPLICATION")
 	pgtest.Execute(t, s.pool, "SELECT pg_create_logical_replication_slot('other', 'test_decoding')")
-	refuses(s.url, "all 1 slots are taken: drop one, or raise max_replication_slots")
+	refuses("postgres", "all 1 slots are taken: drop one, or raise max_replication_slots")
 	pgtest.Execute(t, s.pool, "SELECT pg_drop_replication_slot('other')")
 	cfg := s.pool.Config().ConnConfig
 	cfg.DialFunc = poolerOf

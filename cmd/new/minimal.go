@@ -34,7 +34,9 @@ var exampleFiles = []string{
 // provedHere are the tests of machinery that services do not change. The tests of the outbox, the consumer
 // and the store run in a service, too. lab/prove runs the tests of lab/engine there.
 var provedHere = []string{
-	"internal/aip/*_test.go", "internal/app/live_test.go", "internal/app/maintain_test.go", "internal/app/option_test.go", "internal/auth/*_test.go", "internal/consumer/effect_test.go", "internal/envelope/*_test.go",
+	"internal/aip/*_test.go", "internal/app/live_test.go", "internal/app/maintain_test.go", "internal/app/option_test.go", "internal/auth/*_test.go", "internal/envelope/*_test.go",
+	"internal/consumer/ack_test.go", "internal/consumer/batch_test.go", "internal/consumer/effect_test.go", "internal/consumer/handlers_test.go",
+	"internal/consumer/observe_test.go", "internal/consumer/sources_test.go", "internal/consumer/stop_test.go",
 	"internal/operate/*_test.go", "internal/pg/*_test.go", "internal/transport/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
 	"options/repair/entities_test.go",
 }

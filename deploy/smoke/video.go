@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -54,9 +55,6 @@ func smoke(ctx context.Context, conn *grpc.ClientConn) (err error) {
 		if code := status.Code(err); ctx.Err() != nil || code != codes.NotFound && code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.FailedPrecondition {
 			return fmt.Errorf("get %s in version %d: %w; are publisher, topic, subscription and projector at work?", entry, video.GetVersion(), err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		_ = gax.Sleep(ctx, time.Second)
 	}
 }

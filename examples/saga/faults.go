@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc/codes"
 
 	"example.com/servicekit/pubsublocal"
@@ -87,11 +88,4 @@ var faults = []struct {
 }
 
 // sleep waits for d, and returns true. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func sleep(ctx context.Context, d time.Duration) bool { return gax.Sleep(ctx, d) == nil }

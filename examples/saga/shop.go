@@ -16,6 +16,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
@@ -162,10 +163,8 @@ func (s *shop) pay(ctx context.Context, id string) error {
 
 // callLater runs a command after a time. A refusal by the rules of the service is no error.
 func (s *shop) callLater(ctx context.Context, after time.Duration, service, path string) error {
-	select {
-	case <-time.After(after):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := gax.Sleep(ctx, after); err != nil {
+		return err
 	}
 	err := s.call(ctx, service, path, map[string]any{}, nil)
 	if refused, ok := errors.AsType[refusal](err); ok && refused.status == http.StatusBadRequest {
@@ -200,10 +199,8 @@ func (s *stack) call(ctx context.Context, service, path string, body, out any) e
 		case err == nil && status < http.StatusInternalServerError && status != http.StatusConflict && status != http.StatusTooManyRequests:
 			return fmt.Errorf("POST %s: %w", path, refusal{status, string(got)})
 		}
-		select { // the service is down, or not ready
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := gax.Sleep(ctx, 100*time.Millisecond); err != nil { // the service is down, or not ready
+			return err
 		}
 	}
 }

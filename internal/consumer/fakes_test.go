@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/servicekit/localbroker"
@@ -59,7 +60,9 @@ func messages(n int) (all fakeSource) {
 type memStore struct {
 	// before, if it is set, is called first. If it returns an error, nothing is changed.
 	before func(ctx context.Context, notes []note) error
-	log    slog.Handler // of the receiver; by default, it discards
+	refuse func(envelope.Quarantined) error // the same for a message in quarantine
+	log    slog.Handler                     // of the receiver; by default, it discards
+	meter  metric.Meter                     // of the receiver
 
 	mu         sync.Mutex
 	inbox      map[uuid.UUID]bool
@@ -69,7 +72,10 @@ type memStore struct {
 }
 
 func newStore() *memStore {
-	return &memStore{inbox: map[uuid.UUID]bool{}, versions: map[string]int64{}, quarantine: map[string]envelope.Quarantined{}}
+	return &memStore{
+		log: slog.DiscardHandler, meter: noop.Meter{},
+		inbox: map[uuid.UUID]bool{}, versions: map[string]int64{}, quarantine: map[string]envelope.Quarantined{},
+	}
 }
 
 func (s *memStore) handlers() consumer.Handlers {
@@ -105,6 +111,11 @@ func (s *memStore) project(ctx context.Context, _ string, notes []note) ([]envel
 }
 
 func (s *memStore) Quarantine(_ context.Context, _ string, m envelope.Quarantined) error {
+	if s.refuse != nil {
+		if err := s.refuse(m); err != nil {
+			return err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.quarantine[m.MessageID] = m
@@ -137,17 +148,14 @@ func (s fakeSource) String() string { return "projects/p/subscriptions/fake" }
 // newReceiver makes a receiver of one source.
 func newReceiver(t *testing.T, cfg consumer.Config, store *memStore, from consumer.Source) *consumer.Receiver {
 	t.Helper()
-	if store.log == nil {
-		store.log = slog.DiscardHandler
-	}
 	subscription := consumer.Input{Source: from, Consumer: "test", Handlers: store.handlers()}
-	receiver, err := consumer.New(cfg, subscription, store, slog.New(store.log), noop.Meter{})
+	receiver, err := consumer.New(cfg, subscription, store, slog.New(store.log), store.meter)
 	pgtest.Must(t, err)
 	return receiver
 }
 
 // project runs a receiver on some messages for a time, inside a synctest bubble.
-func project(t *testing.T, cfg consumer.Config, store *memStore, source fakeSource, d time.Duration) {
+func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer.Source, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/internal/domain"
@@ -147,9 +148,9 @@ func (w *waits) reading(ctx context.Context, s *catalogService, id uuid.UUID, v 
 		}
 		select {
 		case <-changed:
-			pause(ctx, awaitGap-time.Since(started))
+			_ = gax.Sleep(ctx, awaitGap-time.Since(started))
 		case <-v.joined:
-			pause(ctx, awaitGap-time.Since(started))
+			_ = gax.Sleep(ctx, awaitGap-time.Since(started))
 			poll = awaitPoll / 2
 		case <-time.After(poll):
 		case <-ctx.Done():
@@ -222,17 +223,6 @@ func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version
 		case <-ctx.Done():
 			return domain.Entry{}, ctx.Err()
 		}
-	}
-}
-
-// pause waits for d or until ctx is done.
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
 	}
 }
 

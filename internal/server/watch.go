@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/googleapis/gax-go/v2"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
@@ -61,7 +62,7 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 			poll = min(2*poll, watchPoll)
 		case <-ctx.Done():
 		}
-		pause(ctx, watchGap-time.Since(started))
+		_ = gax.Sleep(ctx, watchGap-time.Since(started))
 	}
 	return ctx.Err()
 }
@@ -158,7 +159,7 @@ func (w *watch) look(changed <-chan struct{}) (domain.ChangePage, error) {
 	started := time.Now()
 	read := w.read(changed)
 	if ctx := w.stream.Context(); read.Err != nil && read.Shared && time.Since(started) < watchPoll && ctx.Err() == nil {
-		pause(ctx, rand.N(watchPoll))
+		_ = gax.Sleep(ctx, rand.N(watchPoll))
 		read = w.read(changed)
 	}
 	page, _ := read.Val.(domain.ChangePage)

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/googleapis/gax-go/v2"
 )
 
 // cell is a measured combination. size is the payload in bytes.
@@ -185,10 +187,8 @@ func (m *machine) settled(ctx context.Context, p peer, l *ledger) error {
 		if err != nil || left == 0 {
 			return err
 		}
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("%d events are sent and not settled: %w", left, ctx.Err())
+		if err := gax.Sleep(ctx, 2*time.Millisecond); err != nil {
+			return fmt.Errorf("%d events are sent and not settled: %w", left, err)
 		}
 	}
 }

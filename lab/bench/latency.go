@@ -19,6 +19,7 @@ import (
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/protobuf/proto"
@@ -287,10 +288,8 @@ func (t *times) seen() int {
 // wait waits until this many events are visible.
 func (t *times) wait(ctx context.Context, want int) error {
 	for t.seen() < want {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d of %d events are visible: %w", t.seen(), want, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
+		if err := gax.Sleep(ctx, 10*time.Millisecond); err != nil {
+			return fmt.Errorf("%d of %d events are visible: %w", t.seen(), want, err)
 		}
 	}
 	return nil

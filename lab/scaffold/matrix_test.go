@@ -34,9 +34,7 @@ func TestMatrix(t *testing.T) {
 			}
 			newService(t, template, service, args...)
 			addRows(t, service, rows)
-			clone.Run(t, service, "go", "vet", "./...")
-			clone.Run(t, service, "make", "--silent", "drift", "lint")
-			clone.Run(t, service, "go", "test", "./...")
+			clone.Run(t, service, "make", "check")
 			create := startDev(t, service)
 			for _, row := range rows {
 				row.Token = tokenFrom(t, create[4])

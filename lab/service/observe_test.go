@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // With --observe, cmd/dev starts a Prometheus, which scrapes the service and has the rules loaded.
@@ -44,16 +46,15 @@ func TestObserve(t *testing.T) {
 	}
 	await := func(path, text string) {
 		t.Helper()
-		for got, deadline := "", time.Now().Add(time.Minute); !strings.Contains(got, text); time.Sleep(100 * time.Millisecond) {
-			if response, err := http.Get(address[1] + path); err == nil {
-				body, _ := io.ReadAll(response.Body) // too little is read again
-				_ = response.Body.Close()
-				got = string(body)
+		pgtest.Eventually(t, time.Minute, "GET "+path+" has "+text, func() bool {
+			response, err := http.Get(address[1] + path)
+			if err != nil {
+				return false
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("GET %s = %s, want %s in it", path, got, text)
-			}
-		}
+			defer response.Body.Close()
+			body, _ := io.ReadAll(response.Body) // too little is read again
+			return strings.Contains(string(body), text)
+		})
 	}
 	await("/api/v1/query?query=outbox_backlog_age_seconds", `"value"`)
 	await("/api/v1/rules", `"OutboxStalled"`)

@@ -104,9 +104,8 @@ func newSystem(t *testing.T, p tools) *system {
 	s.broker, s.client = newBroker(t)
 	database := pgtest.URL(t)
 	var err error
-	if s.db, err = db.Open(t.Context(), database, 4, nil); err != nil {
-		t.Fatal(err)
-	}
+	s.db, err = db.Open(t.Context(), database, 4, nil)
+	must(t, err)
 	t.Cleanup(s.db.Close)
 	s.environ = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "AUTH=off", "DATABASE_URL=" + database,
@@ -267,21 +266,10 @@ func (s *system) repeat(pause time.Duration, call func(ctx context.Context)) (st
 	return stop
 }
 
-func (s *system) exec(sql string, args ...any) {
-	s.Helper()
-	if _, err := s.db.Exec(s.Context(), sql, args...); err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
-}
+func (s *system) exec(sql string, args ...any) { s.Helper(); pgtest.Execute(s, s.db, sql, args...) }
 
 // value returns the single value of a query.
-func value[T any](s *system, sql string) (v T) {
-	s.Helper()
-	if err := s.db.QueryRow(s.Context(), sql).Scan(&v); err != nil {
-		s.Fatalf("%s: %v", sql, err)
-	}
-	return v
-}
+func value[T any](s *system, sql string) T { s.Helper(); return pgtest.Column[T](s, s.db, sql)[0] }
 
 // command runs an operator's command of the service.
 func (s *system) command(args ...string) string {
@@ -292,12 +280,7 @@ func (s *system) command(args ...string) string {
 func (s *system) eventually(what string, ok func() bool) {
 	s.Helper()
 	began := time.Now()
-	for !ok() {
-		if time.Since(began) > time.Minute {
-			s.Fatalf("not within a minute: %s", what)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	pgtest.Eventually(s, time.Minute, what, ok)
 	s.Logf("%s after %v", what, time.Since(began).Round(100*time.Millisecond))
 }
 

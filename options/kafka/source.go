@@ -104,7 +104,7 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 // leave tells the group that this member is gone; else the group waits for its session. The client itself does so only after
 // the join that is in flight, which waits for members that are dead.
 func (m *member) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout/4) // the stop has waited for most of its time
 	defer cancel()
 	request, gone := kmsg.NewPtrLeaveGroupRequest(), kmsg.NewLeaveGroupRequestMember()
 	gone.MemberID, _ = m.client.GroupMetadata()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
@@ -64,10 +65,7 @@ func (t alarms[A, D]) Fire(ctx context.Context, maxTimers int) (Fired, error) {
 		return fired, err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(endingPause):
-		}
+		_ = gax.Sleep(ctx, endingPause)
 	}
 	fired = Fired{More: len(ids) == maxTimers}
 	for _, id := range ids {

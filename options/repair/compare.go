@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/pg"
@@ -325,18 +326,10 @@ func (c comparison) difference(id uuid.UUID, s seen) difference {
 	return difference{Type: c.name, ID: id, Kind: s.kind(), OwnerVersion: s.ownerVersion, Version: s.version, Fields: s.fields}
 }
 
-// sleep waits, if d is positive. It returns the error of ctx if that ends first.
+// sleep waits for d. It returns the error of ctx if that ends first.
 func (c comparison) sleep(ctx context.Context, d time.Duration) error {
 	c.beat()
-	if d <= 0 {
-		return ctx.Err()
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
+	return gax.Sleep(ctx, d)
 }
 
 // pendingOf returns a function that finds which of the given aggregates have a pending event.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -223,14 +224,10 @@ func (w *watch) observe(meter metric.Meter) error {
 
 // run calls check until ctx ends. Any number of processes may run it at once.
 func (w *watch) run(ctx context.Context) error {
-	for {
+	for w.check(ctx); gax.Sleep(ctx, watchInterval) == nil; {
 		w.check(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(watchInterval):
-		}
 	}
+	return nil
 }
 
 // check checks once. It does not log that a database is unavailable, because other code does. After

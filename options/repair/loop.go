@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/attribute"
@@ -46,12 +47,10 @@ func (l *loop) run(ctx context.Context) error {
 	defer l.beats.Rest()
 	for {
 		l.beats.Beat()
-		select {
-		case <-ctx.Done():
-			return nil
 		// The pause comes first, so that it slows no start. It is random, so that the
 		// processes of a service do not all query at the same time.
-		case <-time.After(l.interval/2 + rand.N(l.interval/2)):
+		if gax.Sleep(ctx, l.interval/2+rand.N(l.interval/2)) != nil {
+			return nil
 		}
 		for _, s := range l.sources {
 			if err := l.compareSlice(ctx, s); err != nil && ctx.Err() == nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/googleapis/gax-go/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/app"
@@ -181,10 +182,7 @@ func (b backfill) waitForRoom(ctx context.Context, atMost, done int64) error {
 			return err
 		}
 		b.progress(ctx, done)
-		select {
-		case <-ctx.Done():
-		case <-time.After(roomInterval):
-		}
+		_ = gax.Sleep(ctx, roomInterval)
 	}
 }
 

@@ -131,14 +131,9 @@ const (
 	audited       = "SELECT (SELECT count(*) FROM video_catalog.audit) + (SELECT count(*) FROM video_catalog_read.audit)"
 )
 
-// until waits until something holds.
 func (s *service) until(what string, holds func() bool) {
 	s.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.Fatalf("not within a minute: %s", what)
-		}
-	}
+	pgtest.Eventually(s, time.Minute, what, holds)
 }
 
 // settled waits until everything is published, and n entries have more than their first version.

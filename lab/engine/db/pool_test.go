@@ -33,11 +33,7 @@ func TestPoolGivesUpASilentServer(t *testing.T) {
 	if got := pool.Stat().ConstructingConns(); got != 1 {
 		t.Fatalf("connections that are being made = %d, want the one that was given up", got)
 	}
-	for deadline := time.Now().Add(20 * time.Second); pool.Stat().ConstructingConns() > 0; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("after 20s the place in the pool is still taken")
-		}
-	}
+	pgtest.Eventually(t, 20*time.Second, "the place in the pool is free", func() bool { return pool.Stat().ConstructingConns() == 0 })
 }
 
 // A connection that went silent while it idled is found out in time, and the
@@ -76,11 +72,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 		if err := try(t, pool, time.Second); err == nil {
 			t.Fatal("a statement on a broken connection succeeded")
 		}
-		for deadline := time.Now().Add(10 * time.Second); pool.Stat().TotalConns() > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d broken connections are in the pool", pool.Stat().TotalConns())
-			}
-		}
+		pgtest.Eventually(t, 10*time.Second, "no broken connection is in the pool", func() bool { return pool.Stat().TotalConns() == 0 })
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
@@ -91,11 +83,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 		if err := try(t, pool, 500*time.Millisecond); err == nil {
 			t.Fatal("a statement on a silent connection succeeded")
 		}
-		for deadline := time.Now().Add(10 * time.Second); pool.Stat().IdleConns() > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("the others are not pinged")
-			}
-		}
+		pgtest.Eventually(t, 10*time.Second, "the others are pinged", func() bool { return pool.Stat().IdleConns() == 0 })
 		var callers sync.WaitGroup
 		for range 4 {
 			callers.Go(func() {

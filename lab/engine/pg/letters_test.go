@@ -3,6 +3,7 @@ package pg_test
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,9 +236,5 @@ func (l *letters) count(sql string, args ...any) int {
 // reaches waits until the count is at least want.
 func (l *letters) reaches(want int, sql string) {
 	l.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); l.count(sql) < want; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("%s = %d, want %d", sql, l.count(sql), want)
-		}
-	}
+	pgtest.Eventually(l.t, 20*time.Second, fmt.Sprintf("%s is %d", sql, want), func() bool { return l.count(sql) >= want })
 }

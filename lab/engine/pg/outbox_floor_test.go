@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // An append has its transaction id before it draws its seq: the floor relies on this order.
@@ -92,12 +94,10 @@ func TestFloorStaysBelowALateCommit(t *testing.T) {
 		t.Fatal("the lane has no mark: the test tests nothing")
 	}
 	// More than once only while a transaction is open in the database of another test.
-	for deadline := time.Now().Add(20 * time.Second); l.count("SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3") < int(first.Events[0].Seq); {
-		if time.Now().After(deadline) {
-			t.Fatal("the floor does not follow")
-		}
+	pgtest.Eventually(t, 20*time.Second, "the floor follows", func() bool {
 		must(t, l.RaiseFloors(t.Context()))
-	}
+		return l.count("SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3") >= int(first.Events[0].Seq)
+	})
 	must(t, late.Commit(t.Context()))
 	l.settle(l.settlement(l.claimNames(10, "b1"), ""))
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -20,6 +19,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // Messages in sampled traces are spans from arrival to ack. Their transaction
@@ -35,9 +35,9 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 			m.Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-%s", i+1, 0xabc, flags)
 		}
 		delete(source[3].Attributes, envelope.AttrTraceparent)
-		store, exporter := &memStore{}, tracetest.NewInMemoryExporter()
+		store, exporter := newStore(), tracetest.NewInMemoryExporter()
 		var transactions []trace.SpanContext
-		store.onProject = func(ctx context.Context, _ []note) error {
+		store.before = func(ctx context.Context, _ []note) error {
 			transactions = append(transactions, trace.SpanContextFromContext(ctx))
 			return nil
 		}
@@ -78,14 +78,15 @@ func TestLagIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := messages(3)
 		source[0].Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
-		ahead := noteEvent(uuid.NewString(), 1, written)
-		ahead.OccurredAt = ahead.OccurredAt.Add(time.Hour)
-		store := &memStore{}
-		store.onProject = func(context.Context, []note) error {
+		ahead := newNote(uuid.NewString(), 1)
+		ahead.Attributes[envelope.AttrOccurredAt] = time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+		store := newStore()
+		store.before = func(context.Context, []note) error {
 			time.Sleep(200 * time.Millisecond)
 			return nil
 		}
-		read := project(t, consumer.Config{Tracing: sdktrace.NewTracerProvider()}, store, append(source, message(ahead)), time.Second)
+		read := store.read(t)
+		project(t, consumer.Config{Tracing: sdktrace.NewTracerProvider()}, store, append(source, ahead), time.Second)
 		if n, sum := read.histogram("consumer.lag"); n != 4 || sum < 0.6 || sum > 1 {
 			t.Errorf("consumer.lag = %d times, %.2f s in all, want 3 of a little over 0.2 s, and 0", n, sum)
 		}
@@ -119,10 +120,9 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				hang := make(chan struct{})
-				store := &memStore{onProject: func(context.Context, []note) error { return test.call(hang) }}
-				receiver, err := newFrom(consumer.Config{}, messages(test.messages), store.handlers(), store, discard, noop.Meter{})
-				must(t, err)
-				checkStuck(t, receiver, interval, test.stuck, "consumer test: worker", func() { close(hang) })
+				store := newStore()
+				store.before = func(context.Context, []note) error { return test.call(hang) }
+				checkStuck(t, newReceiver(t, consumer.Config{}, store, messages(test.messages)), interval, test.stuck, "consumer test: worker", func() { close(hang) })
 			})
 		})
 	}
@@ -136,7 +136,7 @@ func checkStuck(t *testing.T, receiver *consumer.Receiver, interval time.Duratio
 	var running sync.WaitGroup
 	running.Go(func() { _ = receiver.Run(ctx) }) // other tests check its error
 	time.Sleep(3 * interval)
-	must(t, receiver.Stuck()) // within three intervals
+	pgtest.Must(t, receiver.Stuck()) // within three intervals
 	for range 100 {
 		time.Sleep(time.Second)
 		if err := receiver.Stuck(); (err != nil) != want || err != nil && !strings.Contains(err.Error(), loop) {

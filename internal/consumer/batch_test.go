@@ -4,56 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 )
 
-// newFrom makes a receiver of a source.
-func newFrom(cfg consumer.Config, from consumer.Source, handlers consumer.Handlers, store *memStore, log *slog.Logger, meter metric.Meter) (*consumer.Receiver, error) {
-	return consumer.New(cfg, consumer.Input{Source: from, Consumer: "test", Handlers: handlers}, store, log, meter)
-}
-
-// project runs a receiver on some messages for a time, inside a synctest
-// bubble: a goroutine that outlives it fails the test.
-func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer.Source, d time.Duration) readings {
-	t.Helper()
-	meter, read := newMeter(t)
-	receiver, err := newFrom(cfg, source, store.handlers(), store, discard, meter)
-	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	defer cancel()
-	if err := receiver.Run(ctx); err != nil {
-		t.Errorf("Run() = %v, want nil once ctx is done", err)
-	}
-	return read
-}
-
-// unavailable returns the error of a store whose database is unavailable.
-func unavailable() error { return fmt.Errorf("project: %w", envelope.ErrUnavailable) }
-
 // A thousand messages at once are applied in few transactions, each of a batch.
 func TestReceiverBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memStore{}
-		store.onProject = func(context.Context, []note) error {
+		store := newStore()
+		var transactions atomic.Int64
+		store.before = func(context.Context, []note) error {
+			transactions.Add(1)
 			time.Sleep(2 * time.Millisecond) // a commit
 			return nil
 		}
 		project(t, consumer.Config{}, store, messages(1000), time.Second)
-		if got := len(store.versions()); got != 1000 {
-			t.Errorf("entries = %d, want 1000", got)
-		}
-		if got := store.transactionCount(); got > 20 {
-			t.Errorf("transactions = %d, want at most 20", got)
+		if versions, _, _ := store.state(); len(versions) != 1000 || transactions.Load() > 20 {
+			t.Errorf("%d notes in %d transactions, want 1000 in at most 20", len(versions), transactions.Load())
 		}
 	})
 }
@@ -61,9 +36,9 @@ func TestReceiverBatches(t *testing.T) {
 // A lone message waits for others for two milliseconds and no longer.
 func TestReceiverDoesNotWaitForFullBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, start := &memStore{}, time.Now()
+		store, start := newStore(), time.Now()
 		var waited time.Duration
-		store.onProject = func(context.Context, []note) error {
+		store.before = func(context.Context, []note) error {
 			waited = time.Since(start)
 			return nil
 		}
@@ -79,8 +54,8 @@ func TestReceiverDoesNotWaitForFullBatch(t *testing.T) {
 func TestReceiverFillsBatchWhileCommitting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sizes []int
-		store := &memStore{}
-		store.onProject = func(_ context.Context, events []note) error {
+		store := newStore()
+		store.before = func(_ context.Context, events []note) error {
 			sizes = append(sizes, len(events))
 			time.Sleep(time.Second)
 			return nil
@@ -102,10 +77,10 @@ func TestReceiverTakesASlowBatchApart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				all, start := messages(100), time.Now()
 				slow := all[17].ID
-				store := &memStore{}
+				store := newStore()
 				var others time.Duration // when all of them were applied
 				applied, alone := 0, 0
-				store.onProject = func(ctx context.Context, events []note) error {
+				store.before = func(ctx context.Context, events []note) error {
 					if slices.ContainsFunc(events, func(e note) bool { return e.ID.String() == slow }) && time.Since(start) < 10*time.Minute {
 						if len(events) == 1 {
 							alone++
@@ -122,7 +97,8 @@ func TestReceiverTakesASlowBatchApart(t *testing.T) {
 					}
 					return nil
 				}
-				read := project(t, consumer.Config{Workers: 1, MaxAttempts: 2}, store, all, 20*time.Minute)
+				read := store.read(t)
+				project(t, consumer.Config{Workers: 1, MaxAttempts: 2}, store, all, 20*time.Minute)
 				if diff := cmp.Diff(map[string]int64{"applied": 100}, read.counter("consumer.events")); diff != "" {
 					t.Errorf("consumer.events (-want +got):\n%s", diff)
 				}
@@ -143,8 +119,8 @@ func TestReceiverRetriesAlone(t *testing.T) {
 		source := slowSource{fakeSource: messages(200), pause: 800 * time.Microsecond}
 		poison := source.fakeSource[1]
 		var sizes []int
-		store := &memStore{}
-		store.onProject = func(_ context.Context, events []note) error {
+		store := newStore()
+		store.before = func(_ context.Context, events []note) error {
 			for _, e := range events {
 				if e.ID.String() == poison.ID {
 					sizes = append(sizes, len(events))
@@ -167,9 +143,9 @@ func TestReceiverDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 		broken := messages(1)[0]
 		broken.Data = nil
 		broken.Attributes = map[string]string{envelope.AttrSchemaVersion: "1", "a\x00": "b\x00"}
-		store := &memStore{}
+		store := newStore()
 		refusals := 0
-		store.onQuarantine = func(_ context.Context, m envelope.Quarantined) error {
+		store.refuse = func(m envelope.Quarantined) error {
 			want := envelope.Quarantined{
 				MessageID: broken.ID, OrderingKey: broken.Key, Attributes: broken.Attributes,
 				Payload: broken.Data, Reason: m.Reason, PublishTime: broken.PublishTime,
@@ -182,8 +158,9 @@ func TestReceiverDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 			}
 			return nil
 		}
-		read := project(t, consumer.Config{Workers: 1}, store, append(messages(10), broken), 10*time.Minute)
-		if got := store.quarantined(); len(got) != 1 {
+		read := store.read(t)
+		project(t, consumer.Config{Workers: 1}, store, append(messages(10), broken), 10*time.Minute)
+		if _, _, got := store.state(); len(got) != 1 {
 			t.Errorf("quarantine = %v, want one message", got)
 		}
 		if diff := cmp.Diff(map[string]int64{"applied": 10, "quarantined": 1}, read.counter("consumer.events")); diff != "" {

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"example.com/servicekit/localbroker"
 	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/reconnect"
 )
 
@@ -23,7 +23,7 @@ import (
 // of the client's own pauses, which grow to a minute, almost never are.
 func TestReceiverReceivesSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, localbroker.Resources{Schemaless: true})
+	b := newBroker(t)
 	var opened atomic.Int32
 	outage := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		if opened.Add(1) <= 8 {
@@ -32,13 +32,13 @@ func TestReceiverReceivesSoonAfterAnOutage(t *testing.T) {
 		return open(ctx, desc, cc, method, opts...)
 	}
 	conn, err := b.server.Conn(grpc.WithChainStreamInterceptor(outage))
-	must(t, err)
+	pgtest.Must(t, err)
 	client, err := pubsub.NewClient(t.Context(), "test-project", option.WithGRPCConn(conn))
-	must(t, err)
-	t.Cleanup(func() { must(t, client.Close()) })
+	pgtest.Must(t, err)
+	t.Cleanup(func() { pgtest.Must(t, client.Close()) })
 	reconnect.RetrySoon(client)
 	b.publish(messages(1)...)
-	(&broker{t, b.server, client}).start(consumer.Config{}, &memStore{})
+	(&broker{t, b.server, client}).start(consumer.Config{}, newStore())
 	b.waitForAcks()
 	if got := opened.Load(); got < 9 {
 		t.Errorf("attempts to open a stream = %d, want 9 at least", got)
@@ -49,9 +49,10 @@ func TestReceiverReceivesSoonAfterAnOutage(t *testing.T) {
 // and RetrySoon retries the same errors as the client by itself.
 func TestRetrySoon(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, localbroker.Resources{Schemaless: true})
+	b := newBroker(t)
+	reconnect.RetrySoon(b.client)
 	own, err := b.server.Client(t.Context(), "test-project")
-	must(t, err)
+	pgtest.Must(t, err)
 	defer own.Close()
 	retryer := func(options []gax.CallOption) gax.Retryer {
 		var settings gax.CallSettings

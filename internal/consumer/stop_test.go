@@ -24,7 +24,8 @@ import (
 // back at once.
 func TestReceiverStopsWhileDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memStore{onProject: func(context.Context, []note) error { return unavailable() }}
+		store := newStore()
+		store.before = func(context.Context, []note) error { return unavailable() }
 		source, start := &countingSource{fakeSource: messages(300)}, time.Now()
 		project(t, consumer.Config{}, store, source, time.Second)
 		if took := time.Since(start) - time.Second; took > 10*time.Millisecond {
@@ -40,10 +41,11 @@ func TestReceiverStopsWhileDatabaseIsAway(t *testing.T) {
 // batch that no worker is free for, or not collected yet.
 func TestReceiverGivesBackEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memStore{onProject: func(ctx context.Context, _ []note) error {
+		store := newStore()
+		store.before = func(ctx context.Context, _ []note) error {
 			<-ctx.Done()
 			return ctx.Err()
-		}}
+		}
 		source := &countingSource{fakeSource: messages(10)}
 		project(t, consumer.Config{Workers: 1, BatchSize: 2, StopTimeout: time.Second}, store, source, time.Second)
 		if got := source.nacks.Load(); got != 10 {
@@ -56,13 +58,14 @@ func TestReceiverGivesBackEverything(t *testing.T) {
 func TestReceiverLeavesClientThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		store := &memStore{onProject: func(ctx context.Context, _ []note) error {
+		store := newStore()
+		store.before = func(ctx context.Context, _ []note) error {
 			calls.Add(1)
 			defer calls.Add(-1)
 			<-ctx.Done()
 			time.Sleep(1500 * time.Millisecond) // a slow rollback
 			return ctx.Err()
-		}}
+		}
 		source := hangingSource{fakeSource: messages(1), release: make(chan struct{})}
 		defer close(source.release)
 		start := time.Now()
@@ -80,9 +83,8 @@ func TestReceiverLeavesClientThatHangs(t *testing.T) {
 // starting again after a permanent error of the broker.
 func TestReceiverReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	t.Parallel()
-	resources := localbroker.Resources{Schemaless: true}
-	b, store, refused := newBroker(t, resources), &memStore{}, make(chan struct{}, 2)
-	store.onQuarantine = func(context.Context, envelope.Quarantined) error {
+	b, store, refused := newBroker(t), newStore(), make(chan struct{}, 2)
+	store.refuse = func(envelope.Quarantined) error {
 		select {
 		case refused <- struct{}{}:
 		default:
@@ -90,31 +92,24 @@ func TestReceiverReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 		return errors.New("no such table")
 	}
 	var logged lockedBuffer
-	read, stop := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
+	store.log = slog.NewTextHandler(&logged, nil)
+	read := store.read(t)
+	stop := b.start(consumer.Config{}, store)
 	b.publish(consumer.Message{Data: []byte("no event")})
 	<-refused
 	<-refused
 	name := "projects/test-project/subscriptions/" + localtopics.Subscription
-	must(t, b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}))
+	pgtest.Must(t, b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}))
 	pgtest.Eventually(t, 20*time.Second, "the client to give up", func() bool { return read.counter("consumer.failures")["receive"] > 0 })
-	must(t, localtopics.Create(t.Context(), b.client, resources))
+	pgtest.Must(t, localtopics.Create(t.Context(), b.client, localbroker.Resources{Schemaless: true}))
 	note := uuid.NewString()
-	b.publish(message(noteEvent(note, 1, written)))
-	pgtest.Eventually(t, 20*time.Second, "an event of the new subscription", func() bool { return store.versions()[note] == 1 })
+	b.publish(newNote(note, 1))
+	pgtest.Eventually(t, 20*time.Second, "an event of the new subscription", func() bool {
+		versions, _, _ := store.state()
+		return versions[note] == 1
+	})
 	stop()
 	if got := logged.String(); !strings.Contains(got, "subscription="+name) {
 		t.Errorf("log = %s\nwant it to name the subscription", got)
 	}
-}
-
-// hangingSource does not stop before it is released.
-type hangingSource struct {
-	fakeSource
-	release chan struct{}
-}
-
-func (s hangingSource) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
-	err := s.fakeSource.Receive(ctx, handle)
-	<-s.release
-	return err
 }

@@ -1,0 +1,107 @@
+package consumer_test
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+)
+
+// A message of an aggregate type without a handler is acknowledged and counted,
+// and nothing reads it, whatever it contains. The log has one a minute.
+func TestReceiverAcknowledgesUnhandledTypes(t *testing.T) {
+	t.Parallel()
+	b, store, id := newBroker(t), newStore(), uuid.NewString()
+	var logged lockedBuffer
+	store.log = slog.NewTextHandler(&logged, nil)
+	read := store.read(t)
+	stop := b.start(consumer.Config{}, store)
+	like, broken := newNote(id, 2), newNote(id, 3)
+	like.Attributes[envelope.AttrAggregateType], broken.Attributes[envelope.AttrAggregateType] = "order", "order"
+	broken.Attributes[envelope.AttrVersion] = "0"
+	b.publish(newNote(id, 1), like, broken)
+	b.waitForAcks()
+	stop()
+	if diff := cmp.Diff(map[string]int64{"note applied": 1, "other unhandled": 2}, read.counterByType("consumer.events")); diff != "" {
+		t.Errorf("consumer.events (-want +got):\n%s", diff)
+	}
+	if versions, _, quarantine := store.state(); versions[id] != 1 || len(quarantine) != 0 {
+		t.Errorf("version = %d, quarantine = %v, want 1 and nothing", versions[id], quarantine)
+	}
+	if n := strings.Count(logged.String(), "aggregate_type=order"); n != 1 || !strings.Contains(logged.String(), "level=WARN") {
+		t.Errorf("log = %s\nwant one warning of the type", logged.String())
+	}
+}
+
+// The log has at most one line a minute about messages without a handler.
+func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := messages(1000)
+		for i, m := range source {
+			m.Attributes[envelope.AttrAggregateType] = []string{"order", "invoice", uuid.NewString()}[min(i, 2)]
+		}
+		again := newNote(uuid.NewString(), 1)
+		again.Attributes[envelope.AttrAggregateType] = "order"
+		var logged lockedBuffer
+		store := newStore()
+		store.log = slog.NewTextHandler(&logged, nil)
+		project(t, consumer.Config{}, store, lateSource{source, again}, 2*time.Minute)
+		if n := strings.Count(logged.String(), "\n"); n != 2 {
+			t.Errorf("log has %d lines, want one at once, and one a minute later", n)
+		}
+	})
+}
+
+// A quarantined message is applied by the handler of its type, if there is one.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	n := newNote(uuid.NewString(), 1)
+	if err := store.handlers().Replay(t.Context(), "test", n.Attributes, n.Data); err != nil || len(store.versions) != 1 {
+		t.Errorf("Replay() = %v with %d notes, want nil and one", err, len(store.versions))
+	}
+	with := func(name, value string) map[string]string {
+		attributes := maps.Clone(n.Attributes)
+		attributes[name] = value
+		return attributes
+	}
+	for _, test := range []struct {
+		attributes map[string]string
+		want       string
+	}{
+		{nil, "attribute event_id is missing"}, {with(envelope.AttrAggregateType, "order"), `aggregate type "order" has no handler`},
+		{with(envelope.AttrSchemaVersion, "2"), "schema version 2 is newer"},
+	} {
+		if err := store.handlers().Replay(t.Context(), "test", test.attributes, n.Data); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("Replay() = %v, want %s", err, test.want)
+		}
+	}
+}
+
+// lockedBuffer is a buffer to which several goroutines can log.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

@@ -70,13 +70,7 @@ func fresh(t testing.TB) string {
 	return address.String()
 }
 
-func open(t testing.TB, target string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), target)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool
-}
+func open(t testing.TB, target string) *pgxpool.Pool { t.Helper(); return pgtest.Open(t, target, 4) }
 
 // schema describes everything that migrations make: schemas, relations with
 // their columns, indexes and constraints, functions, and what roles may do with

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,8 +24,6 @@ import (
 // personURL returns the URL of the database for a new user with the role support_ro, which only reads.
 func (s *stack) personURL(t *testing.T) string {
 	t.Helper()
-	address, err := url.Parse(s.url)
-	must(t, err)
 	name := "person_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	user := pgx.Identifier{name}.Sanitize()
 	pgtest.Execute(t, s.pool, "CREATE USER "+user+" IN ROLE support_ro")
@@ -35,8 +32,7 @@ func (s *stack) personURL(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	address.User = url.User(name)
-	return address.String()
+	return strings.Replace(s.url, "postgres@", name+"@", 1)
 }
 
 // output is what a process has written so far. It can be read while the process runs.

@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/metric/noop"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
@@ -56,10 +55,7 @@ func newStorm(t testing.TB) *storm {
 // connect makes a pool like one of another process.
 func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 	s.t.Helper()
-	pool, err := db.Open(s.t.Context(), s.url, maxConns, nil)
-	pgtest.Must(s.t, err)
-	s.t.Cleanup(pool.Close)
-	return pool
+	return pgtest.Open(s.t, s.url, maxConns)
 }
 
 // publish runs a publisher with connections of its own until stop is called, which waits for it.

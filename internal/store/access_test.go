@@ -61,28 +61,13 @@ func userSettings(t testing.TB, role string) (settings []string) {
 }
 
 // as returns the URL of a database for another user.
-func as(t testing.TB, target, user string) string {
-	t.Helper()
-	address, err := url.Parse(target)
-	must(t, err)
-	address.User = url.User(user)
-	return address.String()
-}
-
-// pool opens a pool that is closed when the test ends.
-func pool(t testing.TB, target string) *pgxpool.Pool {
-	t.Helper()
-	p, err := db.Open(t.Context(), target, 2, nil)
-	must(t, err)
-	t.Cleanup(p.Close)
-	return p
-}
+func as(target, user string) string { return strings.Replace(target, "postgres@", user+"@", 1) }
 
 // emptyDatabase makes a database without a schema, and returns a pool of its
 // administrator.
 func emptyDatabase(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	other := pool(t, pgtest.Direct(t, pgtest.URL(t)))
+	other := pgtest.Open(t, pgtest.Direct(t, pgtest.URL(t)), 2)
 	name := other.Config().ConnConfig.Database + "_empty"
 	execute(t, other, "CREATE DATABASE "+name)
 	t.Cleanup(func() {
@@ -93,7 +78,7 @@ func emptyDatabase(t testing.TB) *pgxpool.Pool {
 	address, err := url.Parse(other.Config().ConnString())
 	must(t, err)
 	address.Path = "/" + name
-	return pool(t, address.String())
+	return pgtest.Open(t, address.String(), 2)
 }
 
 // The users of docs/database.md: the user migrator can run the migrations, and
@@ -130,12 +115,12 @@ func TestDocumentedUsers(t *testing.T) {
 		}
 	})
 
-	migrator := as(t, admin.Config().ConnString(), "migrator_"+database)
+	migrator := as(admin.Config().ConnString(), "migrator_"+database)
 	if _, err := db.Migrate(t.Context(), migrator, slog.New(slog.DiscardHandler), pgtest.Options()...); err != nil {
 		t.Errorf("Migrate() as the migrator = %v", err)
 	}
 	for user, settings := range want {
-		conn := pool(t, as(t, admin.Config().ConnString(), user))
+		conn := pgtest.Open(t, as(admin.Config().ConnString(), user), 2)
 		if err := db.Check(t.Context(), pgtest.Options(), conn); err != nil {
 			t.Errorf("Check() as %s = %v", user, err)
 		}

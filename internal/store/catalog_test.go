@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/pg"
@@ -177,16 +176,11 @@ func timeoutIsNobodysFault(t *testing.T, setting string) {
 	must(t, err)
 	defer holds.Close(context.WithoutCancel(t.Context()))
 	events := life(t, "Ran", 2)
-	patient, err := db.Open(t.Context(), address.String(), 1, nil)
-	must(t, err)
-	defer patient.Close()
-	project(t, store.NewCatalog(patient), "catalog", events[0])
+	project(t, store.NewCatalog(pgtest.Open(t, address.String(), 1)), "catalog", events[0])
 	query := address.Query()
 	query.Set(setting, "100ms")
 	address.RawQuery = query.Encode()
-	pool, err := db.Open(t.Context(), address.String(), 2, nil)
-	must(t, err)
-	defer pool.Close()
+	pool := pgtest.Open(t, address.String(), 2)
 	catalog := store.NewCatalog(pool)
 	execute(t, holds, "BEGIN; LOCK TABLE video_catalog_read.video_projection, video_catalog.videos IN SHARE MODE")
 	if _, err := catalog.Project(t.Context(), "catalog", events[1:]); kindOf(err) != problem.Unavailable || !errors.Is(err, envelope.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"testing"
 	"time"
 
@@ -44,13 +43,7 @@ func userPool(t testing.TB, owner *pgxpool.Pool, role string) *pgxpool.Pool {
 			t.Error(err)
 		}
 	})
-	address, err := url.Parse(cfg.ConnString())
-	must(t, err)
-	address.User = url.User(user[0])
-	pool, err := db.Open(t.Context(), address.String(), 2, nil)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool
+	return pgtest.Open(t, as(cfg.ConnString(), user[0]), 2)
 }
 
 // check fails the test if a step failed.

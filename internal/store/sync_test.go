@@ -32,7 +32,7 @@ type syncs struct {
 
 func newSyncs(t *testing.T) *syncs {
 	t.Helper()
-	cfg := pool(t, pgtest.Direct(t, pgtest.URL(t))).Config().ConnConfig
+	cfg := pgtest.Open(t, pgtest.Direct(t, pgtest.URL(t)), 2).Config().ConnConfig
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { listener.Close() })
@@ -97,7 +97,7 @@ func TestOneSyncAtATime(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			s := newSyncs(t)
-			p := pool(t, s.url+"&default_query_exec_mode="+mode)
+			p := pgtest.Open(t, s.url+"&default_query_exec_mode="+mode, 2)
 			videos, events, catalog, inbox := store.NewVideos(p, nil), pg.NewOutbox(p), store.NewCatalog(p), pg.NewInbox(p)
 			calls := everyMethod(t, videos, events, catalog, inbox)
 			for range 2 { // with statements that are not prepared yet, and then with prepared statements

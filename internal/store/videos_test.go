@@ -17,7 +17,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
@@ -55,6 +54,15 @@ func create(t testing.TB, videos *store.Videos, e *domain.VideoEvent) {
 	t.Helper()
 	_, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e)
 	must(t, err)
+}
+
+// stored makes a database with a draft, and returns the event of that.
+func stored(t testing.TB, conns int32) (*pgxpool.Pool, *store.Videos, *domain.VideoEvent) {
+	t.Helper()
+	pool, e := pgtest.Pool(t, conns), created(t, "Ran")
+	videos := store.NewVideos(pool, nil)
+	create(t, videos, e)
+	return pool, videos, e
 }
 
 // Every change writes one row of the outbox and one pending row, with the
@@ -140,10 +148,7 @@ func (c deafConn) Read(b []byte) (int, error) {
 // A command that changes nothing writes no event.
 func TestNothingChangedWritesNoEvent(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	e := created(t, "Ran")
-	create(t, videos, e)
+	pool, videos, e := stored(t, 2)
 	same := domain.UpdateVideo(func(d *domain.VideoDetails) { *d = e.Video.VideoDetails }, domain.AnyVersion, stamp(t))
 	got, err := videos.ChangeVideo(t.Context(), e.Video.ID, same)
 	must(t, err)
@@ -196,10 +201,7 @@ func breakTable(t testing.TB, pool *pgxpool.Pool, table string) {
 // A failed command leaves its connection fit for the next one.
 func TestConnectionSurvivesFailedCommand(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, 1)
-	videos := store.NewVideos(pool, nil)
-	e := created(t, "Ran")
-	create(t, videos, e)
+	pool, videos, e := stored(t, 1)
 	before := pool.Stat().NewConnsCount()
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err == nil {
 		t.Error("CreateVideo() twice with one id = nil, want an error")
@@ -221,10 +223,7 @@ func TestConnectionSurvivesFailedCommand(t *testing.T) {
 // A decision that panics leaves no transaction open.
 func TestPanickingDecisionRollsBack(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, 1)
-	videos := store.NewVideos(pool, nil)
-	e := created(t, "Ran")
-	create(t, videos, e)
+	_, videos, e := stored(t, 1)
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -241,10 +240,7 @@ func TestPanickingDecisionRollsBack(t *testing.T) {
 // An event that the broker would refuse is refused inside the transaction.
 func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, 2)
-	videos := store.NewVideos(pool, nil)
-	e := created(t, "Ran")
-	create(t, videos, e)
+	pool, videos, e := stored(t, 2)
 	details := e.Video.VideoDetails
 	details.Description = strings.Repeat("x", 10_000_000)
 	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.UpdateVideo(func(d *domain.VideoDetails) { d.Description = details.Description }, domain.AnyVersion, stamp(t)))
@@ -332,10 +328,7 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 // Writers of one video wait for one another: no version is given twice.
 func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, 8)
-	videos := store.NewVideos(pool, nil)
-	e := created(t, "Ran")
-	create(t, videos, e)
+	pool, videos, e := stored(t, 8)
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
@@ -405,14 +398,8 @@ func TestListVideosPagesThrough(t *testing.T) {
 // leaves nothing.
 func TestCutConnectionLeavesNothing(t *testing.T) {
 	t.Parallel()
-	url := pgtest.URL(t)
-	pool, err := db.Open(t.Context(), url, 2, nil)
-	must(t, err)
-	defer pool.Close()
-	videos := store.NewVideos(pool, nil)
-	e := created(t, "Ran")
-	create(t, videos, e)
-	_, err = videos.ChangeVideo(t.Context(), e.Video.ID, func(v domain.Video) (*domain.VideoEvent, error) {
+	pool, videos, e := stored(t, 2)
+	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, func(v domain.Video) (*domain.VideoEvent, error) {
 		if _, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"); err != nil {
 			t.Error(err)
 		}

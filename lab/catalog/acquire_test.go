@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/pg"
@@ -76,9 +75,7 @@ func TestWaitForConnection(t *testing.T) {
 func TestSilentDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	network := rig.NewNetwork(t, pgtest.URL(t))
-	pool, err := db.Open(t.Context(), network.URL+"&connect_timeout=1", 1, nil)
-	must(t, err)
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, network.URL+"&connect_timeout=1", 1)
 	network.Mute()
 	for name, timeout := range map[string]time.Duration{"before it is given up": 1500 * time.Millisecond, "given up": time.Minute} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)

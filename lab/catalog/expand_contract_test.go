@@ -53,7 +53,7 @@ func TestExpandContractExample(t *testing.T) {
 		{"knows only the new one", "INSERT INTO video_catalog.videos (" + others + ", premiere_year) VALUES (" + values + ", 1999)", "premiere_year"},
 	}
 	target := pgtest.Direct(t, pgtest.URL(t))
-	pool := pool(t, target)
+	pool := pgtest.Open(t, target, 2)
 	sqlDB, err := sql.Open("pgx", target)
 	must(t, err)
 	defer sqlDB.Close()

@@ -145,7 +145,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 func TestUserLetInAgain(t *testing.T) {
 	t.Parallel()
 	target := pgtest.Direct(t, pgtest.URL(t))
-	admin := pool(t, target)
+	admin := pgtest.Open(t, target, 2)
 	user := "let_in_" + strings.ReplaceAll(newID(t).String(), "-", "")
 	execute(t, admin, "CREATE ROLE "+user+" LOGIN CONNECTION LIMIT 0 IN ROLE video_catalog_rw")
 	t.Cleanup(func() {
@@ -153,7 +153,7 @@ func TestUserLetInAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	refused := pool(t, as(t, target, user))
+	refused := pgtest.Open(t, as(target, user), 2)
 	defer refused.Close()
 	videos := store.NewVideos(refused, nil)
 	execute(t, admin, "ALTER ROLE "+user+" NOLOGIN")
@@ -175,10 +175,10 @@ func TestUserLetInAgain(t *testing.T) {
 func sessions(t *testing.T) (videos []*store.Videos, admin *pgxpool.Pool, user string, failed func() []error) {
 	t.Helper()
 	target := pgtest.Direct(t, pgtest.URL(t))
-	admin = pool(t, target)
+	admin = pgtest.Open(t, target, 2)
 	user = "session_" + strings.ReplaceAll(newID(t).String(), "-", "")
 	execute(t, admin, "CREATE ROLE "+user+" LOGIN IN ROLE video_catalog_rw")
-	pools := []*pgxpool.Pool{pool(t, as(t, target, user)), pool(t, as(t, target, user))}
+	pools := []*pgxpool.Pool{pgtest.Open(t, as(target, user), 2), pgtest.Open(t, as(target, user), 2)}
 	var mu sync.Mutex
 	var errs []error
 	var load sync.WaitGroup

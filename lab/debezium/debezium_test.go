@@ -118,10 +118,7 @@ func (s *stack) url(database string) string {
 
 func (s *stack) open(database string) *pgxpool.Pool {
 	s.Helper()
-	pool, err := db.Open(s.Context(), s.url(database), 20, nil)
-	must(s, err)
-	s.Cleanup(pool.Close)
-	return pool
+	return pgtest.Open(s, s.url(database), 20)
 }
 
 // libraries returns the class path of Debezium and of Route, which it compiles.

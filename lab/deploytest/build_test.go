@@ -18,11 +18,7 @@ import (
 // account for releases.
 func TestCloudBuild(t *testing.T) {
 	t.Parallel()
-	control := newControlPlane(project, region)
-	env, ok := gcloud(t, control)
-	if !ok {
-		return
-	}
+	control, env := newProject(t)
 	file, err := filepath.Abs("../../cloudbuild.yaml")
 	must(t, err)
 	if out, err := command(t, env, "gcloud", "builds", "submit", "--no-source", "--async", "--config="+file,

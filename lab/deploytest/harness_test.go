@@ -25,19 +25,24 @@ const (
 // domain is the domain of the hosts that gcloud calls. The certificate of httptest is valid for it.
 const domain = ".example.com"
 
-// gcloud returns an environment in which gcloud calls only the control plane, with an access token. It returns false if
-// gcloud is not installed or DEPLOY_TEST is not set, and the test must then return. The hundreds of calls take minutes,
-// so only make deploy-test sets DEPLOY_TEST.
-func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
+// newProject returns the control plane of a project, and the environment of gcloud for it.
+func newProject(t *testing.T) (*controlPlane, []string) {
+	t.Helper()
+	control := newControlPlane(project, region)
+	return control, gcloud(t, control)
+}
+
+// gcloud returns an environment in which gcloud calls only the control plane, with an access token. It skips the test if
+// gcloud is not installed or DEPLOY_TEST is not set. The hundreds of calls take minutes, so only make deploy-test sets
+// DEPLOY_TEST.
+func gcloud(t *testing.T, c *controlPlane) []string {
 	t.Helper()
 	if os.Getenv("DEPLOY_TEST") == "" {
-		t.Log("make deploy-test runs this with gcloud")
-		return nil, false
+		t.Skip("make deploy-test runs this with gcloud")
 	}
 	for _, tool := range []string{"gcloud", "bash"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Logf("%v: nothing is run", err)
-			return nil, false
+			t.Skip(err)
 		}
 	}
 	port := c.start(t)
@@ -57,7 +62,7 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 	} {
 		env = append(env, "CLOUDSDK_API_ENDPOINT_OVERRIDES_"+api+"=http://"+strings.ToLower(api)+domain+"/")
 	}
-	return env, true
+	return env
 }
 
 // shim returns a directory with a gcloud that has worker-pools also if the installed one has it only as a beta command.
@@ -75,9 +80,7 @@ func shim(t *testing.T) string {
 func writeFile(t *testing.T, name string, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatalf("write %s: %v", name, err)
-	}
+	must(t, os.WriteFile(path, data, 0o600))
 	return path
 }
 

@@ -32,7 +32,7 @@ type stand struct {
 	schemas *pubsubapi.SchemaClient
 }
 
-func newStand(t *testing.T) (*stand, bool) {
+func newStand(t *testing.T) *stand {
 	t.Helper()
 	s := &stand{control: newControlPlane(project, region)}
 	s.control.enabled = nil // a new project
@@ -40,17 +40,14 @@ func newStand(t *testing.T) (*stand, bool) {
 	must(t, err)
 	t.Cleanup(func() { broker.Close() })
 	must(t, s.control.withPubSub(broker.Addr()))
-	var ok bool
-	if s.env, ok = gcloud(t, s.control); !ok {
-		return nil, false
-	}
+	s.env = gcloud(t, s.control)
 	s.client, err = broker.Client(t.Context(), project)
 	must(t, err)
 	t.Cleanup(func() { s.client.Close() })
 	s.schemas, err = pubsubapi.NewSchemaClient(t.Context(), broker.Options()...)
 	must(t, err)
 	t.Cleanup(func() { s.schemas.Close() })
-	return s, true
+	return s
 }
 
 // The resources of one topic and of its consumer.
@@ -75,10 +72,7 @@ const pubsubAgent = "serviceAccount:service-123456789012@gcp-sa-pubsub.iam.gserv
 // commands.
 func TestProvisionAndDestroy(t *testing.T) {
 	t.Parallel()
-	s, ok := newStand(t)
-	if !ok {
-		return
-	}
+	s := newStand(t)
 	plan := commands(mustScript(t, s.env, "provision.sh", "--dry-run", project, region))
 	if changes := s.control.changed(); len(changes) != 0 {
 		t.Errorf("a dry run changed %v, want nothing", changes)
@@ -110,10 +104,7 @@ func TestProvisionAndDestroy(t *testing.T) {
 // of that name in the project itself stops the script.
 func TestProvisionSubscribesToAnotherProject(t *testing.T) {
 	t.Parallel()
-	s, ok := newStand(t)
-	if !ok {
-		return
-	}
+	s := newStand(t)
 	deploy := t.TempDir()
 	for _, name := range []string{"provision.sh", "lib.sh"} {
 		text, err := os.ReadFile(filepath.Join("../../deploy", name))
@@ -359,11 +350,7 @@ func (s *stand) checkNothingLeft(t *testing.T) {
 // Bad arguments are refused before any request.
 func TestScriptsRefuseBadArguments(t *testing.T) {
 	t.Parallel()
-	control := newControlPlane(project, region)
-	env, ok := gcloud(t, control)
-	if !ok {
-		return
-	}
+	control, env := newProject(t)
 	for _, test := range []struct{ name, script, args, want string }{
 		{"no region", "provision.sh", project, "PROJECT REGION"},
 		{"a zone", "provision.sh", project + " europe-west1-b", "REGION is"},

@@ -73,11 +73,7 @@ func sent(changes []request) ([]string, map[string]object) {
 // run, and the removal.
 func TestReleaseToPools(t *testing.T) {
 	t.Parallel()
-	control := newControlPlane(project, region)
-	env, ok := gcloud(t, control)
-	if !ok {
-		return
-	}
+	control, env := newProject(t)
 	env = append(env, "SMOKE=echo tried", "SMOKE_TOKEN=token")
 	out := mustScript(t, append(env, "VERSION=v1"), "release.sh", "pools", image, project, region)
 	lines, bodies := sent(control.changed())
@@ -224,11 +220,7 @@ func TestReleaseWithoutManifests(t *testing.T) {
 // A dry run lets Cloud Run validate the manifests and changes nothing. It also works before the first release.
 func TestReleaseDryRun(t *testing.T) {
 	t.Parallel()
-	control := newControlPlane(project, region)
-	env, ok := gcloud(t, control)
-	if !ok {
-		return
-	}
+	control, env := newProject(t)
 	for _, test := range []struct {
 		shape, serviceAccount string
 		env                   map[string]string
@@ -263,11 +255,7 @@ func TestReleaseDryRun(t *testing.T) {
 // destroy.sh removes everything.
 func TestReleaseOfOneService(t *testing.T) {
 	t.Parallel()
-	control := newControlPlane(project, region)
-	env, ok := gcloud(t, control)
-	if !ok {
-		return
-	}
+	control, env := newProject(t)
 	smoke := writeFile(t, "smoke", []byte("echo tried \"$1\" with \"$SMOKE_TOKEN\"\n"))
 	out := mustScript(t, append(env, "SMOKE=bash "+smoke, "VERSION=v1"), "release.sh", "all", image, project, region)
 	if want := "tried https://candidate---" + service + ".example.com with " + idToken + "\n"; !strings.Contains(out, want) {
@@ -315,10 +303,7 @@ func TestCommandsOfPages(t *testing.T) {
 	control.pubsub = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	const secrets = "projects/" + project + "/secrets/"
 	control.resources[secrets+service+"-database-url"] = object{"name": secrets + service + "-database-url"}
-	env, ok := gcloud(t, control)
-	if !ok {
-		return
-	}
+	env := gcloud(t, control)
 	env = append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region, "URL=postgres://somebody", "BUCKET=archive")
 	folder := filepath.Dir(writeFile(t, "ca.crt", []byte("certificate")))
 	for _, block := range append(shell(t, "docs/deploy.md", "gcloud secrets"), shell(t, "docs/recipes.md", "gcloud")...) {
@@ -362,11 +347,7 @@ func shell(t *testing.T, page, text string) (blocks []string) {
 // path that the document names.
 func TestDatabaseCertificate(t *testing.T) {
 	t.Parallel()
-	control := newControlPlane(project, region)
-	env, ok := gcloud(t, control)
-	if !ok {
-		return
-	}
+	control, env := newProject(t)
 	document, err := os.ReadFile("../../docs/deploy.md")
 	must(t, err)
 	blocks := strings.Split(string(document), "```yaml\n")

@@ -12,16 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/engine/rig"
 )
 
-func open(t *testing.T, target string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), target)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool
-}
+func open(t testing.TB, target string) *pgxpool.Pool { t.Helper(); return pgtest.Open(t, target, 4) }
 
 // Migrations that run at once through a pooler in transaction mode are applied
 // once. Check works through the pooler, too.
@@ -57,14 +52,12 @@ func TestPoolGivesUpConnectionsLostBehindAPooler(t *testing.T) {
 	const conns = 8 // so that one number is above every number of the server
 	server, pooled := start(t)
 	network := rig.NewNetworkTo(t, pooled)
-	pool, err := db.Open(t.Context(), network.URL+"&default_query_exec_mode=cache_describe", conns, nil)
-	must(t, err)
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, network.URL+"&default_query_exec_mode=cache_describe", conns)
 	taken := make([]*pgxpool.Conn, conns)
 	for i := range taken {
-		if taken[i], err = pool.Acquire(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		var err error
+		taken[i], err = pool.Acquire(t.Context())
+		must(t, err)
 	}
 	for _, conn := range taken {
 		conn.Release()

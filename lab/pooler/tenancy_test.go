@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -93,12 +93,7 @@ func TestNoForeignRowsThroughAPooler(t *testing.T) {
 	admin := open(t, direct)
 	_, err = admin.Exec(t.Context(), fmt.Sprintf(tenants, tenantRows))
 	must(t, err)
-	address, err := url.Parse(pooled)
-	must(t, err)
-	address.User = url.User("calls")
-	calls, err := db.Open(t.Context(), address.String(), 16, nil)
-	must(t, err)
-	t.Cleanup(calls.Close)
+	calls := pgtest.Open(t, strings.Replace(pooled, "postgres@", "calls@", 1), 16)
 	if rows, err := collect(t.Context(), pg.Autocommit(calls)); err != nil || len(rows) > 0 {
 		t.Errorf("without a tenant: %d rows, %v, want none", len(rows), err)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
@@ -93,9 +92,7 @@ func (p *process) unread(t *testing.T, request string) {
 // storeLarge stores videos as large as the contract allows, and their entries.
 func storeLarge(t *testing.T, database string, n int) {
 	t.Helper()
-	pool, err := db.Open(t.Context(), database, 1, nil)
-	must(t, err)
-	defer pool.Close()
+	pool := pgtest.Open(t, database, 1)
 	for _, sql := range []string{
 		`INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time)
 		SELECT ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, repeat(U&'\+01F3AC', 200), repeat(U&'\+01F3AC', 10000), 2000, 0, 'en',

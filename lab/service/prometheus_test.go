@@ -31,7 +31,6 @@ import (
 
 	"example.com/servicekit/localbroker"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
@@ -103,10 +102,7 @@ func newSystem(t *testing.T, p tools) *system {
 	s.tolerated = map[string]bool{"OutboxStalled": true, "ProjectionLag": true, "OutboxNotMeasured": true, "NothingApplied": true}
 	s.broker, s.client = newBroker(t)
 	database := pgtest.URL(t)
-	var err error
-	s.db, err = db.Open(t.Context(), database, 4, nil)
-	must(t, err)
-	t.Cleanup(s.db.Close)
+	s.db = pgtest.Open(t, database, 4)
 	s.environ = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "AUTH=off", "DATABASE_URL=" + database,
 		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.broker.Addr(), "LAB_OUTBOX_POLL_INTERVAL=20ms",

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
@@ -29,9 +28,7 @@ func TestSmoke(t *testing.T) {
 			if !strings.Contains(string(out), test.want) || (err == nil) != strings.HasPrefix(string(out), "smoke: the service works") {
 				t.Errorf("smoke = %v, %s, want %q", err, out, test.want)
 			}
-			pool, err := db.Open(t.Context(), database, 1, nil)
-			must(t, err)
-			defer pool.Close()
+			pool := pgtest.Open(t, database, 1)
 			var left int
 			if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos WHERE delete_time IS NULL").Scan(&left); err != nil || left != 0 {
 				t.Errorf("%d videos are left, %v, want none", left, err)

@@ -71,11 +71,11 @@ func apply(pool *pgxpool.Pool) func(context.Context, string, []envelope.Message)
 	return func(ctx context.Context, name string, events []envelope.Message) (outcomes []envelope.Outcome, err error) {
 		return outcomes, pg.Wrap(pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			for _, m := range events {
-				isNew, err := pgtest.Receive(ctx, tx, name, m.ID)
+				recorded, err := tx.Exec(ctx, "INSERT INTO video_catalog_read.inbox (consumer, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING", name, m.ID)
 				if err != nil {
 					return err
 				}
-				outcome := envelope.Duplicate
+				outcome, isNew := envelope.Duplicate, recorded.RowsAffected() == 1
 				if isNew {
 					outcome = envelope.Applied
 				}

@@ -64,9 +64,7 @@ func runMember() {
 func TestStormOfMembers(t *testing.T) {
 	t.Parallel()
 	c, url := newCluster(t, 6), pgtest.URL(t)
-	pool, err := pgxpool.New(t.Context(), url)
-	must(t, err)
-	t.Cleanup(pool.Close)
+	pool := pgtest.Open(t, url, 4)
 	pgtest.Execute(t, pool, effects)
 	var logs lines
 	t.Cleanup(func() {

@@ -98,6 +98,14 @@ func someClips(t testing.TB, c clips, n int) (ids []uuid.UUID) {
 	return ids
 }
 
+// stored makes a database with some clips.
+func stored(t testing.TB, n int) (*pgxpool.Pool, clips, []uuid.UUID) {
+	t.Helper()
+	pool := pgtest.Pool(t, 8)
+	c := newClips(pool, nil)
+	return pool, c, someClips(t, c, n)
+}
+
 // retitled is the event that gives a video another title.
 func retitled(v domain.Video, title string, stamp domain.Stamp) (*fact, error) {
 	return of(domain.UpdateVideo(func(d *domain.VideoDetails) { d.Title = title }, domain.AnyVersion, stamp)(v))

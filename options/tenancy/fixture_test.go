@@ -3,7 +3,6 @@ package tenancy
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
@@ -48,25 +46,13 @@ func newFixture(t testing.TB) *fixture {
 	f := &fixture{admin: pgtest.Pool(t, 4)}
 	f.name = f.admin.Config().ConnConfig.Database
 	pgtest.Execute(t, f.admin, fmt.Sprintf(letters, f.name))
-	f.loops, f.calls = f.open(t, f.url(t, f.name+"_loops")), f.open(t, f.url(t, f.name+"_calls"))
+	f.loops, f.calls = pgtest.Open(t, f.url(f.name+"_loops"), 8), pgtest.Open(t, f.url(f.name+"_calls"), 8)
 	return f
 }
 
 // url returns the URL of the database for a user.
-func (f *fixture) url(t testing.TB, user string) string {
-	t.Helper()
-	address, err := url.Parse(f.admin.Config().ConnString())
-	must(t, err)
-	address.User = url.User(user)
-	return address.String()
-}
-
-func (*fixture) open(t testing.TB, address string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := db.Open(t.Context(), address, 8, nil)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool
+func (f *fixture) url(user string) string {
+	return strings.Replace(f.admin.Config().ConnString(), "postgres@", user+"@", 1)
 }
 
 // write writes a letter, as a store would.

@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/tenant"
@@ -59,10 +58,7 @@ func counted(t testing.TB, address string) (*pgxpool.Pool, *flights) {
 	}()
 	query.Set("host", folder)
 	to.RawQuery = query.Encode()
-	pool, err := db.Open(t.Context(), to.String(), 1, nil)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool, f
+	return pgtest.Open(t, to.String(), 1), f
 }
 
 func (f *flights) copy(to io.WriteCloser, from io.Reader, who int64) {
@@ -122,8 +118,8 @@ func TestTenantCostsNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.rows(t, 100)
-	with, flightsWith := counted(t, f.url(t, f.name+"_calls"))
-	without, flightsWithout := counted(t, f.url(t, f.name+"_loops"))
+	with, flightsWith := counted(t, f.url(f.name+"_calls"))
+	without, flightsWithout := counted(t, f.url(f.name+"_loops"))
 	for name, call := range map[string]func(context.Context, *pgxpool.Pool) error{"read a page": readPage, "write": writeOne} {
 		measure := func(ctx context.Context, pool *pgxpool.Pool, f *flights) int64 {
 			var before int64

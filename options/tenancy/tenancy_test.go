@@ -206,7 +206,7 @@ func TestStartFindsMistakes(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			pgtest.Execute(t, f.admin, fmt.Sprintf(tt.sabotage+" -- %.0[1]s", f.name))
-			s := settings{Commands: f.url(t, f.name+"_calls")}
+			s := settings{Commands: f.url(f.name + "_calls")}
 			err := s.start(t.Context(), f.process("api"))
 			got := fmt.Sprint(err) // may name other tables of the service
 			if !strings.Contains(got, tt.want) || tt.want == "" && strings.Contains(got, "letters_1") || tt.want != "" && app.ExitCode(err) != app.ExitUsage {
@@ -220,7 +220,7 @@ func TestStartFindsMistakes(t *testing.T) {
 		t.Errorf("start() without the setting = %s, want it to be required", got)
 	}
 	must(t, new(settings).start(t.Context(), f.process("publisher"))) // without the role api
-	s := settings{Commands: f.url(t, f.name+"_calls"), Queries: f.url(t, f.name+"_other")}
+	s := settings{Commands: f.url(f.name + "_calls"), Queries: f.url(f.name + "_other")}
 	if err := s.start(t.Context(), f.process("api")); err == nil || !strings.Contains(err.Error(), "READ_DATABASE_URL must differ from DATABASE_URL") {
 		t.Errorf("start() with two users and one database = %v, want an error", err)
 	}

@@ -99,10 +99,7 @@ func newServiceOn(t testing.TB, server *localpg.Server) *service {
 
 func (s *service) connect(url string) *pgxpool.Pool {
 	s.Helper()
-	pool, err := db.Open(s.Context(), url, 20, nil)
-	pgtest.Must(s, err)
-	s.Cleanup(pool.Close)
-	return pool
+	return pgtest.Open(s, url, 20)
 }
 
 // relay runs the command, and returns its output.

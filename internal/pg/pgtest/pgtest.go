@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -146,11 +145,16 @@ func Direct(t testing.TB, target string) string {
 	return target
 }
 
-// Pool creates a database like URL does, and opens a pool of at most maxConns
-// connections. The pool is closed when the test ends.
+// Pool creates a database like URL does, and opens it.
 func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {
 	t.Helper()
-	pool, err := db.Open(t.Context(), URL(t), maxConns, nil)
+	return Open(t, URL(t), maxConns)
+}
+
+// Open opens a pool of at most maxConns connections. It is closed when the test ends.
+func Open(t testing.TB, url string, maxConns int32) *pgxpool.Pool {
+	t.Helper()
+	pool, err := db.Open(t.Context(), url, maxConns, nil)
 	Must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
@@ -176,13 +180,6 @@ func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
 		Lane: outbox.Lane(m.Aggregate()), ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: payload, OccurredAt: m.OccurredAt, Traceparent: &m.Traceparent,
 	})
-}
-
-// Receive records an event in the inbox of a consumer like the service, and reports whether it
-// is new there. Apply a new event in the same transaction.
-func Receive(ctx context.Context, to DB, consumer string, event uuid.UUID) (isNew bool, err error) {
-	recorded, err := sqlcgen.New(to).InsertInbox(ctx, consumer, []uuid.UUID{event})
-	return len(recorded) == 1, err
 }
 
 // Execute executes a statement.

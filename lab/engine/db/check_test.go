@@ -44,10 +44,7 @@ func user(t *testing.T, target string, settings ...string) string {
 			t.Error(err)
 		}
 	})
-	address, err := url.Parse(target)
-	must(t, err)
-	address.User = url.User(name)
-	return address.String()
+	return strings.Replace(target, "postgres@", name+"@", 1)
 }
 
 // A role whose commits a crash of the server would lose, or whose transactions fail beside others, is

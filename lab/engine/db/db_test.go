@@ -22,13 +22,7 @@ var (
 	must      = pgtest.Must
 )
 
-func open(t testing.TB, target string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), target)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool
-}
+func open(t testing.TB, target string) *pgxpool.Pool { t.Helper(); return pgtest.Open(t, target, 4) }
 
 // Each role of the service has the rights that Check needs.
 func TestCheckNeedsNoMoreThanARole(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
@@ -147,10 +146,7 @@ func openAs(t *testing.T, dsn, name string) *pgxpool.Pool {
 	query := u.Query()
 	query.Set("application_name", name)
 	u.RawQuery = query.Encode()
-	pool, err := db.Open(t.Context(), u.String(), 1, nil)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool
+	return pgtest.Open(t, u.String(), 1)
 }
 
 func watch(t *testing.T, lab *pgxpool.Pool) {

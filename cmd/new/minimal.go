@@ -31,7 +31,7 @@ var exampleFiles = []string{
 	"options/*/videos.go", "options/*/queries/videos.sql", "options/*/internal/sqlcgen/videos.sql.go",
 }
 
-// provedHere are the tests of machinery that services do not change. The tests of the outbox, the consumer
+// provedHere are the tests of machinery that services do not change. The tests of the outbox, the receiver
 // and the store run in a service, too. lab/prove runs the tests of lab/engine there.
 var provedHere = []string{
 	"internal/aip/*_test.go", "internal/app/live_test.go", "internal/app/maintain_test.go", "internal/app/option_test.go", "internal/auth/*_test.go", "internal/envelope/*_test.go",

@@ -60,7 +60,7 @@ func messages(n int) (all fakeSource) {
 type memStore struct {
 	// before, if it is set, is called first. If it returns an error, nothing is changed.
 	before func(ctx context.Context, notes []note) error
-	refuse func(envelope.Quarantined) error // the same for a message in quarantine
+	refuse func(envelope.Quarantined) error // the same in Quarantine
 	log    slog.Handler                     // of the receiver; by default, it discards
 	meter  metric.Meter                     // of the receiver
 

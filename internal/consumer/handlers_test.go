@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"maps"
 	"strings"
@@ -12,9 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // A message of an aggregate type without a handler is acknowledged and counted,
@@ -53,9 +56,12 @@ func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 		again := newNote(uuid.NewString(), 1)
 		again.Attributes[envelope.AttrAggregateType] = "order"
 		var logged lockedBuffer
-		store := newStore()
-		store.log = slog.NewTextHandler(&logged, nil)
-		project(t, consumer.Config{}, store, lateSource{source, again}, 2*time.Minute)
+		from := consumer.Input{Source: lateSource{source, again}, Consumer: "test"} // without handlers
+		receiver, err := consumer.New(consumer.Config{}, from, newStore(), slog.New(slog.NewTextHandler(&logged, nil)), noop.Meter{})
+		pgtest.Must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		pgtest.Must(t, receiver.Run(ctx))
 		if n := strings.Count(logged.String(), "\n"); n != 2 {
 			t.Errorf("log has %d lines, want one at once, and one a minute later", n)
 		}
@@ -67,8 +73,8 @@ func TestReplay(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	n := newNote(uuid.NewString(), 1)
-	if err := store.handlers().Replay(t.Context(), "test", n.Attributes, n.Data); err != nil || len(store.versions) != 1 {
-		t.Errorf("Replay() = %v with %d notes, want nil and one", err, len(store.versions))
+	if err := store.handlers().Replay(t.Context(), "test", n.Attributes, n.Data); err != nil || store.versions[n.Key] != 1 {
+		t.Errorf("Replay() = %v, version %d, want nil and 1", err, store.versions[n.Key])
 	}
 	with := func(name, value string) map[string]string {
 		attributes := maps.Clone(n.Attributes)

@@ -85,7 +85,7 @@ type readings struct {
 	reader *sdkmetric.ManualReader
 }
 
-// read lets the receivers of a store count, and returns the way to read that.
+// read gives the store a meter, and returns its readings.
 func (s *memStore) read(t *testing.T) readings {
 	reader := sdkmetric.NewManualReader()
 	s.meter = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test")

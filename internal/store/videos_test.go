@@ -56,7 +56,7 @@ func create(t testing.TB, videos *store.Videos, e *domain.VideoEvent) {
 	must(t, err)
 }
 
-// stored makes a database with a draft, and returns the event of that.
+// stored makes a database with a draft, and returns its event.
 func stored(t testing.TB, conns int32) (*pgxpool.Pool, *store.Videos, *domain.VideoEvent) {
 	t.Helper()
 	pool, e := pgtest.Pool(t, conns), created(t, "Ran")

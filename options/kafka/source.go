@@ -23,8 +23,9 @@ const (
 	revokeWait = time.Second
 	// commitInterval is how often the progress is committed. After a crash, the messages of about one interval come again.
 	commitInterval = 200 * time.Millisecond
-	// commitTimeout limits one commit.
+	// commitTimeout limits one commit, and leaveTimeout one attempt to leave the group.
 	commitTimeout = time.Second
+	leaveTimeout  = 250 * time.Millisecond
 	// pollRecords is how many records are taken before the bytes in hand are counted.
 	pollRecords = 100
 	// againAfter is the pause before a message that was given back comes again.
@@ -87,29 +88,33 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 	err = m.poll()
 	over()
 	m.calls.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
 	commits.Wait()
 	// A crash here lets the messages since the last commit come again.
-	m.commit(nil)
-	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	if client.LeaveGroupContext(leaving) != nil {
-		m.leave()
-		end() // Close waits for that join, too
-	}
+	m.commit(last, nil)
+	m.leave()
+	end() // else Close would wait for a join
 	client.CloseAllowingRebalance()
 	m.waits.Wait()
 	return err
 }
 
-// leave tells the group that this member is gone; else the group waits for its session. The client itself does so only after
-// the join that is in flight, which waits for members that are dead.
+// leave tells the group that this member is gone; else the group waits for its session. The client commits and leaves only
+// after the join in flight, which may wait for members that are dead. So the group is told directly, and the messages that
+// have ended since the join began come again.
 func (m *member) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout/4) // the stop has waited for most of its time
+	first, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	if m.client.LeaveGroupContext(first) == nil {
+		return
+	}
+	again, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	request, gone := kmsg.NewPtrLeaveGroupRequest(), kmsg.NewLeaveGroupRequestMember()
 	gone.MemberID, _ = m.client.GroupMetadata()
 	request.Group, request.MemberID, request.Members = m.group, gone.MemberID, []kmsg.LeaveGroupRequestMember{gone}
-	_, _ = request.RequestWith(ctx, m.client)
+	_, _ = request.RequestWith(again, m.client) // if it is lost, the session ends
 }
 
 // member is a Source that receives.
@@ -292,13 +297,13 @@ func (m *member) end(i *item, ack bool) {
 // commitOften commits the progress until receiving ends.
 func (m *member) commitOften() {
 	for gax.Sleep(m.received, commitInterval) == nil {
-		m.commit(nil)
+		m.commit(context.WithoutCancel(m.received), nil)
 	}
 }
 
 // commit commits the prefixes that have grown, of some partitions or, if only is nil, of all. If it fails, the next
 // commit tries again: a prefix only grows. The coordinator refuses a member whose session has ended.
-func (m *member) commit(only map[string][]int32) {
+func (m *member) commit(ctx context.Context, only map[string][]int32) {
 	m.committing.Lock() // so that no older commit follows the one of a partition that is revoked
 	defer m.committing.Unlock()
 	var records []*kgo.Record
@@ -308,7 +313,7 @@ func (m *member) commit(only map[string][]int32) {
 		}
 		return p.last != nil
 	})
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.received), commitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
 	if len(records) == 0 || m.client.CommitRecords(ctx, records...) != nil {
 		return
@@ -351,7 +356,7 @@ func (m *member) revoked(ctx context.Context, client *kgo.Client, gone map[strin
 	case <-idle:
 	case <-time.After(revokeWait):
 	}
-	m.commit(gone)
+	m.commit(ctx, gone)
 	m.lost(ctx, client, gone)
 }
 

@@ -42,7 +42,7 @@ func waiting(t testing.TB, timers Timers) int64 {
 // due. The cause of its event is the event that set the timer.
 func TestTimerFiresOnce(t *testing.T) {
 	t.Parallel()
-	pool, videos, ids := stored(t, 50)
+	pool, videos, ids := stored(t, 8, 50)
 	timers := NewTimers(videos, ring)
 	for _, id := range ids {
 		set(t, videos, id, after{"first": now, "second": now, "later": time.Hour})
@@ -110,7 +110,7 @@ func TestTimerContinuesTheChain(t *testing.T) {
 // reaches their time. To simulate a jump, the test shifts all timers.
 func TestTimersAndClocks(t *testing.T) {
 	t.Parallel()
-	pool, videos, ids := stored(t, 2)
+	pool, videos, ids := stored(t, 2, 2)
 	timers := NewTimers(videos, ring)
 	for i, wrong := range []time.Duration{-time.Hour, time.Hour} { // the clock of the process
 		at, err := stamp(domain.Causation{})
@@ -289,7 +289,7 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 // too long counts as failed, and holds up no other.
 func TestTimersAndABrokenDatabase(t *testing.T) {
 	t.Parallel()
-	pool, videos, ids := stored(t, 3)
+	pool, videos, ids := stored(t, 2, 3)
 	timers := NewTimers(videos, ring)
 	for _, id := range ids {
 		set(t, videos, id, after{"x": now})
@@ -331,7 +331,7 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 // A timer whose transaction does not end is postponed in time, and holds up no other.
 func TestTimerThatHangsIsPostponed(t *testing.T) {
 	t.Parallel()
-	pool, videos, ids := stored(t, 2)
+	pool, videos, ids := stored(t, 2, 2)
 	timers := NewTimers(videos, ring)
 	for _, id := range ids {
 		set(t, videos, id, after{"x": now})
@@ -383,7 +383,7 @@ func TestTimerThatHasFiredIsNotPostponed(t *testing.T) {
 // A panic is a failure of its timer. After a refusal by the rules the timer counts as fired, without an event.
 func TestTimerAndItsAggregate(t *testing.T) {
 	t.Parallel()
-	_, videos, ids := stored(t, 2)
+	_, videos, ids := stored(t, 4, 2)
 	set(t, videos, ids[0], after{"panic": now})
 	set(t, videos, ids[1], after{"x": now})
 	fired, err := NewTimers(videos, ring).Fire(t.Context(), 10)
@@ -402,7 +402,7 @@ func TestTimerAndItsAggregate(t *testing.T) {
 // If more aggregates than a batch has are locked, their timers hold up no other timer, and fire later.
 func TestTimersBehindManyLocks(t *testing.T) {
 	t.Parallel()
-	pool, videos, ids := stored(t, 12)
+	pool, videos, ids := stored(t, 4, 12)
 	timers := NewTimers(videos, ring)
 	for _, id := range ids {
 		set(t, videos, id, after{"x": now})

@@ -98,10 +98,10 @@ func someClips(t testing.TB, c clips, n int) (ids []uuid.UUID) {
 	return ids
 }
 
-// stored makes a database with some clips.
-func stored(t testing.TB, n int) (*pgxpool.Pool, clips, []uuid.UUID) {
+// stored makes a database with some clips, and opens it with some connections.
+func stored(t testing.TB, conns int32, n int) (*pgxpool.Pool, clips, []uuid.UUID) {
 	t.Helper()
-	pool := pgtest.Pool(t, 8)
+	pool := pgtest.Pool(t, conns)
 	c := newClips(pool, nil)
 	return pool, c, someClips(t, c, n)
 }

@@ -57,7 +57,7 @@ func reviewed(t testing.TB, text string, videos ...uuid.UUID) received[review] {
 // event has the first as its cause, and its trace. Some transactions are interrupted.
 func TestReactionTakesEffectOnce(t *testing.T) {
 	t.Parallel()
-	pool, videos, ids := stored(t, 5)
+	pool, videos, ids := stored(t, 8, 5)
 	react := addReview(videos).react
 	const each = 20
 	var events []received[review]
@@ -140,7 +140,7 @@ func TestReactionIsOneTransaction(t *testing.T) {
 // not work.
 func TestReactionThatFailsIsNotHandled(t *testing.T) {
 	t.Parallel()
-	pool, videos, ids := stored(t, 2)
+	pool, videos, ids := stored(t, 2, 2)
 	react := func(decide func(v domain.Video, stamp domain.Stamp) (*fact, error)) error {
 		reaction := addReview(videos)
 		reaction.decide = func(v domain.Video, _ review, stamp domain.Stamp) (*fact, error) { return decide(v, stamp) }

@@ -224,7 +224,8 @@ func (w *watch) observe(meter metric.Meter) error {
 
 // run calls check until ctx ends. Any number of processes may run it at once.
 func (w *watch) run(ctx context.Context) error {
-	for w.check(ctx); gax.Sleep(ctx, watchInterval) == nil; {
+	w.check(ctx)
+	for gax.Sleep(ctx, watchInterval) == nil {
 		w.check(ctx)
 	}
 	return nil

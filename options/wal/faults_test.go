@@ -279,6 +279,7 @@ func TestMistakesOfModeWAL(t *testing.T) {
 		t.Helper()
 		url := strings.Replace(s.url, "postgres@", user+"@", 1)
 		_, switched := s.server(url, "relay", wal)
+		s.eventually(1, "SELECT count(*) FROM video_catalog.outbox_relay WHERE mode = 'lanes'")
 		pool, err := pgxpool.New(t.Context(), url)
 		pgtest.Must(t, err)
 		defer pool.Close()

@@ -42,7 +42,7 @@ func (l *lab) countKept(ctx context.Context) {
 	wait.Wait()
 }
 
-// kept returns the pools of the process, as its metrics show them, that have acquired connections.
+// kept returns the metrics of the pools that have acquired connections.
 func (p *process) kept(ctx context.Context) ([]*dto.Metric, error) {
 	e := p.running()
 	if e == nil {

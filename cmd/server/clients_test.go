@@ -32,7 +32,7 @@ func (s *stack) personURL(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	return strings.Replace(s.url, "postgres@", name+"@", 1)
+	return s.url + "&user=" + name
 }
 
 // output is what a process has written so far. It can be read while the process runs.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +24,7 @@ import (
 func TestReceiverAcknowledgesUnhandledTypes(t *testing.T) {
 	t.Parallel()
 	b, store, id := newBroker(t), newStore(), uuid.NewString()
-	var logged lockedBuffer
+	var logged bytes.Buffer
 	store.log = slog.NewTextHandler(&logged, nil)
 	read := store.read(t)
 	stop := b.start(consumer.Config{}, store)
@@ -55,7 +54,7 @@ func TestUnhandledTypesDoNotFloodTheLog(t *testing.T) {
 		}
 		again := newNote(uuid.NewString(), 1)
 		again.Attributes[envelope.AttrAggregateType] = "order"
-		var logged lockedBuffer
+		var logged bytes.Buffer
 		from := consumer.Input{Source: lateSource{source, again}, Consumer: "test"} // without handlers
 		receiver, err := consumer.New(consumer.Config{}, from, newStore(), slog.New(slog.NewTextHandler(&logged, nil)), noop.Meter{})
 		pgtest.Must(t, err)
@@ -92,22 +91,4 @@ func TestReplay(t *testing.T) {
 			t.Errorf("Replay() = %v, want %s", err, test.want)
 		}
 	}
-}
-
-// lockedBuffer is a buffer to which several goroutines can log.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -91,7 +92,7 @@ func TestReceiverReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 		}
 		return errors.New("no such table")
 	}
-	var logged lockedBuffer
+	var logged bytes.Buffer
 	store.log = slog.NewTextHandler(&logged, nil)
 	read := store.read(t)
 	stop := b.start(consumer.Config{}, store)

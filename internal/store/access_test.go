@@ -61,7 +61,7 @@ func userSettings(t testing.TB, role string) (settings []string) {
 }
 
 // as returns the URL of a database for another user.
-func as(target, user string) string { return strings.Replace(target, "postgres@", user+"@", 1) }
+func as(target, user string) string { return target + "&user=" + user }
 
 // emptyDatabase makes a database without a schema, and returns a pool of its
 // administrator.

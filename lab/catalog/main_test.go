@@ -2,7 +2,6 @@
 package catalog_test
 
 import (
-	"strings"
 	"testing"
 
 	"example.com/videocatalog/internal/domain"
@@ -30,4 +29,4 @@ func created(t testing.TB, title string) *domain.VideoEvent {
 }
 
 // as returns the URL of a database for another user.
-func as(target, user string) string { return strings.Replace(target, "postgres@", user+"@", 1) }
+func as(target, user string) string { return target + "&user=" + user }

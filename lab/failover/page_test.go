@@ -70,7 +70,7 @@ func (r *reader) run(t *testing.T, script string, extra ...string) string {
 }
 
 // as returns a URL for another user.
-func as(target, user string) string { return strings.Replace(target, "postgres@", user+"@", 1) }
+func as(target, user string) string { return target + "&user=" + user }
 
 const failoverPage = root + "/options/repair/failover.md"
 

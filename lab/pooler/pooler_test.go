@@ -125,7 +125,7 @@ func TestRoleSettingsReachThePooledConnection(t *testing.T) {
 	for _, sql := range []string{"CREATE USER somebody", "ALTER ROLE somebody SET statement_timeout = '7s'"} {
 		pgtest.Execute(t, admin, sql)
 	}
-	conn := connect(t, strings.Replace(pooled, "postgres@", "somebody@", 1))
+	conn := connect(t, pooled+"&user=somebody")
 	got := fmt.Sprint(text(t, conn, "SELECT current_user::text"), " ", text(t, conn, "SHOW statement_timeout"))
 	if want := "somebody 7s"; got != want {
 		t.Errorf("user and statement_timeout = %s, want %s", got, want)

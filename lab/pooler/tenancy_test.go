@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -93,7 +92,7 @@ func TestNoForeignRowsThroughAPooler(t *testing.T) {
 	admin := open(t, direct)
 	_, err = admin.Exec(t.Context(), fmt.Sprintf(tenants, tenantRows))
 	must(t, err)
-	calls := pgtest.Open(t, strings.Replace(pooled, "postgres@", "calls@", 1), 16)
+	calls := pgtest.Open(t, pooled+"&user=calls", 16)
 	if rows, err := collect(t.Context(), pg.Autocommit(calls)); err != nil || len(rows) > 0 {
 		t.Errorf("without a tenant: %d rows, %v, want none", len(rows), err)
 	}

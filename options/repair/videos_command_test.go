@@ -57,7 +57,7 @@ func (s *service) personURL() string {
 			s.Error(err)
 		}
 	})
-	return strings.Replace(s.url, "postgres@", name+"@", 1)
+	return s.url + "&user=" + name
 }
 
 // compared runs `projection compare` as a person, and returns what it found.

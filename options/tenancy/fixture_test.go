@@ -52,7 +52,7 @@ func newFixture(t testing.TB) *fixture {
 
 // url returns the URL of the database for a user.
 func (f *fixture) url(user string) string {
-	return strings.Replace(f.admin.Config().ConnString(), "postgres@", user+"@", 1)
+	return f.admin.Config().ConnString() + "&user=" + user
 }
 
 // write writes a letter, as a store would.

@@ -98,13 +98,9 @@ func Pooled(direct string) string {
 func unpooled(t testing.TB, target string) string {
 	t.Helper()
 	address, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	direct, err := url.Parse(server.DSN(strings.TrimPrefix(address.Path, "/")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	direct.User = address.User
 	return direct.String()
 }
@@ -113,9 +109,7 @@ func unpooled(t testing.TB, target string) string {
 func Errors(t testing.TB, pool *pgxpool.Pool) (lines []string) {
 	t.Helper()
 	log, err := os.ReadFile(server.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	for line := range strings.Lines(string(log)) {
 		if strings.Contains(line, " "+pool.Config().ConnConfig.Database+" ERROR:") {
 			lines = append(lines, line)

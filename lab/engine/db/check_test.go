@@ -44,7 +44,7 @@ func user(t *testing.T, target string, settings ...string) string {
 			t.Error(err)
 		}
 	})
-	return strings.Replace(target, "postgres@", name+"@", 1)
+	return target + "&user=" + name
 }
 
 // A role whose commits a crash of the server would lose, or whose transactions fail beside others, is

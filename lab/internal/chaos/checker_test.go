@@ -542,8 +542,8 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		{"0 of 0 returns of every process measured", func(r *Report) { r.Figures.Backs = 0 }},
 		{"", func(r *Report) { r.Figures.Acknowledged, r.Figures.Commands = 2, 3 }},
 		{"only 1 of 2 commands acknowledged", func(r *Report) { r.Figures.Commands = 2 }},
-		{"", func(r *Report) { r.Figures.Reads, r.Unread = 2, map[string]int{"Canceled": 1, "Unavailable": 1} }},
-		{"only 1 own writes read beside 2 reads and streams that failed", func(r *Report) { r.Figures.Reads, r.Unread = 1, map[string]int{"Canceled": 1, "Unavailable": 1} }},
+		{"", func(r *Report) { r.Figures.Reads, r.Unread = 4, map[string]int{"Canceled": 1, "Unavailable": 1} }},
+		{"only 3 own writes read beside 2 reads and streams that failed", func(r *Report) { r.Figures.Reads, r.Unread = 3, map[string]int{"Canceled": 1, "Unavailable": 1} }},
 		{"", func(r *Report) { r.Figures.Outages, r.Figures.OfOutages = 8, 9 }},
 		{"", func(r *Report) { r.Long, r.Figures.Outages, r.Figures.OfOutages = true, 9, 10 }},
 		{"8 of 9 outages measured, 1 of 2 returns of every process measured", func(r *Report) {

@@ -47,7 +47,7 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	defer told.Close()
 	l.told = bufio.NewWriter(told)
 	l.load = &load{
-		apis: l.serving, clients: l.cfg.Clients, rate: l.cfg.Rate, seed: l.cfg.Seed, problem: l.problem,
+		apis: l.serving, clients: l.cfg.Clients, rate: l.cfg.Rate, seed: l.cfg.Seed, patience: l.patience(attemptTimeout), problem: l.problem,
 		codes: map[string]int{}, unread: map[string]int{}, attempts: json.NewEncoder(l.told),
 	}
 	loading, stopLoad := context.WithCancel(ctx)
@@ -305,7 +305,7 @@ func (l *lab) seen() *History {
 		return h
 	}
 	if l.broker.kafka != nil { // a group waits for a dead member
-		h.Limits.Catalog, h.Limits.Back = kafkaPatience, kafkaPatience
+		h.Limits.Catalog, h.Limits.Back = kafkaSession+time.Second, l.patience(h.Limits.Back)
 	}
 	if l.cfg.Relay == RelayWAL { // a frozen reader is replaced late, and what it had in hand comes again
 		h.Limits.Lease, h.Limits.Takeover, h.Limits.FirstResult = readerPatience, readerPatience, readerPatience

@@ -28,7 +28,9 @@ type load struct {
 	clients int
 	rate    float64 // commands per second, all clients together
 	seed    uint64
-	problem func(Rule, string, ...any)
+	// patience is how long a client waits for its own write in the catalog.
+	patience time.Duration
+	problem  func(Rule, string, ...any)
 
 	numbers atomic.Int64 // number of the newest command
 	faults  atomic.Bool  // a fault was injected: from now on, results may be lost

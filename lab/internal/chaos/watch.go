@@ -219,7 +219,7 @@ func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.load.patience)
 	defer cancel()
 	entry, err := catalogv1.NewCatalogServiceClient(conn).GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{
 		Name: "catalogEntries/" + answer.Video.String(), MinVersion: answer.Version,

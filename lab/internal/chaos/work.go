@@ -14,7 +14,7 @@ import (
 const (
 	// backWithin is the time in which a process must work again after a fault is over, if there is work for it.
 	// Otherwise it does not recover by itself.
-	backWithin = 30 * time.Second
+	backWithin = 15 * time.Second
 	// shareAfter is how long a publisher may be idle once no victim can hold a lane. After that the lab slows down the
 	// others, so that it gets events. A publisher that was woken or has just found events polls every few milliseconds.
 	// The pauses of one that finds nothing grow to pollInterval. While most lanes are leased, the others leave it almost
@@ -62,7 +62,7 @@ func (t tasks) idle(now tasks) (idle []string) {
 // back waits until every process works again after a measured fault. It is called at the end of the fault.
 func (l *lab) back(ctx context.Context, record *FaultRecord) {
 	err := l.look(ctx, func(ctx context.Context, c conn) error {
-		return record.awaitBack(ctx, func(ctx context.Context) (tasks, error) { return l.done(ctx, c) }, l.share)
+		return record.awaitBack(ctx, l.patience(backWithin), func(ctx context.Context) (tasks, error) { return l.done(ctx, c) }, l.share)
 	})
 	if err != nil && ctx.Err() == nil {
 		l.problem(NotBack, "after %s (%s): %v", record.Kind, record.Target, err)
@@ -116,10 +116,10 @@ func (l *lab) showIdle(ctx context.Context, record *FaultRecord) {
 	}
 }
 
-// awaitBack waits until every task was done again, and records how long that took and which task was last. After
+// awaitBack waits within a time until every task was done again, and records how long that took and which task was last. After
 // shareAfter it calls share with the idle tasks, and at the end with none.
-func (f *FaultRecord) awaitBack(ctx context.Context, done func(context.Context) (tasks, error), share func(idle []string)) error {
-	ctx, cancel := context.WithDeadline(ctx, f.Ended.Add(backWithin))
+func (f *FaultRecord) awaitBack(ctx context.Context, within time.Duration, done func(context.Context) (tasks, error), share func(idle []string)) error {
+	ctx, cancel := context.WithDeadline(ctx, f.Ended.Add(within))
 	defer cancel()
 	defer share(nil)
 	shared := f.Ended.Add(shareAfter)
@@ -145,7 +145,7 @@ func (f *FaultRecord) awaitBack(ctx context.Context, done func(context.Context) 
 			}
 		}
 		if !sleep(ctx, 20*time.Millisecond) {
-			return errors.Join(fmt.Errorf("not seen within %s: %s", backWithin, f.LastBack), err)
+			return errors.Join(fmt.Errorf("not seen within %s: %s", within, f.LastBack), err)
 		}
 	}
 }

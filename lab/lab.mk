@@ -38,7 +38,7 @@ lab-computes: deploy-test
 	cd lab && nice go test $(if $(filter long,$(PROFILE)),-tags deep) -count=1 -shuffle=on -timeout $(if $(filter long,$(PROFILE)),90m,30m) ./bench/... ./english ./entity ./guarantees ./licenses ./scaffold ./size
 	cd lab && nice go test -count=1 -race -shuffle=on -timeout 30m ./catalog ./engine/...
 lab-waits:
-	cd lab && go test $(if $(filter long,$(PROFILE)),-tags deep) -count=1 -shuffle=on -timeout 30m ./console ./failover ./pooler ./service
+	cd lab && go test $(if $(filter long,$(PROFILE)),-tags deep) -count=1 -shuffle=on -timeout 30m ./console ./pooler ./service
 	@# Says why it skips.
 	cd lab && go test -v -count=1 -timeout 30m ./debezium
 	cd examples/firestore && go mod verify && go test -count=1 ./...

@@ -1,24 +1,20 @@
-package failover
+package service
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,33 +34,10 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/engine/rig"
 )
-
-const root = "../.."
-
-// binary is the program of the service, built once.
-var binary string
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "server")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "server")
-	build := exec.Command("go", "build", "-o", binary, "./cmd/server")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		panic(fmt.Sprintf("build: %v: %s", err, out))
-	}
-	pgtest.Main(m)
-}
-
-const project = "test-project"
 
 // repeat makes a call until it is no longer UNAVAILABLE, as clients do: after a failover connections of a pool are still
 // broken, and each fails one call.
@@ -95,112 +68,24 @@ func newStack(t *testing.T) *stack {
 
 func (s *stack) count(t *testing.T, sql string) int { t.Helper(); return pgtest.Count(t, s.pool, sql) }
 
-func newBroker(t testing.TB) *localbroker.Server {
-	broker, _ := localtopics.Start(t, project, localbroker.Resources{})
-	return broker
-}
-
 func (s *stack) environ(extra ...string) []string {
-	return append([]string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
-		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
-	}, extra...)
-}
-
-// command runs a command of the program to its end, with more in the environment.
-func (s *stack) command(t testing.TB, extra []string, args ...string) (stdout string, err error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = s.environ(extra...)
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%w: %s", err, errOut.String())
-	}
-	return out.String(), nil
-}
-
-// process is a running server.
-type process struct {
-	cmd     *exec.Cmd
-	addr    string
-	conn    *grpc.ClientConn
-	videos  videov1.VideoServiceClient
-	catalog catalogv1.CatalogServiceClient
-
-	wait func() error // for its end; returns its error
-	mu   sync.Mutex
-	log  bytes.Buffer // guarded by mu
+	return environ(append([]string{"DATABASE_URL=" + s.url, "PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr()}, extra...)...)
 }
 
 // start starts a server and waits until it is ready.
 func (s *stack) start(t testing.TB, extra ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(binary)}
-	p.cmd.Env, p.cmd.Stderr, p.wait = s.environ(extra...), p, sync.OnceValue(p.cmd.Wait)
-	must(t, p.cmd.Start())
-	t.Cleanup(func() {
-		if p.conn != nil {
-			_ = p.conn.Close() // whatever the test did to the server
-		}
-		_ = p.cmd.Process.Kill() // it may have ended by itself
-		_ = p.wait()
-		if t.Failed() {
-			t.Logf("log of the server:\n%s", strings.Join(p.lines(), "\n"))
-		}
-	})
-	ended := make(chan error, 1)
-	go func() { ended <- p.wait() }()
-	eventually(t, 30*time.Second, "the server has started", func() bool { return p.addrOf("server: started") != "" || len(ended) > 0 })
-	_, port, err := net.SplitHostPort(p.addrOf("server: started")) // none if it has ended
-	must(t, err)
-	p.addr = "127.0.0.1:" + port
+	p := startService(t, s.environ(extra...)...)
 	conn, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(repeat))
 	must(t, err)
-	p.conn = conn
-	p.videos, p.catalog = videov1.NewVideoServiceClient(p.conn), catalogv1.NewCatalogServiceClient(p.conn)
+	t.Cleanup(func() { _ = conn.Close() }) // whatever the test did to the server
+	p.videos, p.catalog = videov1.NewVideoServiceClient(conn), catalogv1.NewCatalogServiceClient(conn)
 	eventually(t, 10*time.Second, "the server is ready", func() bool {
-		code, _ := get(t, "http://"+p.addr+"/health/ready")
+		code, _ := getURL(t, "http://"+p.addr+"/health/ready")
 		return code == http.StatusOK
 	})
 	return p
 }
-
-// Write keeps the log.
-func (p *process) Write(text []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(text)
-}
-
-// lines returns the log.
-func (p *process) lines() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Split(p.log.String(), "\n")
-}
-
-// addrOf returns the address in the line of the log with a message, or "".
-func (p *process) addrOf(message string) string {
-	for _, text := range p.lines() {
-		var line struct{ Message, Addr string }
-		if json.Unmarshal([]byte(text), &line) == nil && line.Message == message {
-			return line.Addr
-		}
-	}
-	return ""
-}
-
-// stop sends SIGTERM, and returns the error of the server.
-func (p *process) stop(t testing.TB) error {
-	t.Helper()
-	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	return p.wait()
-}
-
-var eventually, must = pgtest.Eventually, pgtest.Must
 
 // private returns the address of the private port, from the log.
 func (p *process) private(t *testing.T) (addr string) {
@@ -212,7 +97,7 @@ func (p *process) private(t *testing.T) (addr string) {
 	return addr
 }
 
-func get(t testing.TB, url string) (code int, body string) {
+func getURL(t testing.TB, url string) (code int, body string) {
 	t.Helper()
 	response, err := http.Get(url)
 	must(t, err)
@@ -483,7 +368,7 @@ func (p *process) logs(words ...string) bool {
 func (p *process) eventuallyReady(t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, "the server is ready after the failover", func() bool {
-		_, body := get(t, "http://"+p.addr+"/health/ready")
+		_, body := getURL(t, "http://"+p.addr+"/health/ready")
 		var sides map[string]string
 		must(t, json.Unmarshal([]byte(body), &sides))
 		return !slices.ContainsFunc(slices.Collect(maps.Values(sides)), func(state string) bool { return state != "ready" })
@@ -513,7 +398,7 @@ func (p *process) checkMetric(t *testing.T, name, label string, want int) {
 	private := p.private(t)
 	series := regexp.MustCompile(fmt.Sprintf(`(?m)^%s\{[^}]*%s[^}]*\} %d$`, name, label, want))
 	eventually(t, time.Minute, fmt.Sprintf("%s{%s} is %d", name, label, want), func() bool {
-		_, metrics := get(t, "http://"+private+"/metrics")
+		_, metrics := getURL(t, "http://"+private+"/metrics")
 		return series.MatchString(metrics)
 	})
 }
@@ -522,16 +407,16 @@ func (p *process) checkMetric(t *testing.T, name, label string, want int) {
 // side counts as replaced.
 func (s *stack) repair(t *testing.T, p *process, catalogURL, found string) {
 	t.Helper()
-	run := func(want string, args ...string) {
+	repair := func(want string, args ...string) {
 		t.Helper()
-		out, err := s.command(t, []string{"READ_DATABASE_URL=" + catalogURL}, append([]string{"projection", "repair", "--all", "--why", "failover"}, args...)...)
-		if err != nil || !strings.Contains(out, want) {
-			t.Errorf("repair %v = %q, %v, want %q", args, out, err, want)
+		out := run(t, s.environ("READ_DATABASE_URL="+catalogURL), server(t), append([]string{"projection", "repair", "--all", "--why", "failover"}, args...)...)
+		if !strings.Contains(out, want) {
+			t.Errorf("repair %v = %q, want %q", args, out, want)
 		}
 	}
-	run(found, "--dry-run")
-	run(found)
-	run("missing 0, behind 0, ahead 0, different 0, extra 0", "--dry-run")
+	repair(found, "--dry-run")
+	repair(found)
+	repair("missing 0, behind 0, ahead 0, different 0, extra 0", "--dry-run")
 	for _, side := range []string{"commands", "queries"} {
 		p.checkGauge(t, side, 0)
 	}

@@ -1,4 +1,4 @@
-package failover
+package service
 
 import (
 	"context"
@@ -53,7 +53,7 @@ type reader struct {
 func newReader(t *testing.T, s *stack, programs, source, target string) *reader {
 	t.Helper()
 	return &reader{dir: t.TempDir(), env: append(s.environ(),
-		"PATH="+filepath.Dir(binary)+":"+programs+":"+os.Getenv("PATH"), "SOURCE_URL="+source, "TARGET_URL="+target)}
+		"PATH="+filepath.Dir(server(t))+":"+programs+":"+os.Getenv("PATH"), "SOURCE_URL="+source, "TARGET_URL="+target)}
 }
 
 func (r *reader) run(t *testing.T, script string, extra ...string) string {
@@ -107,7 +107,7 @@ func TestMove(t *testing.T) {
 				read.run(t, script)
 				p.create(t, "made while the database moves")
 			}
-			must(t, p.stop(t))
+			p.stop(t)
 			for _, script := range append(commands[way.running:], blocks(t, failoverPage, "## Before the service starts", "sh")...) {
 				read.run(t, script)
 			}

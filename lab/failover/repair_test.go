@@ -1,4 +1,4 @@
-package failover
+package service
 
 import (
 	"context"
@@ -61,9 +61,9 @@ func TestRepairsRunBesideEverything(t *testing.T) {
 		} {
 			pgtest.Execute(t, s.pool, sql)
 		}
-		out, err := s.command(t, nil, "projection", "repair", "--all", "--why", "test")
-		if err != nil || !strings.Contains(out, "ahead 1, different 1, extra 0") {
-			t.Errorf("repair = %q, %v, want two entries repaired", out, err)
+		out := run(t, s.environ(), server(t), "projection", "repair", "--all", "--why", "test")
+		if !strings.Contains(out, "ahead 1, different 1, extra 0") {
+			t.Errorf("repair = %q, want two entries repaired", out)
 		}
 	}
 	stop()

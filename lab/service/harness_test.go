@@ -1,11 +1,9 @@
 package service
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,10 +16,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
@@ -30,13 +28,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"example.com/servicekit/localbroker"
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/lab/internal/tuned"
 )
 
-var must = pgtest.Must
+var must, eventually = pgtest.Must, pgtest.Eventually
 
 // root is the directory of the repository.
 const root = "../.."
@@ -67,10 +66,13 @@ func TestMain(m *testing.M) {
 }
 
 // server builds the service once, with variables for the Config of its packages, and returns its path.
-var server = sync.OnceValues(func() (string, error) {
-	program := filepath.Join(programs, "server")
-	return program, buildServer(program, programs, nil)
-})
+func server(t testing.TB) string {
+	t.Helper()
+	must(t, builtServer())
+	return filepath.Join(programs, "server")
+}
+
+var builtServer = sync.OnceValue(func() error { return buildServer(filepath.Join(programs, "server"), programs, nil) })
 
 // buildServer builds the service with the files of an overlay, which it writes to dir.
 func buildServer(program, dir string, overlay map[string]string) error {
@@ -103,53 +105,42 @@ func read(t testing.TB, path string) string {
 
 const project = "test-project"
 
-func newBroker(t *testing.T) (*localbroker.Server, *pubsub.Client) {
-	return localtopics.Start(t, project, localbroker.Resources{})
+func newBroker(t testing.TB) *localbroker.Server {
+	broker, _ := localtopics.Start(t, project, localbroker.Resources{})
+	return broker
 }
 
 // process is a running service that ends with its test.
 type process struct {
-	cmd  *exec.Cmd
-	addr string
+	*program
+	addr    string
+	videos  videov1.VideoServiceClient // of a stack
+	catalog catalogv1.CatalogServiceClient
 }
 
-// startService starts the service with more variables, and waits until it listens.
-func startService(t *testing.T, environ ...string) *process {
+// environ returns the environment of a service with more variables.
+func environ(extra ...string) []string {
+	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "ALLOWED_HOSTS=*"}, extra...)
+}
+
+// startService starts the service, and waits until it listens.
+func startService(t testing.TB, environ ...string) *process {
 	t.Helper()
-	program, err := server()
+	p := &process{program: start(t, environ, server(t))}
+	ended := make(chan error, 1)
+	go func() { ended <- p.wait() }()
+	eventually(t, 30*time.Second, "the service has started", func() bool { return p.addrOf("server: started") != "" || len(ended) > 0 })
+	_, port, err := net.SplitHostPort(p.addrOf("server: started")) // none if it has ended
 	must(t, err)
-	p := &process{cmd: exec.Command(program, "serve")}
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "ALLOWED_HOSTS=*"}, environ...)
-	log, err := p.cmd.StderrPipe()
-	must(t, err)
-	must(t, p.cmd.Start())
-	lines := bufio.NewScanner(log)
-	for p.addr == "" && lines.Scan() {
-		var line struct{ Message, Addr string }
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Message != "server: started" {
-			t.Logf("%s", lines.Bytes())
-			continue
-		}
-		_, port, err := net.SplitHostPort(line.Addr)
-		must(t, err)
-		p.addr = "127.0.0.1:" + port
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_, _ = io.Copy(io.Discard, log)
-	}()
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Signal(os.Interrupt)
-		<-ended
-		if err := p.cmd.Wait(); err != nil {
-			t.Errorf("the service ended with %v, want it to survive", err)
-		}
-	})
-	if p.addr == "" {
-		t.Fatal("the service did not start")
-	}
+	p.addr = "127.0.0.1:" + port
 	return p
+}
+
+// stop sends SIGTERM. A service that survived what was done to it ends without an error.
+func (p *process) stop(t testing.TB) {
+	t.Helper()
+	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	must(t, p.wait())
 }
 
 // peak returns the most memory that the process has had, in MiB.
@@ -189,8 +180,8 @@ type victim struct {
 // limits are so short that a test can wait for them, and so long that a busy machine keeps them.
 func attack(t *testing.T) *victim {
 	t.Helper()
-	v := &victim{process: startService(t, "ROLES=api", "DATABASE_URL="+pgtest.URL(t),
-		"LAB_TRANSPORT_CALL_TIMEOUT=4s", "LAB_TRANSPORT_STREAM_LIFETIME=2s", "LAB_TRANSPORT_READ_HEADER_TIMEOUT=3s")}
+	v := &victim{process: startService(t, environ("ROLES=api", "DATABASE_URL="+pgtest.URL(t),
+		"LAB_TRANSPORT_CALL_TIMEOUT=4s", "LAB_TRANSPORT_STREAM_LIFETIME=2s", "LAB_TRANSPORT_READ_HEADER_TIMEOUT=3s")...)}
 	ctx, stop := context.WithCancel(t.Context())
 	v.stop = stop
 	t.Cleanup(stop)
@@ -256,6 +247,7 @@ func (v *victim) survived(t *testing.T, most int) {
 	v.stop()
 	v.others.Wait()
 	grown := v.peak(t) - v.before
+	v.process.stop(t)
 	t.Logf("others: %d calls, the slowest %v; memory: %d MiB before, %d MiB more at most", v.calls.Load(), v.worst.Round(time.Millisecond), v.before, grown)
 	if v.failed != nil {
 		t.Errorf("others: %v, want no error", v.failed)

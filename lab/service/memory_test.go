@@ -24,7 +24,7 @@ const mostMemory = 512
 func TestMemoryIsBounded(t *testing.T) {
 	database := pgtest.URL(t)
 	storeLarge(t, database, 300)
-	p := startService(t, "ROLES=api", "DATABASE_URL="+database, "GOMEMLIMIT=400MiB")
+	p := startService(t, environ("ROLES=api", "DATABASE_URL="+database, "GOMEMLIMIT=400MiB")...)
 	const watches, readers, each = 500, 60, 200
 	ctx, stop := context.WithCancel(t.Context())
 	var reading sync.WaitGroup

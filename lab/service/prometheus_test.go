@@ -31,6 +31,7 @@ import (
 
 	"example.com/servicekit/localbroker"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/localtopics"
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
@@ -100,7 +101,7 @@ func newSystem(t *testing.T, p tools) *system {
 	// At this pace the limit of the first two is 0.2 seconds, which one call may take on a busy machine. The others
 	// fire if no scrape succeeds, or no event is applied, for about two seconds.
 	s.tolerated = map[string]bool{"OutboxStalled": true, "ProjectionLag": true, "OutboxNotMeasured": true, "NothingApplied": true}
-	s.broker, s.client = newBroker(t)
+	s.broker, s.client = localtopics.Start(t, project, localbroker.Resources{})
 	database := pgtest.URL(t)
 	s.db = pgtest.Open(t, database, 4)
 	s.environ = []string{
@@ -282,14 +283,16 @@ func (s *system) eventually(what string, ok func() bool) {
 
 // program is a process that ends with the test at the latest.
 type program struct {
-	cmd *exec.Cmd
-	log bytes.Buffer // read after the end of the process
+	cmd  *exec.Cmd
+	wait func() error // for its end; returns its error
+	mu   sync.Mutex
+	log  bytes.Buffer // guarded by mu
 }
 
-func start(t *testing.T, environ []string, binary string, args ...string) *program {
+func start(t testing.TB, environ []string, binary string, args ...string) *program {
 	t.Helper()
 	p := &program{cmd: exec.Command(binary, args...)}
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = environ, &p.log, &p.log
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.wait = environ, p, p, sync.OnceValue(p.cmd.Wait)
 	must(t, p.cmd.Start())
 	t.Cleanup(func() {
 		p.kill()
@@ -300,11 +303,34 @@ func start(t *testing.T, environ []string, binary string, args ...string) *progr
 	return p
 }
 
-func (p *program) kill() {
-	if p.cmd.ProcessState == nil {
-		_ = p.cmd.Process.Kill() // it may have ended by itself
-		_ = p.cmd.Wait()         // its error is that it was killed
+// Write keeps the log.
+func (p *program) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Write(text)
+}
+
+// lines returns the log.
+func (p *program) lines() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Split(p.log.String(), "\n")
+}
+
+// addrOf returns the address in the line of the log with a message, or "".
+func (p *program) addrOf(message string) string {
+	for _, text := range p.lines() {
+		var line struct{ Message, Addr string }
+		if json.Unmarshal([]byte(text), &line) == nil && line.Message == message {
+			return line.Addr
+		}
 	}
+	return ""
+}
+
+func (p *program) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	_ = p.wait()             // its error is that it was killed
 }
 
 // run runs a program to its end, and returns its output.

@@ -50,7 +50,7 @@ func TestImport(t *testing.T) {
 		t.Error("the function of docs/recipes.md is not the one that this test runs")
 	}
 	pool := pgtest.Pool(t, 1)
-	conn, err := grpc.NewClient(startService(t, "ROLES=api", "DATABASE_URL="+pool.Config().ConnString()).addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(startService(t, environ("ROLES=api", "DATABASE_URL="+pool.Config().ConnString())...).addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	videos := videov1.NewVideoServiceClient(conn)

@@ -22,8 +22,8 @@ func TestSmoke(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			database := pgtest.URL(t)
-			broker, _ := newBroker(t)
-			p := startService(t, "ROLES="+test.roles, "DATABASE_URL="+database, "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+broker.Addr())
+			s := &stack{url: database, pubsub: newBroker(t)}
+			p := s.start(t, "ROLES="+test.roles)
 			out, err := exec.CommandContext(t.Context(), program, "--timeout", test.timeout, "http://"+p.addr).CombinedOutput()
 			if !strings.Contains(string(out), test.want) || (err == nil) != strings.HasPrefix(string(out), "smoke: the service works") {
 				t.Errorf("smoke = %v, %s, want %q", err, out, test.want)

@@ -5,7 +5,6 @@ import (
 	"html"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -58,12 +57,10 @@ func (s *truth) count(sql string) string { return strconv.Itoa(value[int](s.syst
 
 func newTruth(t *testing.T) *truth {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "server")
-	must(t, buildServer(binary, t.TempDir(), nil))
-	s := &truth{system: newSystem(t, tools{server: binary})}
+	s := &truth{system: newSystem(t, tools{server: server(t)})}
 	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3")
 	address := freeAddr(t)
-	start(t, s.environ, binary, "console", "--addr", address)
+	start(t, s.environ, s.server, "console", "--addr", address)
 	s.console = "http://" + strings.Replace(address, "127.0.0.1", "localhost", 1)
 	s.eventually("the console serves", func() bool {
 		response, err := http.Get(s.console + "/")

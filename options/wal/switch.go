@@ -156,7 +156,7 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 			err = s.queries.AdvanceSlot(ctx, s.Slot, &end)
 		}
 		if err != nil {
-			return s.explain(err)
+			return s.inUse(err)
 		}
 	}
 	err := s.attempt(ctx, func(ctx context.Context, tx *pg.Tx) error {
@@ -238,11 +238,11 @@ func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.T
 			tx.Queue(q.AuditSwitch(ctx, sqlcgen.AuditSwitchParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: s.moved}))
 			return nil
 		})
-		if err == nil {
+		if err = s.inUse(err); err == nil {
 			return nil
 		}
 		if s.moved, s.gone = moved, gone; !errors.Is(err, errAgain) {
-			return s.explain(err)
+			return err
 		}
 		if time.Now().After(end) {
 			return s.late()
@@ -250,10 +250,11 @@ func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.T
 	}
 }
 
-// explain says what to do about a reader that is connected.
-func (s *switcher) explain(err error) error {
+// inUse makes errAgain of the error of a slot in use. A switch that was killed uses it until its last statement ends.
+func (s *switcher) inUse(err error) error {
 	if codeOf(err) == "55006" {
-		return fmt.Errorf("a reader is connected to the slot %s: stop it first, as nobody can tell it to wait: %w", s.Slot, err)
+		s.said = fmt.Sprintf("a reader is connected to the slot %s: stop it first, as nobody can tell it to wait", s.Slot)
+		return fmt.Errorf("%w: %s: %w", errAgain, s.said, err)
 	}
 	return err
 }

@@ -59,11 +59,7 @@ func (s *switcher) confirmed(ctx context.Context, until string) error {
 // dropRead drops the slot, and first ends its reader, who finds that the mode is over.
 func (s *switcher) dropRead(ctx context.Context) error {
 	return within(outbox.StopTimeout+outbox.SettleTimeout, func() error {
-		err := errors.Join(s.queries.StopReader(ctx, &s.Slot), s.dropSlot(ctx))
-		if codeOf(err) == "55006" {
-			return fmt.Errorf("%w: %w", errAgain, err)
-		}
-		return err
+		return s.inUse(errors.Join(s.queries.StopReader(ctx, &s.Slot), s.dropSlot(ctx)))
 	})
 }
 

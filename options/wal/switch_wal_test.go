@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
@@ -81,6 +82,32 @@ func TestKilledSwitchOfModeWAL(t *testing.T) {
 	}
 	writers()
 	s.complete()
+}
+
+// A killed switch leaves a statement that makes the slot, and waits for an open transaction. A repeated switch waits for this statement. If the
+// statement fails, then the switch fails, too: no mode begins without a slot.
+func TestRepeatedSwitchOfModeWAL(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, isMade := range []bool{false, true} {
+		commit := s.openAppend(fmt.Sprint(isMade), 1)
+		s.total.Add(1)
+		killed := s.child("switch", s.slot, "relay", wal)
+		s.eventually(1, "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()")
+		pgtest.Must(t, killed.Kill())
+		result := s.start(wal)
+		s.waiting(1)
+		if !isMade {
+			pgtest.Execute(t, s.pool, "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = $1", s.slot)
+		}
+		commit()
+		stop := s.relayed()
+		if err := <-result; (err == nil) != isMade {
+			t.Errorf("relay wal = %v, want success only if the slot is made: %t", err, isMade)
+		}
+		s.complete()
+		stop()
+	}
 }
 
 // An aggregate that was blocked in mode lanes stays in order through mode wal, and back.

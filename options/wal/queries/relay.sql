@@ -56,9 +56,9 @@ SELECT pg_drop_replication_slot(s.slot_name) FROM pg_catalog.pg_replication_slot
 WHERE s.slot_name = @slot AND s.database = current_database();
 
 -- name: AdvanceSlot :exec
--- Confirms the log up to a position, or up to its end.
-SELECT pg_replication_slot_advance(@slot, greatest(s.confirmed_flush_lsn, coalesce(sqlc.narg('until')::text::pg_lsn, pg_current_wal_lsn())))
-FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = @slot;
+-- Confirms the log up to a position, or up to its end. A slot that is not there is an error.
+SELECT pg_replication_slot_advance(@slot, greatest((SELECT s.confirmed_flush_lsn FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = @slot),
+	coalesce(sqlc.narg('until')::text::pg_lsn, pg_current_wal_lsn())));
 
 -- name: LimitLock :exec
 SELECT set_config('lock_timeout', '1s', true);

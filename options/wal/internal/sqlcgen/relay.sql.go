@@ -13,11 +13,11 @@ import (
 )
 
 const advanceSlot = `-- name: AdvanceSlot :exec
-SELECT pg_replication_slot_advance($1, greatest(s.confirmed_flush_lsn, coalesce($2::text::pg_lsn, pg_current_wal_lsn())))
-FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1
+SELECT pg_replication_slot_advance($1, greatest((SELECT s.confirmed_flush_lsn FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1),
+	coalesce($2::text::pg_lsn, pg_current_wal_lsn())))
 `
 
-// Confirms the log up to a position, or up to its end.
+// Confirms the log up to a position, or up to its end. A slot that is not there is an error.
 func (q *Queries) AdvanceSlot(ctx context.Context, slot string, until *string) error {
 	_, err := q.db.Exec(ctx, advanceSlot, slot, until)
 	return err

@@ -38,7 +38,7 @@ var provedHere = []string{
 	"internal/consumer/ack_test.go", "internal/consumer/batch_test.go", "internal/consumer/effect_test.go", "internal/consumer/handlers_test.go",
 	"internal/consumer/observe_test.go", "internal/consumer/sources_test.go", "internal/consumer/stop_test.go",
 	"internal/operate/*_test.go", "internal/pg/*_test.go", "internal/transport/*_test.go", "internal/telemetry/*_test.go", "internal/telemetry/heartbeat/*_test.go",
-	"options/repair/entities_test.go",
+	"options/repair/entities_test.go", "options/wal/contract_test.go",
 }
 
 // isOfExample reports whether a lean service leaves out a file: a file of the example, a test of provedHere,

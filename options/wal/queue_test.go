@@ -71,8 +71,6 @@ func settlementOf(c outbox.Claim, isDone func(outbox.Claimed) bool) outbox.Settl
 	return s
 }
 
-func all(outbox.Claimed) bool { return true }
-
 // The end of a commit is confirmed when all its events, and all commits before it, are settled. A position of the server is confirmed
 // only while nothing is in hand.
 func TestConfirmsSettledCommitsInOrder(t *testing.T) {
@@ -97,26 +95,6 @@ func TestConfirmsSettledCommitsInOrder(t *testing.T) {
 	}
 	if q.idle(2000); q.state().confirmed != 2000 {
 		t.Errorf("while nothing is in hand: %+v, want the position of the server", q.state())
-	}
-}
-
-// A lane is leased by one claim. When the lease has ended, another has its events, and the settlement of the first has no effect.
-func TestLeaseOfALaneEnds(t *testing.T) {
-	t.Parallel()
-	q, now := filled(nil, 20), time.Now()
-	first := q.claim(limits, now)
-	if again := q.claim(limits, now.Add(59*time.Second)); again.Token != 0 || !q.state().isClaimed {
-		t.Errorf("a second claim has %d events, want none: the first has them", len(again.Events))
-	}
-	second := q.claim(limits, now.Add(61*time.Second))
-	if len(first.Events) != 20 || len(second.Events) != 20 {
-		t.Errorf("the claims have %d and, after the lease, %d events, want 20", len(first.Events), len(second.Events))
-	}
-	if q.settle(settlementOf(first, all)) || q.state().confirmed != 0 {
-		t.Errorf("the first settlement has taken effect")
-	}
-	if !q.settle(settlementOf(second, all)) || q.state().confirmed != 10 {
-		t.Errorf("the second settlement has not taken effect")
 	}
 }
 

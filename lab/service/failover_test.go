@@ -11,7 +11,6 @@ import (
 // Both sides are in one database, and its asynchronous standby takes over without the last transactions: what was
 // projected and acknowledged only on the lost primary is missing from the catalog, and a repair brings it back.
 func TestFailoverOfBothSides(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t)
 	s := &stack{url: c.network.URL, pubsub: newBroker(t)}
 	p := s.start(t, "ROLES=api,publisher", "TELEMETRY_ADDR=127.0.0.1:0")
@@ -64,7 +63,6 @@ func TestFailoverOfBothSides(t *testing.T) {
 // The owner has a database of its own, and that one fails over: the catalog has changes that the owner has lost. The
 // owner's next events have versions that the catalog has already.
 func TestFailoverOfTheOwner(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t)
 	s := &stack{url: c.network.URL, pubsub: newBroker(t)}
 	catalog := pgtest.URL(t)
@@ -102,7 +100,6 @@ func TestFailoverOfTheOwner(t *testing.T) {
 
 // The catalog has a database of its own, and that one fails over: it lacks what was acknowledged on the lost primary.
 func TestFailoverOfTheCatalog(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t)
 	owner := pgtest.URL(t)
 	s := &stack{url: owner, pubsub: newBroker(t)}

@@ -74,6 +74,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	stop()
 	reading.Wait()
 	got := p.peak(t)
+	p.stop(t)
 	t.Logf("%d MiB at most", got)
 	if got > mostMemory {
 		t.Errorf("%d MiB at most, want less than %d", got, mostMemory)

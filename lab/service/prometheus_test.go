@@ -336,7 +336,9 @@ func (p *program) kill() {
 // run runs a program to its end, and returns its output.
 func run(t *testing.T, environ []string, binary string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, args...)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = environ
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -31,7 +31,6 @@ const unseen = "SELECT count(*) FROM video_catalog_read.video_projection WHERE c
 // and afterwards the catalog and its watchers have what the owner has. An entry that was right is
 // not sent to watchers again.
 func TestRepairsRunBesideEverything(t *testing.T) {
-	t.Parallel()
 	s := newStack(t)
 	p := s.start(t)
 	const quiet = 40

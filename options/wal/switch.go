@@ -144,7 +144,7 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 			}
 			return err
 		})
-		if errors.Is(err, errAgain) { // soon they are seen
+		if err = s.inUse(ctx, err); errors.Is(err, errAgain) { // soon they are seen
 			if time.Since(last) > margin+switchTimeout { // the time in its id may be in the future
 				return errors.New("an event is in the log, but not in the outbox: it was purged, or its commit waits for a standby; try again")
 			}
@@ -156,7 +156,7 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 			err = s.queries.AdvanceSlot(ctx, s.Slot, &end)
 		}
 		if err != nil {
-			return s.inUse(err)
+			return err
 		}
 	}
 	err := s.attempt(ctx, func(ctx context.Context, tx *pg.Tx) error {
@@ -238,25 +238,27 @@ func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.T
 			tx.Queue(q.AuditSwitch(ctx, sqlcgen.AuditSwitchParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: s.moved}))
 			return nil
 		})
-		if err = s.inUse(err); err == nil {
-			return nil
-		}
-		if s.moved, s.gone = moved, gone; !errors.Is(err, errAgain) {
+		if err = s.inUse(ctx, err); !errors.Is(err, errAgain) {
 			return err
 		}
-		if time.Now().After(end) {
+		if s.moved, s.gone = moved, gone; time.Now().After(end) {
 			return s.late()
 		}
 	}
 }
 
-// inUse makes errAgain of the error of a slot in use. A switch that was killed uses it until its last statement ends.
-func (s *switcher) inUse(err error) error {
-	if codeOf(err) == "55006" {
-		s.said = fmt.Sprintf("a reader is connected to the slot %s: stop it first, as nobody can tell it to wait", s.Slot)
-		return fmt.Errorf("%w: %s: %w", errAgain, s.said, err)
+// inUse makes errAgain of the error of a slot in use, unless a reader is connected. Then a switch that was killed uses the slot, until its last
+// statement ends.
+func (s *switcher) inUse(ctx context.Context, err error) error {
+	if codeOf(err) != "55006" {
+		return err
 	}
-	return err
+	if isRead, readErr := s.queries.HasReader(ctx, &s.Slot); readErr != nil || isRead {
+		return fmt.Errorf("a reader is connected to the slot %s: stop it first, as nobody can tell it to wait: %w", s.Slot, errors.Join(err, readErr))
+	}
+	s.findHolder(ctx, true)
+	s.said = fmt.Sprintf("another switch uses the slot %s, and %s", s.Slot, s.said)
+	return errAgain
 }
 
 // findHolder finds the transaction that the switch waits for.

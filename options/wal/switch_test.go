@@ -153,9 +153,6 @@ func TestSwitchGivesUp(t *testing.T) {
 	}
 	commit()
 	s.makeSlot()
-	disconnect := s.connectReader()
-	unchanged(external, "a reader is connected to the slot "+s.slot)
-	disconnect()
 	commit = s.openAppend("a", 2)
 	unchanged(external, who...)
 	began := time.Now()
@@ -203,8 +200,12 @@ func TestSwitchRefuses(t *testing.T) {
 	bad.Store(false)
 	s.complete()
 	pgtest.Eventually(t, 5*time.Second, "it is free", func() bool { return pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_blocked") == 0 })
-	s.must(external)
+	s.makeSlot()
 	disconnect := s.connectReader()
+	refuses(external, "a reader is connected to the slot "+s.slot)
+	disconnect()
+	s.must(external)
+	disconnect = s.connectReader()
 	refuses(lanes, "a reader is connected")
 	disconnect()
 	s.must(lanes)
@@ -244,7 +245,7 @@ func TestSwitchAfterACrash(t *testing.T) {
 		s.append("a", v+1)
 	}
 	crashed := &switcher{request: request{Mode: lanes, Slot: s.slot}, pool: s.pool, queries: sqlcgen.New(pg.Autocommit(s.pool))}
-	if err := pg.InTx(t.Context(), s.pool, "test", func(ctx context.Context, tx *pg.Tx) error { // as movePage, without its last step
+	if err := pg.InTx(t.Context(), s.pool, "test", func(ctx context.Context, tx *pg.Tx) error { // as toLanes, without its last step
 		q := sqlcgen.New(tx)
 		tx.Queue(q.UseMode(ctx, lanes))
 		_, _, err := crashed.move(ctx, tx, pageChanges)

@@ -59,14 +59,14 @@ func (s *switcher) confirmed(ctx context.Context, until string) error {
 // dropRead drops the slot, and first ends its reader, who finds that the mode is over.
 func (s *switcher) dropRead(ctx context.Context) error {
 	return within(outbox.StopTimeout+outbox.SettleTimeout, func() error {
-		return s.inUse(errors.Join(s.queries.StopReader(ctx, &s.Slot), s.dropSlot(ctx)))
+		return errors.Join(s.queries.StopReader(ctx, &s.Slot), s.dropSlot(ctx))
 	})
 }
 
-// within calls do until it does not return errAgain, or the time is over.
+// within calls do until it returns neither errAgain nor that the slot is in use, or the time is over.
 func within(limit time.Duration, do func() error) error {
 	for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
-		if err := do(); !errors.Is(err, errAgain) || time.Now().After(end) {
+		if err := do(); !errors.Is(err, errAgain) && codeOf(err) != "55006" || time.Now().After(end) {
 			return err
 		}
 	}

@@ -101,7 +101,7 @@ func TestRepeatedSwitchOfModeWAL(t *testing.T) {
 		}
 		commit()
 		stop := s.relayed()
-		if err := <-result; (err == nil) != isMade {
+		if err := <-result; isMade && err != nil || !isMade && (err == nil || !strings.Contains(err.Error(), "does not exist")) {
 			t.Errorf("relay wal = %v, want success only if the slot is made: %t", err, isMade)
 		}
 		s.complete()

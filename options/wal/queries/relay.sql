@@ -60,6 +60,12 @@ WHERE s.slot_name = @slot AND s.database = current_database();
 SELECT pg_replication_slot_advance(@slot, greatest((SELECT s.confirmed_flush_lsn FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = @slot),
 	coalesce(sqlc.narg('until')::text::pg_lsn, pg_current_wal_lsn())));
 
+-- name: HasReader :one
+-- Reports whether a reader is connected to a slot. A statement that uses it is none.
+SELECT EXISTS (
+	SELECT FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = @slot
+);
+
 -- name: LimitLock :exec
 SELECT set_config('lock_timeout', '1s', true);
 

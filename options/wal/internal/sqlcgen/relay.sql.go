@@ -141,6 +141,20 @@ func (q *Queries) GetRelay(ctx context.Context) (GetRelayRow, error) {
 	return i, err
 }
 
+const hasReader = `-- name: HasReader :one
+SELECT EXISTS (
+	SELECT FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = $1
+)
+`
+
+// Reports whether a reader is connected to a slot. A statement that uses it is none.
+func (q *Queries) HasReader(ctx context.Context, slot *string) (bool, error) {
+	row := q.db.QueryRow(ctx, hasReader, slot)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const holdAppends = `-- name: HoldAppends :exec
 LOCK TABLE video_catalog.outbox_relay IN EXCLUSIVE MODE
 `

@@ -23,9 +23,11 @@ const (
 	revokeWait = time.Second
 	// commitInterval is how often the progress is committed. After a crash, the messages of about one interval come again.
 	commitInterval = 200 * time.Millisecond
-	// commitTimeout limits one commit, and leaveTimeout one attempt to leave the group.
+	// commitTimeout limits one commit, and leaveTimeout the client's way to leave the group. At most stopTimeout after the stop both
+	// are over: the receiver waits for 2.5 s.
 	commitTimeout = time.Second
 	leaveTimeout  = 250 * time.Millisecond
+	stopTimeout   = 2200 * time.Millisecond
 	// pollRecords is how many records are taken before the bytes in hand are counted.
 	pollRecords = 100
 	// againAfter is the pause before a message that was given back comes again.
@@ -87,13 +89,13 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 	commits.Go(m.commitOften)
 	err = m.poll()
 	over()
-	m.calls.Wait()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
+	m.calls.Wait()
 	commits.Wait()
 	// A crash here lets the messages since the last commit come again.
 	m.commit(last, nil)
-	m.leave()
+	m.leave(last)
 	end() // else Close would wait for a join
 	client.CloseAllowingRebalance()
 	m.waits.Wait()
@@ -103,13 +105,13 @@ func (s *Source) Receive(ctx context.Context, handle func(context.Context, consu
 // leave tells the group that this member is gone; else the group waits for its session. The client commits and leaves only
 // after the join in flight, which may wait for members that are dead. So the group is told directly, and the messages that
 // have ended since the join began come again.
-func (m *member) leave() {
-	first, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+func (m *member) leave(last context.Context) {
+	first, cancel := context.WithTimeout(last, leaveTimeout)
 	defer cancel()
 	if m.client.LeaveGroupContext(first) == nil {
 		return
 	}
-	again, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	again, cancel := context.WithTimeout(context.WithoutCancel(last), commitTimeout)
 	defer cancel()
 	request, gone := kmsg.NewPtrLeaveGroupRequest(), kmsg.NewLeaveGroupRequestMember()
 	gone.MemberID, _ = m.client.GroupMetadata()

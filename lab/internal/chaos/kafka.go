@@ -29,13 +29,13 @@ const (
 // kafkaSession is longer than the session of a projector in its group.
 const kafkaSession = 11 * time.Second
 
-// patience is how long to wait for what usually takes d. Over Kafka, a group may wait for a member that dies as it joins:
-// until the join ends, and then for its session.
+// patience is how long to wait for what takes at most d without Kafka. A group may wait for a member that dies as it joins: until the
+// join ends, and then for its session.
 func (l *lab) patience(d time.Duration) time.Duration {
 	if l.broker.kafka == nil {
 		return d
 	}
-	return max(d, 2*kafkaSession)
+	return d + 2*kafkaSession
 }
 
 // startKafka starts Kafka with the topics of the service. The time of a record is when the broker appended it.

@@ -305,7 +305,7 @@ func (l *lab) seen() *History {
 		return h
 	}
 	if l.broker.kafka != nil { // a group waits for a dead member
-		h.Limits.Catalog, h.Limits.Back = kafkaSession+time.Second, l.patience(h.Limits.Back)
+		h.Limits.Catalog, h.Limits.Back = kafkaSession+time.Second, 2*kafkaSession
 	}
 	if l.cfg.Relay == RelayWAL { // a frozen reader is replaced late, and what it had in hand comes again
 		h.Limits.Lease, h.Limits.Takeover, h.Limits.FirstResult = readerPatience, readerPatience, readerPatience

@@ -221,9 +221,11 @@ func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.load.patience)
 	defer cancel()
-	entry, err := catalogv1.NewCatalogServiceClient(conn).GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{
-		Name: "catalogEntries/" + answer.Video.String(), MinVersion: answer.Version,
-	})
+	request := &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + answer.Video.String(), MinVersion: answer.Version}
+	entry, err := catalogv1.NewCatalogServiceClient(conn).GetCatalogEntry(ctx, request)
+	for status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil { // the server waits for 10 s at most
+		entry, err = catalogv1.NewCatalogServiceClient(conn).GetCatalogEntry(ctx, request)
+	}
 	switch code := status.Code(err); {
 	case err == nil:
 		c.load.read(Read{At: time.Now(), Command: answer.Command, Video: answer.Video, Asked: answer.Version, Shown: Entry{entry.GetVersion(), stateOfEntry(entry).digest()}})

@@ -23,9 +23,7 @@ import (
 // blocks returns the blocks of code of a language below a heading of a page.
 func blocks(t *testing.T, page, heading, language string) []string {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	pgtest.Must(t, err)
-	_, section, found := strings.Cut(string(text), "\n"+heading+"\n")
+	_, section, found := strings.Cut(read(t, page), "\n"+heading+"\n")
 	if !found {
 		t.Fatalf("%s has no heading %q", page, heading)
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -104,10 +103,7 @@ func newSystem(t *testing.T, p tools) *system {
 	s.broker, s.client = localtopics.Start(t, project, localbroker.Resources{})
 	database := pgtest.URL(t)
 	s.db = pgtest.Open(t, database, 4)
-	s.environ = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "AUTH=off", "DATABASE_URL=" + database,
-		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.broker.Addr(), "LAB_OUTBOX_POLL_INTERVAL=20ms",
-	}
+	s.environ = environ("DATABASE_URL="+database, "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+s.broker.Addr(), "LAB_OUTBOX_POLL_INTERVAL=20ms")
 	for range 3 {
 		s.targets = append(s.targets, freeAddr(t))
 	}
@@ -219,22 +215,15 @@ func (s *system) firing() []string {
 // get reads a response of Prometheus.
 func (s *system) get(path string, answer any) {
 	s.Helper()
-	must(s, json.Unmarshal(s.fetch(s.url+path), answer))
+	must(s, json.Unmarshal([]byte(s.fetch(s.url+path)), answer))
 }
 
 // fetch returns the body of a page.
-func (s *system) fetch(url string) []byte {
+func (s *system) fetch(url string) string {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	must(s, err)
-	response, err := http.DefaultClient.Do(request)
-	must(s, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		s.Fatalf("GET %s: %d, %v\n%s", url, response.StatusCode, err, body)
+	code, body := getURL(s, url)
+	if code != http.StatusOK {
+		s.Fatalf("GET %s: %d\n%s", url, code, body)
 	}
 	return body
 }

@@ -13,9 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
@@ -49,11 +47,8 @@ func TestImport(t *testing.T) {
 	if sample, _, _ = strings.Cut(sample, "```"); !strings.Contains(read(t, "recipes_test.go"), sample) {
 		t.Error("the function of docs/recipes.md is not the one that this test runs")
 	}
-	pool := pgtest.Pool(t, 1)
-	conn, err := grpc.NewClient(startService(t, environ("ROLES=api", "DATABASE_URL="+pool.Config().ConnString())...).addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	must(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	videos := videov1.NewVideoServiceClient(conn)
+	s := newStack(t)
+	videos := s.start(t, "ROLES=api").videos
 	var rows []*videov1.CreateVideoRequest
 	for i := range 1200 {
 		row := &videov1.CreateVideoRequest{Video: &videov1.Video{Title: fmt.Sprint("Row ", i)}, RequestId: uuid.NewSHA1(uuid.NameSpaceURL, fmt.Append(nil, i)).String()}
@@ -88,7 +83,7 @@ func TestImport(t *testing.T) {
 		t.Fatalf("%d rows are bad, %v, want 3", len(bad), err)
 	}
 	var created int
-	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos").Scan(&created); err != nil || created != len(rows)-3 {
+	if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos").Scan(&created); err != nil || created != len(rows)-3 {
 		t.Errorf("%d videos, %v, want %d: each good row once", created, err, len(rows)-3)
 	}
 }

@@ -99,7 +99,11 @@ func (p *process) private(t *testing.T) (addr string) {
 
 func getURL(t testing.TB, url string) (code int, body string) {
 	t.Helper()
-	response, err := http.Get(url)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	must(t, err)
+	response, err := http.DefaultClient.Do(request)
 	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)

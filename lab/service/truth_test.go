@@ -32,7 +32,7 @@ type truth struct {
 // page returns a page of the console.
 func (s *truth) page(path string) string {
 	s.Helper()
-	return html.UnescapeString(string(s.fetch(s.console + path)))
+	return html.UnescapeString(s.fetch(s.console + path))
 }
 
 // says checks that an event of a video is in a state, by command and on its page.

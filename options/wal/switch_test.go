@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -259,6 +260,15 @@ func TestSwitchAfterACrash(t *testing.T) {
 		t.Errorf("relay lanes = %q, want what was moved, and the mode", out)
 	}
 	s.makeSlot() // as if the switch had died before it dropped it
+	disconnect := s.connectReader()
+	sender := pgtest.Count(t, s.pool, "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1", s.slot)
+	pgtest.Must(t, syscall.Kill(sender, syscall.SIGSTOP)) // it is told to end, and does not yet
+	result := s.start(lanes)
+	time.Sleep(100 * time.Millisecond)
+	pgtest.Must(t, syscall.Kill(sender, syscall.SIGCONT))
+	s.await(result)
+	disconnect()
+	s.makeSlot()
 	if out := s.must(lanes); strings.Contains(out, "came from the log") {
 		t.Errorf("relay lanes = %q, want no count of nothing", out)
 	}

@@ -32,6 +32,8 @@ import (
 	"strings"
 	"syscall"
 	"unicode"
+
+	"example.com/servicekit/tool"
 )
 
 const usage = `go run ./cmd/new DIR makes a service of your own from this repository, in the new folder DIR.
@@ -108,7 +110,6 @@ type mode struct {
 // parse reads the command line.
 func parse(args []string) (a options, m mode, err error) {
 	flags := flag.NewFlagSet("new", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&a.Module, "module", "", "")
 	flags.StringVar(&a.Service, "service", "", "")
 	flags.StringVar(&a.Schema, "schema", "", "")
@@ -127,16 +128,9 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.BoolVar(&m.yes, "yes", false, "")
 	flags.BoolVar(&m.upgrade, "upgrade", false, "")
 	flags.StringVar(&m.without, "without", "", "")
-	// The flag package stops at the first argument that is not a flag. DIR may come first.
-	var dirs []string
-	for {
-		if err := flags.Parse(args); err != nil {
-			return a, m, fmt.Errorf("%w: try go run ./cmd/new --help", err)
-		}
-		if flags.NArg() == 0 {
-			break
-		}
-		dirs, args = append(dirs, flags.Arg(0)), flags.Args()[1:]
+	dirs, err := tool.Parse(flags, args)
+	if err != nil {
+		return a, m, err
 	}
 	if len(dirs) != 1 {
 		return a, m, fmt.Errorf("want one folder, and not %q: a list with spaces needs quotes; try go run ./cmd/new --help", dirs)

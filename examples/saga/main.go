@@ -20,13 +20,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"example.com/servicekit/tool"
 )
 
 // timeout is how long an order may stay placed, and then stay reserved, before its timer cancels it.
@@ -45,13 +44,7 @@ type options struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "saga:", err)
-		os.Exit(1) //nolint:forbidigo // main ends the process
-	}
+	tool.Main("saga", "", func(ctx context.Context, _ []string, stdout io.Writer) error { return run(ctx, stdout) })
 }
 
 func parse() (o options, err error) {

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"example.com/servicekit/localbroker"
+	"example.com/servicekit/tool"
 )
 
 // Config says what a service consists of.
@@ -144,7 +145,6 @@ type options struct {
 func parseOptions(cfg Config, args, environ []string) (options, error) {
 	opts := options{environ: environ}
 	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	flags.BoolVar(&opts.fresh, "fresh", false, "")
 	flags.StringVar(&opts.state, "state", "", "")
 	flags.StringVar(&opts.allowed, "allowed-hosts", "", "")
@@ -154,12 +154,12 @@ func parseOptions(cfg Config, args, environ []string) (options, error) {
 			flags.BoolVar(&on[i], part.Flag, false, "")
 		}
 	}
-	err := flags.Parse(args)
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
-	}
+	words, err := tool.Parse(flags, args)
 	if err != nil {
-		return opts, fmt.Errorf("%w: try go run ./cmd/dev --help", err)
+		return opts, err
+	}
+	if len(words) > 0 {
+		return opts, fmt.Errorf("unknown argument %q: try go run ./cmd/dev --help", words[0])
 	}
 	if opts.fresh && opts.getenv("DATABASE_URL") != "" {
 		return opts, errors.New("--fresh deletes only a database that cmd/dev keeps itself: unset DATABASE_URL, or empty that database yourself")

@@ -15,13 +15,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"example.com/servicekit/naming"
+	"example.com/servicekit/tool"
 )
 
 const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an aggregate type, such as order or purchase_order.
@@ -65,22 +64,10 @@ go run ./cmd/entity render   writes the files of all entities again, except thos
 `
 
 // Main runs the command in the root of a service.
-func Main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "entity:", err)
-		os.Exit(1)
-	}
-}
+func Main() { tool.Main("entity", usage, run) }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	o, err := parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		_, err := io.WriteString(stdout, usage)
-		return err
-	}
 	if err != nil {
 		return err
 	}
@@ -132,7 +119,6 @@ type options struct {
 
 func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("entity", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&o.fields, "fields", "", "")
 	flags.StringVar(&o.refs, "refs", "", "")
 	flags.StringVar(&o.moves, "transitions", "", "")
@@ -144,15 +130,9 @@ func parse(args []string) (o options, err error) {
 	flags.BoolVar(&o.batch, "batch", false, "")
 	flags.BoolVar(&o.tenant, "tenant", false, "")
 	flags.BoolVar(&o.overwrite, "overwrite", false, "") // for cmd/upgrade: write edited files, too, and no samples
-	var words []string
-	for { // the flag package stops at the first argument that is not a flag
-		if err := flags.Parse(args); err != nil {
-			return o, fmt.Errorf("%w: try go run ./cmd/entity --help", err)
-		}
-		if flags.NArg() == 0 {
-			break
-		}
-		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
+	words, err := tool.Parse(flags, args)
+	if err != nil {
+		return o, err
 	}
 	isReplica := len(words) > 0 && words[0] == "replicate"
 	isReaction := len(words) > 0 && words[0] == "react"

@@ -19,11 +19,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"example.com/servicekit/tool"
 )
 
 const usage = `go run ./cmd/upgrade [REF] brings this service to a later version of its template.
@@ -34,28 +34,11 @@ const usage = `go run ./cmd/upgrade [REF] brings this service to a later version
   --from PLACE    path or URL of the template; default: "source" in template.json, then the place of the last upgrade
 `
 
-// errTold means that the command of the template has already said why it failed.
-var errTold = errors.New("the upgrade failed")
-
 // Main runs the command in the root of a service.
-func Main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	if err != nil {
-		if !errors.Is(err, errTold) {
-			fmt.Fprintln(os.Stderr, "upgrade:", err)
-		}
-		os.Exit(1)
-	}
-}
+func Main() { tool.Main("upgrade", usage, run) }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	from, ref, change, err := parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		_, err := io.WriteString(stdout, usage)
-		return err
-	}
 	if err != nil {
 		return err
 	}
@@ -95,7 +78,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = template, stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it tidies up
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%w: %w", errTold, err)
+		return fmt.Errorf("%w: %w", tool.ErrTold, err)
 	}
 	if from == "" {
 		return nil
@@ -107,7 +90,6 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 // parse reads the command line. change are the flags that change the options.
 func parse(args []string) (from, ref string, change []string, err error) {
 	flags := flag.NewFlagSet("upgrade", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&from, "from", "", "")
 	for _, name := range []string{"with", "without"} {
 		flags.Func(name, "", func(list string) error {
@@ -115,15 +97,9 @@ func parse(args []string) (from, ref string, change []string, err error) {
 			return nil
 		})
 	}
-	var refs []string // REF may come before the flags, where the flag package stops
-	for {
-		if err := flags.Parse(args); err != nil {
-			return "", "", nil, fmt.Errorf("%w: try go run ./cmd/upgrade --help", err)
-		}
-		if flags.NArg() == 0 {
-			break
-		}
-		refs, args = append(refs, flags.Arg(0)), flags.Args()[1:]
+	refs, err := tool.Parse(flags, args)
+	if err != nil {
+		return "", "", nil, err
 	}
 	if len(refs) > 1 {
 		return "", "", nil, fmt.Errorf("want one version, and not %q: a list with spaces needs quotes; try go run ./cmd/upgrade --help", refs)

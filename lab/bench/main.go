@@ -11,10 +11,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"regexp"
-	"syscall"
 	"time"
+
+	"example.com/servicekit/tool"
 )
 
 // profile says how much is measured.
@@ -32,14 +32,7 @@ var profiles = map[string]profile{
 	"long":  {turn: 5 * time.Second, rounds: 6, maxEvents: 500_000, aggregates: 1000, latency: 20 * time.Second},
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1) //nolint:forbidigo // main ends the process
-	}
-}
+func main() { tool.Main("bench", "", run) }
 
 func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

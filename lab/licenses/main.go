@@ -17,14 +17,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/google/licensecheck"
+
+	"example.com/servicekit/tool"
 )
 
 // allowed are the licenses that require only their text with the binary.
@@ -34,12 +34,9 @@ var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT
 const minCovered = 75
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "licenses:", err)
-		os.Exit(1) //nolint:forbidigo // main ends the process
-	}
+	tool.Main("licenses", "", func(ctx context.Context, args []string, stdout io.Writer) error {
+		return run(ctx, args, stdout, os.Stderr)
+	})
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {

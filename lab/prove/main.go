@@ -15,21 +15,18 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"example.com/servicekit/tool"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, "engine", os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "prove:", err)
-		stop()
-		os.Exit(1)
-	}
+	tool.Main("prove", "", func(ctx context.Context, args []string, stdout io.Writer) error {
+		return run(ctx, "engine", args, stdout)
+	})
 }
 
 // run proves the service in the folder args[0] with the packages below engine. The other

@@ -5,23 +5,18 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
+	"io"
 
+	"example.com/servicekit/tool"
 	"example.com/videocatalog/lab/internal/size"
 )
 
 func main() {
-	dir := ".."
-	if len(os.Args) > 1 {
-		dir = os.Args[1]
-	}
-	tree, err := size.Of(context.Background(), dir)
-	if err == nil {
-		err = tree.Print(os.Stdout)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "size:", err)
-		os.Exit(1)
-	}
+	tool.Main("size", "", func(ctx context.Context, args []string, stdout io.Writer) error {
+		tree, err := size.Of(ctx, append(args, "..")[0])
+		if err != nil {
+			return err
+		}
+		return tree.Print(stdout)
+	})
 }

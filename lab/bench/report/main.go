@@ -6,12 +6,14 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+
+	"example.com/servicekit/tool"
 )
 
 const (
@@ -20,10 +22,7 @@ const (
 )
 
 func main() {
-	if err := run(os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "report:", err)
-		os.Exit(1) //nolint:forbidigo // main ends the process
-	}
+	tool.Main("report", "", func(_ context.Context, args []string, stdout io.Writer) error { return run(args, stdout) })
 }
 
 func run(args []string, out io.Writer) error {

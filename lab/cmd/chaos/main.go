@@ -15,13 +15,12 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"example.com/servicekit/tool"
 	"example.com/videocatalog/lab/internal/chaos"
 	"example.com/videocatalog/lab/internal/child"
 	"example.com/videocatalog/lab/kafka"
@@ -47,20 +46,11 @@ func main() {
 	if child.Main(os.Stderr, map[string]func([]string) error{kafka.Role: kafka.Fake}) {
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(1)
-	}
+	tool.Main("chaos", usage, run)
 }
 
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	cfg, err := parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		_, err := io.WriteString(stdout, usage)
-		return err
-	}
 	if err != nil {
 		return err
 	}
@@ -103,7 +93,6 @@ func again(cfg chaos.Config) string {
 // parse reads the flags.
 func parse(args []string) (cfg chaos.Config, err error) {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // run prints the usage, and main the error
 	profile := flags.String("profile", "quick", "")
 	seed := flags.String("seed", "", "")
 	flags.DurationVar(&cfg.Duration, "duration", 0, "")
@@ -112,11 +101,9 @@ func parse(args []string) (cfg chaos.Config, err error) {
 	flags.StringVar(&cfg.Older, "older", "", "")
 	flags.StringVar(&cfg.Broker, "broker", chaos.BrokerPubSub, "")
 	flags.StringVar(&cfg.Relay, "relay", chaos.RelayLanes, "")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return cfg, err
-		}
-		return cfg, fmt.Errorf("%w (--help lists the flags)", err)
+	words, err := tool.Parse(flags, args)
+	if err != nil {
+		return cfg, err
 	}
 	byDefault := chaos.Config{Duration: 75 * time.Second, Rate: 200, Clients: 16}
 	switch *profile {
@@ -136,8 +123,8 @@ func parse(args []string) (cfg chaos.Config, err error) {
 		cfg.Rate = byDefault.Rate
 	}
 	switch {
-	case flags.NArg() > 0:
-		return cfg, fmt.Errorf("unknown argument %q (--help lists the flags)", flags.Arg(0))
+	case len(words) > 0:
+		return cfg, fmt.Errorf("unknown argument %q: try --help", words[0])
 	case cfg.Duration <= 0:
 		return cfg, errors.New("--duration must be more than 0, such as 10m")
 	case cfg.Broker != chaos.BrokerPubSub && cfg.Broker != chaos.BrokerKafka && cfg.Broker != chaos.BrokerFake:

@@ -1,0 +1,48 @@
+// Package tool has what the programs of a service's tools share.
+package tool
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// ErrTold means that the user has already read why the command failed.
+var ErrTold = errors.New("the command failed")
+
+// Main runs a command with the arguments of the process. A signal ends its context, a second one the process. It prints
+// usage if run returns flag.ErrHelp. Another error ends the process with status 1.
+func Main(name, usage string, run func(ctx context.Context, args []string, stdout io.Writer) error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err = io.WriteString(os.Stdout, usage)
+	}
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, ErrTold) {
+		fmt.Fprintln(os.Stderr, name+":", err)
+	}
+	os.Exit(1)
+}
+
+// Parse parses flags before, between and after other arguments, and returns those.
+func Parse(flags *flag.FlagSet, args []string) (words []string, err error) {
+	flags.SetOutput(io.Discard) // the error says enough
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, fmt.Errorf("%w: try go run ./cmd/%s --help", err, flags.Name())
+		}
+		if flags.NArg() == 0 { // the flag package stops at the first argument that is not a flag
+			return words, nil
+		}
+		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
+	}
+}

@@ -283,6 +283,7 @@ func TestMistakesOfModeWAL(t *testing.T) {
 		pool, err := pgxpool.New(t.Context(), url)
 		pgtest.Must(t, err)
 		defer pool.Close()
+		pgtest.Execute(t, s.pool, beginSwitch)
 		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mode = 'wal', slot = $1", s.slot)
 		_, started := newReader(t.Context(), &app.Process{CommandPool: pool}, nil)
 		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET mode = 'lanes'")

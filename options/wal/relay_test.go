@@ -25,6 +25,11 @@ import (
 func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
+	const begins = "UPDATE video_catalog.outbox_relay SET slot = $1, mode = 'external'"
+	if _, err := s.pool.Exec(t.Context(), begins, s.slot); err == nil || !strings.Contains(err.Error(), "the trigger outbox_relayed is disabled") {
+		t.Errorf("a mode without its trigger = %v, want an error", err)
+	}
+	pgtest.Execute(t, s.pool, beginSwitch)
 	for _, test := range []struct{ breaks, says, mends string }{
 		{"ALTER PUBLICATION video_catalog_outbox SET TABLE video_catalog.outbox", "without the column caller", "SELECT"},
 		{"ALTER PUBLICATION video_catalog_outbox SET (publish_via_partition_root = false)", "publish_via_partition_root = true",
@@ -37,7 +42,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		if _, err := s.relay(external); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("relay external after %q = %v, want %q", test.breaks, err, test.says)
 		}
-		pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_relay SET slot = $1, mode = 'external'", s.slot)
+		pgtest.Execute(t, s.pool, begins, s.slot)
 		if err := start(t.Context(), &app.Process{CommandPool: s.pool, Log: discard, Meter: noop.Meter{}}); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("start() after %q = %v, want %q", test.breaks, err, test.says)
 		}
@@ -61,6 +66,7 @@ func TestServersWithoutALog(t *testing.T) {
 		}
 	}
 	// The slot went with wal_level: the way back needs neither.
+	pgtest.Execute(t, replica, beginSwitch)
 	pgtest.Execute(t, replica, "UPDATE video_catalog.outbox_relay SET mode = 'external'")
 	if out, err := s.server(replica.Config().ConnString(), "relay", lanes, "--since", "2026-01-01T00:00:00Z"); err != nil || !strings.Contains(out, "mode lanes") {
 		t.Errorf("relay lanes = %q, %v, want mode lanes", out, err)

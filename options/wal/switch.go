@@ -24,7 +24,8 @@ var ( // tests make them shorter
 const (
 	// holdTimeout is how long appends wait for the publisher. With the second that the lock may take, it is less than lock_timeout in docs/database.md.
 	holdTimeout = 2 * time.Second
-	pageChanges = 10_000 // of the log, which one transaction moves, with the rest of the last transaction in it
+	poll        = 5 * time.Millisecond // between two looks, while appends wait
+	pageChanges = 10_000               // of the log, which one transaction moves, with the rest of the last transaction in it
 	// margin is longer than a transaction of a command: what happened so long before a time may be committed after it.
 	margin = time.Minute
 )
@@ -32,7 +33,7 @@ const (
 // errAgain means that an attempt has changed nothing, and another may succeed.
 var errAgain = errors.New("not yet")
 
-// run switches, or does nothing if the mode is right. After an error the mode is as it was.
+// run switches, or does nothing if the mode is right. After an error the mode is as it was, unless the text says another.
 func (s *switcher) run(ctx context.Context) error {
 	relay, err := s.queries.GetRelay(ctx)
 	err = pg.Wrap(err, "read the relay")
@@ -45,7 +46,23 @@ func (s *switcher) run(ctx context.Context) error {
 	if s.Slot == "" {
 		s.Slot = relay.Slot
 	}
+	if err := s.late(within(switchTimeout, pause, func() error { return s.setTriggers(ctx, true) })); err != nil {
+		return err
+	}
+	if err := s.change(ctx); err != nil {
+		_ = s.setTriggers(context.WithoutCancel(ctx), false) // else appends are slower
+		return err
+	}
+	err = within(switchTimeout, pause, func() error { return s.setTriggers(ctx, false) })
+	return pg.Wrap(err, "the mode is %s, but appends stay slower until the command is repeated: %s", s.Mode, s.said)
+}
+
+// change switches, while each append reads the mode.
+func (s *switcher) change(ctx context.Context) error {
+	relay, err := s.queries.GetRelay(ctx)
 	switch {
+	case err != nil:
+		return err
 	case relay.Mode == external && s.Mode == lanes:
 		return s.toLanes(ctx, relay)
 	case relay.Mode == lanes && s.Mode != lanes:
@@ -71,7 +88,7 @@ func (s *switcher) toLog(ctx context.Context) error {
 	made, err := s.makeSlot(ctx)
 	if err == nil {
 		err = s.attempt(ctx, func(ctx context.Context, tx *pg.Tx) error {
-			if err := within(holdTimeout, func() error { return s.sent(ctx) }); err != nil {
+			if err := within(holdTimeout, poll, func() error { return s.sent(ctx) }); err != nil {
 				return err
 			}
 			tx.Queue(sqlcgen.New(tx).EndReader(ctx))
@@ -97,7 +114,7 @@ func (s *switcher) makeSlot(ctx context.Context) (made bool, err error) {
 			return false, nil
 		case limited.Err() != nil:
 			s.findHolder(ctx, true)
-			return false, s.late()
+			return false, s.late(errAgain)
 		case codeOf(err) != "57014": // canceled by statement_timeout
 			return false, pg.Wrap(err, "make the slot %s, as a user with REPLICATION", s.Slot)
 		}
@@ -148,7 +165,7 @@ func (s *switcher) toLanes(ctx context.Context, relay sqlcgen.GetRelayRow) error
 			if time.Since(last) > margin+switchTimeout { // the time in its id may be in the future
 				return errors.New("an event is in the log, but not in the outbox: it was purged, or its commit waits for a standby; try again")
 			}
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(poll)
 			continue
 		}
 		last = time.Now()
@@ -211,10 +228,31 @@ func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since 
 	return nil
 }
 
+// setTriggers lets appends read the mode, or do what it says. It returns errAgain if a transaction that has appended is open. A crash leaves
+// appends that read the mode: they are slower.
+func (s *switcher) setTriggers(ctx context.Context, isSwitching bool) error {
+	err := pg.InTx(ctx, s.pool, "wal.setTriggers", func(ctx context.Context, tx *pg.Tx) error {
+		q := sqlcgen.New(tx)
+		tx.Queue(q.LimitLock(ctx))
+		tx.Queue(q.SetTriggers(ctx, isSwitching))
+		return nil
+	})
+	return s.locked(ctx, err)
+}
+
+// locked makes errAgain of the error of a lock that another transaction has.
+func (s *switcher) locked(ctx context.Context, err error) error {
+	if codeOf(err) != "55P03" { // lock_timeout
+		return err
+	}
+	s.findHolder(ctx, false)
+	return errAgain
+}
+
 // attempt begins the mode, and runs a step, in a transaction that holds appends. While the step returns errAgain, or a
 // transaction that has read the mode is open, it tries again.
 func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.Tx) error) error {
-	for end := time.Now().Add(switchTimeout); ; time.Sleep(pause) {
+	return s.late(within(switchTimeout, pause, func() error {
 		moved, gone := s.moved, s.gone
 		err := pg.InTx(ctx, s.pool, "wal.attempt", func(ctx context.Context, tx *pg.Tx) error {
 			q, e := sqlcgen.New(tx), s.entry
@@ -222,11 +260,8 @@ func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.T
 			tx.Queue(q.HoldAppends(ctx))
 			relay, err := q.GetRelay(ctx)
 			switch {
-			case codeOf(err) == "55P03": // lock_timeout
-				s.findHolder(ctx, false)
-				return errAgain
 			case err != nil:
-				return err
+				return s.locked(ctx, err)
 			case relay.Mode == s.Mode:
 				return errors.New("another switch to this mode has just ended")
 			}
@@ -238,13 +273,11 @@ func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.T
 			tx.Queue(q.AuditSwitch(ctx, sqlcgen.AuditSwitchParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: s.moved}))
 			return nil
 		})
-		if err = s.inUse(ctx, err); !errors.Is(err, errAgain) {
-			return err
+		if err = s.inUse(ctx, err); errors.Is(err, errAgain) {
+			s.moved, s.gone = moved, gone
 		}
-		if s.moved, s.gone = moved, gone; time.Now().After(end) {
-			return s.late()
-		}
-	}
+		return err
+	}))
 }
 
 // inUse makes errAgain of the error of a slot in use, unless a reader is connected. Then a switch that was killed uses the slot, until its last
@@ -269,8 +302,11 @@ func (s *switcher) findHolder(ctx context.Context, forSlot bool) {
 	}
 }
 
-// late is the error of a switch that could not end.
-func (s *switcher) late() error {
+// late makes of errAgain the error of a switch that could not end.
+func (s *switcher) late(err error) error {
+	if !errors.Is(err, errAgain) {
+		return err
+	}
 	return fmt.Errorf("not within %s, so the mode is as it was: %s", switchTimeout, s.said)
 }
 

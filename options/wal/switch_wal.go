@@ -35,7 +35,7 @@ func (s *switcher) fromWAL(ctx context.Context) error {
 	err := s.attempt(ctx, func(ctx context.Context, tx *pg.Tx) error {
 		until, err := s.queries.GetEnd(ctx) // nobody appends, so the log gets no more events
 		if err == nil {
-			err = within(holdTimeout, func() error { return s.confirmed(ctx, until) })
+			err = within(holdTimeout, poll, func() error { return s.confirmed(ctx, until) })
 		}
 		tx.Queue(sqlcgen.New(tx).EndReader(ctx)) // what it reads from now on is pending, too
 		return err
@@ -58,15 +58,19 @@ func (s *switcher) confirmed(ctx context.Context, until string) error {
 
 // dropRead drops the slot, and first ends its reader, who finds that the mode is over.
 func (s *switcher) dropRead(ctx context.Context) error {
-	return within(outbox.StopTimeout+outbox.SettleTimeout, func() error {
-		return errors.Join(s.queries.StopReader(ctx, &s.Slot), s.dropSlot(ctx))
+	return within(outbox.StopTimeout+outbox.SettleTimeout, poll, func() error {
+		err := errors.Join(s.queries.StopReader(ctx, &s.Slot), s.dropSlot(ctx))
+		if codeOf(err) == "55006" { // it is in use
+			err = fmt.Errorf("%w: %w", errAgain, err)
+		}
+		return err
 	})
 }
 
-// within calls do until it returns neither errAgain nor that the slot is in use, or the time is over.
-func within(limit time.Duration, do func() error) error {
-	for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
-		if err := do(); !errors.Is(err, errAgain) && codeOf(err) != "55006" || time.Now().After(end) {
+// within calls do until it does not return errAgain, or the time is over.
+func within(limit, between time.Duration, do func() error) error {
+	for end := time.Now().Add(limit); ; time.Sleep(between) {
+		if err := do(); !errors.Is(err, errAgain) || time.Now().After(end) {
 			return err
 		}
 	}

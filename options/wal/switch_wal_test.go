@@ -12,8 +12,9 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-// Mode wal begins and ends under load, with refusals and two processes, and with no more rights than the README says.
-func TestSwitchToModeWALAndBack(t *testing.T) {
+// Mode wal begins and ends under load, with refusals and two processes, and with no more rights than the README says. A switch that is killed
+// at any step is repeated. Nothing is lost, whether it goes on or back.
+func TestKilledSwitchOfModeWAL(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	pgtest.Execute(t, s.pool, "CREATE ROLE "+s.slot+" LOGIN REPLICATION IN ROLE video_catalog_rw")
@@ -21,54 +22,6 @@ func TestSwitchToModeWALAndBack(t *testing.T) {
 	s.refuse = once(100)
 	first, second := s.relayed(), s.relayed()
 	writers := s.write(40, 20*time.Millisecond)
-	for range 5 {
-		s.must(wal)
-		time.Sleep(rand.N(300 * time.Millisecond))
-		s.must(lanes)
-	}
-	writers()
-	s.complete()
-	first()
-	second()
-	s.eventually(0, `SELECT (SELECT count(*) FROM video_catalog.outbox_pending)
-		+ (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())`)
-}
-
-// The two narrow windows: a transaction has drawn its place and commits late, in both directions. The switch waits for it, and the next event
-// of its aggregate comes behind it.
-func TestSwitchOfModeWALWaitsForATransaction(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []string{wal, lanes} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			s := newService(t)
-			defer s.relayed()()
-			if s.makeSlot(); mode == lanes { // a new one would wait, too
-				s.must(wal)
-			}
-			commit := s.openAppend("held", 1)
-			result := s.start(mode)
-			s.waiting(1)
-			late := make(chan error, 1)
-			go func() { late <- pgtest.TryAppend(t.Context(), s.pool, message("late", 1)) }() // draws its seq before the switch
-			s.waiting(2)
-			commit()
-			s.append("held", 2)
-			s.await(result)
-			pgtest.Must(t, <-late)
-			s.append("held", 3)
-			s.total.Add(1)
-			s.complete()
-		})
-	}
-}
-
-// A switch is killed at any step, and repeated. Nothing is lost, whether it goes on or back.
-func TestKilledSwitchOfModeWAL(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	defer s.relayed()()
-	writers := s.write(10, 10*time.Millisecond)
 	for range 12 {
 		for _, mode := range []string{wal, lanes} {
 			for range rand.IntN(3) {
@@ -82,6 +35,10 @@ func TestKilledSwitchOfModeWAL(t *testing.T) {
 	}
 	writers()
 	s.complete()
+	first()
+	second()
+	s.eventually(0, `SELECT (SELECT count(*) FROM video_catalog.outbox_pending)
+		+ (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())`)
 }
 
 // A killed switch leaves a statement that makes the slot, and waits for an open transaction. A repeated switch waits for this statement. If the
@@ -90,12 +47,13 @@ func TestRepeatedSwitchOfModeWAL(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, isMade := range []bool{false, true} {
-		commit := s.openAppend(fmt.Sprint(isMade), 1)
+		s.append(fmt.Sprint(isMade), 1)
+		commit := s.openAppend("")
 		killed := s.child("switch", s.slot, "relay", wal)
 		s.eventually(1, "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()")
 		pgtest.Must(t, killed.Kill())
 		result := s.start(wal)
-		s.waiting(1)
+		s.holding() // and again, as nobody publishes that event
 		if !isMade {
 			pgtest.Execute(t, s.pool, "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = $1", s.slot)
 		}

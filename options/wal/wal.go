@@ -3,7 +3,7 @@
 // The mode is a row of the table outbox_relay. In mode lanes the publisher sends the pending events. In the others a trigger drops the
 // pending copy of a new event. In mode external another program, such as Debezium, reads a logical slot, and sends the events of the log. In
 // mode wal the publisher itself does: its [store] claims what the [reader] has queued. In both, deferred events and snapshots come from the
-// tables, as in mode lanes.
+// tables, as in mode lanes. Appends read the mode only during a switch: see 00302_relay_triggers.sql.
 //
 // The command relay switches under load: no event is lost, and first deliveries of an aggregate stay in order. The reader of mode external
 // must be stopped meanwhile: nobody can tell it to wait.

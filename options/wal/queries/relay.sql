@@ -69,18 +69,23 @@ SELECT EXISTS (
 -- name: LimitLock :exec
 SELECT set_config('lock_timeout', '1s', true);
 
+-- name: SetTriggers :exec
+-- Lets appends read the mode, during a switch, or do what it says. Waits until no transaction is open that has appended.
+SELECT video_catalog.outbox_relay_triggers(@is_switching);
+
 -- name: HoldAppends :exec
 -- Waits until no transaction that has read the mode is open, and holds appends until the end of this transaction.
 LOCK TABLE video_catalog.outbox_relay IN EXCLUSIVE MODE;
 
 -- name: FindHolder :one
--- Describes the oldest transaction that has read the mode, or, for a new slot, that has written.
+-- Describes the oldest transaction that has appended, or, for a new slot, that has written.
 SELECT format('process %s, user %s, application %s, age %s', a.pid, a.usename, a.application_name,
 	coalesce(date_trunc('second', now() - a.xact_start)::text, 'hidden from this user'))::text AS holder
 FROM pg_catalog.pg_stat_activity a
 WHERE a.pid <> pg_backend_pid() AND CASE WHEN @for_slot::bool THEN a.backend_xid IS NOT NULL ELSE a.pid IN (
 	SELECT l.pid FROM pg_catalog.pg_locks l
-	WHERE l.relation = 'video_catalog.outbox_relay'::regclass AND l.granted AND l.mode <> 'AccessShareLock') END
+	WHERE l.relation IN ('video_catalog.outbox_pending'::regclass, 'video_catalog.outbox_relay'::regclass)
+		AND l.granted AND l.mode <> 'AccessShareLock') END
 ORDER BY a.xact_start LIMIT 1;
 
 -- name: PeekLog :many

@@ -88,11 +88,12 @@ SELECT format('process %s, user %s, application %s, age %s', a.pid, a.usename, a
 FROM pg_catalog.pg_stat_activity a
 WHERE a.pid <> pg_backend_pid() AND CASE WHEN $1::bool THEN a.backend_xid IS NOT NULL ELSE a.pid IN (
 	SELECT l.pid FROM pg_catalog.pg_locks l
-	WHERE l.relation = 'video_catalog.outbox_relay'::regclass AND l.granted AND l.mode <> 'AccessShareLock') END
+	WHERE l.relation IN ('video_catalog.outbox_pending'::regclass, 'video_catalog.outbox_relay'::regclass)
+		AND l.granted AND l.mode <> 'AccessShareLock') END
 ORDER BY a.xact_start LIMIT 1
 `
 
-// Describes the oldest transaction that has read the mode, or, for a new slot, that has written.
+// Describes the oldest transaction that has appended, or, for a new slot, that has written.
 func (q *Queries) FindHolder(ctx context.Context, forSlot bool) (string, error) {
 	row := q.db.QueryRow(ctx, findHolder, forSlot)
 	var holder string
@@ -350,6 +351,16 @@ func (q *Queries) PeekLog(ctx context.Context, slot string, maxChanges int32) ([
 		return nil, err
 	}
 	return items, nil
+}
+
+const setTriggers = `-- name: SetTriggers :exec
+SELECT video_catalog.outbox_relay_triggers($1)
+`
+
+// Lets appends read the mode, during a switch, or do what it says. Waits until no transaction is open that has appended.
+func (q *Queries) SetTriggers(ctx context.Context, isSwitching bool) error {
+	_, err := q.db.Exec(ctx, setTriggers, isSwitching)
+	return err
 }
 
 const useMode = `-- name: UseMode :exec

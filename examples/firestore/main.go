@@ -6,14 +6,14 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/pubsub/v2"
 
+	"example.com/servicekit/tool"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -22,12 +22,9 @@ func main() {
 	topic := flag.String("topic", "letter.events", "topic")
 	write := flag.Int("write", 0, "write so many letters first")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *project, *topic, *write, relayConfig); err != nil {
-		fmt.Fprintln(os.Stderr, "firestore:", err)
-		os.Exit(1) //nolint:forbidigo // main ends the process
-	}
+	tool.Main("firestore", "", func(ctx context.Context, _ []string, _ io.Writer) error {
+		return run(ctx, *project, *topic, *write, relayConfig)
+	})
 }
 
 // run writes some letters, and relays events until ctx ends. The libraries read FIRESTORE_EMULATOR_HOST and

@@ -24,13 +24,12 @@ func Main(name, usage string, run func(ctx context.Context, args []string, stdou
 	if errors.Is(err, flag.ErrHelp) {
 		_, err = io.WriteString(os.Stdout, usage)
 	}
-	if err == nil {
-		return
-	}
-	if !errors.Is(err, ErrTold) {
+	if err != nil && !errors.Is(err, ErrTold) {
 		fmt.Fprintln(os.Stderr, name+":", err)
 	}
-	os.Exit(1)
+	if err != nil {
+		os.Exit(1)
+	}
 }
 
 // Parse parses flags before, between and after other arguments, and returns those.

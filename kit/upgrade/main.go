@@ -98,13 +98,10 @@ func parse(args []string) (from, ref string, change []string, err error) {
 		})
 	}
 	refs, err := tool.Parse(flags, args)
-	if err != nil {
-		return "", "", nil, err
+	if err == nil && len(refs) > 1 {
+		err = fmt.Errorf("want one version, and not %q: a list with spaces needs quotes; try go run ./cmd/upgrade --help", refs)
 	}
-	if len(refs) > 1 {
-		return "", "", nil, fmt.Errorf("want one version, and not %q: a list with spaces needs quotes; try go run ./cmd/upgrade --help", refs)
-	}
-	return from, strings.Join(refs, ""), change, nil
+	return from, strings.Join(refs, ""), change, err
 }
 
 // service has the fields of template.json.

@@ -40,7 +40,7 @@ func (k *timed) taken(b *testing.B, n int) (ages []time.Duration) {
 
 // BenchmarkModeWAL divides mode wal by the lanes: appends of eight writers, log per event with its settlement, the time from the append of an
 // event until it is sent (at 1,000/s, p50), and events per second out of a backlog. It also divides the appends in mode lanes by those
-// without the triggers of the option.
+// without the trigger of the option.
 func BenchmarkModeWAL(b *testing.B) {
 	for b.Loop() {
 		var figures [3][4]float64
@@ -50,7 +50,7 @@ func BenchmarkModeWAL(b *testing.B) {
 			case wal:
 				s.must(wal)
 			case "none":
-				pgtest.Execute(b, s.pool, "DROP TRIGGER outbox_relayed ON video_catalog.outbox_pending; DROP TRIGGER outbox_dropped ON video_catalog.outbox_pending")
+				pgtest.Execute(b, s.pool, "DROP TRIGGER outbox_relayed ON video_catalog.outbox_pending")
 			}
 			k, pool := &timed{}, s.connect(s.url)
 			run, wake, err := process(b.Context(), pool, k)

@@ -132,6 +132,9 @@ func (s *service) must(args ...string) string {
 	if err != nil {
 		s.Fatalf("relay %q = %v", args, err)
 	}
+	if n := pgtest.Count(s, s.pool, slow); n != 0 && args[0] != "status" {
+		s.Errorf("relay %q leaves %d triggers that make appends slower", args, n)
+	}
 	return out
 }
 
@@ -197,11 +200,11 @@ func (s *service) publish() (stop func()) {
 	return s.background(func(ctx context.Context) { _ = p.Run(ctx) })
 }
 
-// read reads the log as another program does, until it is stopped. It confirms what it has delivered, or dies before, at random.
-func (s *service) read() (stop func()) {
+// read reads the log as another program does, until it is stopped. It confirms what it has delivered, or dies before, at random: so often.
+func (s *service) read(dies float64) (stop func()) {
 	return s.background(func(ctx context.Context) {
 		for ctx.Err() == nil {
-			s.readOnce(ctx, rand.IntN(10) == 0)
+			s.readOnce(ctx, rand.Float64() < dies)
 			time.Sleep(5 * time.Millisecond)
 		}
 	})
@@ -256,7 +259,7 @@ func (s *service) append(aggregate string, version int64) {
 }
 
 // beginSwitch lets appends read the mode, as a switch does.
-const beginSwitch = "SELECT video_catalog.outbox_relay_triggers(true)"
+const beginSwitch = "SELECT video_catalog.outbox_relay_switching(true)"
 
 // migrationsWithout returns the migrations of all options but this one.
 func migrationsWithout() (all []fs.FS) {

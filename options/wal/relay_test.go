@@ -26,8 +26,8 @@ func TestMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	const begins = "UPDATE video_catalog.outbox_relay SET slot = $1, mode = 'external'"
-	if _, err := s.pool.Exec(t.Context(), begins, s.slot); err == nil || !strings.Contains(err.Error(), "the trigger outbox_relayed is disabled") {
-		t.Errorf("a mode without its trigger = %v, want an error", err)
+	if _, err := s.pool.Exec(t.Context(), begins, s.slot); err == nil || !strings.Contains(err.Error(), "appends do not read the mode") {
+		t.Errorf("a mode that no append reads = %v, want an error", err)
 	}
 	pgtest.Execute(t, s.pool, beginSwitch)
 	for _, test := range []struct{ breaks, says, mends string }{

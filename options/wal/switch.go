@@ -22,10 +22,11 @@ var ( // tests make them shorter
 )
 
 const (
-	// holdTimeout is how long appends wait for the publisher. With the second that the lock may take, it is less than lock_timeout in docs/database.md.
+	// holdTimeout is how long appends wait for the publisher. With the 1.5 s that the lock may take, it is less than lock_timeout in docs/database.md.
 	holdTimeout = 2 * time.Second
 	poll        = 5 * time.Millisecond // between two looks, while appends wait
 	pageChanges = 10_000               // of the log, which one transaction moves, with the rest of the last transaction in it
+	lockTimeout = "55P03"
 	// margin is longer than a transaction of a command: what happened so long before a time may be committed after it.
 	margin = time.Minute
 )
@@ -33,8 +34,22 @@ const (
 // errAgain means that an attempt has changed nothing, and another may succeed.
 var errAgain = errors.New("not yet")
 
-// run switches, or does nothing if the mode is right. After an error the mode is as it was, unless the text says another.
+// run switches, unless the mode is right, while no other process does. After an error the mode is as it was, unless the text says another.
 func (s *switcher) run(ctx context.Context) error {
+	return pg.InTx(ctx, s.pool, "wal.run", func(ctx context.Context, tx *pg.Tx) error {
+		q := sqlcgen.New(tx)
+		tx.Queue(q.LimitLock(ctx))
+		switch _, err := q.LockSwitch(ctx); {
+		case codeOf(err) == lockTimeout:
+			return errors.New("another switch runs")
+		case err != nil:
+			return err
+		}
+		return s.runAlone(ctx)
+	})
+}
+
+func (s *switcher) runAlone(ctx context.Context) error {
 	relay, err := s.queries.GetRelay(ctx)
 	err = pg.Wrap(err, "read the relay")
 	if err != nil || s.Mode != lanes || relay.Mode == wal || relay.WalStatus != "missing" { // else nothing is read from the log
@@ -46,23 +61,22 @@ func (s *switcher) run(ctx context.Context) error {
 	if s.Slot == "" {
 		s.Slot = relay.Slot
 	}
-	if err := s.late(within(switchTimeout, pause, func() error { return s.setTriggers(ctx, true) })); err != nil {
+	if err := s.late(within(switchTimeout, pause, func() error { return s.setSwitching(ctx, true) })); err != nil {
 		return err
 	}
-	if err := s.change(ctx); err != nil {
-		_ = s.setTriggers(context.WithoutCancel(ctx), false) // else appends are slower
+	if err := s.change(ctx, relay); err != nil {
+		if s.setSwitching(context.WithoutCancel(ctx), false) != nil {
+			err = fmt.Errorf("%w; appends stay slower until the next switch", err)
+		}
 		return err
 	}
-	err = within(switchTimeout, pause, func() error { return s.setTriggers(ctx, false) })
-	return pg.Wrap(err, "the mode is %s, but appends stay slower until the command is repeated: %s", s.Mode, s.said)
+	err = within(switchTimeout, pause, func() error { return s.setSwitching(ctx, false) })
+	return pg.Wrap(err, "the mode is %s, but appends stay slower until the command is repeated", s.Mode)
 }
 
-// change switches, while each append reads the mode.
-func (s *switcher) change(ctx context.Context) error {
-	relay, err := s.queries.GetRelay(ctx)
+// change switches from the mode of relay, while each append reads the mode.
+func (s *switcher) change(ctx context.Context, relay sqlcgen.GetRelayRow) error {
 	switch {
-	case err != nil:
-		return err
 	case relay.Mode == external && s.Mode == lanes:
 		return s.toLanes(ctx, relay)
 	case relay.Mode == lanes && s.Mode != lanes:
@@ -228,13 +242,13 @@ func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since 
 	return nil
 }
 
-// setTriggers lets appends read the mode, or do what it says. It returns errAgain if a transaction that has appended is open. A crash leaves
+// setSwitching lets appends read the mode, or do what it says. It returns errAgain if a transaction that has appended is open. A crash leaves
 // appends that read the mode: they are slower.
-func (s *switcher) setTriggers(ctx context.Context, isSwitching bool) error {
-	err := pg.InTx(ctx, s.pool, "wal.setTriggers", func(ctx context.Context, tx *pg.Tx) error {
+func (s *switcher) setSwitching(ctx context.Context, isSwitching bool) error {
+	err := pg.InTx(ctx, s.pool, "wal.setSwitching", func(ctx context.Context, tx *pg.Tx) error {
 		q := sqlcgen.New(tx)
 		tx.Queue(q.LimitLock(ctx))
-		tx.Queue(q.SetTriggers(ctx, isSwitching))
+		tx.Queue(q.SetSwitching(ctx, isSwitching))
 		return nil
 	})
 	return s.locked(ctx, err)
@@ -242,11 +256,11 @@ func (s *switcher) setTriggers(ctx context.Context, isSwitching bool) error {
 
 // locked makes errAgain of the error of a lock that another transaction has.
 func (s *switcher) locked(ctx context.Context, err error) error {
-	if codeOf(err) != "55P03" { // lock_timeout
+	if codeOf(err) != lockTimeout {
 		return err
 	}
 	s.findHolder(ctx, false)
-	return errAgain
+	return fmt.Errorf("%w: %s", errAgain, s.said)
 }
 
 // attempt begins the mode, and runs a step, in a transaction that holds appends. While the step returns errAgain, or a
@@ -311,7 +325,7 @@ func (s *switcher) late(err error) error {
 }
 
 func (s *switcher) dropSlot(ctx context.Context) error {
-	return pg.Wrap(s.queries.DropSlot(ctx, &s.Slot), "drop the slot %s", s.Slot)
+	return pg.Wrap(s.queries.DropSlot(ctx, &s.Slot), "the slot %s is left, and keeps log: repeat the command", s.Slot)
 }
 
 // codeOf returns the code of an error of PostgreSQL, or "".

@@ -51,9 +51,9 @@ WHERE s.slot_name = r.slot AND r.mode <> 'lanes' AND s.confirmed_flush_lsn >= r.
 SELECT pg_create_logical_replication_slot(@slot, 'pgoutput');
 
 -- name: DropSlot :exec
--- Drops the slot, if it is there. A slot with a reader stays, with an error.
-SELECT pg_drop_replication_slot(s.slot_name) FROM pg_catalog.pg_replication_slots s
-WHERE s.slot_name = @slot AND s.database = current_database();
+-- Drops the slot, if it is there, and the mode is lanes. A slot with a reader stays, with an error.
+SELECT pg_drop_replication_slot(s.slot_name) FROM pg_catalog.pg_replication_slots s, video_catalog.outbox_relay r
+WHERE s.slot_name = @slot AND s.database = current_database() AND r.mode = 'lanes';
 
 -- name: AdvanceSlot :exec
 -- Confirms the log up to a position, or up to its end. A slot that is not there is an error.
@@ -67,25 +67,32 @@ SELECT EXISTS (
 );
 
 -- name: LimitLock :exec
-SELECT set_config('lock_timeout', '1s', true);
+-- The time is longer than deadlock_timeout, when PostgreSQL ends an autovacuum that is in the way.
+SELECT set_config('lock_timeout', '1500ms', true);
 
--- name: SetTriggers :exec
--- Lets appends read the mode, during a switch, or do what it says. Waits until no transaction is open that has appended.
-SELECT video_catalog.outbox_relay_triggers(@is_switching);
+-- name: LockSwitch :one
+-- Takes the right to switch, until the end of the transaction, which may be idle.
+SELECT set_config('idle_in_transaction_session_timeout', '0', true)
+FROM pg_advisory_xact_lock('video_catalog.outbox_relay'::regclass::oid::bigint);
+
+-- name: SetSwitching :exec
+-- Lets appends read the mode, or do what it says. Waits until no transaction is open that has written pending events.
+SELECT video_catalog.outbox_relay_switching(@is_switching);
 
 -- name: HoldAppends :exec
 -- Waits until no transaction that has read the mode is open, and holds appends until the end of this transaction.
 LOCK TABLE video_catalog.outbox_relay IN EXCLUSIVE MODE;
 
 -- name: FindHolder :one
--- Describes the oldest transaction that has appended, or, for a new slot, that has written.
+-- Describes the oldest transaction that has written pending events, or has read the mode, or, for a new slot, that has
+-- written.
 SELECT format('process %s, user %s, application %s, age %s', a.pid, a.usename, a.application_name,
 	coalesce(date_trunc('second', now() - a.xact_start)::text, 'hidden from this user'))::text AS holder
 FROM pg_catalog.pg_stat_activity a
 WHERE a.pid <> pg_backend_pid() AND CASE WHEN @for_slot::bool THEN a.backend_xid IS NOT NULL ELSE a.pid IN (
 	SELECT l.pid FROM pg_catalog.pg_locks l
-	WHERE l.relation IN ('video_catalog.outbox_pending'::regclass, 'video_catalog.outbox_relay'::regclass)
-		AND l.granted AND l.mode <> 'AccessShareLock') END
+	WHERE l.granted AND l.mode <> 'AccessShareLock' AND (l.relation = 'video_catalog.outbox_relay'::regclass
+		OR l.relation IN (SELECT t.relid FROM pg_partition_tree('video_catalog.outbox_pending') t))) END
 ORDER BY a.xact_start LIMIT 1;
 
 -- name: PeekLog :many

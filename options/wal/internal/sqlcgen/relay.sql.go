@@ -72,11 +72,11 @@ func (q *Queries) CreateSlot(ctx context.Context, slot string) error {
 }
 
 const dropSlot = `-- name: DropSlot :exec
-SELECT pg_drop_replication_slot(s.slot_name) FROM pg_catalog.pg_replication_slots s
-WHERE s.slot_name = $1 AND s.database = current_database()
+SELECT pg_drop_replication_slot(s.slot_name) FROM pg_catalog.pg_replication_slots s, video_catalog.outbox_relay r
+WHERE s.slot_name = $1 AND s.database = current_database() AND r.mode = 'lanes'
 `
 
-// Drops the slot, if it is there. A slot with a reader stays, with an error.
+// Drops the slot, if it is there, and the mode is lanes. A slot with a reader stays, with an error.
 func (q *Queries) DropSlot(ctx context.Context, slot *string) error {
 	_, err := q.db.Exec(ctx, dropSlot, slot)
 	return err
@@ -88,12 +88,13 @@ SELECT format('process %s, user %s, application %s, age %s', a.pid, a.usename, a
 FROM pg_catalog.pg_stat_activity a
 WHERE a.pid <> pg_backend_pid() AND CASE WHEN $1::bool THEN a.backend_xid IS NOT NULL ELSE a.pid IN (
 	SELECT l.pid FROM pg_catalog.pg_locks l
-	WHERE l.relation IN ('video_catalog.outbox_pending'::regclass, 'video_catalog.outbox_relay'::regclass)
-		AND l.granted AND l.mode <> 'AccessShareLock') END
+	WHERE l.granted AND l.mode <> 'AccessShareLock' AND (l.relation = 'video_catalog.outbox_relay'::regclass
+		OR l.relation IN (SELECT t.relid FROM pg_partition_tree('video_catalog.outbox_pending') t))) END
 ORDER BY a.xact_start LIMIT 1
 `
 
-// Describes the oldest transaction that has appended, or, for a new slot, that has written.
+// Describes the oldest transaction that has written pending events, or has read the mode, or, for a new slot, that has
+// written.
 func (q *Queries) FindHolder(ctx context.Context, forSlot bool) (string, error) {
 	row := q.db.QueryRow(ctx, findHolder, forSlot)
 	var holder string
@@ -167,9 +168,10 @@ func (q *Queries) HoldAppends(ctx context.Context) error {
 }
 
 const limitLock = `-- name: LimitLock :exec
-SELECT set_config('lock_timeout', '1s', true)
+SELECT set_config('lock_timeout', '1500ms', true)
 `
 
+// The time is longer than deadlock_timeout, when PostgreSQL ends an autovacuum that is in the way.
 func (q *Queries) LimitLock(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, limitLock)
 	return err
@@ -289,6 +291,19 @@ func (q *Queries) ListSlots(ctx context.Context) ([]ListSlotsRow, error) {
 	return items, nil
 }
 
+const lockSwitch = `-- name: LockSwitch :one
+SELECT set_config('idle_in_transaction_session_timeout', '0', true)
+FROM pg_advisory_xact_lock('video_catalog.outbox_relay'::regclass::oid::bigint)
+`
+
+// Takes the right to switch, until the end of the transaction, which may be idle.
+func (q *Queries) LockSwitch(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, lockSwitch)
+	var set_config string
+	err := row.Scan(&set_config)
+	return set_config, err
+}
+
 const markRelay = `-- name: MarkRelay :exec
 UPDATE video_catalog.outbox_relay r SET safe_time = r.mark_time, mark_lsn = pg_current_wal_lsn(), mark_time = now()
 FROM pg_catalog.pg_replication_slots s
@@ -353,13 +368,13 @@ func (q *Queries) PeekLog(ctx context.Context, slot string, maxChanges int32) ([
 	return items, nil
 }
 
-const setTriggers = `-- name: SetTriggers :exec
-SELECT video_catalog.outbox_relay_triggers($1)
+const setSwitching = `-- name: SetSwitching :exec
+SELECT video_catalog.outbox_relay_switching($1)
 `
 
-// Lets appends read the mode, during a switch, or do what it says. Waits until no transaction is open that has appended.
-func (q *Queries) SetTriggers(ctx context.Context, isSwitching bool) error {
-	_, err := q.db.Exec(ctx, setTriggers, isSwitching)
+// Lets appends read the mode, or do what it says. Waits until no transaction is open that has written pending events.
+func (q *Queries) SetSwitching(ctx context.Context, isSwitching bool) error {
+	_, err := q.db.Exec(ctx, setSwitching, isSwitching)
 	return err
 }
 

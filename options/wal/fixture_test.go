@@ -258,8 +258,7 @@ func (s *service) append(aggregate string, version int64) {
 	s.total.Add(1)
 }
 
-// beginSwitch lets appends read the mode, as a switch does.
-const beginSwitch = "SELECT video_catalog.outbox_relay_switching(true)"
+const beginSwitch = "SELECT video_catalog.outbox_relay_switching(true)" // appends read the mode
 
 // migrationsWithout returns the migrations of all options but this one.
 func migrationsWithout() (all []fs.FS) {

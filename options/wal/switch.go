@@ -26,7 +26,6 @@ const (
 	holdTimeout = 2 * time.Second
 	poll        = 5 * time.Millisecond // between two looks, while appends wait
 	pageChanges = 10_000               // of the log, which one transaction moves, with the rest of the last transaction in it
-	lockTimeout = "55P03"
 	// margin is longer than a transaction of a command: what happened so long before a time may be committed after it.
 	margin = time.Minute
 )
@@ -39,11 +38,8 @@ func (s *switcher) run(ctx context.Context) error {
 	return pg.InTx(ctx, s.pool, "wal.run", func(ctx context.Context, tx *pg.Tx) error {
 		q := sqlcgen.New(tx)
 		tx.Queue(q.LimitLock(ctx))
-		switch _, err := q.LockSwitch(ctx); {
-		case codeOf(err) == lockTimeout:
-			return errors.New("another switch runs")
-		case err != nil:
-			return err
+		if _, err := q.LockSwitch(ctx); err != nil {
+			return pg.Wrap(err, "wait for another switch")
 		}
 		return s.runAlone(ctx)
 	})
@@ -65,9 +61,7 @@ func (s *switcher) runAlone(ctx context.Context) error {
 		return err
 	}
 	if err := s.change(ctx, relay); err != nil {
-		if s.setSwitching(context.WithoutCancel(ctx), false) != nil {
-			err = fmt.Errorf("%w; appends stay slower until the next switch", err)
-		}
+		_ = s.setSwitching(context.WithoutCancel(ctx), false) // else appends stay slower until the next switch
 		return err
 	}
 	err = within(switchTimeout, pause, func() error { return s.setSwitching(ctx, false) })
@@ -256,7 +250,7 @@ func (s *switcher) setSwitching(ctx context.Context, isSwitching bool) error {
 
 // locked makes errAgain of the error of a lock that another transaction has.
 func (s *switcher) locked(ctx context.Context, err error) error {
-	if codeOf(err) != lockTimeout {
+	if codeOf(err) != "55P03" { // lock_timeout
 		return err
 	}
 	s.findHolder(ctx, false)

@@ -48,8 +48,7 @@ func (s *service) openAppend(aggregate string, versions ...int64) (commit func()
 	s.Helper()
 	tx, err := s.pool.Begin(s.Context())
 	pgtest.Must(s, err)
-	_, err = tx.Exec(s.Context(), "SELECT pg_current_xact_id()")
-	pgtest.Must(s, err)
+	pgtest.Execute(s, tx, "SELECT pg_current_xact_id()")
 	for _, v := range versions {
 		pgtest.Append(s, tx, message(aggregate, v))
 	}
@@ -77,12 +76,6 @@ func (s *service) waiting(sessions int) {
 	})
 }
 
-// holding waits until a switch has made the slot, and holds appends.
-func (s *service) holding() {
-	s.Helper()
-	s.eventually(1, "SELECT count(*) FROM pg_locks WHERE relation = 'video_catalog.outbox_relay'::regclass AND mode = 'ExclusiveLock' AND granted")
-}
-
 func (s *service) await(result <-chan error) {
 	s.Helper()
 	if err := <-result; err != nil {
@@ -103,7 +96,7 @@ func TestSwitchWaitsForATransaction(t *testing.T) {
 			}
 			s.append("first", 1)
 			result := s.start(test.to)
-			s.holding() // and again, as nobody publishes that event
+			s.eventually(1, holding) // and again, as nobody publishes that event
 			commit := s.openAppend("held", 1)
 			defer s.relayed()()
 			s.waiting(1)
@@ -201,6 +194,8 @@ func TestSwitchGivesUp(t *testing.T) {
 }
 
 const (
+	// holding counts the switches that have made the slot, and hold appends.
+	holding = "SELECT count(*) FROM pg_locks WHERE relation = 'video_catalog.outbox_relay'::regclass AND mode = 'ExclusiveLock' AND granted"
 	slotsOf = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1"
 	// slow counts the triggers with which appends are slower than they need be outside of a switch.
 	slow = `SELECT count(*) FROM pg_trigger t, video_catalog.outbox_relay r

@@ -12,15 +12,16 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-// Mode wal begins and ends under load, with refusals and two processes, and with no more rights than the README says. A switch that is killed
-// at any step is repeated. Nothing is lost, whether it goes on or back.
+// Mode wal begins and ends under load, with refusals and two processes, and with no more rights than the README says. A switch is
+// killed at any step, and repeated, beside another one. Nothing is lost, whether they go on or back.
 func TestKilledSwitchOfModeWAL(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	pgtest.Execute(t, s.pool, "CREATE ROLE "+s.slot+" LOGIN REPLICATION IN ROLE video_catalog_rw")
 	s.url = strings.Replace(s.url, "postgres@", s.slot+"@", 1)
 	s.refuse = once(100)
-	first, second := s.relayed(), s.relayed()
+	defer s.relayed()()
+	defer s.relayed()()
 	writers := s.write(40, 20*time.Millisecond)
 	for range 12 {
 		for _, mode := range []string{wal, lanes} {
@@ -30,13 +31,14 @@ func TestKilledSwitchOfModeWAL(t *testing.T) {
 				pgtest.Must(t, killed.Kill())
 				_, _ = killed.Wait()
 			}
-			s.must(mode)
+			other := s.start([]string{wal, lanes}[rand.IntN(2)])
+			_, _ = s.relay(mode) // one of them may have to wait too long
+			<-other
 		}
 	}
+	s.must(lanes)
 	writers()
 	s.complete()
-	first()
-	second()
 	s.eventually(0, `SELECT (SELECT count(*) FROM video_catalog.outbox_pending)
 		+ (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())`)
 }
@@ -53,7 +55,7 @@ func TestRepeatedSwitchOfModeWAL(t *testing.T) {
 		s.eventually(1, "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()")
 		pgtest.Must(t, killed.Kill())
 		result := s.start(wal)
-		s.holding() // and again, as nobody publishes that event
+		s.eventually(1, holding) // and again, as nobody publishes that event
 		if !isMade {
 			pgtest.Execute(t, s.pool, "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = $1", s.slot)
 		}

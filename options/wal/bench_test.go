@@ -38,37 +38,46 @@ func (k *timed) taken(b *testing.B, n int) (ages []time.Duration) {
 	return ages
 }
 
-// BenchmarkModeWAL divides mode wal by the lanes: appends of eight writers, log per event with its settlement, the time from the append of an
-// event until it is sent (at 1,000/s, p50), and events per second out of a backlog. It also divides the appends in mode lanes by those
-// without the trigger of the option.
+// BenchmarkModeWAL divides mode wal by the lanes, in turns: appends of eight writers, log per event with its settlement, the time from the
+// append of an event until it is sent (at 1,000/s, p50), and events per second out of a backlog. It also divides the appends in mode lanes by
+// those without the trigger of the option.
 func BenchmarkModeWAL(b *testing.B) {
 	for b.Loop() {
+		var services [3]*service
+		var brokers [3]timed
+		var wakes [3]func()
 		var figures [3][4]float64
 		for i, mode := range []string{lanes, wal, "none"} {
 			s := newService(b)
-			switch mode {
+			switch services[i] = s; mode {
 			case wal:
 				s.must(wal)
 			case "none":
 				pgtest.Execute(b, s.pool, "DROP TRIGGER outbox_relayed ON video_catalog.outbox_pending")
 			}
-			k, pool := &timed{}, s.connect(s.url)
-			run, wake, err := process(b.Context(), pool, k)
+			run, wake, err := process(b.Context(), s.connect(s.url), &brokers[i])
 			pgtest.Must(b, err)
-			stop := s.background(run)
-			position := func() float64 {
-				return float64(pgtest.Count(b, s.pool, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"))
+			wakes[i] = wake
+			defer s.background(run)()
+		}
+		position := func() float64 {
+			return float64(pgtest.Count(b, services[0].pool, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"))
+		}
+		const turns = 10
+		for turn := range turns {
+			for i, s := range services {
+				before := position()
+				s.appends(8, time.Second, 0, fmt.Sprint("busy", turn), wakes[i])
+				n := float64(s.total.Swap(0))
+				brokers[i].taken(b, int(n))
+				time.Sleep(300 * time.Millisecond) // the last settlements
+				figures[i][0], figures[i][1] = figures[i][0]+n/turns, figures[i][1]+(position()-before)/n/turns
 			}
-			before := position()
-			s.appends(8, 5*time.Second, 0, wake)
-			n := float64(s.total.Swap(0))
-			k.taken(b, int(n))
-			time.Sleep(500 * time.Millisecond) // the last settlements
-			figures[i][0], figures[i][1] = n/5, (position()-before)/n
-			s.appends(8, 5*time.Second, 8*time.Millisecond, wake)
-			ages := slices.Sorted(slices.Values(k.taken(b, int(s.total.Swap(0)))))
+		}
+		for i, s := range services {
+			s.appends(8, 5*time.Second, 8*time.Millisecond, "steady", wakes[i])
+			ages := slices.Sorted(slices.Values(brokers[i].taken(b, int(s.total.Swap(0)))))
 			figures[i][2] = ages[len(ages)/2].Seconds() * 1e3
-			stop()
 			const backlog = 100_000
 			pgtest.Execute(b, s.pool, `WITH e AS (
 					INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
@@ -78,13 +87,8 @@ func BenchmarkModeWAL(b *testing.B) {
 				INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 				SELECT hashtext(aggregate_id) & 7, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM e`, backlog)
 			begun := time.Now()
-			if run, _, err = process(b.Context(), s.connect(s.url), k); err != nil {
-				b.Fatal(err)
-			}
-			stop = s.background(run)
-			k.taken(b, backlog)
+			brokers[i].taken(b, backlog)
 			figures[i][3] = backlog / time.Since(begun).Seconds()
-			stop()
 		}
 		for i, unit := range []string{"appends/s", "WAL-B/event", "ms-to-sent", "drained/s"} {
 			b.ReportMetric(figures[1][i], unit)
@@ -95,13 +99,13 @@ func BenchmarkModeWAL(b *testing.B) {
 }
 
 // appends adds events for a while, from some writers that wait some time between two events.
-func (s *service) appends(writers int, during, pause time.Duration, wake func()) {
+func (s *service) appends(writers int, during, pause time.Duration, name string, wake func()) {
 	var all sync.WaitGroup
 	end := time.Now().Add(during)
 	for i := range writers {
 		all.Go(func() {
 			for v := int64(1); time.Now().Before(end); v++ {
-				m := message(fmt.Sprint(pause, i), v)
+				m := message(fmt.Sprint(name, i), v)
 				m.Payload = make([]byte, 300)
 				if err := pgtest.TryAppend(context.Background(), s.pool, m); err != nil {
 					s.Error(err)

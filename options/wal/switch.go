@@ -236,8 +236,8 @@ func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since 
 	return nil
 }
 
-// setSwitching lets appends read the mode, or do what it says. It returns errAgain if a transaction that has appended is open. A crash leaves
-// appends that read the mode: they are slower.
+// setSwitching begins or ends the time of a switch, in which appends read the mode. It returns errAgain if a transaction that has written
+// pending events is open. A crash leaves appends that read the mode: they are slower.
 func (s *switcher) setSwitching(ctx context.Context, isSwitching bool) error {
 	err := pg.InTx(ctx, s.pool, "wal.setSwitching", func(ctx context.Context, tx *pg.Tx) error {
 		q := sqlcgen.New(tx)

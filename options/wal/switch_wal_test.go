@@ -33,14 +33,13 @@ func TestKilledSwitchOfModeWAL(t *testing.T) {
 			}
 			other := s.start([]string{wal, lanes}[rand.IntN(2)])
 			_, _ = s.relay(mode) // one of them may have to wait too long
-			<-other
+			_ = <-other
 		}
 	}
 	s.must(lanes)
 	writers()
 	s.complete()
-	s.eventually(0, `SELECT (SELECT count(*) FROM video_catalog.outbox_pending)
-		+ (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())`)
+	s.eventually(0, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
 }
 
 // A killed switch leaves a statement that makes the slot, and waits for an open transaction. A repeated switch waits for this statement. If the

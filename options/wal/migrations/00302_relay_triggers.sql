@@ -1,16 +1,16 @@
 -- +goose Up
 SET LOCAL lock_timeout = '2s';
 
--- To read the mode makes an append slower, so it does only during a switch: then the trigger outbox_relayed calls the function of that name.
--- Else it is disabled in mode lanes, and calls this function in the others.
+-- Reading the mode makes an append slower. So only during a switch the trigger outbox_relayed calls the function of that name. At other
+-- times it is disabled in mode lanes, and calls this function in the others.
 -- +goose StatementBegin
 CREATE FUNCTION video_catalog.outbox_dropped() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN NULL;
 END $$;
 
--- Lets appends read the mode, or do what it says. Waits until no transaction is open that has written pending events: so none has appended
--- in one way and is still open in the other.
+-- Begins or ends the time of a switch, in which appends read the mode. Waits for the transactions that have written pending events: so none
+-- is open that has appended in the other way.
 CREATE FUNCTION video_catalog.outbox_relay_switching(is_switching bool) RETURNS void LANGUAGE plpgsql SECURITY DEFINER -- only the owner may alter the table
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

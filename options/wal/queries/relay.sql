@@ -76,7 +76,8 @@ SELECT set_config('idle_in_transaction_session_timeout', '0', true)
 FROM pg_advisory_xact_lock('video_catalog.outbox_relay'::regclass::oid::bigint);
 
 -- name: SetSwitching :exec
--- Lets appends read the mode, or do what it says. Waits until no transaction is open that has written pending events.
+-- Begins or ends the time of a switch, in which appends read the mode. Waits for the transactions that have written
+-- pending events.
 SELECT video_catalog.outbox_relay_switching(@is_switching);
 
 -- name: HoldAppends :exec

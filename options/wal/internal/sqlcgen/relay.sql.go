@@ -372,7 +372,8 @@ const setSwitching = `-- name: SetSwitching :exec
 SELECT video_catalog.outbox_relay_switching($1)
 `
 
-// Lets appends read the mode, or do what it says. Waits until no transaction is open that has written pending events.
+// Begins or ends the time of a switch, in which appends read the mode. Waits for the transactions that have written
+// pending events.
 func (q *Queries) SetSwitching(ctx context.Context, isSwitching bool) error {
 	_, err := q.db.Exec(ctx, setSwitching, isSwitching)
 	return err

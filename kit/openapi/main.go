@@ -29,13 +29,12 @@ import (
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/pluginpb"
+
+	"example.com/servicekit/tool"
 )
 
 func main() {
-	if err := run(os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "openapi:", err)
-		os.Exit(1)
-	}
+	tool.Main("openapi", "", func(_ context.Context, _ []string, stdout io.Writer) error { return run(os.Stdin, stdout) })
 }
 
 func run(in io.Reader, out io.Writer) error {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,6 +25,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/pluginpb"
+
+	"example.com/servicekit/tool"
 )
 
 func main() {
@@ -31,10 +34,7 @@ func main() {
 	out := flag.String("o", "", "the folder for what the plugins make")
 	set := flag.String("set", "", "the file for the compiled contract")
 	flag.Parse()
-	if err := run(context.Background(), *imports, *out, *set); err != nil {
-		fmt.Fprintln(os.Stderr, "protogen:", err)
-		os.Exit(1)
-	}
+	tool.Main("protogen", "", func(ctx context.Context, _ []string, _ io.Writer) error { return run(ctx, *imports, *out, *set) })
 }
 
 // config is the part of buf.gen.yaml that protogen reads.

@@ -15,12 +15,12 @@ import (
 // ErrTold means that the user has already read why the command failed.
 var ErrTold = errors.New("the command failed")
 
-// Main runs a command with the arguments of the process. A signal ends its context, a second one the process. It prints
-// usage if run returns flag.ErrHelp. Another error ends the process with status 1.
+// Main runs a command with the arguments of the process. A signal ends its context. It prints usage if run returns
+// flag.ErrHelp. Another error ends the process with status 1.
 func Main(name, usage string, run func(ctx context.Context, args []string, stdout io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
 	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
 	if errors.Is(err, flag.ErrHelp) {
 		_, err = io.WriteString(os.Stdout, usage)
 	}

@@ -35,11 +35,14 @@ var errAgain = errors.New("not yet")
 
 // run switches, unless the mode is right, while no other process does. After an error the mode is as it was, unless the text says another.
 func (s *switcher) run(ctx context.Context) error {
+	if s.pool.Config().MaxConns < 3 { // one has that right, one an attempt
+		return errors.New("a switch needs three connections: raise DATABASE_MAX_CONNS")
+	}
 	return pg.InTx(ctx, s.pool, "wal.run", func(ctx context.Context, tx *pg.Tx) error {
 		q := sqlcgen.New(tx)
 		tx.Queue(q.LimitLock(ctx))
 		if _, err := q.LockSwitch(ctx); err != nil {
-			return pg.Wrap(err, "wait for another switch")
+			return pg.Wrap(err, "wait for another switch, whose session has the advisory lock in pg_locks")
 		}
 		return s.runAlone(ctx)
 	})
@@ -51,10 +54,12 @@ func (s *switcher) runAlone(ctx context.Context) error {
 	if err != nil || s.Mode != lanes || relay.Mode == wal || relay.WalStatus != "missing" { // else nothing is read from the log
 		err = errors.Join(check(ctx, s.queries, s.Slot), err)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if s.Slot == "" {
+	case relay.Mode != lanes && s.Mode != lanes && relay.Mode != s.Mode:
+		return errors.New("first `server relay lanes`")
+	case s.Slot == "":
 		s.Slot = relay.Slot
 	}
 	if err := s.late(within(switchTimeout, pause, func() error { return s.setSwitching(ctx, true) })); err != nil {
@@ -79,8 +84,6 @@ func (s *switcher) change(ctx context.Context, relay sqlcgen.GetRelayRow) error 
 		return s.fromWAL(ctx)
 	case s.Mode == lanes: // the slot may be the rest of a switch that has died
 		return s.dropRead(ctx)
-	case relay.Mode != s.Mode:
-		return errors.New("first `server relay lanes`")
 	}
 	return nil
 }
@@ -239,17 +242,19 @@ func (s *switcher) place(ctx context.Context, tx *pg.Tx, ids []uuid.UUID, since 
 // setSwitching begins or ends the time of a switch, in which appends read the mode. It returns errAgain if a transaction that has written
 // pending events is open. A crash leaves appends that read the mode: they are slower.
 func (s *switcher) setSwitching(ctx context.Context, isSwitching bool) error {
-	err := pg.InTx(ctx, s.pool, "wal.setSwitching", func(ctx context.Context, tx *pg.Tx) error {
-		q := sqlcgen.New(tx)
-		tx.Queue(q.LimitLock(ctx))
+	return s.limited(ctx, func(ctx context.Context, tx *pg.Tx, q *sqlcgen.Queries) error {
 		tx.Queue(q.SetSwitching(ctx, isSwitching))
 		return nil
 	})
-	return s.locked(ctx, err)
 }
 
-// locked makes errAgain of the error of a lock that another transaction has.
-func (s *switcher) locked(ctx context.Context, err error) error {
+// limited runs a step in a transaction that waits for no lock for long. It returns errAgain if another transaction has the lock.
+func (s *switcher) limited(ctx context.Context, step func(context.Context, *pg.Tx, *sqlcgen.Queries) error) error {
+	err := pg.InTx(ctx, s.pool, "wal.switch", func(ctx context.Context, tx *pg.Tx) error {
+		q := sqlcgen.New(tx)
+		tx.Queue(q.LimitLock(ctx))
+		return step(ctx, tx, q)
+	})
 	if codeOf(err) != "55P03" { // lock_timeout
 		return err
 	}
@@ -262,16 +267,11 @@ func (s *switcher) locked(ctx context.Context, err error) error {
 func (s *switcher) attempt(ctx context.Context, step func(context.Context, *pg.Tx) error) error {
 	return s.late(within(switchTimeout, pause, func() error {
 		moved, gone := s.moved, s.gone
-		err := pg.InTx(ctx, s.pool, "wal.attempt", func(ctx context.Context, tx *pg.Tx) error {
-			q, e := sqlcgen.New(tx), s.entry
-			tx.Queue(q.LimitLock(ctx))
+		err := s.limited(ctx, func(ctx context.Context, tx *pg.Tx, q *sqlcgen.Queries) error {
+			e := s.entry
 			tx.Queue(q.HoldAppends(ctx))
-			relay, err := q.GetRelay(ctx)
-			switch {
-			case err != nil:
-				return s.locked(ctx, err)
-			case relay.Mode == s.Mode:
-				return errors.New("another switch to this mode has just ended")
+			if _, err := q.GetRelay(ctx); err != nil { // it sends the lock
+				return err
 			}
 			tx.Queue(q.BeginMode(ctx, s.Mode, s.Slot))
 			if err := step(ctx, tx); err != nil {

@@ -32,8 +32,8 @@ func TestKilledSwitchOfModeWAL(t *testing.T) {
 				_, _ = killed.Wait()
 			}
 			other := s.start([]string{wal, lanes}[rand.IntN(2)])
-			_, _ = s.relay(mode) // one of them may have to wait too long
-			t.Log(<-other)
+			t.Log(<-s.start(mode), <-other) // one of them may have to wait too long
+			s.must(mode)
 		}
 	}
 	s.must(lanes)

@@ -41,6 +41,7 @@ SELECT video_catalog.outbox_relay_switching(false);
 GRANT EXECUTE ON FUNCTION video_catalog.outbox_relay_switching(bool) TO video_catalog_rw;
 
 -- +goose Down
+SET LOCAL lock_timeout = '2s';
 SELECT video_catalog.outbox_relay_switching(true);
 DROP TRIGGER outbox_relay_checked ON video_catalog.outbox_relay;
 DROP FUNCTION video_catalog.outbox_relay_checked(), video_catalog.outbox_relay_switching(bool), video_catalog.outbox_dropped();

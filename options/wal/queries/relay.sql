@@ -72,8 +72,8 @@ SELECT set_config('lock_timeout', '1500ms', true);
 
 -- name: LockSwitch :one
 -- Takes the right to switch, until the end of the transaction, which may be idle.
-SELECT set_config('idle_in_transaction_session_timeout', '0', true)
-FROM pg_advisory_xact_lock('video_catalog.outbox_relay'::regclass::oid::bigint);
+SELECT set_config(s.name, '0', true) FROM pg_catalog.pg_settings s, pg_advisory_xact_lock('video_catalog.outbox_relay'::regclass::oid::bigint)
+WHERE s.name IN ('idle_in_transaction_session_timeout', 'transaction_timeout');
 
 -- name: SetSwitching :exec
 -- Begins or ends the time of a switch, in which appends read the mode. Waits for the transactions that have written

@@ -292,8 +292,8 @@ func (q *Queries) ListSlots(ctx context.Context) ([]ListSlotsRow, error) {
 }
 
 const lockSwitch = `-- name: LockSwitch :one
-SELECT set_config('idle_in_transaction_session_timeout', '0', true)
-FROM pg_advisory_xact_lock('video_catalog.outbox_relay'::regclass::oid::bigint)
+SELECT set_config(s.name, '0', true) FROM pg_catalog.pg_settings s, pg_advisory_xact_lock('video_catalog.outbox_relay'::regclass::oid::bigint)
+WHERE s.name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
 `
 
 // Takes the right to switch, until the end of the transaction, which may be idle.

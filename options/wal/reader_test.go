@@ -125,9 +125,9 @@ func once(part int) func(envelope.Message) bool {
 }
 
 // eventually waits until a query returns a number.
-func (s *service) eventually(want int, query string) {
+func (s *service) eventually(want int, query string, args ...any) {
 	s.Helper()
-	pgtest.Eventually(s, 20*time.Second, fmt.Sprintf("%s is %d", query, want), func() bool { return pgtest.Count(s, s.pool, query) == want })
+	pgtest.Eventually(s, 20*time.Second, fmt.Sprintf("%s is %d", query, want), func() bool { return pgtest.Count(s, s.pool, query, args...) == want })
 }
 
 const deferredEvents = "SELECT count(*) FROM video_catalog.outbox_deferred"

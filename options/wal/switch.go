@@ -35,7 +35,7 @@ var errAgain = errors.New("not yet")
 
 // run switches, unless the mode is right, while no other process does. After an error the mode is as it was, unless the text says another.
 func (s *switcher) run(ctx context.Context) error {
-	if s.pool.Config().MaxConns < 3 { // one has that right, one an attempt
+	if s.pool.Config().MaxConns < 3 { // one holds the right to switch, one an attempt, and one asks meanwhile
 		return errors.New("a switch needs three connections: raise DATABASE_MAX_CONNS")
 	}
 	return pg.InTx(ctx, s.pool, "wal.run", func(ctx context.Context, tx *pg.Tx) error {

@@ -141,9 +141,7 @@ func TestSwitchWaitsForAnEventOfTheLog(t *testing.T) {
 	pgtest.Must(t, <-late)
 	s.total.Add(2)
 	s.complete()
-	if slots := pgtest.Count(t, s.pool, slotsOf, s.slot); slots != 0 {
-		t.Errorf("%d slots are left in mode lanes, want none", slots)
-	}
+	s.eventually(0, slotsOf, s.slot)
 }
 
 // A switch that cannot end names the transaction, changes nothing, and holds no append for long. It leaves no slot that it has made.
@@ -168,9 +166,7 @@ func TestSwitchGivesUp(t *testing.T) {
 	who := []string{"a transaction is open: process ", "user postgres, application ", ", age 00:00:0"}
 	commit := s.openAppend("")
 	unchanged(external, who...) // the new slot waits for it
-	if slots := pgtest.Count(t, s.pool, slotsOf, s.slot); slots != 0 {
-		t.Errorf("%d slots are left, want none", slots)
-	}
+	s.eventually(0, slotsOf, s.slot)
 	s.eventually(0, slow)
 	commit()
 	s.makeSlot()
@@ -228,6 +224,14 @@ func TestSwitchRefuses(t *testing.T) {
 	bad.Store(false)
 	s.complete()
 	pgtest.Eventually(t, 5*time.Second, "it is free", func() bool { return pgtest.Count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_blocked") == 0 })
+	tx, err := s.pool.Begin(t.Context())
+	pgtest.Must(t, err)
+	pgtest.Execute(t, tx, "SELECT pg_advisory_xact_lock('video_catalog.outbox_relay'::regclass::oid::bigint)")
+	refuses(external, "wait for another switch")
+	pgtest.Must(t, tx.Rollback(t.Context()))
+	if err := (&switcher{pool: pgtest.Open(t, s.url, 2)}).run(t.Context()); err == nil || !strings.Contains(err.Error(), "raise DATABASE_MAX_CONNS") {
+		t.Errorf("a switch with two connections = %v, want the setting", err)
+	}
 	s.makeSlot()
 	disconnect := s.connectReader()
 	refuses(external, "a reader is connected to the slot "+s.slot)
@@ -263,17 +267,16 @@ func TestSwitchAfterACrash(t *testing.T) {
 	s := newService(t)
 	s.publish()
 	s.makeSlot()
-	s.must(lanes) // drops it
-	if n := pgtest.Count(t, s.pool, slotsOf, s.slot); n != 1 {
-		t.Fatalf("%d slots: the row does not name it yet, so it is not ours", n)
-	}
+	s.must(lanes)
+	s.eventually(1, slotsOf, s.slot) // the row does not name it yet, so it is not ours
 	s.must(external)
 	s.must(external)
 	for v := range int64(5) {
 		s.append("a", v+1)
 	}
-	pgtest.Execute(t, s.pool, beginSwitch)
 	crashed := &switcher{request: request{Mode: lanes, Slot: s.slot}, pool: s.pool, queries: sqlcgen.New(pg.Autocommit(s.pool))}
+	pgtest.Must(t, crashed.dropSlot(t.Context())) // it stays, as the mode is not lanes
+	pgtest.Execute(t, s.pool, beginSwitch)
 	if err := pg.InTx(t.Context(), s.pool, "test", func(ctx context.Context, tx *pg.Tx) error { // as toLanes, without its last step
 		q := sqlcgen.New(tx)
 		tx.Queue(q.UseMode(ctx, lanes))
@@ -300,9 +303,7 @@ func TestSwitchAfterACrash(t *testing.T) {
 	if out := s.must(lanes); strings.Contains(out, "came from the log") {
 		t.Errorf("relay lanes = %q, want no count of nothing", out)
 	}
-	if n := pgtest.Count(t, s.pool, slotsOf, s.slot); n != 0 {
-		t.Errorf("%d slots are left, want none", n)
-	}
+	s.eventually(0, slotsOf, s.slot)
 	s.append("a", 7)
 	s.complete()
 }

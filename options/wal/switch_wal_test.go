@@ -36,7 +36,6 @@ func TestKilledSwitchOfModeWAL(t *testing.T) {
 			s.must(mode)
 		}
 	}
-	s.must(lanes)
 	writers()
 	s.complete()
 	s.eventually(0, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")

@@ -263,13 +263,15 @@ var sentences = []struct {
 		for i := range shares {
 			source := f.dial(f.id).source
 			receivers.Go(func() {
-				_ = source.Receive(ctx, func(_ context.Context, m consumer.Message) bool {
-					mu.Lock()
-					defer mu.Unlock()
-					got[m.Key] = append(got[m.Key], string(m.Data))
-					shares[i]++
-					return true
-				})
+				for ctx.Err() == nil { // as a receiver does: Kafka may tell a source of a new topic late
+					_ = source.Receive(ctx, func(_ context.Context, m consumer.Message) bool {
+						mu.Lock()
+						defer mu.Unlock()
+						got[m.Key] = append(got[m.Key], string(m.Data))
+						shares[i]++
+						return true
+					})
+				}
 			})
 		}
 		holds := func(condition func() bool) bool {

@@ -174,8 +174,7 @@ func TestStopDoesNotWaitForASlowBroker(t *testing.T) {
 	})
 }
 
-// When the last settlement fails, which means that events will be published
-// again, the log has it.
+// The log says when the last settlement fails, as events will be published again.
 func TestFailedSettlementAtShutdownIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

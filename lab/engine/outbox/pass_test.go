@@ -362,8 +362,7 @@ func (silentStore) ClaimEvents(ctx context.Context, _ outbox.Limits) (outbox.Cla
 	return outbox.Claim{}, ctx.Err()
 }
 
-// The events of a pass are under way together; one round trip is enough
-// for all of them.
+// The events of a pass are under way together: one round trip for all.
 func TestPassPublishesTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -300,7 +300,8 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 // seen returns what clients and subscribers received. It is called while no client
 // runs.
 func (l *lab) seen() *History {
-	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Back: 5 * time.Second}}
+	// A takeover waits for the lease to end, then up to a second for a poll, and then its pass takes time.
+	h := &History{Limits: Limits{Lease: lease, Takeover: lease + 3*time.Second/2, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Back: 5 * time.Second}}
 	if l.load == nil {
 		return h
 	}

@@ -28,8 +28,7 @@ type Goal struct {
 	Met    bool   `json:"met"`
 }
 
-// goals compares the run with its targets. Targets for its size exist for long
-// runs only.
+// goals compares the run with its targets. Those for its size are for long runs only.
 func (r Report) goals() (goals []Goal) {
 	f := r.Figures
 	if r.Long {

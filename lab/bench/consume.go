@@ -123,26 +123,22 @@ func consume(ctx context.Context, m *machine, k kafkas, kind string, p profile, 
 	if err := m.checkpoint(ctx); err != nil {
 		return err
 	}
-	before, err := m.read(ctx)
-	if err != nil {
-		return err
-	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
-	go func() {
-		defer stop() // so that the wait below ends if the projector fails
-		ended <- receiver.Run(running)
-	}()
-	err = times.wait(running, n)
-	after, readErr := m.read(ctx)
+	used, err := m.measure(ctx, func() error {
+		go func() {
+			defer stop() // so that the wait below ends if the projector fails
+			ended <- receiver.Run(running)
+		}()
+		return times.wait(running, n)
+	})
 	stop()
-	if err = errors.Join(err, readErr, <-ended); err != nil {
+	if err = errors.Join(err, <-ended); err != nil {
 		return err
 	}
-	return r.write(name, n, value{"events/s", float64(n) / after.at.Sub(before.at).Seconds()},
-		value{"cpu-s/Mevent", (after.ours + after.postgres - before.ours - before.postgres).Seconds() / float64(n) * 1e6},
-		value{"WAL-B/event", float64(after.wal-before.wal) / float64(n)})
+	return r.write(name, n, value{"events/s", float64(n) / used.took.Seconds()}, value{"cpu-s/Mevent", used.cpu().Seconds() / float64(n) * 1e6},
+		value{"WAL-B/event", float64(used.wal) / float64(n)})
 }
 
 // publish publishes the events of n videos, which then wait in the subscription.

@@ -142,23 +142,18 @@ func (m *machine) empty(ctx context.Context, s *sinks, p peer, kind string, inst
 	if err != nil {
 		return turn{}, err
 	}
-	before, err := m.read(ctx)
+	used, err := m.measure(ctx, func() error {
+		begun := time.Now()
+		at, err := start(ctx, p, k, instances)
+		if err != nil {
+			return err
+		}
+		err = m.settled(ctx, p, l)
+		t.elapsed = time.Since(begun)
+		return errors.Join(err, at.stop())
+	})
 	if err != nil {
-		return turn{}, err
-	}
-	begun := time.Now()
-	at, err := start(ctx, p, k, instances)
-	if err != nil {
-		return turn{}, err
-	}
-	err = m.settled(ctx, p, l)
-	t.elapsed = time.Since(begun)
-	if err = errors.Join(err, at.stop()); err != nil {
 		return turn{}, fmt.Errorf("%d of %d events: %w", l.distinct.Load(), w.len(), err)
-	}
-	after, err := m.read(ctx)
-	if err != nil {
-		return turn{}, err
 	}
 	for _, table := range p.tables() {
 		var size int64
@@ -170,7 +165,7 @@ func (m *machine) empty(ctx context.Context, s *sinks, p peer, kind string, inst
 		}
 		t.size += size
 	}
-	t.events, t.ours, t.postgres, t.wal = w.len(), after.ours-before.ours, after.postgres-before.postgres, after.wal-before.wal
+	t.events, t.ours, t.postgres, t.wal = w.len(), used.ours, used.postgres, used.wal
 	t.disorder, t.duplicates = l.disorder.Load(), l.duplicates.Load()
 	return t, nil
 }

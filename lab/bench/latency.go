@@ -123,15 +123,16 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 	// Some peers need statistics for their plans, and those are still of empty tables. Autovacuum would update them
 	// within a minute.
 	err = errors.Join(err, analyze(ctx, p))
-	before, readErr := m.read(ctx)
-	if err = errors.Join(err, readErr); err == nil {
-		err = paced(ctx, n, load.rate, func(ctx context.Context, i int) error { return write(ctx, warm+i) })
-	}
-	if err == nil {
-		err = m.settled(ctx, p, l)
-	}
-	after, readErr := m.read(ctx)
-	if err = errors.Join(err, readErr, at.stop()); err != nil {
+	used, measureErr := m.measure(ctx, func() error {
+		if err == nil {
+			err = paced(ctx, n, load.rate, func(ctx context.Context, i int) error { return write(ctx, warm+i) })
+		}
+		if err == nil {
+			err = m.settled(ctx, p, l)
+		}
+		return err
+	})
+	if err = errors.Join(measureErr, at.stop()); err != nil {
 		return fmt.Errorf("%d of %d events: %w", l.distinct.Load(), w.len(), err)
 	}
 	took := make([]time.Duration, n)
@@ -139,9 +140,8 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 		nth := warm + i
 		took[i] = max(0, l.sentAt(w.aggregates[nth], w.versions[nth]).Sub(committed[nth]))
 	}
-	cpu := after.ours + after.postgres - before.ours - before.postgres
 	return r.write(fmt.Sprintf("Latency/peer=%s/sink=%s/instances=%d/rate=%d", name, load.sink, load.instances, load.rate), n, append(quantiles("commit-to-sent", took),
-		value{"cpu-s/Mevent", cpu.Seconds() / float64(n) * 1e6}, value{"WAL-B/event", float64(after.wal-before.wal) / float64(n)},
+		value{"cpu-s/Mevent", used.cpu().Seconds() / float64(n) * 1e6}, value{"WAL-B/event", float64(used.wal) / float64(n)},
 		value{"out-of-order", float64(l.disorder.Load())}, value{"duplicates", float64(l.duplicates.Load())})...)
 }
 
@@ -191,16 +191,17 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 
 	// The first second does not count, because sessions prepare their statements.
 	_, _, err = steady(ctx, videos, times, steadyRate)
-	before, readErr := m.read(ctx)
 	var ids []uuid.UUID
 	var committed []time.Time
-	if err = errors.Join(err, readErr); err == nil {
-		ids, committed, err = steady(ctx, videos, times, int(p.latency.Seconds()*steadyRate))
-	}
-	after, readErr := m.read(ctx)
+	used, measureErr := m.measure(ctx, func() error {
+		if err == nil {
+			ids, committed, err = steady(ctx, videos, times, int(p.latency.Seconds()*steadyRate))
+		}
+		return err
+	})
 	stopLoops()
 	running.Wait()
-	if err = errors.Join(err, readErr, loopErrs[0], loopErrs[1]); err != nil {
+	if err = errors.Join(measureErr, loopErrs[0], loopErrs[1]); err != nil {
 		return err
 	}
 	if all := len(times.visible); len(times.sent) != all || len(times.arrived) != all {
@@ -214,10 +215,9 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 		}
 		return took
 	}
-	cpu := after.ours + after.postgres - before.ours - before.postgres
 	return r.write(fmt.Sprintf("Chain/rate=%d", steadyRate), n, slices.Concat(quantiles("commit-to-sent", since(times.sent)),
 		quantiles("commit-to-broker", since(times.arrived)), quantiles("commit-to-visible", since(times.visible)),
-		[]value{{"cpu-s/Mevent", cpu.Seconds() / float64(n) * 1e6}})...)
+		[]value{{"cpu-s/Mevent", used.cpu().Seconds() / float64(n) * 1e6}})...)
 }
 
 // steady creates n videos at the steady rate, and waits until the catalog has all of them.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -119,14 +120,29 @@ func (m *machine) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// meter is the resources used up to a time.
+// meter is the time and the resources that were used.
 type meter struct {
-	at       time.Time
+	took     time.Duration
 	ours     time.Duration // CPU time of this process
 	postgres time.Duration // CPU time of the server and all its children, including ended ones
 	wal      int64         // WAL bytes written
 }
 
+func (u meter) cpu() time.Duration { return u.ours + u.postgres }
+
+// measure returns what a step uses.
+func (m *machine) measure(ctx context.Context, step func() error) (meter, error) {
+	before, err := m.read(ctx)
+	begun := time.Now()
+	if err == nil {
+		err = step()
+	}
+	took := time.Since(begun)
+	after, readErr := m.read(ctx)
+	return meter{took, after.ours - before.ours, after.postgres - before.postgres, after.wal - before.wal}, errors.Join(err, readErr)
+}
+
+// read returns what was used until now, without the time.
 func (m *machine) read(ctx context.Context) (meter, error) {
 	var wal int64
 	if err := m.admin.QueryRow(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").Scan(&wal); err != nil {
@@ -140,7 +156,7 @@ func (m *machine) read(ctx context.Context) (meter, error) {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
 		return meter{}, fmt.Errorf("read own CPU time: %w", err)
 	}
-	return meter{at: time.Now(), ours: time.Duration(self.Utime.Nano() + self.Stime.Nano()), postgres: postgres, wal: wal}, nil
+	return meter{ours: time.Duration(self.Utime.Nano() + self.Stime.Nano()), postgres: postgres, wal: wal}, nil
 }
 
 // stat has the needed fields of /proc/pid/stat.

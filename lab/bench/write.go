@@ -29,11 +29,9 @@ var description = strings.Repeat("x", 200)
 
 // writes measures the transaction of a command over eight connections: lock the video, decide, update the row, append
 // the event. It compares that with the same transaction without the append, and with pgbench, which sends the same
-// statements in the same two round trips. Each kind has its own database. For the -apart kinds, PostgreSQL has one half
-// of the CPUs and the client the other, as in production. Otherwise the CPU use of the client slows down the database.
+// statements in the same two round trips. Each kind has its own database. The CPU use of the client slows down the database.
 func writes(ctx context.Context, m *machine, p profile, r *results) (err error) {
-	const apart = "-apart"
-	kinds := []string{"ours", "without-outbox", "pgbench", "ours" + apart, "pgbench" + apart}
+	kinds := []string{"ours", "without-outbox", "pgbench"}
 	pools := map[string]*pgxpool.Pool{}
 	for _, kind := range kinds {
 		var err error
@@ -56,43 +54,31 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 			if err := m.checkpoint(ctx); err != nil {
 				return err
 			}
-			before, err := m.read(ctx)
-			if err != nil {
-				return err
-			}
-			name, together := "Write/kind=", func() error { return nil }
-			if strings.HasSuffix(kind, apart) {
-				name = "WriteApart/kind="
-				if together, err = divideCPUs(m.postmaster); err != nil {
-					return err
-				}
-			}
 			var tps float64
 			var other time.Duration // CPU time of a client in another process
-			switch strings.TrimSuffix(kind, apart) {
-			case "ours":
-				videos := store.NewVideos(pools[kind], nil)
-				tps, err = rate(ctx, writers, turn, func(ctx context.Context, i int) error {
-					_, err := videos.ChangeVideo(ctx, videoID(i), change())
-					return err
-				})
-			case "without-outbox":
-				tps, err = rate(ctx, writers, turn, func(ctx context.Context, i int) error { return changeOnly(ctx, pools[kind], i) })
-			case "pgbench":
-				tps, other, err = pgbench(ctx, pools[kind], script, round, turn)
-			}
-			if err = errors.Join(err, together()); err != nil {
+			used, err := m.measure(ctx, func() (err error) {
+				switch kind {
+				case "ours":
+					videos := store.NewVideos(pools[kind], nil)
+					tps, err = rate(ctx, writers, turn, func(ctx context.Context, i int) error {
+						_, err := videos.ChangeVideo(ctx, videoID(i), change())
+						return err
+					})
+				case "without-outbox":
+					tps, err = rate(ctx, writers, turn, func(ctx context.Context, i int) error { return changeOnly(ctx, pools[kind], i) })
+				case "pgbench":
+					tps, other, err = pgbench(ctx, pools[kind], script, round, turn)
+				}
+				return err
+			})
+			if err != nil {
 				return fmt.Errorf("%s: %w", kind, err)
 			}
-			after, err := m.read(ctx)
-			if err != nil {
-				return err
-			}
 			n := tps * turn.Seconds()
-			if err := r.write(name+strings.TrimSuffix(kind, apart), int(n), value{"tx/s", tps},
-				value{"own-cpu-us/tx", float64((after.ours - before.ours + other).Microseconds()) / n},
-				value{"postgres-cpu-us/tx", float64((after.postgres - before.postgres).Microseconds()) / n},
-				value{"WAL-B/tx", float64(after.wal-before.wal) / n}); err != nil {
+			if err := r.write("Write/kind="+kind, int(n), value{"tx/s", tps},
+				value{"own-cpu-us/tx", float64((used.ours + other).Microseconds()) / n},
+				value{"postgres-cpu-us/tx", float64(used.postgres.Microseconds()) / n},
+				value{"WAL-B/tx", float64(used.wal) / n}); err != nil {
 				return err
 			}
 		}
@@ -264,34 +250,30 @@ func projects(ctx context.Context, m *machine, p profile, r *results) error {
 			if err := m.checkpoint(ctx); err != nil {
 				return err
 			}
-			before, err := m.read(ctx)
-			if err != nil {
-				return err
-			}
-			batches, err := rate(ctx, workers, p.turn, func(ctx context.Context, _ int) error {
-				events := make([]domain.VideoEvent, size)
-				for i := range events {
-					e, err := newVideo()
-					if err != nil {
-						return err
+			var batches float64
+			used, err := m.measure(ctx, func() (err error) {
+				batches, err = rate(ctx, workers, p.turn, func(ctx context.Context, _ int) error {
+					events := make([]domain.VideoEvent, size)
+					for i := range events {
+						e, err := newVideo()
+						if err != nil {
+							return err
+						}
+						events[i] = *e
 					}
-					events[i] = *e
-				}
-				_, err := catalog.Project(ctx, "bench", events)
+					_, err := catalog.Project(ctx, "bench", events)
+					return err
+				})
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			after, err := m.read(ctx)
-			if err != nil {
-				return err
-			}
 			perSecond := batches * float64(size)
-			n := perSecond * after.at.Sub(before.at).Seconds()
+			n := perSecond * used.took.Seconds()
 			if err := r.write(fmt.Sprintf("Project/batch=%d", size), int(n), value{"events/s", perSecond},
-				value{"cpu-s/Mevent", (after.ours + after.postgres - before.ours - before.postgres).Seconds() / n * 1e6},
-				value{"WAL-B/event", float64(after.wal-before.wal) / n}); err != nil {
+				value{"cpu-s/Mevent", used.cpu().Seconds() / n * 1e6},
+				value{"WAL-B/event", float64(used.wal) / n}); err != nil {
 				return err
 			}
 		}

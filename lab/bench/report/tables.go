@@ -145,8 +145,6 @@ func paths(b *strings.Builder, r *results) {
 	}
 	part("Write/", "kind", "write transaction, 8 connections", []string{"tx/s", "ours ÷ it", "client's CPU µs/tx", "PostgreSQL's CPU µs/tx", "WAL B/tx"},
 		"tx/s", "own-cpu-us/tx", "postgres-cpu-us/tx", "WAL-B/tx")
-	part("WriteApart/", "kind", "the same, PostgreSQL on CPUs of its own", []string{"tx/s", "ours ÷ it", "client's CPU µs/tx", "PostgreSQL's CPU µs/tx", "WAL B/tx"},
-		"tx/s", "own-cpu-us/tx", "postgres-cpu-us/tx", "WAL-B/tx")
 	part("Project/", "batch", "projector, events per transaction", []string{"events/s", "100 ÷ it", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")
 	part("ConsumeFrom/", "broker", "projector and a Kafka, 100 events per transaction at most", []string{"events/s", "÷ the first", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")
 	part("Consume/", "batch", "projector and pubsublocal, emptying a subscription, events per transaction at most", []string{"events/s", "100 ÷ it", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")

@@ -112,7 +112,6 @@ func targets(r *results) []target {
 		ratio("drain ÷ naive, 4 instances of each, into pubsublocal, naive's client sends at once", drainName("ours", "pubsub", 4), drainName("naive", "pubsub", 4), "events/s", 60),
 		ratio("drain into kfake ÷ into pubsublocal", drainName("ours", "kfake", 1), drainName("ours", "pubsub", 1), "events/s", 0.5),
 		ratio("write path ÷ without outbox", "Write/kind=ours", "Write/kind=without-outbox", "tx/s", 0.72),
-		ratio("write path ÷ pgbench, PostgreSQL on CPUs of its own", "WriteApart/kind=ours", "WriteApart/kind=pgbench", "tx/s", 0.9),
 		ratio("write path ÷ pgbench, all on the same CPUs", "Write/kind=ours", "Write/kind=pgbench", "tx/s", 0.9),
 		figure("commit → sent at 1,000/s, no-op sink, p50", latencyName("ours", "none", 1, 1000), "p50-commit-to-sent-ms", 0.5),
 		figure("commit → sent at 1,000/s, the whole service, p50", "Chain/rate=1000", "p50-commit-to-sent-ms", 0.5),

@@ -353,28 +353,26 @@ func slowPublish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord)
 
 // poison makes the broker refuse all messages of one video as invalid.
 func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	name, ok := l.load.anyVideo(r)
-	if !ok {
-		record.Missing = "no video to refuse"
-		return nil
-	}
-	record.Target = name
-	admit, refused := l.refuse(ctx, name, between(r, time.Second, 3*time.Second))
-	defer admit()
-	if !refused {
-		record.Missing = "no event of that video was refused"
-	}
+	admit, _ := l.refuse(ctx, r, record, between(r, time.Second, 3*time.Second))
+	admit()
 	return nil
 }
 
-// refuse makes the broker refuse all messages of a video until admit is called. It returns
-// after lasts, once one was refused. refused is false if none was refused within 10 s more.
-func (l *lab) refuse(ctx context.Context, name string, lasts time.Duration) (admit func(), refused bool) {
+// refuse makes the broker refuse all messages of the target, which is any video, until admit is called. It returns
+// after lasts, once one was refused. refused is false if there is no video, or none was refused within 10 s more.
+func (l *lab) refuse(ctx context.Context, r *rand.Rand, record *FaultRecord, lasts time.Duration) (admit func(), refused bool) {
+	name, ok := l.load.anyVideo(r)
+	if !ok {
+		record.Missing = "no video to refuse"
+		return func() {}, false
+	}
+	record.Target = name
 	before := l.refusals(ctx, name)
 	admit = l.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: name, Code: codes.InvalidArgument})
 	sleep(ctx, lasts)
 	for deadline := time.Now().Add(10 * time.Second); l.refusals(ctx, name) <= before; {
 		if time.Now().After(deadline) || !sleep(ctx, 100*time.Millisecond) {
+			record.Missing = "no event of that video was refused"
 			return admit, false
 		}
 	}

@@ -87,20 +87,13 @@ func purgeVideos(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord)
 
 // requeueBlocked requeues a video whose events the broker refuses.
 func requeueBlocked(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	id, ok := l.load.anyVideo(r)
-	if !ok {
-		record.Missing = "no video to refuse"
-		return nil
-	}
-	record.Target = id
-	admit, refused := l.refuse(ctx, id, between(r, 500*time.Millisecond, 2*time.Second))
+	admit, refused := l.refuse(ctx, r, record, between(r, 500*time.Millisecond, 2*time.Second))
 	defer admit()
 	if !refused {
-		record.Missing = "no event of that video was refused"
 		return nil
 	}
 	const done, nothing = 0, 3 // 3: the video may have been purged
-	_, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", "--type=" + event.AggregateVideo, "--aggregate=" + id, why})
+	_, err := l.untilDone(ctx, []int{done, nothing}, []string{"retry", "--type=" + event.AggregateVideo, "--aggregate=" + record.Target, why})
 	return err
 }
 

@@ -13,7 +13,7 @@ import (
 
 // NewLogger returns a logger that writes one JSON object per line with the field names of Cloud
 // Logging (https://cloud.google.com/logging/docs/structured-logging). project is the project of the
-// traces; it may be empty. Each place in the code writes at most 20 lines at once, and two per second.
+// traces; it may be empty. Each place in the code writes at most 20 warnings and errors at once, and two per second.
 func NewLogger(w io.Writer, level slog.Leveler, project string) *slog.Logger {
 	if project != "" {
 		project = "projects/" + project + "/traces/"
@@ -66,9 +66,12 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &handler{h.Handler.WithGroup(name), h.traces, h.limits}
 }
 
-// allowed reports whether the place in the code that logs has not yet logged too much. So a
-// client that causes errors cannot fill the log.
+// allowed reports whether the place in the code that warns has not yet warned too much. So a client that
+// causes errors cannot fill the log. Each call has a line: it says who did what.
 func (h *handler) allowed(record slog.Record) bool {
+	if record.Level < slog.LevelWarn {
+		return true
+	}
 	limit, _ := h.limits.LoadOrStore(record.PC, rate.NewLimiter(rate.Every(500*time.Millisecond), 20))
 	return limit.(*rate.Limiter).AllowN(record.Time, 1) //nolint:forcetypeassert // it has no other values
 }

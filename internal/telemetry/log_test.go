@@ -63,25 +63,26 @@ func TestLogSpeaksCloudLogging(t *testing.T) {
 	}
 }
 
-// A place in the code writes 20 lines at once, and then two per second. Another place has its own limit.
+// A place in the code writes 20 warnings at once, and then two per second. Another place has its own limit, and what is no warning has none.
 func TestRepetitiveLinesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log := telemetry.NewLogger(&out, slog.LevelInfo, "")
 		repeat := func(n int) {
 			for i := range n {
-				log.InfoContext(t.Context(), strconv.Itoa(i)) //nolint:sloglint // as a library does
+				log.WarnContext(t.Context(), strconv.Itoa(i)) //nolint:sloglint // as a library does
+				log.InfoContext(t.Context(), "a call")
 			}
 		}
 		repeat(50)
-		log.InfoContext(t.Context(), "another place")
-		if got := len(lines(t, &out)); got != 21 {
-			t.Errorf("%d lines, want 20 of one place and 1 of the other", got)
+		log.WarnContext(t.Context(), "another place")
+		if got := len(lines(t, &out)); got != 71 {
+			t.Errorf("%d lines, want 20 of one place, 1 of the other, and 50 calls", got)
 		}
 		time.Sleep(time.Second)
 		repeat(50)
-		if got := len(lines(t, &out)); got != 2 {
-			t.Errorf("%d lines after a second, want 2", got)
+		if got := len(lines(t, &out)); got != 52 {
+			t.Errorf("%d lines after a second, want 2, and 50 calls", got)
 		}
 	})
 }

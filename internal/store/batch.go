@@ -17,7 +17,7 @@ import (
 // batchBytes is the largest size of the rows that a batch reads, so that many calls fit into memory.
 const batchBytes = 1 << 20
 
-var errBatchTooLarge = problem.InvalidField("names", "together they are larger than 1 MiB: get fewer in a call")
+var errBatchTooLarge = problem.Errorf(problem.Invalid, "the batch is larger than 1 MiB: split it")
 
 // batch creates aggregates of one type in one transaction. The slices have an item for each.
 type batch[A any] struct {
@@ -35,6 +35,7 @@ type batch[A any] struct {
 //
 // A crash before the commit leaves nothing, and after it everything: the caller repeats the same request ids.
 func (b batch[A]) create(ctx context.Context, side pg.CommandSide) (all []A, item int, err error) {
+	item = -1
 	run := func(alone bool) error {
 		return side.Change(ctx, b.name, b.ids[0], func(ctx context.Context, tx *pg.Tx) (changed bool, err error) {
 			all, changed, item, err = b.write(ctx, tx, alone)

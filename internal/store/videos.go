@@ -51,7 +51,9 @@ func (s *Videos) CreateVideos(ctx context.Context, requestIDs []uuid.UUID, finge
 		name: "store.CreateVideos", aggregateType: event.AggregateVideo, requestIDs: requestIDs, fingerprints: fingerprints,
 		ids: pg.MapSlice(created, func(e *domain.VideoEvent) uuid.UUID { return e.Video.ID }),
 		find: func(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
-			return videosOf(sqlcgen.New(tx).GetVideos(ctx, ids))
+			p := pg.NewPage(s.pool, len(ids))
+			p.DB = tx
+			return videosOf(ctx, p, ids)
 		},
 		record: func(ctx context.Context, tx *pg.Tx, i int) (domain.Video, error) {
 			return created[i].Video, recordVideo(ctx, tx, created[i])
@@ -62,17 +64,17 @@ func (s *Videos) CreateVideos(ctx context.Context, requestIDs []uuid.UUID, finge
 // GetVideos returns the existing videos among ids, deleted ones too. It returns problem.Invalid if they are larger
 // than a batch may be.
 func (s *Videos) GetVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
-	p := pg.NewPage(s.pool, len(ids))
-	p.Bytes = batchBytes
-	found, err := videosOf(sqlcgen.New(p).GetVideos(ctx, ids))
-	if p.More {
-		return nil, errBatchTooLarge
-	}
+	found, err := videosOf(ctx, pg.NewPage(s.pool, len(ids)), ids)
 	return found, pg.Wrap(err, "get %d videos", len(ids))
 }
 
-// videosOf returns the videos of some rows by their ids.
-func videosOf(rows []sqlcgen.VideoCatalogVideo, err error) (map[uuid.UUID]domain.Video, error) {
+// videosOf returns the existing videos among ids, which fit on a page of batchBytes.
+func videosOf(ctx context.Context, p *pg.Page, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
+	p.Bytes = batchBytes
+	rows, err := sqlcgen.New(p).GetVideos(ctx, ids)
+	if p.More {
+		return nil, errBatchTooLarge
+	}
 	found := make(map[uuid.UUID]domain.Video, len(rows))
 	for _, row := range rows {
 		found[row.ID] = videoOf(row)

@@ -233,10 +233,12 @@ func TestOtherWorktreesAreLeft(t *testing.T) {
 // of their events. The new version renders the descriptions again.
 func TestKeep(t *testing.T) {
 	t.Parallel()
+	const book, text = "internal/entities/book.yaml", "name: book\ntenant: 1002\ntenant_indexes:\n  - migration: 1003\nmigration: 1000\nrendered: x\n"
 	dir := newService(t)
 	commitOn(t, dir, "main", map[string]string{
-		"internal/entities/book.yaml": "name: book\nmigration: 1000\nrendered: x\n", "internal/entities/sub/no.yaml": "x",
+		book: text, "internal/entities/sub/no.yaml": "x",
 		"db/migrations/00001_roles.sql": "old", "db/migrations/01000_book.sql": "as it ran\n", "db/migrations/01001_own.sql": "own",
+		"db/migrations/01002_book_tenant_id.sql": "a tenant\n", "db/migrations/01003_books_tenant.sql": "an index\n",
 		"internal/event/testdata/book/01000/BookCreated.binpb": "bytes",
 	})
 	s, err := openService(t.Context(), dir)
@@ -264,8 +266,8 @@ func main() {
 			t.Errorf("keep() = %v, %v, want entities", found, err)
 		}
 		for name, want := range map[string]string{
-			"rendered": "internal/entities/book.yaml", "internal/entities/book.yaml": "name: book\nmigration: 1000\nrendered: x\n",
-			"db/migrations/00001_roles.sql": "new", "db/migrations/01000_book.sql": "as it ran\n",
+			"rendered": book, book: text, "db/migrations/00001_roles.sql": "new", "db/migrations/01000_book.sql": "as it ran\n",
+			"db/migrations/01002_book_tenant_id.sql": "a tenant\n", "db/migrations/01003_books_tenant.sql": "an index\n",
 			"internal/event/testdata/book/01000/BookCreated.binpb": "bytes",
 		} {
 			if got, err := os.ReadFile(filepath.Join(tree, name)); err != nil || string(got) != want {

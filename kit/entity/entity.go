@@ -37,8 +37,8 @@ type entity struct {
 	Tenant int `yaml:"tenant,omitempty"`
 	// CallsSince is the number of the migration that opens the tables to the roles of API calls. 0: the option tenancy has.
 	CallsSince int `yaml:"calls_since,omitempty"`
-	// TenantIndexes is the number of the first migration of the indexes of a tenant that was added later.
-	TenantIndexes int `yaml:"tenant_indexes,omitempty"`
+	// TenantIndexes are the migrations of the indexes of a tenant that was added later.
+	TenantIndexes []madeBy `yaml:"tenant_indexes,omitempty"`
 	// EventPerCommand gives the second command that leads to a state an event of its own. Entities that were made before
 	// this field existed keep their events.
 	EventPerCommand bool `yaml:"event_per_command,omitempty"`
@@ -99,6 +99,11 @@ type constraint struct {
 	Migration int    `yaml:"migration"`
 }
 
+// madeBy is the number of a migration.
+type madeBy struct {
+	Migration int `yaml:"migration"`
+}
+
 // widening is a column that takes more values than before.
 type widening struct {
 	Column        string
@@ -110,13 +115,19 @@ const folder = "internal/entities"
 
 func pathOf(name string) string { return filepath.Join(folder, name+".yaml") }
 
-// load reads and checks a description. It also reads the descriptions of the entities to which this one reacts.
-func load(path string) (entity, error) {
+// loadUnchecked reads a description, and the descriptions of the entities to which this one reacts.
+func loadUnchecked(path string) (entity, error) {
 	e, err := decode(path)
 	if err != nil {
 		return e, err
 	}
-	if err := e.resolve(filepath.Dir(path)); err != nil {
+	return e, e.resolve(filepath.Dir(path))
+}
+
+// load reads and checks a description.
+func load(path string) (entity, error) {
+	e, err := loadUnchecked(path)
+	if err != nil {
 		return e, err
 	}
 	errs := []error{e.check()}

@@ -101,10 +101,10 @@ func (o options) entities(ctx context.Context) ([]entity, error) {
 			return nil, err
 		}
 		e, err := replica(o.name, dir, o.project)
-		return []entity{e}, err
+		return withReactors(e, err)
 	default:
 		e, err := o.entity(ctx)
-		return []entity{e}, err
+		return withReactors(e, err)
 	}
 }
 

@@ -94,6 +94,28 @@ func react(name, to, on string) ([]entity, error) {
 	return all, nil
 }
 
+// withReactors returns an entity and those that react to it. Of these only the reactions are written, which depend on the tenants
+// of both.
+func withReactors(e entity, err error) ([]entity, error) {
+	if err != nil {
+		return nil, err
+	}
+	all := []entity{e}
+	paths, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+	errs := []error{err}
+	for _, path := range paths {
+		other, err := loadUnchecked(path)
+		errs = append(errs, err)
+		for i := range other.Reactions {
+			if r := &other.Reactions[i]; r.To == e.Name && other.Name != e.Name {
+				r.Of, other.only = &e, r.paths()
+				all = append(all, other)
+			}
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
 // pair reads the descriptions of an entity that can react and of the one to which it reacts.
 func pair(name, to string) (e, of entity, err error) {
 	if e, err = existing(name); err != nil {

@@ -187,6 +187,28 @@ func TestReactionConsumer(t *testing.T) {
 	}
 }
 
+// When entities get tenants later, a reaction between them is rendered again. Then none is named tenant.
+func TestReactionsFollowTenants(t *testing.T) {
+	withPayments(t, payment)
+	must(t, writeFile("options/tenancy/README.md", nil))
+	reacted(t, "order", "payment", "captured:order_id:place")
+	for _, name := range []string{"order", "payment"} {
+		all, err := options{name: name, tenant: true}.entities(t.Context())
+		must(t, err)
+		for _, e := range all {
+			if found := written(t, &e); !found.are(edits{}) {
+				t.Errorf("written() of %s = %+v", e.Name, found)
+			}
+			must(t, e.save(new(undo)))
+		}
+	}
+	contains(t, "internal/domain/order_payment.go", "o.TenantID != e.Payment.TenantID")
+	contains(t, pathOf("order"), "tenant: 1002\n", "tenant_indexes:\n  - migration: 1003\n  - migration: 1004\n")
+	if _, err := described(t, "tenant", "--fields=title:string"); err == nil || !strings.Contains(err.Error(), "tenant_id") {
+		t.Errorf("error = %v, want one about tenant_id", err)
+	}
+}
+
 // Each mistake has an error of one sentence that names the place and the rule.
 func TestReactionsAreRefused(t *testing.T) {
 	withPayments(t, payment)

@@ -226,7 +226,7 @@ func (e *entity) write(ctx context.Context, after bool, written *undo, found *ed
 	} else if err := errors.Join(e.writeMigrations(written), e.writeCopies(written)); err != nil {
 		return err
 	}
-	before, err := load(pathOf(e.Name))
+	before, err := loadUnchecked(pathOf(e.Name)) // not checked: this run may mend it
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -346,10 +346,11 @@ func (e *entity) writeMigrations(written *undo) error {
 		columns := columns{entity: *e, Number: number, NewFields: ofMigration(e.Kept(), number)}
 		var data any = columns
 		name, of := e.Plural, "migration.sql"
-		index, isIndex := e.indexOf(number)
+		at := slices.Index(e.TenantIndexes, madeBy{number})
 		switch {
 		case number == e.Migration:
-		case isIndex:
+		case at >= 0:
+			index := e.tenantIndexes()[at]
 			name, of, data = index.Name, "tenant_index.sql", index
 		case number != e.made[0]:
 			name, of = name+"_"+e.widened[0].Column+"_valid", "valid.sql"

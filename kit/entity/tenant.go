@@ -86,25 +86,19 @@ func (e *entity) addTenant(migration int) {
 	if migration == e.Migration {
 		return
 	}
-	e.TenantIndexes = e.made[len(e.made)-1] + 1
-	for i := range e.tenantIndexes() {
-		e.made = append(e.made, e.TenantIndexes+i)
+	for range e.tenantIndexes() {
+		next := e.made[len(e.made)-1] + 1
+		e.made, e.TenantIndexes = append(e.made, next), append(e.TenantIndexes, madeBy{next})
 	}
 }
 
-// indexOf returns the index that a migration builds, if it builds one.
-func (e entity) indexOf(migration int) (index tenantIndex, ok bool) {
-	all := e.tenantIndexes()
-	if i := migration - e.TenantIndexes; e.TenantIndexes > 0 && i >= 0 && i < len(all) {
-		return all[i], true
-	}
-	return tenantIndex{}, false
-}
-
-// checkTenant returns an error if nobody would set the tenant of a row.
+// checkTenant returns an error if nobody would set the tenant of a row, or if the option would take the table for one of tenants.
 func (e entity) checkTenant() error {
-	if e.Tenant != 0 && !e.names.HasTenancy {
+	switch {
+	case e.Tenant != 0 && !e.names.HasTenancy:
 		return errors.New("--tenant needs the option tenancy: go run ./cmd/upgrade --with tenancy adds it; its README says how to lose tenants")
+	case e.names.HasTenancy && e.ID() == "tenant_id":
+		return errors.New("entity \"tenant\": its projection would have the column tenant_id, which the option tenancy needs: choose another name, such as customer")
 	}
 	return nil
 }

@@ -184,10 +184,8 @@ func (e entity) allMigrations() []int {
 	for _, c := range e.Constraints {
 		numbers = append(numbers, c.Migration)
 	}
-	if e.TenantIndexes > 0 {
-		for i := range e.tenantIndexes() {
-			numbers = append(numbers, e.TenantIndexes+i)
-		}
+	for _, m := range e.TenantIndexes {
+		numbers = append(numbers, m.Migration)
 	}
 	slices.Sort(numbers)
 	return slices.Compact(numbers)

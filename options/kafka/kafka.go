@@ -13,8 +13,8 @@
 //
 //   - When partitions are added, an aggregate may move to another one. Its new events can then come before the last
 //     ones in the old partition. Versions keep older state out.
-//   - While the leader of a partition is silent, all new events of its topic wait, until the client gives up its
-//     connection after seven seconds.
+//   - While the leader of a partition is silent, or too few replicas are in sync, all new events of its topic wait,
+//     however long that takes: an event that was sent may be in the topic.
 //   - It creates no topic by itself: the command provision does.
 package kafka
 

@@ -23,8 +23,6 @@ const (
 	// flushBytes is about how much a round sends before it waits for the responses, so that one batch stays below the
 	// limit that topics have by default.
 	flushBytes = 900_000
-	// mostAlone is how many keys a sink remembers that are sent alone.
-	mostAlone = 10_000
 )
 
 // Sink publishes to one topic; it implements outbox.Broker. The aggregate is the key of a record, and so decides its
@@ -35,7 +33,7 @@ const (
 // that sends while responses come reports a failure after it has taken the next message of the key.
 //
 // If the broker refuses one message, it refuses all messages of the same partition in the request. If there are several,
-// the result of each is unknown, and from the next round on their keys are sent one message at a time.
+// the round sends them again, one at a time, with all later ones of their keys.
 type Sink struct {
 	options []kgo.Opt
 	client  *kgo.Client // only the loop uses it
@@ -51,13 +49,13 @@ type Sink struct {
 	mu    sync.Mutex
 	queue []*receipt
 	keys  map[string]*key // with unread responses
-	alone map[string]bool // keys that are sent one message at a time
 }
 
 // key is the state of a key; guarded by Sink.mu.
 type key struct {
 	outstanding int  // messages whose response was not read yet
 	failed      bool // nothing is sent until all responses are read
+	alone       bool // one message is sent at a time, until all responses are read
 }
 
 // NewSink makes the Sink of a topic. limit is how long the client tries to send a message; it must be well below
@@ -66,7 +64,7 @@ type key struct {
 // client refuses them, no message is sent.
 func NewSink(cluster []kgo.Opt, topic string, limit time.Duration) *Sink {
 	s := &Sink{
-		topic: topic, limit: limit, keys: map[string]*key{}, alone: map[string]bool{},
+		topic: topic, limit: limit, keys: map[string]*key{},
 		ring: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}),
 	}
 	s.life, s.giveUp = context.WithCancel(context.Background())
@@ -94,10 +92,7 @@ func (s *Sink) Stop() {
 	}
 }
 
-var (
-	errNotSent = errors.New("not sent: the key waits for the response to an earlier message")
-	errShared  = errors.New("sent with other messages, of which the broker refused one")
-)
+var errNotSent = errors.New("not sent: the key waits for the response to an earlier message")
 
 // Publish implements outbox.Broker.
 func (s *Sink) Publish(m envelope.Message) outbox.Receipt {
@@ -148,8 +143,7 @@ type receipt struct {
 	key     string
 	record  *kgo.Record // nil if it was given up before it was sent
 	size    int         // in bytes
-	alone   bool        // its round sends it alone
-	taken   bool        // it was sent, or has its response
+	taken   bool        // it was sent, and not refused with others, or has its response
 	gone    bool        // no pass waits for it any longer
 	failure error       // of the client, until the round has ended; only the loop reads it
 	err     error
@@ -199,9 +193,7 @@ func (s *Sink) read(r *receipt) {
 // others are read, too.
 func (s *Sink) respond(r *receipt, err error) {
 	r.err, r.taken, r.record = err, true, nil
-	if err == nil {
-		delete(s.alone, r.key)
-	} else {
+	if err != nil {
 		s.keys[r.key].failed = true
 	}
 	close(r.done)
@@ -229,9 +221,6 @@ func (s *Sink) round() {
 	s.mu.Lock()
 	queue := s.queue
 	s.queue = nil
-	for _, r := range queue {
-		r.alone = s.alone[r.key]
-	}
 	s.mu.Unlock()
 	for rest := queue; len(rest) > 0; {
 		n, bytes := 0, 0
@@ -252,7 +241,7 @@ func (s *Sink) admit(queue []*receipt, alone bool) (admitted []*receipt) {
 	defer s.mu.Unlock()
 	for _, r := range queue {
 		switch {
-		case r.taken || r.record == nil || r.alone != alone:
+		case r.taken || r.record == nil || s.keys[r.key].alone != alone:
 		case s.keys[r.key].failed:
 			s.respond(r, errNotSent)
 		case s.err != nil:
@@ -278,7 +267,7 @@ func (s *Sink) send(messages []*receipt) {
 		for _, r := range messages {
 			r.failure = err
 		}
-		s.end(messages)
+		s.end(messages, asked.Err() == nil) // the client keeps what the cluster has answered
 		return
 	}
 	start := time.Now()
@@ -300,38 +289,34 @@ func (s *Sink) send(messages []*receipt) {
 	if s.client.Flush(s.life) != nil {
 		return // Stop has given up
 	}
-	s.end(messages)
+	s.end(messages, false)
 }
 
-// end ends the messages of a round that have failed.
-func (s *Sink) end(messages []*receipt) {
-	refused, stuck := make(map[int32]int), false // by partition
+// end ends messages that have failed. If some were refused together, it leaves them to the round, which sends each alone. A client
+// that is stuck does not recover.
+func (s *Sink) end(messages []*receipt, stuck bool) {
+	refused := make(map[int32]int) // by partition
 	for _, r := range messages {
 		if isRefusal(r.failure) {
 			refused[r.record.Partition]++
 		}
-		stuck = stuck || isRefused(r.failure)
+		stuck = stuck || isRefused(r.failure) // it lacked a right, or its topic was deleted
 	}
-	if stuck { // a client that lacked a right, or whose topic was deleted, does not recover
+	if stuck {
 		s.client.Close()
 		s.client, s.err = kgo.NewClient(s.options...)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.alone) > mostAlone {
-		clear(s.alone) // they are found again
-	}
 	for _, r := range messages {
-		switch err := r.failure; {
-		case err == nil:
-		case !isRefusal(err):
-			s.respond(r, err)
-		default:
-			s.alone[r.key] = true
-			if err = fmt.Errorf("%w: %w", errShared, err); refused[r.record.Partition] == 1 {
-				err = &outbox.RefusedError{Err: r.failure}
-			}
-			s.respond(r, err)
+		switch {
+		case r.failure == nil:
+		case !isRefusal(r.failure):
+			s.respond(r, r.failure)
+		case refused[r.record.Partition] == 1:
+			s.respond(r, &outbox.RefusedError{Err: r.failure})
+		default: // none of them is in the topic
+			s.keys[r.key].alone, r.taken = true, false
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -110,7 +109,7 @@ func TestSinkKeepsTheOrder(t *testing.T) {
 	t.Logf("%d events, %d faults, %d records", keys*versions, faults.Load(), n)
 }
 
-// One event that the broker refuses blocks its own key among 10,000.
+// One event that the broker refuses blocks its own key among 10,000, in one pass.
 func TestPoisonBlocksItsKeyOnly(t *testing.T) {
 	t.Parallel()
 	const keys = 10_000
@@ -126,68 +125,32 @@ func TestPoisonBlocksItsKeyOnly(t *testing.T) {
 		}
 		return false
 	}})
-	left := map[string]envelope.Message{"k7": letter("k7", 1, poison...)}
+	var messages []envelope.Message
 	for key := range keys {
-		if name := fmt.Sprint("k", key); key != 7 {
-			left[name] = letter(name, 1, 1)
+		payload := []byte{1}
+		if key == 7 {
+			payload = poison
 		}
+		messages = append(messages, letter(fmt.Sprint("k", key), 1, payload...))
 	}
-	passes := 0
-	for ; len(left) > 1; passes++ {
-		var messages []envelope.Message
-		for _, m := range left {
-			messages = append(messages, m)
+	for key, err := range pass(t, s, messages) {
+		if isPoison := key == 7; refused(err) != isPoison || err != nil && !isPoison {
+			t.Fatalf("k%d: %v, want k7 refused, and no other", key, err)
 		}
-		for i, err := range pass(t, s, messages) {
-			if key := messages[i].AggregateID; err == nil {
-				delete(left, key)
-			} else if refused(err) && key != "k7" {
-				t.Fatalf("%s is refused: %v", key, err)
-			}
-		}
-	}
-	if errs := pass(t, s, []envelope.Message{left["k7"]}); !refused(errs[0]) || passes > 2 {
-		t.Errorf("after %d passes the poison is %v, want it refused after 2", passes, errs[0])
 	}
 	c.checkTopic(t, keys-1)
 }
 
-// While responses of a key are outstanding, also abandoned ones, no later message of it is sent. A message that is
-// given up in the queue is never sent.
-func TestSinkWaitsForAbandonedMessages(t *testing.T) {
+// A cluster that once gives no producer id is an outage that ends.
+func TestSinkAsksForAProducerIDAgain(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	s := c.sink(t)
-	pass(t, s, letters("a1 b1 c1"))
-	asked, release := make(chan struct{}), make(chan struct{})
-	ask := sync.OnceFunc(func() { close(asked) })
-	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
-		ask()
-		c.SleepControl(func() { <-release })
-		return nil, nil, false
-	})
-	gaveUp, giveUp := context.WithCancel(t.Context())
-	a2, receipts := s.Publish(letters("a2")[0]), make(chan error, 1)
-	go func() { receipts <- a2.Wait(gaveUp) }()
-	<-asked
-	b2 := s.Publish(letters("b2")[0]) // waits in the queue behind the round of a2
-	giveUp()
-	if err := errors.Join(<-receipts, b2.Wait(gaveUp)); !errors.Is(err, context.Canceled) {
-		t.Errorf("Wait() = %v, want that it ends with its context", err)
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, Err: kerr.UnknownServerError})
+	if errs := pass(t, s, letters("a1")); errs[0] == nil || refused(errs[0]) {
+		t.Errorf("Wait() = %v, want an error that is no refusal", errs[0])
 	}
-	if errs := pass(t, s, letters("a3")); !errors.Is(errs[0], errNotSent) {
-		t.Errorf("a3 = %v, want it not sent before the response to a2", errs)
-	}
-	close(release)
-	eventually(t, "the response to a2 has come", func() bool { return pass(t, s, letters("a3"))[0] == nil })
-	pass(t, s, letters("b3 c2"))
-	var sent []string
-	for _, r := range c.records(t) {
-		sent = append(sent, string(r.Value))
-	}
-	if diff := cmp.Diff([]string{"a1", "b1", "c1", "a2", "a3", "b3", "c2"}, sent); diff != "" {
-		t.Errorf("the topic (-want +got):\n%s", diff)
-	}
+	must(t, errors.Join(pass(t, s, letters("a1"))...))
 }
 
 // Stop waits no longer than its limit for a broker that is silent.

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/googleapis/gax-go/v2"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -47,8 +49,8 @@ type Source struct {
 }
 
 // NewSource makes a Source. All subscriptions of the process share 4,000 messages and 64 MiB in hand, but no share is
-// below 200 messages. Besides, the client buffers at most an eighth of its share for each broker. cluster are the options of
-// Settings.Options.
+// below 200 messages. Besides, the client buffers an eighth of its share for each broker, as it comes: compressed. cluster are the
+// options of Settings.Options.
 func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Source {
 	s := &Source{topic: topic, group: group, messages: int64(max(200, 4000/subscriptions)), bytes: int64(64 << 20 / subscriptions)}
 	ahead := int32(max(1<<20, s.bytes/8)) //nolint:gosec // at most 8 MiB
@@ -66,7 +68,7 @@ func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Sourc
 func (s *Source) String() string { return s.group }
 
 // Receive implements consumer.Source. It returns an error if the cluster refuses us, for example because the topic
-// may not be read, or if the topic is missing when it begins. While the cluster is unavailable it waits. A message that
+// may not be read, if a partition cannot be read, or if the topic is missing when it begins. While the cluster is unavailable it waits. A message that
 // was given back comes again after a pause, as long as this member has its partition; then another member gets it.
 func (s *Source) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
 	received, over := context.WithCancel(ctx)
@@ -144,7 +146,8 @@ type part struct {
 
 // progress is an assigned partition; guarded by member.mu.
 type progress struct {
-	items    []*item            // in the order of the partition, from the first that has not ended
+	items    []*item            // that have not ended, in the order of the partition
+	taken    *kgo.Record        // the last one, without its bytes
 	last     *kgo.Record        // the end of the prefix that has ended; nil if it is committed
 	received context.Context    //nolint:containedctx // ends when the partition is given back
 	over     context.CancelFunc // of received
@@ -156,8 +159,8 @@ type progress struct {
 type item struct {
 	*progress
 	record *kgo.Record
+	before *kgo.Record // the one before it in the partition, without its bytes; nil if this is the first
 	size   int64
-	ended  bool
 }
 
 // poll hands records to their chains until receiving ends, or the cluster refuses us. While a limit of messages or bytes is
@@ -176,8 +179,9 @@ func (m *member) poll() error {
 		}
 		fetches := m.client.PollRecords(m.received, int(min(free, pollRecords)))
 		for _, e := range fetches.Errors() {
-			// Others are about one attempt, and the client goes on by itself.
-			if isRefused(e.Err) {
+			// Others are about one attempt, the group, or lost records, and the client goes on by itself.
+			_, isLoss := errors.AsType[*kgo.ErrDataLoss](e.Err)
+			if isRefused(e.Err) || e.Topic != "" && e.Partition >= 0 && !isLoss && !kerr.IsRetriable(e.Err) {
 				m.client.AllowRebalance()
 				return fmt.Errorf("topic %s, group %s: %w", m.topic, m.group, e.Err)
 			}
@@ -199,7 +203,8 @@ func (m *member) take(record *kgo.Record) {
 		p.received, p.over = context.WithCancel(m.received)
 		m.parts[of] = p
 	}
-	i := &item{progress: p, record: record, size: int64(size(record))}
+	i := &item{progress: p, record: record, before: p.taken, size: int64(size(record))}
+	p.taken = &kgo.Record{Topic: record.Topic, Partition: record.Partition, LeaderEpoch: record.LeaderEpoch, Offset: record.Offset}
 	p.items = append(p.items, i)
 	m.count++
 	m.size += i.size
@@ -284,11 +289,14 @@ func (m *member) end(i *item, ack bool) {
 	defer m.mu.Unlock()
 	m.count--
 	m.size -= i.size
-	i.ended = ack
-	for len(i.items) > 0 && i.items[0].ended {
-		r := i.items[0].record
-		i.last = &kgo.Record{Topic: r.Topic, Partition: r.Partition, LeaderEpoch: r.LeaderEpoch, Offset: r.Offset} // without the bytes
-		i.items[0], i.items = nil, i.items[1:]
+	if at := slices.Index(i.items, i); ack {
+		i.items = slices.Delete(i.items, at, at+1)
+		if at == 0 {
+			i.last = i.taken
+			if len(i.items) > 0 {
+				i.last = i.items[0].before
+			}
+		}
 	}
 	select {
 	case m.room <- struct{}{}:

@@ -136,27 +136,6 @@ func (r *reader) messages() []consumer.Message {
 	return slices.Clone(r.got)
 }
 
-// A message that is given back comes again before the later ones of its key, to this member, and after a stop to the
-// next one.
-func TestSourceHandsOverAgain(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, 3)
-	pass(t, c.sink(t), letters("a1 a2 b1"))
-	var calls int
-	r := &reader{handle: func(_ context.Context, m consumer.Message) bool {
-		if m.Key == "a" {
-			calls++ // one call at a time
-		}
-		return m.Key == "b" || calls > 2 && calls < 4
-	}}
-	end := r.start(t, c.source(t, 1))
-	eventually(t, "a2 has come twice", func() bool { return strings.HasPrefix(r.names("a"), "a1 a1 a1 a2 a2") })
-	must(t, end())
-	next := new(reader)
-	next.start(t, c.source(t, 1))
-	eventually(t, "a2 has come to the next member", func() bool { return next.names("ab") == "a2" })
-}
-
 // A member that loses its session commits nothing more. The message in hand comes again, and not before its first call
 // has returned, because both calls are of one key.
 func TestSourceLosesItsSession(t *testing.T) {
@@ -207,6 +186,22 @@ func TestSourceLeavesDuringAJoin(t *testing.T) {
 	eventually(t, "it has left", func() bool { return len(c.GroupInfo(group).Members) == 1 })
 }
 
+// A member whose message in hand ends after stopTimeout leaves, too.
+func TestSourceLeavesLate(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	pass(t, c.sink(t), letters("a1"))
+	late := &reader{handle: func(ctx context.Context, _ consumer.Message) bool {
+		<-ctx.Done()
+		time.Sleep(stopTimeout)
+		return true
+	}}
+	end := late.start(t, NewSource(c.options(t, kgo.SessionTimeout(time.Minute)), topic, group, 1))
+	eventually(t, "a1 is in hand", func() bool { return late.names("a") == "a1" })
+	must(t, end())
+	eventually(t, "it has left", func() bool { return len(c.GroupInfo(group).Members) == 0 })
+}
+
 // While messages are not handled, for example because the database is gone, the member keeps its place in the group, and
 // has a bounded number of messages and bytes in hand.
 func TestSourceIsBounded(t *testing.T) {
@@ -236,7 +231,35 @@ func TestSourceIsBounded(t *testing.T) {
 	eventually(t, "all messages have come", func() bool { return c.committed()[0] == 500 })
 }
 
-// Without the right to read, Receive returns the refusal. While the cluster is gone, it waits, and then goes on.
+// Behind a message that does not end, nothing is kept of those that have ended.
+func TestSourceKeepsNoEndedMessage(t *testing.T) {
+	t.Parallel()
+	free := make(chan struct{})
+	m := &member{Source: &Source{}, received: t.Context(), room: make(chan struct{}, 1), parts: map[part]*progress{}, chains: map[string][]*item{}}
+	m.handle = func(_ context.Context, message consumer.Message) bool {
+		if message.Key == "a" {
+			<-free
+		}
+		return true
+	}
+	for i := range 1000 {
+		m.take(&kgo.Record{Topic: topic, Key: []byte{byte('a' + min(i, 1))}, Offset: int64(i)})
+	}
+	inHand := func() (count, kept int) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return int(m.count), len(m.parts[part{topic: topic}].items)
+	}
+	eventually(t, "one message is in hand, and kept", func() bool { count, kept := inHand(); return count == 1 && kept == 1 })
+	close(free)
+	m.calls.Wait()
+	if p := m.parts[part{topic: topic}]; len(p.items) > 0 || p.last.Offset != 999 {
+		t.Errorf("progress %+v, want all up to 999", p)
+	}
+}
+
+// Without the right to read, Receive returns the refusal. If a partition cannot be read, it returns the error. While the cluster is
+// gone, it waits, and then goes on.
 func TestSourceOutlivesTheCluster(t *testing.T) {
 	t.Parallel()
 	dir := kfake.DataDir(t.TempDir())
@@ -248,6 +271,11 @@ func TestSourceOutlivesTheCluster(t *testing.T) {
 	denied.Remove()
 	s, r := c.sink(t), new(reader)
 	pass(t, s, letters("a1"))
+	broken := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: topic, Err: kerr.UnknownServerError, Count: -1})
+	if err := c.source(t, 1).Receive(t.Context(), new(reader).take); err == nil || !strings.Contains(err.Error(), "UNKNOWN_SERVER_ERROR") {
+		t.Errorf("Receive() = %v, want the error of the partition", err)
+	}
+	broken.Remove()
 	r.start(t, c.source(t, 1))
 	eventually(t, "a1 is committed", func() bool { return c.committed()[0] == 1 })
 	var ports []int

@@ -133,7 +133,10 @@ func (r *relay) routes() http.Handler {
 	for _, route := range []string{"GET /{$}", "POST /initialize", "GET /pre-freeze", "GET /pre-stop", "POST /pre-freeze", "POST /pre-stop"} {
 		mux.HandleFunc(route, func(http.ResponseWriter, *http.Request) {})
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // fails only without a network
+		mux.ServeHTTP(w, request)
+	})
 }
 
 // outcome is the response to a call. Blocked and Parked count aggregates, Left counts events; none exceeds 10,000.
@@ -146,13 +149,11 @@ type outcome struct {
 
 // invoke drains. It ends early if its caller is gone, and responds when all is closed.
 func (r *relay) invoke(w http.ResponseWriter, request *http.Request) {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // fails only without a network
 	if _, err := io.Copy(io.Discard, http.MaxBytesReader(w, request.Body, maxBody)); err != nil {
 		http.Error(w, "a call has at most 64 KiB, in 10s: "+err.Error(), http.StatusRequestEntityTooLarge)
 		return
 	}
-	_ = control.SetReadDeadline(time.Time{})
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if !r.running.TryLock() {
 		http.Error(w, "another call is in progress", http.StatusTooManyRequests)
 		return

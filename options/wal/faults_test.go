@@ -19,6 +19,7 @@ import (
 	"example.com/servicekit/localpg"
 	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/options/wal/internal/sqlcgen"
@@ -256,6 +257,18 @@ func TestDeferredEventsDoNotComeAgain(t *testing.T) {
 	if s.refused > 1 || s.again > 1 { // version 1 was not confirmed
 		t.Errorf("%d refused and %d again: what was skipped or deferred came again", s.refused, s.again)
 	}
+}
+
+// A snapshot that was pending before an event of its aggregate was refused leaves the tables, too.
+func TestSnapshotBesideARefusedEvent(t *testing.T) {
+	t.Parallel()
+	s := inWAL(t)
+	pgtest.Execute(t, s.pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version,
+		payload, occurred_at, repeat) VALUES ($1, gen_random_uuid(), 'letter', 'a', 'Posted', 1, 1, '', now(), 'snapshot')`, outbox.Lane(message("a", 1).Aggregate()))
+	pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_reader SET token = 2")
+	pgtest.Must(t, newStore(s.pool, pg.NewOutbox(s.pool)).setAside(t.Context(), []aside{{Message: message("a", 1)}}, 2))
+	defer s.relayed()()
+	s.eventually(0, "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)")
 }
 
 // A process that is no longer the reader defers nothing.

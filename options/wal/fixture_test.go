@@ -92,7 +92,7 @@ func newServiceOn(t testing.TB, server *localpg.Server) *service {
 	pgtest.Must(t, err)
 	s.pool = s.connect(s.url)
 	t.Cleanup(func() {
-		_, _ = s.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)
+		_, _ = s.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", s.slot)
 	})
 	return s
 }

@@ -12,10 +12,12 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// The queue is full, and the reader stops reading, at so many events or bytes.
+// The queue is full, and the reader stops reading, at so many events or bytes, or at so many commits: those behind an event that has
+// no answer are kept, although they are settled.
 const (
-	maxQueued = 20_000
-	maxBytes  = 16 << 20
+	maxQueued  = 20_000
+	maxBytes   = 16 << 20
+	maxCommits = 1_000_000
 )
 
 // queue has the events that were read from the log and are not settled. It is in memory only: what is not confirmed comes again from the
@@ -141,7 +143,7 @@ func (q *queue) state() state {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	isClaimed := slices.ContainsFunc(q.lanes[:], func(l lane) bool { return l.taken > 0 })
-	return state{q.fence, q.confirmed, len(q.commits) > 0, isClaimed, q.events >= maxQueued || q.bytes >= maxBytes}
+	return state{q.fence, q.confirmed, len(q.commits) > 0, isClaimed, q.events >= maxQueued || q.bytes >= maxBytes || len(q.commits) >= maxCommits}
 }
 
 // claim leases free lanes with events of the log.

@@ -144,7 +144,7 @@ func (r *reader) begin(ctx context.Context, slot sqlcgen.GetSlotRow) error {
 	if system.SystemID != r.system.SystemID || system.Timeline != r.system.Timeline || system.XLogPos < from {
 		from = 0 // another server, or an earlier state of it: the position of the slot counts
 	}
-	if err = pglogrepl.StartReplication(ctx, r.conn, slot.Slot, from, pglogrepl.StartReplicationOptions{PluginArgs: []string{
+	if err = pglogrepl.StartReplication(ctx, r.conn, `"`+slot.Slot+`"`, from, pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'", "binary 'true'", "publication_names 'video_catalog_outbox'",
 	}}); err != nil {
 		return fmt.Errorf("read the slot %s: %w", slot.Slot, err)
@@ -343,7 +343,9 @@ func (r *reader) handle(data []byte) error {
 	}
 	switch m := parsed.(type) {
 	case *pglogrepl.RelationMessage:
-		r.decoder, err = newDecoder(m)
+		if m.RelationName == "outbox" { // rows come in its form, also from partitions that have another
+			r.decoder, err = newDecoder(m)
+		}
 	case *pglogrepl.BeginMessage:
 		if r.queue.begin(); m.FinalLSN > r.system.XLogPos {
 			r.known = nil // all that comes now was committed later

@@ -110,6 +110,7 @@ func (s *service) writes(during time.Duration) {
 func inWAL(t *testing.T) *service {
 	t.Helper()
 	s := newService(t)
+	s.slot = "1_" + s.slot
 	s.must(wal)
 	return s
 }

@@ -83,8 +83,11 @@ func (s *store) SettleClaim(ctx context.Context, settlement outbox.Settlement) (
 		return held, err
 	}
 	if events, fence := s.queue.asides(settlement); len(events) > 0 {
-		if err := s.setAside(ctx, events, fence); err != nil {
-			s.queue.forget() // whether it took effect is unknown: the reader begins again
+		err := s.setAside(ctx, events, fence)
+		if errors.Is(err, errFenced) {
+			s.queue.forget() // the reader begins again
+		}
+		if err != nil { // if it took effect all the same, the events are deferred twice
 			return false, err
 		}
 	}

@@ -53,7 +53,7 @@ func TestRepeatedSwitchOfModeWAL(t *testing.T) {
 		s.eventually(1, "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()")
 		pgtest.Must(t, killed.Kill())
 		result := s.start(wal)
-		s.eventually(1, holding) // and again, as nobody publishes that event
+		s.eventually(1, "SELECT least(1, count(*)) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '-- name: FindHolder%'") // it waits
 		if !isMade {
 			pgtest.Execute(t, s.pool, "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = $1", s.slot)
 		}

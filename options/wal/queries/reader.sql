@@ -80,21 +80,20 @@ SELECT o.token FROM video_catalog.outbox_reader o WHERE o.token = @token FOR SHA
 SELECT l.lane FROM video_catalog.outbox_lanes l WHERE l.lane = ANY (@lanes::smallint[]) ORDER BY l.lane FOR UPDATE;
 
 -- name: SetAside :exec
--- Defers an event from the log, and blocks its aggregate. The head of a block that a snapshot has begun may be above it.
+-- Defers an event from the log, and blocks its aggregate. The block has no lowest seq: a pending snapshot may be below the event, and is
+-- deferred later.
 WITH event AS (
 	INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version,
 		schema_version, payload, occurred_at, traceparent, causation_id, correlation_id)
 	VALUES (@lane, nextval('video_catalog.outbox_pending_seq_seq'), @id, @aggregate_type, @aggregate_id, @event_type,
 		@version, @schema_version, @payload, @occurred_at, sqlc.narg('traceparent'), sqlc.narg('causation_id'),
 		sqlc.narg('correlation_id'))
-	RETURNING aggregate_type, aggregate_id, lane, seq
+	RETURNING aggregate_type, aggregate_id, lane
 )
-INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts,
-	next_retry_at, last_error)
-SELECT event.aggregate_type, event.aggregate_id, event.lane, event.seq, @attempts::int,
-	clock_timestamp() + @retry_in::interval, @last_error::text
+INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error)
+SELECT event.aggregate_type, event.aggregate_id, event.lane, @attempts::int, clock_timestamp() + @retry_in::interval, @last_error::text
 FROM event
-ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET head_seq = least(b.head_seq, excluded.head_seq);
+ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET head_seq = 0;
 
 -- name: GetEnd :one
 SELECT pg_current_wal_flush_lsn()::text AS lsn;

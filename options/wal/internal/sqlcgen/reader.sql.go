@@ -298,14 +298,12 @@ WITH event AS (
 	VALUES ($4, nextval('video_catalog.outbox_pending_seq_seq'), $5, $6, $7, $8,
 		$9, $10, $11, $12, $13, $14,
 		$15)
-	RETURNING aggregate_type, aggregate_id, lane, seq
+	RETURNING aggregate_type, aggregate_id, lane
 )
-INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts,
-	next_retry_at, last_error)
-SELECT event.aggregate_type, event.aggregate_id, event.lane, event.seq, $1::int,
-	clock_timestamp() + $2::interval, $3::text
+INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error)
+SELECT event.aggregate_type, event.aggregate_id, event.lane, $1::int, clock_timestamp() + $2::interval, $3::text
 FROM event
-ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET head_seq = least(b.head_seq, excluded.head_seq)
+ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET head_seq = 0
 `
 
 type SetAsideParams struct {
@@ -326,7 +324,8 @@ type SetAsideParams struct {
 	CorrelationID *uuid.UUID    `json:"correlation_id"`
 }
 
-// Defers an event from the log, and blocks its aggregate. The head of a block that a snapshot has begun may be above it.
+// Defers an event from the log, and blocks its aggregate. The block has no lowest seq: a pending snapshot may be below the event, and is
+// deferred later.
 func (q *Queries) SetAside(ctx context.Context, arg SetAsideParams) error {
 	_, err := q.db.Exec(ctx, setAside,
 		arg.Attempts,

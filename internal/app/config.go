@@ -63,7 +63,7 @@ type config struct {
 	DatabaseMaxConns uint16 `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL: 4 for the publisher, 4 for all subscriptions together, 3 for everything else, the rest for API calls"`
 
 	Broker         string `env:"BROKER" envDefault:"pubsub" help:"who carries events: pubsub or an option"`
-	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by every role but api"`
+	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by BROKER=pubsub, except with the role api alone"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
 	CallerRate     uint16 `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`

@@ -27,7 +27,7 @@
 //   - After a stop, Run finishes the messages in hand within Config.StopTimeout, and gives
 //     the rest back.
 //
-// It has no readiness check, does not create the subscription, and does not replay the
+// A Receiver has no readiness check, does not create the subscription, and does not replay the
 // quarantine.
 package consumer
 

@@ -1,4 +1,4 @@
-// Package server has the handlers of the API. Package port serves them. For each aggregate
+// Package server has the handlers of the API. Package transport serves them. For each aggregate
 // type, one function returns the command service, and one the query service.
 //
 // A handler converts a request, adds the time and new ids, calls package domain

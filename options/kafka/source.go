@@ -67,9 +67,9 @@ func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Sourc
 // String implements consumer.Source.
 func (s *Source) String() string { return s.group }
 
-// Receive implements consumer.Source. It returns an error if the cluster refuses us, for example because the topic
-// may not be read, if a partition cannot be read, or if the topic is missing when it begins. While the cluster is unavailable it waits. A message that
-// was given back comes again after a pause, as long as this member has its partition; then another member gets it.
+// Receive implements consumer.Source. It returns an error if the cluster refuses us, for example because the topic may not be read, if
+// a partition cannot be read, or if the topic is missing when it begins. While the cluster is unavailable it waits. A message that was
+// given back comes again after a pause, as long as this member has its partition; then another member gets it.
 func (s *Source) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
 	received, over := context.WithCancel(ctx)
 	defer over()

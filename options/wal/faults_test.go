@@ -259,16 +259,19 @@ func TestDeferredEventsDoNotComeAgain(t *testing.T) {
 	}
 }
 
-// A snapshot that was pending before an event of its aggregate was refused leaves the tables, too.
+// A snapshot that was pending before an event of its aggregate was refused is sent, too.
 func TestSnapshotBesideARefusedEvent(t *testing.T) {
 	t.Parallel()
 	s := inWAL(t)
 	pgtest.Execute(t, s.pool, `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version,
 		payload, occurred_at, repeat) VALUES ($1, gen_random_uuid(), 'letter', 'a', 'Posted', 1, 1, '', now(), 'snapshot')`, outbox.Lane(message("a", 1).Aggregate()))
 	pgtest.Execute(t, s.pool, "UPDATE video_catalog.outbox_reader SET token = 2")
-	pgtest.Must(t, newStore(s.pool, pg.NewOutbox(s.pool)).setAside(t.Context(), []aside{{Message: message("a", 1)}}, 2))
-	defer s.relayed()()
+	pgtest.Must(t, newStore(s.pool, pg.NewOutbox(s.pool)).setAside(t.Context(), []aside{{message("a", 1), outbox.Refusal{Attempts: 1}}}, 2))
+	stop := s.relayed()
 	s.eventually(0, "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_deferred)")
+	if stop(); s.first+s.again != 2 {
+		t.Errorf("%d messages were sent, want the event and the snapshot", s.first+s.again)
+	}
 }
 
 // A process that is no longer the reader defers nothing.

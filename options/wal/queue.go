@@ -214,6 +214,9 @@ func (q *queue) lease(claim *outbox.Claim, limits outbox.Limits, now time.Time) 
 	claim.Events = slices.DeleteFunc(claim.Events, func(e outbox.Claimed) bool {
 		return q.lanes[outbox.Lane(e.Aggregate())].isWanted || !e.Deferred && e.Repeat == ""
 	})
+	for i := range claim.Events { // a snapshot has no order with the log: deferred, it could be below the head of the block
+		claim.Events[i].Behind = false
+	}
 	return busy
 }
 

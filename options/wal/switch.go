@@ -99,6 +99,7 @@ func (s *switcher) toLog(ctx context.Context) error {
 	made, err := s.makeSlot(ctx)
 	if err == nil && !made { // an old slot keeps log, which is read before appends are held
 		err = s.late(within(switchTimeout, pause, func() error { return s.inUse(ctx, s.queries.AdvanceSlot(ctx, s.Slot, nil)) }))
+		err = pg.Wrap(err, "read the log that the slot %s keeps", s.Slot)
 	}
 	if err == nil {
 		err = s.attempt(ctx, func(ctx context.Context, tx *pg.Tx) error {

@@ -184,7 +184,7 @@ SELECT d.aggregate_type, d.aggregate_id, d.lane, d.seq, @attempts::int,
 FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id AND d.seq = @seq
 ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
-SET head_seq = excluded.head_seq, attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, parked_at = excluded.parked_at,
+SET head_seq = least(b.head_seq, excluded.head_seq), attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, parked_at = excluded.parked_at,
 	last_error = excluded.last_error
 WHERE b.attempts = excluded.attempts - 1;
 

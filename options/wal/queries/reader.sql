@@ -80,8 +80,8 @@ SELECT o.token FROM video_catalog.outbox_reader o WHERE o.token = @token FOR SHA
 SELECT l.lane FROM video_catalog.outbox_lanes l WHERE l.lane = ANY (@lanes::smallint[]) ORDER BY l.lane FOR UPDATE;
 
 -- name: SetAside :exec
--- Defers an event from the log, and blocks its aggregate. The block has no lowest seq: a pending snapshot may be below the event, and is
--- deferred later.
+-- Defers an event from the log, and blocks its aggregate. The block has no lowest seq: a pending snapshot that is refused later may be
+-- below the event.
 WITH event AS (
 	INSERT INTO video_catalog.outbox_deferred (lane, seq, id, aggregate_type, aggregate_id, event_type, version,
 		schema_version, payload, occurred_at, traceparent, causation_id, correlation_id)

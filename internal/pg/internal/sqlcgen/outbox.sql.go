@@ -74,7 +74,7 @@ SELECT d.aggregate_type, d.aggregate_id, d.lane, d.seq, $1::int,
 FROM video_catalog.outbox_deferred d
 WHERE d.aggregate_type = $5 AND d.aggregate_id = $6 AND d.seq = $7
 ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
-SET head_seq = excluded.head_seq, attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, parked_at = excluded.parked_at,
+SET head_seq = least(b.head_seq, excluded.head_seq), attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, parked_at = excluded.parked_at,
 	last_error = excluded.last_error
 WHERE b.attempts = excluded.attempts - 1
 `

@@ -324,8 +324,8 @@ type SetAsideParams struct {
 	CorrelationID *uuid.UUID    `json:"correlation_id"`
 }
 
-// Defers an event from the log, and blocks its aggregate. The block has no lowest seq: a pending snapshot may be below the event, and is
-// deferred later.
+// Defers an event from the log, and blocks its aggregate. The block has no lowest seq: a pending snapshot that is refused later may be
+// below the event.
 func (q *Queries) SetAside(ctx context.Context, arg SetAsideParams) error {
 	_, err := q.db.Exec(ctx, setAside,
 		arg.Attempts,

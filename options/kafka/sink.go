@@ -23,6 +23,8 @@ const (
 	// flushBytes is about how much a round sends before it waits for the responses, so that one batch stays below the
 	// limit that topics have by default.
 	flushBytes = 900_000
+	// mostAlone is how many keys a sink remembers of which a message was refused.
+	mostAlone = 10_000
 )
 
 // Sink publishes to one topic; it implements outbox.Broker. The aggregate is the key of a record, and so decides its
@@ -33,7 +35,8 @@ const (
 // that sends while responses come reports a failure after it has taken the next message of the key.
 //
 // If the broker refuses one message, it refuses all messages of the same partition in the request. If there are several,
-// the round sends them again, one at a time, with all later ones of their keys.
+// the round sends them again, one at a time, with all later ones of their keys. The key that is then refused goes alone until
+// the broker takes one of its messages.
 type Sink struct {
 	options []kgo.Opt
 	client  *kgo.Client // only the loop uses it
@@ -49,6 +52,7 @@ type Sink struct {
 	mu    sync.Mutex
 	queue []*receipt
 	keys  map[string]*key // with unread responses
+	alone map[string]bool // of which a message was refused
 }
 
 // key is the state of a key; guarded by Sink.mu.
@@ -64,7 +68,7 @@ type key struct {
 // client refuses them, no message is sent.
 func NewSink(cluster []kgo.Opt, topic string, limit time.Duration) *Sink {
 	s := &Sink{
-		topic: topic, limit: limit, keys: map[string]*key{},
+		topic: topic, limit: limit, keys: map[string]*key{}, alone: map[string]bool{},
 		ring: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}),
 	}
 	s.life, s.giveUp = context.WithCancel(context.Background())
@@ -101,7 +105,7 @@ func (s *Sink) Publish(m envelope.Message) outbox.Receipt {
 	defer s.mu.Unlock()
 	k := s.keys[r.key]
 	if k == nil {
-		k = &key{}
+		k = &key{alone: s.alone[r.key]}
 		s.keys[r.key] = k
 	}
 	k.outstanding++
@@ -193,7 +197,9 @@ func (s *Sink) read(r *receipt) {
 // others are read, too.
 func (s *Sink) respond(r *receipt, err error) {
 	r.err, r.taken, r.record = err, true, nil
-	if err != nil {
+	if err == nil {
+		delete(s.alone, r.key)
+	} else {
 		s.keys[r.key].failed = true
 	}
 	close(r.done)
@@ -314,9 +320,13 @@ func (s *Sink) end(messages []*receipt, stuck bool) {
 		case !isRefusal(r.failure):
 			s.respond(r, r.failure)
 		case refused[r.record.Partition] == 1:
+			if len(s.alone) == mostAlone {
+				clear(s.alone) // they are found again
+			}
+			s.alone[r.key] = true
 			s.respond(r, &outbox.RefusedError{Err: r.failure})
-		default: // none of them is in the topic
-			s.keys[r.key].alone, r.taken = true, false
+		default: // none of them is in the topic; the client would give up a record whose time is long ago
+			s.keys[r.key].alone, r.taken, r.record.Timestamp = true, false, time.Time{}
 		}
 	}
 }

@@ -127,18 +127,40 @@ func TestPoisonBlocksItsKeyOnly(t *testing.T) {
 	}})
 	var messages []envelope.Message
 	for key := range keys {
-		payload := []byte{1}
-		if key == 7 {
-			payload = poison
-		}
-		messages = append(messages, letter(fmt.Sprint("k", key), 1, payload...))
+		messages = append(messages, letter(fmt.Sprint("k", key), 1, 1))
 	}
+	messages[7].Payload = poison
 	for key, err := range pass(t, s, messages) {
 		if isPoison := key == 7; refused(err) != isPoison || err != nil && !isPoison {
 			t.Fatalf("k%d: %v, want k7 refused, and no other", key, err)
 		}
 	}
 	c.checkTopic(t, keys-1)
+}
+
+// A message that is given up in the queue is never sent.
+func TestSinkSendsNothingGivenUp(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	s := c.sink(t)
+	asked, release := make(chan bool, 100), make(chan struct{})
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		asked <- true
+		c.SleepControl(func() { <-release })
+		return nil, nil, false
+	})
+	var waiting sync.WaitGroup
+	waiting.Go(func() { pass(t, s, letters("a1")) })
+	<-asked
+	gone, giveUp := context.WithCancel(t.Context())
+	giveUp()
+	_ = s.Publish(letters("b1")[0]).Wait(gone)
+	close(release)
+	waiting.Wait()
+	must(t, errors.Join(pass(t, s, letters("c1"))...))
+	if n := len(c.records(t)); n != 2 {
+		t.Errorf("%d messages were sent, want a1 and c1", n)
+	}
 }
 
 // A cluster that once gives no producer id is an outage that ends.

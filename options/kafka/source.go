@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/googleapis/gax-go/v2"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -67,9 +65,9 @@ func NewSource(cluster []kgo.Opt, topic, group string, subscriptions int) *Sourc
 // String implements consumer.Source.
 func (s *Source) String() string { return s.group }
 
-// Receive implements consumer.Source. It returns an error if the cluster refuses us, for example because the topic may not be read, if
-// a partition cannot be read, or if the topic is missing when it begins. While the cluster is unavailable it waits. A message that was
-// given back comes again after a pause, as long as this member has its partition; then another member gets it.
+// Receive implements consumer.Source. It returns an error if the cluster refuses us, for example because the topic
+// may not be read, or if the topic is missing when it begins. While the cluster is unavailable it waits. A message that
+// was given back comes again after a pause, as long as this member has its partition; then another member gets it.
 func (s *Source) Receive(ctx context.Context, handle func(context.Context, consumer.Message) bool) error {
 	received, over := context.WithCancel(ctx)
 	defer over()
@@ -179,9 +177,8 @@ func (m *member) poll() error {
 		}
 		fetches := m.client.PollRecords(m.received, int(min(free, pollRecords)))
 		for _, e := range fetches.Errors() {
-			// Others are about one attempt, the group, or lost records, and the client goes on by itself.
-			_, isLoss := errors.AsType[*kgo.ErrDataLoss](e.Err)
-			if isRefused(e.Err) || e.Topic != "" && e.Partition >= 0 && !isLoss && !kerr.IsRetriable(e.Err) {
+			// Others are about one attempt or one partition, and the client goes on by itself, with the other partitions.
+			if isRefused(e.Err) {
 				m.client.AllowRebalance()
 				return fmt.Errorf("topic %s, group %s: %w", m.topic, m.group, e.Err)
 			}

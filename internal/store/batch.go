@@ -17,7 +17,7 @@ import (
 // batchBytes is the largest size of the rows that a batch reads, so that many calls fit into memory.
 const batchBytes = 1 << 20
 
-var errBatchTooLarge = problem.Errorf(problem.Invalid, "the batch is larger than 1 MiB: split it")
+var errBatchTooLarge = problem.Errorf(problem.Invalid, "names, requests: the resources are larger than 1 MiB together: send fewer in a call")
 
 // batch creates aggregates of one type in one transaction. The slices have an item for each.
 type batch[A any] struct {

@@ -67,7 +67,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 }
 
 // allowed reports whether the place in the code that warns has not yet warned too much. So a client that
-// causes errors cannot fill the log. Each call has a line: it says who did what.
+// causes errors cannot fill the log with them. Each call has a line, as in the platform's log of requests.
 func (h *handler) allowed(record slog.Record) bool {
 	if record.Level < slog.LevelWarn {
 		return true

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric/noop"
+
 	"example.com/servicekit/localbroker"
 	"example.com/servicekit/pubsublocal"
 	"example.com/videocatalog/internal/consumer"
@@ -17,8 +21,6 @@ import (
 	"example.com/videocatalog/internal/pg"
 	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/internal/store"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel/metric/noop"
 )
 
 // way is the path of events: a database of the service, and a broker with its topic and subscription.
@@ -125,16 +127,18 @@ func consume(ctx context.Context, m *machine, k kafkas, kind string, p profile, 
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan error, 1)
+	var projector sync.WaitGroup
+	var failure error
 	used, err := m.measure(ctx, func() error {
-		go func() {
+		projector.Go(func() {
 			defer stop() // so that the wait below ends if the projector fails
-			ended <- receiver.Run(running)
-		}()
+			failure = receiver.Run(running)
+		})
 		return times.wait(running, n)
 	})
 	stop()
-	if err = errors.Join(err, <-ended); err != nil {
+	projector.Wait()
+	if err = errors.Join(err, failure); err != nil {
 		return err
 	}
 	return r.write(name, n, value{"events/s", float64(n) / used.took.Seconds()}, value{"cpu-s/Mevent", used.cpu().Seconds() / float64(n) * 1e6},

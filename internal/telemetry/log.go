@@ -69,9 +69,6 @@ func (h *handler) WithGroup(name string) slog.Handler {
 // allowed reports whether the place in the code that warns has not yet warned too much. So a client that
 // causes errors cannot fill the log with them. Each call has a line, as in the platform's log of requests.
 func (h *handler) allowed(record slog.Record) bool {
-	if record.Level < slog.LevelWarn {
-		return true
-	}
 	limit, _ := h.limits.LoadOrStore(record.PC, rate.NewLimiter(rate.Every(500*time.Millisecond), 20))
-	return limit.(*rate.Limiter).AllowN(record.Time, 1) //nolint:forcetypeassert // it has no other values
+	return record.Level < slog.LevelWarn || limit.(*rate.Limiter).AllowN(record.Time, 1) //nolint:forcetypeassert // it has no other values
 }

@@ -55,7 +55,7 @@ func BenchmarkTimers(b *testing.B) {
 			b.ResetTimer()
 			for b.Loop() {
 				for _, id := range ids {
-					set(b, videos, id, after{"x": now})
+					set(b, videos, after{"x": now}, id)
 				}
 				start := time.Now()
 				if fired, err := timers.Fire(b.Context(), 100); err != nil || len(fired.Late) != 100 {

@@ -88,17 +88,21 @@ func isAway(err error) bool {
 	return errors.Is(err, envelope.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// fireAlone fires the first due timer of an aggregate, or postpones it if it fails. More is true if it took too
-// long: there is no time for others.
+// fireAlone fires the first due timer of an aggregate, or postpones it if it fails. If the aggregate cannot be read, its timers
+// stay due. More is true if it took too long: there is no time for others.
 func (t alarms[A, D]) fireAlone(ctx context.Context, id uuid.UUID) (Fired, error) {
 	limited, cancel := halfOf(ctx)
 	defer cancel()
 	fired, due, err := t.fireOf(limited, []uuid.UUID{id})
-	if err == nil || len(due) != 1 || isAway(err) {
+	fired.More = limited.Err() != nil
+	switch {
+	case err == nil, isAway(err), len(due) != 1 && fired.More:
 		return fired, err
+	case len(due) != 1:
+		return Fired{Failed: []error{err}}, nil
 	}
-	fired = Fired{More: limited.Err() != nil}
 	postponed, postponeErr := t.postpone(ctx, t.queries, due[0], err)
+	fired = Fired{More: fired.More}
 	if postponed {
 		fired.Failed = []error{err}
 	}

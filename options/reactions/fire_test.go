@@ -44,9 +44,7 @@ func TestTimerFiresOnce(t *testing.T) {
 	t.Parallel()
 	pool, videos, ids := stored(t, 8, 50)
 	timers := NewTimers(videos, ring)
-	for _, id := range ids {
-		set(t, videos, id, after{"first": now, "second": now, "later": time.Hour})
-	}
+	set(t, videos, after{"first": now, "second": now, "later": time.Hour}, ids...)
 	var clocks sync.WaitGroup
 	for range 6 {
 		clocks.Go(func() {
@@ -164,11 +162,11 @@ func TestTimerIsCancelled(t *testing.T) {
 		return e, err
 	})
 	ids := someClips(t, videos, 40)
-	set(t, videos, ids[0], after{"a": now, "b": time.Minute})
-	set(t, videos, ids[1], after{"x": now})
-	set(t, videos, ids[1], after{"x": time.Hour})
-	set(t, videos, ids[2], after{"x": now})
-	set(t, videos, ids[2], after{"x": 0})
+	set(t, videos, after{"a": now, "b": time.Minute}, ids[0])
+	set(t, videos, after{"x": now}, ids[1])
+	set(t, videos, after{"x": time.Hour}, ids[1])
+	set(t, videos, after{"x": now}, ids[2])
+	set(t, videos, after{"x": 0}, ids[2])
 	for range 3 {
 		_, err := timers.Fire(t.Context(), 10)
 		must(t, err)
@@ -184,7 +182,7 @@ func TestTimerIsCancelled(t *testing.T) {
 
 	raced := ids[3:]
 	for _, id := range raced {
-		set(t, videos, id, after{"x": now})
+		set(t, videos, after{"x": now}, id)
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -228,8 +226,8 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 		return e, err
 	})
 	ids := someClips(t, videos, 3)
-	set(t, videos, ids[0], after{"broken": now})
-	set(t, videos, ids[1], after{"good": now})
+	set(t, videos, after{"broken": now}, ids[0])
+	set(t, videos, after{"good": now}, ids[1])
 	var before time.Time // by the clock of the database; how long this test takes must not matter
 	must(t, pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before))
 	fired, err := timers.Fire(t.Context(), 10)
@@ -244,8 +242,8 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	set(t, videos, ids[2], after{"refused": now})
-	set(t, videos, ids[1], after{"good": now})
+	set(t, videos, after{"refused": now}, ids[2])
+	set(t, videos, after{"good": now}, ids[1])
 	fired, err = timers.Fire(t.Context(), 10)
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 {
 		t.Errorf("Fire() of two, of which the database refuses one = %+v, %v, want the other fired", fired, err)
@@ -263,7 +261,7 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 	videos := newClips(pool, nil)
 	timers := NewTimers(videos, ring)
 	id := someClips(t, videos, 1)[0]
-	set(t, videos, id, after{"broken": now})
+	set(t, videos, after{"broken": now}, id)
 	for _, test := range []struct {
 		attempts int
 		want     time.Duration
@@ -279,7 +277,7 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 			t.Errorf("after failure %d the timer waits %s, want %s", test.attempts+1, due.Sub(before), test.want)
 		}
 	}
-	set(t, videos, id, after{"broken": time.Hour})
+	set(t, videos, after{"broken": time.Hour}, id)
 	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND last_error IS NULL"); n != 1 {
 		t.Errorf("%d timers without a failure after it was set again, want 1", n)
 	}
@@ -291,9 +289,7 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 	t.Parallel()
 	pool, videos, ids := stored(t, 2, 3)
 	timers := NewTimers(videos, ring)
-	for _, id := range ids {
-		set(t, videos, id, after{"x": now})
-	}
+	set(t, videos, after{"x": now}, ids...)
 	for _, table := range []string{"timers", "outbox_pending"} { // the first statement, and the last
 		pgtest.Execute(t, pool, "ALTER TABLE video_catalog."+table+" RENAME TO gone")
 		if fired, err := timers.Fire(t.Context(), 10); !errors.Is(err, envelope.ErrUnavailable) || len(fired.Late)+len(fired.Failed) != 0 {
@@ -326,6 +322,11 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND aggregate_id = $1", ids[0]); n != 1 {
 		t.Errorf("%d timers are postponed, want the one that takes too long", n)
 	}
+	set(t, videos, after{"x": now}, ids[1], ids[2])
+	pgtest.Execute(t, pool, "UPDATE video_catalog.videos SET create_time = 'infinity' WHERE id = $1", ids[1]) // no time of Go
+	if fired, err := timers.Fire(t.Context(), 10); err != nil || len(fired.Failed) != 1 || len(fired.Late) != 1 {
+		t.Errorf("Fire() behind a row that cannot be read = %+v, %v, want one failed, and the other fired", fired, err)
+	}
 }
 
 // A timer whose transaction does not end is postponed in time, and holds up no other.
@@ -333,9 +334,7 @@ func TestTimerThatHangsIsPostponed(t *testing.T) {
 	t.Parallel()
 	pool, videos, ids := stored(t, 2, 2)
 	timers := NewTimers(videos, ring)
-	for _, id := range ids {
-		set(t, videos, id, after{"x": now})
-	}
+	set(t, videos, after{"x": now}, ids...)
 	pgtest.Execute(t, pool, `CREATE FUNCTION video_catalog.hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM pg_sleep(3600);
 			RETURN new;
@@ -366,7 +365,7 @@ func TestTimerThatHasFiredIsNotPostponed(t *testing.T) {
 	pool := pgtest.Pool(t, 3)
 	videos := newClips(pool, nil)
 	id := someClips(t, videos, 1)[0]
-	set(t, videos, id, after{"x": now})
+	set(t, videos, after{"x": now}, id)
 	pgtest.Execute(t, pool, "ALTER TABLE video_catalog.videos ADD CHECK (version < 3) NOT VALID") // refuses the next change
 	calls := 0
 	fired, err := NewTimers(videos, func(v domain.Video, name string, stamp domain.Stamp) (*fact, error) {
@@ -384,8 +383,8 @@ func TestTimerThatHasFiredIsNotPostponed(t *testing.T) {
 func TestTimerAndItsAggregate(t *testing.T) {
 	t.Parallel()
 	_, videos, ids := stored(t, 4, 2)
-	set(t, videos, ids[0], after{"panic": now})
-	set(t, videos, ids[1], after{"x": now})
+	set(t, videos, after{"panic": now}, ids[0])
+	set(t, videos, after{"x": now}, ids[1])
 	fired, err := NewTimers(videos, ring).Fire(t.Context(), 10)
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 || !strings.Contains(fired.Failed[0].Error(), "panic: of an alarm") {
 		t.Errorf("Fire() = %+v, %v, want one fired and one failed by its panic", fired, err)
@@ -393,7 +392,7 @@ func TestTimerAndItsAggregate(t *testing.T) {
 	refuse := NewTimers(videos, func(v domain.Video, _ string, stamp domain.Stamp) (*fact, error) {
 		return of(domain.UndeleteVideo(domain.AnyVersion, stamp)(v)) // it is not deleted
 	})
-	set(t, videos, ids[1], after{"x": now})
+	set(t, videos, after{"x": now}, ids[1])
 	if fired, err := refuse.Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 || len(fired.Failed) != 0 {
 		t.Errorf("Fire() that the rules refuse = %+v, %v, want it fired without an event", fired, err)
 	}
@@ -404,9 +403,7 @@ func TestTimersBehindManyLocks(t *testing.T) {
 	t.Parallel()
 	pool, videos, ids := stored(t, 4, 12)
 	timers := NewTimers(videos, ring)
-	for _, id := range ids {
-		set(t, videos, id, after{"x": now})
-	}
+	set(t, videos, after{"x": now}, ids...)
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is only a lock

@@ -116,10 +116,12 @@ func tagged(v domain.Video, tag string, stamp domain.Stamp) (*fact, error) {
 	return of(domain.UpdateVideo(func(d *domain.VideoDetails) { d.Tags = append(slices.Clone(v.Tags), tag) }, domain.AnyVersion, stamp)(v))
 }
 
-// set changes a video, and sets timers with the event.
-func set(t testing.TB, c clips, id uuid.UUID, timers after) {
+// set changes videos, and sets timers with their events.
+func set(t testing.TB, c clips, timers after, ids ...uuid.UUID) {
 	t.Helper()
-	must(t, c.change(t.Context(), id, rename(newID(t).String(), timers)))
+	for _, id := range ids {
+		must(t, c.change(t.Context(), id, rename(newID(t).String(), timers)))
+	}
 }
 
 // rename is a decision with timers.

@@ -124,4 +124,4 @@ func (s *service) keep(ctx context.Context, tree string) (found bool, err error)
 }
 
 // ofEntity matches the numbers of the migrations of an entity in its description.
-var ofEntity = regexp.MustCompile(`(?m)^[\s-]*(?:migration|audited|tenant): (\d+)$`)
+var ofEntity = regexp.MustCompile(`(?m)^\s*(?:migration|audited|tenant): (\d+)$`)

@@ -233,7 +233,7 @@ func TestOtherWorktreesAreLeft(t *testing.T) {
 // of their events. The new version renders the descriptions again.
 func TestKeep(t *testing.T) {
 	t.Parallel()
-	const book, text = "internal/entities/book.yaml", "name: book\ntenant: 1002\ntenant_indexes:\n  - migration: 1003\nmigration: 1000\nrendered: x\n"
+	const book, text = "internal/entities/book.yaml", "name: book\ntenant: 1002\ntenant_indexes:\n  - column: x\n    migration: 1003\nmigration: 1000\nrendered: x\n"
 	dir := newService(t)
 	commitOn(t, dir, "main", map[string]string{
 		book: text, "internal/entities/sub/no.yaml": "x",

@@ -63,13 +63,13 @@ type config struct {
 	DatabaseMaxConns uint16 `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL: 4 for the publisher, 4 for all subscriptions together, 3 for everything else, the rest for API calls"`
 
 	Broker         string `env:"BROKER" envDefault:"pubsub" help:"who carries events: pubsub or an option"`
-	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by BROKER=pubsub, except with the role api alone"`
+	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; with BROKER=pubsub required by every role but api"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
 	CallerRate     uint16 `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
 	TrustedProxies uint8  `env:"SERVER_TRUSTED_PROXIES" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; default: 1 on Cloud Run, else 0"`
 
-	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened, counted until the newest event; a pending one is published all the same"`
+	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after their day, counted back from the newest event; a pending one is still published"`
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
 	TelemetryAddr string `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles; without authentication, so never a public one"`

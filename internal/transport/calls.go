@@ -99,8 +99,7 @@ func (c *call) admit(ctx context.Context) (_ context.Context, err error) {
 	return ctx, err
 }
 
-// validate checks a request against the rules in api/proto, without the fields that only the server sets. Of a large request it
-// returns the first mistake only: there may be one in every two bytes.
+// validate checks a request against the rules in api/proto, without the fields that only the server sets. A large one gets one error.
 func validate(request any) error {
 	message, _ := request.(proto.Message) // as gRPC has decoded it
 	aip.DropOutputOnly(message.ProtoReflect())

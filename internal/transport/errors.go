@@ -62,9 +62,8 @@ func toStatus(err error) error {
 		return explain(known.GRPCStatus(), "")
 	}
 	if invalid, ok := errors.AsType[*protovalidate.ValidationError](err); ok {
-		found := invalid.Violations[:min(len(invalid.Violations), 20)] // clients limit the trailers in which they come
-		violations := make([]*errdetails.BadRequest_FieldViolation, len(found))
-		for i, v := range found {
+		violations := make([]*errdetails.BadRequest_FieldViolation, min(len(invalid.Violations), 20)) // clients limit trailers
+		for i, v := range invalid.Violations[:len(violations)] {
 			violations[i] = &errdetails.BadRequest_FieldViolation{
 				Field: protovalidate.FieldPathString(v.Proto.GetField()), Description: v.Proto.GetMessage(),
 			}

@@ -38,7 +38,7 @@ type entity struct {
 	// CallsSince is the number of the migration that opens the tables to the roles of API calls. 0: the option tenancy has.
 	CallsSince int `yaml:"calls_since,omitempty"`
 	// TenantIndexes are the migrations of the indexes of a tenant that was added later.
-	TenantIndexes []madeBy `yaml:"tenant_indexes,omitempty"`
+	TenantIndexes []constraint `yaml:"tenant_indexes,omitempty"`
 	// EventPerCommand gives the second command that leads to a state an event of its own. Entities that were made before
 	// this field existed keep their events.
 	EventPerCommand bool `yaml:"event_per_command,omitempty"`
@@ -93,15 +93,10 @@ type stateTimer struct {
 }
 
 // constraint is the number of a migration that replaces the constraint of a column, or that
-// validates the new one.
+// validates the new one, or that builds the index of this name.
 type constraint struct {
 	Column    string `yaml:"column"`
 	Migration int    `yaml:"migration"`
-}
-
-// madeBy is the number of a migration.
-type madeBy struct {
-	Migration int `yaml:"migration"`
 }
 
 // widening is a column that takes more values than before.
@@ -115,19 +110,13 @@ const folder = "internal/entities"
 
 func pathOf(name string) string { return filepath.Join(folder, name+".yaml") }
 
-// loadUnchecked reads a description, and the descriptions of the entities to which this one reacts.
-func loadUnchecked(path string) (entity, error) {
+// load reads and checks a description. It also reads the descriptions of the entities to which this one reacts.
+func load(path string) (entity, error) {
 	e, err := decode(path)
 	if err != nil {
 		return e, err
 	}
-	return e, e.resolve(filepath.Dir(path))
-}
-
-// load reads and checks a description.
-func load(path string) (entity, error) {
-	e, err := loadUnchecked(path)
-	if err != nil {
+	if err := e.resolve(filepath.Dir(path)); err != nil {
 		return e, err
 	}
 	errs := []error{e.check()}

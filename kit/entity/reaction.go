@@ -94,18 +94,12 @@ func react(name, to, on string) ([]entity, error) {
 	return all, nil
 }
 
-// withReactors returns an entity and those that react to it. Of these only the reactions are written, which depend on the tenants
-// of both.
+// withReactors returns an entity and those that react to it. Of these only the reactions are written: they depend on the tenants of both.
 func withReactors(e entity, err error) ([]entity, error) {
-	if err != nil {
-		return nil, err
-	}
 	all := []entity{e}
-	paths, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
-	errs := []error{err}
+	paths, _ := filepath.Glob(filepath.Join(folder, "*.yaml")) // the pattern is right
 	for _, path := range paths {
-		other, err := loadUnchecked(path)
-		errs = append(errs, err)
+		other, _ := load(path) // this run may mend its mistakes
 		for i := range other.Reactions {
 			if r := &other.Reactions[i]; r.To == e.Name && other.Name != e.Name {
 				r.Of, other.only = &e, r.paths()
@@ -113,7 +107,7 @@ func withReactors(e entity, err error) ([]entity, error) {
 			}
 		}
 	}
-	return all, errors.Join(errs...)
+	return all, err
 }
 
 // pair reads the descriptions of an entity that can react and of the one to which it reacts.

@@ -201,7 +201,7 @@ func TestReactionsFollowTenants(t *testing.T) {
 		}
 	}
 	contains(t, "internal/domain/order_payment.go", "o.TenantID != e.Payment.TenantID")
-	contains(t, pathOf("order"), "tenant: 1002\n", "tenant_indexes:\n  - migration: 1003\n  - migration: 1004\n")
+	contains(t, pathOf("order"), "tenant: 1002\n", "tenant_indexes:\n  - column: orders_tenant\n    migration: 1003\n")
 	if _, err := described(t, "tenant", "--fields=title:string"); err == nil || !strings.Contains(err.Error(), "tenant_id") {
 		t.Errorf("error = %v, want one about tenant_id", err)
 	}

@@ -226,8 +226,8 @@ func (e *entity) write(ctx context.Context, after bool, written *undo, found *ed
 	} else if err := errors.Join(e.writeMigrations(written), e.writeCopies(written)); err != nil {
 		return err
 	}
-	before, err := loadUnchecked(pathOf(e.Name)) // not checked: this run may mend it
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	before, err := load(pathOf(e.Name))
+	if err != nil && before.Name == "" && !errors.Is(err, fs.ErrNotExist) { // this run may mend the mistakes of an entity
 		return err
 	}
 	before.Model, before.ViewModel = e.Model, e.ViewModel
@@ -346,7 +346,7 @@ func (e *entity) writeMigrations(written *undo) error {
 		columns := columns{entity: *e, Number: number, NewFields: ofMigration(e.Kept(), number)}
 		var data any = columns
 		name, of := e.Plural, "migration.sql"
-		at := slices.Index(e.TenantIndexes, madeBy{number})
+		at := slices.IndexFunc(e.TenantIndexes, func(c constraint) bool { return c.Migration == number })
 		switch {
 		case number == e.Migration:
 		case at >= 0:

@@ -86,9 +86,9 @@ func (e *entity) addTenant(migration int) {
 	if migration == e.Migration {
 		return
 	}
-	for range e.tenantIndexes() {
+	for _, index := range e.tenantIndexes() {
 		next := e.made[len(e.made)-1] + 1
-		e.made, e.TenantIndexes = append(e.made, next), append(e.TenantIndexes, madeBy{next})
+		e.made, e.TenantIndexes = append(e.made, next), append(e.TenantIndexes, constraint{index.Name, next})
 	}
 }
 

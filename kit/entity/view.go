@@ -181,11 +181,8 @@ func (e entity) Migrations() (numbers []int) {
 // allMigrations are the numbers of all migrations.
 func (e entity) allMigrations() []int {
 	numbers := e.Migrations()
-	for _, c := range e.Constraints {
+	for _, c := range slices.Concat(e.Constraints, e.TenantIndexes) {
 		numbers = append(numbers, c.Migration)
-	}
-	for _, m := range e.TenantIndexes {
-		numbers = append(numbers, m.Migration)
 	}
 	slices.Sort(numbers)
 	return slices.Compact(numbers)

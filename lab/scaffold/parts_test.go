@@ -129,7 +129,7 @@ func loseTenants(t *testing.T, service string) {
 	path := filepath.Join(service, "internal/entities/purchase_order.yaml")
 	text, err := os.ReadFile(path)
 	must(t, err)
-	write(t, path, regexp.MustCompile(`(?m)^tenant: .*\n|^tenant_indexes:\n(  - .*\n)+`).ReplaceAllString(string(text), ""))
+	write(t, path, regexp.MustCompile(`(?m)^tenant: .*\n|^tenant_indexes:\n(  .*\n)+`).ReplaceAllString(string(text), ""))
 	migrateTenants(t, service, "01098_tenants_are_optional.sql", "ALTER TABLE %[1]s ALTER COLUMN tenant_id DROP NOT NULL")
 	clone.Run(t, service, "go", "run", "./cmd/entity", "render")
 	clone.Run(t, service, "go", "vet", "./...")

@@ -350,8 +350,7 @@ func (e *entity) writeMigrations(written *undo) error {
 		switch {
 		case number == e.Migration:
 		case at >= 0:
-			index := e.tenantIndexes()[at]
-			name, of, data = index.Name, "tenant_index.sql", index
+			name, of, data = e.TenantIndexes[at].Column, "tenant_index.sql", e.tenantIndexes()[at]
 		case number != e.made[0]:
 			name, of = name+"_"+e.widened[0].Column+"_valid", "valid.sql"
 		case len(columns.NewFields) > 0:

@@ -100,7 +100,7 @@ func TestBatchesNameTheItem(t *testing.T) {
 		case *videov1.BatchGetVideosRequest:
 			_, err = c.videos.BatchGetVideos(t.Context(), request)
 		}
-		if status.Code(err) != tt.code || !strings.Contains(fmt.Sprint(err), tt.want) || len(fmt.Sprint(err)) > 4<<10 {
+		if status.Code(err) != tt.code || !strings.Contains(fmt.Sprint(err), tt.want) || len(fmt.Sprint(err)) > 1<<10 {
 			t.Errorf("%s: %.999v, want %s with %q", name, err, tt.code, tt.want)
 		}
 	}

@@ -100,11 +100,9 @@ func (o options) entities(ctx context.Context) ([]entity, error) {
 		if err != nil {
 			return nil, err
 		}
-		e, err := replica(o.name, dir, o.project)
-		return withReactors(e, err)
+		return withReactors(replica(o.name, dir, o.project))
 	default:
-		e, err := o.entity(ctx)
-		return withReactors(e, err)
+		return withReactors(o.entity(ctx))
 	}
 }
 

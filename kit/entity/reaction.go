@@ -96,10 +96,11 @@ func react(name, to, on string) ([]entity, error) {
 
 // withReactors returns an entity and those that react to it. Of these only the reactions are written: they depend on the tenants of both.
 func withReactors(e entity, err error) ([]entity, error) {
-	all := []entity{e}
+	all, errs := []entity{e}, []error{err}
 	paths, _ := filepath.Glob(filepath.Join(folder, "*.yaml")) // the pattern is right
 	for _, path := range paths {
-		other, _ := load(path) // this run may mend its mistakes
+		other, err := decode(path)
+		errs = append(errs, err, other.resolve(folder)) // it is not checked: this run may mend its mistakes
 		for i := range other.Reactions {
 			if r := &other.Reactions[i]; r.To == e.Name && other.Name != e.Name {
 				r.Of, other.only = &e, r.paths()
@@ -107,7 +108,7 @@ func withReactors(e entity, err error) ([]entity, error) {
 			}
 		}
 	}
-	return all, err
+	return all, errors.Join(errs...)
 }
 
 // pair reads the descriptions of an entity that can react and of the one to which it reacts.

@@ -176,7 +176,8 @@ SELECT gone.* FROM gone;
 
 -- name: BlockAggregate :exec
 -- Blocks an aggregate until retry_in from now, or with park until a person acts. Its deferred event at seq was refused. If that
--- event is no longer there, or the attempts have changed, a person was faster, and nothing changes.
+-- event is no longer there, or the attempts have changed, a person was faster, and nothing changes. The head does not rise: an event
+-- may be deferred below it later.
 INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, head_seq, attempts, next_retry_at, parked_at, last_error)
 SELECT d.aggregate_type, d.aggregate_id, d.lane, d.seq, @attempts::int,
 	CASE WHEN @park::bool THEN NULL ELSE clock_timestamp() + @retry_in::interval END,

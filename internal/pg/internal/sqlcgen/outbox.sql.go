@@ -90,7 +90,8 @@ type BlockAggregateParams struct {
 }
 
 // Blocks an aggregate until retry_in from now, or with park until a person acts. Its deferred event at seq was refused. If that
-// event is no longer there, or the attempts have changed, a person was faster, and nothing changes.
+// event is no longer there, or the attempts have changed, a person was faster, and nothing changes. The head does not rise: an event
+// may be deferred below it later.
 func (q *Queries) BlockAggregate(ctx context.Context, arg BlockAggregateParams) error {
 	_, err := q.db.Exec(ctx, blockAggregate,
 		arg.Attempts,

@@ -103,7 +103,8 @@ func withReactors(e entity, err error) ([]entity, error) {
 		errs = append(errs, err, other.resolve(folder)) // it is not checked: this run may mend its mistakes
 		for i := range other.Reactions {
 			if r := &other.Reactions[i]; r.To == e.Name && other.Name != e.Name {
-				r.Of, other.only = &e, r.paths()
+				r.Of = &e
+				other.only = r.paths()
 				all = append(all, other)
 			}
 		}

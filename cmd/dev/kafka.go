@@ -16,7 +16,7 @@ import (
 // kafka carries the events over Kafka: a cluster in this process, which speaks the real protocol.
 func kafka() dev.Part {
 	return dev.Part{
-		Flag: "kafka", Help: "carry the events over a Kafka in this process, kept in DIR/kafka",
+		Flag: "kafka", Help: "carry the events over a Kafka in this process, kept in DIR/kafka; to delete it, give this flag with --fresh",
 		Before: startKafka, Start: func(context.Context, *dev.Stack) error { return nil },
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"example.com/servicekit/tool"
 )
 
 // template is the repository that is copied.
@@ -159,18 +161,5 @@ func command(ctx context.Context, dir, name string, args ...string) error {
 var always = map[string][]string{"git": {"-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false", "-c", "merge.verifySignatures=false"}}
 
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, slices.Concat(always[name], args)...) //nolint:gosec // git and go
-	cmd.Dir = dir
-	// If a hook of git runs this command, these variables name the repository of the hook.
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
-	})
-	cmd.Env = append(cmd.Env, "GOWORK=off") // a workspace around the folder does not have its module yet
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s%s", name, strings.Join(args, " "), err, stderr.String(), out)
-	}
-	return strings.TrimSpace(string(out)), nil
+	return tool.Output(ctx, dir, name, slices.Concat(always[name], args)...)
 }

@@ -266,15 +266,9 @@ func (s *service) checkRendered(ctx context.Context, tree string) error {
 	return s.checkMigrations(ctx, staged)
 }
 
-// folderOf returns the folder in which a pattern has its first star.
-func folderOf(pattern string) string {
-	before, _, _ := strings.Cut(pattern, "*")
-	return before[:strings.LastIndexByte(before, '/')+1]
-}
-
 // files returns the files of a commit whose paths match a pattern of filepath.Match.
 func (s *service) files(ctx context.Context, commit, pattern string) ([]string, error) {
-	list, err := output(ctx, s.root, "git", "ls-tree", "-r", "--name-only", "-z", commit, "--", folderOf(pattern))
+	list, err := output(ctx, s.root, "git", "ls-tree", "-r", "--name-only", "-z", commit)
 	var files []string
 	for name := range strings.SplitSeq(list, "\x00") {
 		if ok, err := filepath.Match(pattern, name); err == nil && ok {

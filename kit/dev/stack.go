@@ -67,12 +67,8 @@ func (s *Stack) start(ctx context.Context) (context.Context, error) {
 	ctx, s.end = context.WithCancelCause(ctx)
 	s.screen.print(s.screen.paint(bold, s.config.Name) + " starts on this machine.")
 	steps := []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.before, s.build, s.writeEnv, s.migrate, s.prepare, s.serve, s.explore,
-	}
-	for _, part := range s.parts {
-		if part.Start != nil {
-			steps = append(steps, func(ctx context.Context) error { return part.Start(ctx, s) })
-		}
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.each(func(p Part) step { return p.Before }), s.build, s.writeEnv,
+		s.migrate, s.each(func(p Part) step { return p.Prepare }), s.serve, s.explore, s.each(func(p Part) step { return p.Start }),
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -95,14 +91,18 @@ func (s *Stack) stop() (err error) {
 	return err
 }
 
-// before starts what parts need before the server.
-func (s *Stack) before(ctx context.Context) (err error) {
-	for _, part := range s.parts {
-		if part.Before != nil && err == nil {
-			err = part.Before(ctx, s)
+type step = func(context.Context, *Stack) error
+
+// each returns a function that does a step of every part that has it.
+func (s *Stack) each(of func(Part) step) func(context.Context) error {
+	return func(ctx context.Context) (err error) {
+		for _, part := range s.parts {
+			if do := of(part); do != nil && err == nil {
+				err = do(ctx, s)
+			}
 		}
+		return err
 	}
-	return err
 }
 
 // Set adds settings of the server, as NAME=VALUE. Call it in Before or Prepare of a part.
@@ -274,11 +274,11 @@ func (s *Stack) openPubSub(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	var client *pubsub.Client
-	where := "at PUBSUB_EMULATOR_HOST"
+	where, remedy := "in this process", "start again with --fresh, or make the schema compatible"
 	if s.pubsub = s.getenv("PUBSUB_EMULATOR_HOST"); s.pubsub != "" {
+		where, remedy = "at PUBSUB_EMULATOR_HOST", "start the Pub/Sub at "+s.pubsub+", or unset PUBSUB_EMULATOR_HOST to have one started here"
 		client, err = pubsub.NewClient(ctx, s.project) // it reads PUBSUB_EMULATOR_HOST
 	} else {
-		where = "in this process"
 		cfg := pubsublocal.Config{Addr: s.listenAddr(0), File: filepath.Join(s.State, "pubsub.data")}
 		if s.fresh {
 			if err := os.RemoveAll(cfg.File); err != nil {
@@ -298,7 +298,7 @@ func (s *Stack) openPubSub(ctx context.Context) error {
 	}
 	defer client.Close()
 	if err := (localbroker.Resources{}).Create(ctx, client, topics...); err != nil {
-		return fmt.Errorf("%s: start the Pub/Sub at %s, or unset PUBSUB_EMULATOR_HOST to have one started here", oneLine(err), s.pubsub)
+		return fmt.Errorf("%s: %s", oneLine(err), remedy)
 	}
 	s.screen.done("Pub/Sub", where)
 	return nil
@@ -345,16 +345,6 @@ func (s *Stack) migrate(ctx context.Context) error {
 	}
 	s.screen.done("migrate", last)
 	return nil
-}
-
-// prepare does what parts need the schema for.
-func (s *Stack) prepare(ctx context.Context) (err error) {
-	for _, part := range s.parts {
-		if part.Prepare != nil && err == nil {
-			err = part.Prepare(ctx, s)
-		}
-	}
-	return err
 }
 
 // Environment returns the environment of this process, with the settings of the stack, for the server. AUTH is off, so the server

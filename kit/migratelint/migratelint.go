@@ -185,14 +185,18 @@ func (l *linter) statement() error {
 	case "IndexStmt":
 		return l.index()
 	case "ReindexStmt":
-		if !strings.Contains(strings.ToUpper(l.at.text), "CONCURRENTLY") {
+		if !strings.Contains(strings.ToUpper(l.at.text[comments(l.at.text):]), "CONCURRENTLY") {
 			l.report("index", "writers wait: REINDEX … CONCURRENTLY, in a migration of its own with NO TRANSACTION")
 		}
 		return nil
 	case "DropStmt":
 		return l.drop()
-	case "DropRoleStmt", "TruncateStmt", "DropOwnedStmt":
-		l.needsContract("drops or empties")
+	case "TruncateStmt":
+		l.locks("what is emptied")
+		l.needsContract("empties")
+		return nil
+	case "DropRoleStmt", "DropOwnedStmt":
+		l.needsContract("drops")
 		return nil
 	case "RenameStmt", "AlterObjectSchemaStmt":
 		l.report("rename", "the previous build has only the old name: add the new one beside it, and drop the old one later")
@@ -248,12 +252,9 @@ func (l *linter) set(s set) {
 // longestWait is the longest allowed lock_timeout. All later statements wait behind a statement that waits for its lock.
 const longestWait = 10 * time.Second
 
-// duration matches a time setting that may be within longestWait. Without a unit it is in milliseconds.
-// https://www.postgresql.org/docs/current/config-setting.html#CONFIG-SETTING-NAMES-VALUES
-var duration = regexp.MustCompile(`^\s*([0-9]{1,6})\s*(ms|s|)\s*$`)
-
 // lockTimeout returns the time of a setting. It returns 0, which means no timeout, if there is none or it has another
-// form.
+// form. Without a unit it is in milliseconds.
+// https://www.postgresql.org/docs/current/config-setting.html#CONFIG-SETTING-NAMES-VALUES
 func lockTimeout(s set) time.Duration {
 	if s.Kind != "VAR_SET_VALUE" || len(s.Args) != 1 {
 		return 0
@@ -262,18 +263,12 @@ func lockTimeout(s set) time.Duration {
 	if value.Integer != nil {
 		return time.Duration(value.Integer.Value) * time.Millisecond
 	}
-	parts := duration.FindStringSubmatch(value.String.Value)
-	if parts == nil {
-		return 0
+	text := strings.ReplaceAll(value.String.Value, " ", "")
+	if n, err := strconv.Atoi(text); err == nil {
+		return time.Duration(n) * time.Millisecond
 	}
-	n, err := strconv.Atoi(parts[1])
-	if err != nil {
-		return 0
-	}
-	if parts[2] == "s" {
-		return time.Duration(n) * time.Second
-	}
-	return time.Duration(n) * time.Millisecond
+	wait, _ := time.ParseDuration(text) // PostgreSQL refuses the forms that only Go has
+	return wait
 }
 
 // wholeTable reports changes of all rows, also in WITH queries.

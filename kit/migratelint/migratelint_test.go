@@ -94,7 +94,7 @@ func TestRules(t *testing.T) {
 		{"CREATE INDEX i ON v (c)", "index"},
 		{"CREATE INDEX CONCURRENTLY i ON v (c)", "index"},
 		{"DROP INDEX i", "index"},
-		{"REINDEX TABLE v", "index"},
+		{"-- not CONCURRENTLY\nREINDEX TABLE v", "index"},
 		{"UPDATE v SET c = 1", "whole-table"},
 		{"DELETE FROM v", "whole-table"},
 		{"UPDATE v SET c = 1 WHERE id = 7", ""},
@@ -302,9 +302,9 @@ func TestFindingPointsAtTheStatement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Finding{{File: "00001_v.sql", Line: 10, Rule: "contract"}}
+	want := []Finding{{File: "00001_v.sql", Line: 10, Rule: "lock-timeout"}, {File: "00001_v.sql", Line: 10, Rule: "contract"}}
 	for i := range got {
-		if !strings.HasPrefix(got[i].String(), "00001_v.sql:10: contract: ") {
+		if !strings.HasPrefix(got[i].String(), "00001_v.sql:10: ") {
 			t.Errorf("String() = %q", got[i])
 		}
 		got[i].Message = ""

@@ -14,7 +14,7 @@ type Clock struct {
 
 	mu     sync.Mutex
 	offset time.Duration // guarded by mu
-	timers timerHeap     // guarded by mu
+	timers queue[*timer] // guarded by mu
 	real   *time.Timer   // guarded by mu: fires for the first of timers; nil before the first one
 	busy   bool          // guarded by mu: timers run now, and arm is called after them
 }
@@ -123,28 +123,8 @@ func (t *timer) set(at time.Time) {
 	}
 }
 
-type timerHeap []*timer
-
-func (h timerHeap) Len() int           { return len(h) }
-func (h timerHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h timerHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].index, h[j].index = i, j }
-
-// Push implements heap.Interface.
-func (h *timerHeap) Push(x any) {
-	t, _ := x.(*timer)
-	t.index = len(*h)
-	*h = append(*h, t)
-}
-
-// Pop implements heap.Interface.
-func (h *timerHeap) Pop() any {
-	last := len(*h) - 1
-	t := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	t.index = -1
-	return t
-}
+func (t *timer) before(other *timer) bool { return t.at.Before(other.at) }
+func (t *timer) moved(to int)             { t.index = to }
 
 // stop cancels all timers, and waits for one that runs.
 func (c *Clock) stop() {
@@ -157,4 +137,36 @@ func (c *Clock) stop() {
 	}
 	c.timers = nil
 	c.arm()
+}
+
+// placed is an element of a queue. It knows its place there; -1 is outside.
+type placed[T any] interface {
+	before(other T) bool
+	moved(to int)
+}
+
+var _, _ = placed[*timer](nil), placed[*delivery](nil)
+
+// queue is a heap.
+type queue[T placed[T]] []T
+
+func (q queue[T]) Len() int           { return len(q) }
+func (q queue[T]) Less(i, j int) bool { return q[i].before(q[j]) }
+func (q queue[T]) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].moved(i); q[j].moved(j) }
+
+// Push implements heap.Interface.
+func (q *queue[T]) Push(x any) {
+	element, _ := x.(T)
+	element.moved(len(*q))
+	*q = append(*q, element)
+}
+
+// Pop implements heap.Interface.
+func (q *queue[T]) Pop() any {
+	last := len(*q) - 1
+	element := (*q)[last]
+	clear((*q)[last:])
+	*q = (*q)[:last]
+	element.moved(-1)
+	return element
 }

@@ -212,38 +212,13 @@ func (s *subscription) pause(failures int32) time.Duration {
 	return min(pause, longest)
 }
 
-// deadlines is a heap of deliveries that are leased or delayed.
-type deadlines []*delivery
-
-func (h deadlines) Len() int { return len(h) }
-
-// Less orders by deadline, then by id. If a whole run expires at once, only its
+// before orders by deadline, then by id. If a whole run expires at once, only its
 // first message fails. [I13]
-func (h deadlines) Less(i, j int) bool {
-	if c := h[i].deadline.Compare(h[j].deadline); c != 0 {
+func (d *delivery) before(other *delivery) bool {
+	if c := d.deadline.Compare(other.deadline); c != 0 {
 		return c < 0
 	}
-	return h[i].message.id < h[j].message.id
+	return d.message.id < other.message.id
 }
 
-func (h deadlines) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = int32(i), int32(j) //nolint:gosec // fewer than 2^31 deliveries
-}
-
-// Push implements heap.Interface.
-func (h *deadlines) Push(x any) {
-	d, _ := x.(*delivery)
-	d.index = int32(len(*h)) //nolint:gosec // fewer than 2^31 deliveries
-	*h = append(*h, d)
-}
-
-// Pop implements heap.Interface.
-func (h *deadlines) Pop() any {
-	last := len(*h) - 1
-	d := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	d.index = -1
-	return d
-}
+func (d *delivery) moved(to int) { d.index = int32(to) } //nolint:gosec // fewer than 2^31 deliveries

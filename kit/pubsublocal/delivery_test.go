@@ -79,16 +79,10 @@ func TestDeadLetterStaysDead(t *testing.T) {
 		second = k.pull(testSubscription)[0]
 	}
 	k.modify(0, second)
-	if diff := cmp.Diff([]string{"3"}, dataOf(k.pull(testSubscription))); diff != "" {
-		t.Errorf("after the dead letter (-want +got):\n%s", diff)
-	}
+	same(t, "after the dead letter", []string{"3"}, dataOf(k.pull(testSubscription)))
 	k.modify(0, first)
-	if diff := cmp.Diff([]string{"1", "3"}, dataOf(k.pull(testSubscription))); diff != "" {
-		t.Errorf("after the nack of the first message (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"2"}, dataOf(k.pull("projects/p/subscriptions/dead"))); diff != "" {
-		t.Errorf("dead letters (-want +got):\n%s", diff)
-	}
+	same(t, "after the nack of the first message", []string{"1", "3"}, dataOf(k.pull(testSubscription)))
+	same(t, "dead letters", []string{"2"}, dataOf(k.pull("projects/p/subscriptions/dead")))
 }
 
 // If a whole run expires at once, only its first message fails. [I13]
@@ -146,9 +140,7 @@ func TestPublishWhileSeeking(t *testing.T) {
 	time.Sleep(20 * time.Millisecond) // the publish waits for the subscription or the seek
 	sub.mu.Unlock()
 	both.Wait()
-	if diff := cmp.Diff([]string{"meanwhile"}, dataOf(k.pull(testSubscription))); diff != "" {
-		t.Errorf("after the seek (-want +got):\n%s", diff)
-	}
+	same(t, "after the seek", []string{"meanwhile"}, dataOf(k.pull(testSubscription)))
 }
 
 // held calls read with the lock of the subscription, because a timer may run.
@@ -272,5 +264,13 @@ func TestConnectSlowly(t *testing.T) {
 	defer conn.Close()
 	if _, err := pubsubpb.NewPublisherClient(conn).GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: testTopic}); err != nil {
 		t.Errorf("GetTopic() = %v, want no error", err)
+	}
+}
+
+// same checks that two values are equal.
+func same(t testing.TB, what string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -86,9 +85,7 @@ func TestFaultsConcern(t *testing.T) {
 					succeeded++
 				}
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("codes (-want +got):\n%s", diff)
-			}
+			same(t, "codes", tt.want, got)
 			if f.calls != succeeded {
 				t.Errorf("the method ran %d times, want %d", f.calls, succeeded)
 			}

@@ -243,17 +243,13 @@ func TestFileRedeliversInOrder(t *testing.T) {
 	k.ack(testSubscription, leased[0], leased[2]) // the ack of c waits for b
 	k = k.again()
 	again := k.pull(testSubscription)
-	if diff := cmp.Diff([]string{"b", "c", "d"}, dataOf(again)); diff != "" {
-		t.Errorf("after the restart (-want +got):\n%s", diff)
-	}
+	same(t, "after the restart", []string{"b", "c", "d"}, dataOf(again))
 	k.ack(testSubscription, leased[1:]...) // out of date: no error and no effect
 	k.ack(testSubscription, again[0])
 	before := k.publish(testTopic, "k", "e")
 	k.cfg.Clock = nil // it goes back by an hour
 	k = k.again()
-	if diff := cmp.Diff([]string{"c", "d", "e"}, dataOf(k.pull(testSubscription))); diff != "" {
-		t.Errorf("after the second restart (-want +got):\n%s", diff)
-	}
+	same(t, "after the second restart", []string{"c", "d", "e"}, dataOf(k.pull(testSubscription)))
 	if after := k.publish(testTopic, "k", "f"); after[0] <= before[0] {
 		t.Errorf("message id %s after %s", after[0], before[0])
 	}
@@ -272,9 +268,7 @@ func TestFileWithoutClose(t *testing.T) {
 	next := startLocal(t, k.cfg)
 	k.Server.file = "" // it writes nothing more
 	id := next.publish(testTopic, "", "new")
-	if diff := cmp.Diff([]string{"kept", "new"}, dataOf(next.pull(testSubscription))); diff != "" {
-		t.Errorf("without Close (-want +got):\n%s", diff)
-	}
+	same(t, "without Close", []string{"kept", "new"}, dataOf(next.pull(testSubscription)))
 	if id[0] == lost[0] {
 		t.Errorf("message id %s was used twice", id[0])
 	}

@@ -36,7 +36,7 @@ type subscription struct {
 	keys       map[unique.Handle[string]]*keyQueue
 	readyKeys  deque.Deque[*keyQueue] // keys that may have something to deliver, and some that have nothing left
 	afterRun   bool                   // the last delivery had a key: the next one is from ready
-	deadlines  deadlines              // of leases and retries
+	deadlines  queue[*delivery]       // of leases and retries
 	acked      deque.Deque[*message]  // messages that retain_acked_messages retains, in the order of acks
 	streams    []*stream              // open streams and waiting Pulls
 	next       int                    // index of the stream whose turn it is

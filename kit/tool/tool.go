@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -44,4 +47,22 @@ func Parse(flags *flag.FlagSet, args []string) (words []string, err error) {
 		}
 		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
 	}
+}
+
+// Output runs git or go in a folder, and returns its output.
+func Output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
+	cmd.Dir = dir
+	// If a hook of git runs this command, these variables name the repository of the hook.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
+	})
+	cmd.Env = append(cmd.Env, "GOWORK=off") // a workspace around the folder may not have its module
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s%s", name, strings.Join(args, " "), err, stderr.String(), out)
+	}
+	return strings.TrimSpace(string(out)), nil
 }

@@ -20,7 +20,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"example.com/servicekit/tool"
@@ -56,7 +55,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		ref = s.Template
 	}
 	if s.Source == "" { // the last place is in the git configuration of this clone
-		s.Source, _ = output(ctx, s.root, "git", "config", "--get", "template.source") // it fails without a setting
+		s.Source, _ = tool.Output(ctx, s.root, "git", "config", "--get", "template.source") // it fails without a setting
 	}
 	if s.Source == "" {
 		return errors.New("template.json does not say where the template is: say it with --from PLACE, a path or a URL")
@@ -83,7 +82,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if from == "" {
 		return nil
 	}
-	_, err = output(ctx, s.root, "git", "config", "template.source", s.Source)
+	_, err = tool.Output(ctx, s.root, "git", "config", "template.source", s.Source)
 	return err
 }
 
@@ -113,7 +112,7 @@ type service struct {
 
 // findService reads template.json at the top of the current repository.
 func findService(ctx context.Context) (s service, err error) {
-	if s.root, err = output(ctx, ".", "git", "rev-parse", "--show-toplevel"); err != nil {
+	if s.root, err = tool.Output(ctx, ".", "git", "rev-parse", "--show-toplevel"); err != nil {
 		return s, fmt.Errorf("this folder is in no git repository: an upgrade is a merge: %w", err)
 	}
 	text, err := os.ReadFile(filepath.Join(s.root, "template.json"))
@@ -131,7 +130,7 @@ func findService(ctx context.Context) (s service, err error) {
 
 // prepare clones the template, checks out the version, and builds its command.
 func prepare(ctx context.Context, s service, ref, template, program string) error {
-	if _, err := output(ctx, ".", "git", "clone", "--quiet", "--no-checkout", "--", s.Source, template); err != nil {
+	if _, err := tool.Output(ctx, ".", "git", "clone", "--quiet", "--no-checkout", "--", s.Source, template); err != nil {
 		return fmt.Errorf("clone the template from %s, which may have moved: --from PLACE says where it is: %w", s.Source, err)
 	}
 	commit, err := find(ctx, template, ref)
@@ -139,15 +138,15 @@ func prepare(ctx context.Context, s service, ref, template, program string) erro
 		return fmt.Errorf("the template at %s has no tag, branch or commit %q, or it is a shallow clone without it (git fetch --unshallow there): %w", s.Source, ref, err)
 	}
 	if commit != s.Template {
-		if _, err := output(ctx, template, "git", "merge-base", "--is-ancestor", commit, s.Template); err == nil {
+		if _, err := tool.Output(ctx, template, "git", "merge-base", "--is-ancestor", commit, s.Template); err == nil {
 			return fmt.Errorf("the service has version %.12s of the template, which is later than %.12s: there is no way back", s.Template, commit)
 		}
 	}
-	if _, err := output(ctx, template, "git", "checkout", "--quiet", "--detach", commit); err != nil {
+	if _, err := tool.Output(ctx, template, "git", "checkout", "--quiet", "--detach", commit); err != nil {
 		return err
 	}
 	// The program itself, not go run, gets the signals and prints the error.
-	_, err = output(ctx, template, "go", "build", "-o", program, "./cmd/new")
+	_, err = tool.Output(ctx, template, "go", "build", "-o", program, "./cmd/new")
 	return err
 }
 
@@ -162,34 +161,17 @@ func find(ctx context.Context, template, ref string) (string, error) {
 		names = []string{"refs/remotes/origin/HEAD", "HEAD"} // HEAD: the source has a detached HEAD
 	}
 	for _, name := range names {
-		if commit, err := output(ctx, template, "git", "rev-parse", "--verify", "--quiet", name+"^{commit}"); err == nil {
+		if commit, err := tool.Output(ctx, template, "git", "rev-parse", "--verify", "--quiet", name+"^{commit}"); err == nil {
 			return commit, nil
 		}
 	}
-	if _, err := output(ctx, template, "git", "fetch", "--quiet", "origin", ref); err != nil {
+	if _, err := tool.Output(ctx, template, "git", "fetch", "--quiet", "origin", ref); err != nil {
 		return "", err
 	}
-	return output(ctx, template, "git", "rev-parse", "--verify", "FETCH_HEAD^{commit}")
+	return tool.Output(ctx, template, "git", "rev-parse", "--verify", "FETCH_HEAD^{commit}")
 }
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// output runs a program and returns its output. An error has the output to stderr.
-func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
-	cmd.Dir = dir
-	// If a git hook runs this command, git has set variables that name the repository of the hook.
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
-	})
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, strings.TrimSpace(stderr.String()))
-	}
-	return strings.TrimSpace(string(out)), nil
 }

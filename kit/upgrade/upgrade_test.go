@@ -60,7 +60,7 @@ func commit(t *testing.T, dir string) string {
 // gitIn runs git.
 func gitIn(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	out, err := output(t.Context(), dir, "git", args...)
+	out, err := tool.Output(t.Context(), dir, "git", args...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ var pull = []Case{
 		},
 	},
 	{
-		ID: "F4", Sentence: "A pull waits for a message, 20 s, X-Server-Timeout or its deadline, then returns an empty list.", Clock: true,
+		ID: "F4", Sentence: "A pull waits for a message, 20 s or its deadline, then returns an empty list.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
 			topic, sub := e.Subscribed(t)
 			t.Run("message", func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // vouched returns the bearer token of a caller as Cloud Run forwards it after the check of IAM: without its signature.
@@ -141,9 +142,7 @@ func TestOutboxKeepsCallersBehindIAM(t *testing.T) {
 		video, err := p.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 		must(t, err)
 		const called = "SELECT count(*) FROM video_catalog.outbox WHERE 'videos/' || aggregate_id = $1 AND coalesce(caller, '') = $2"
-		if n := s.count(t, called, video.GetName(), want); n != 1 {
-			t.Errorf("%d events of the caller %q, want 1", n, want)
-		}
+		pgtest.WantCount(t, s.pool, 1, "events of the caller "+want, called, video.GetName(), want)
 		other := metadata.AppendToOutgoingContext(t.Context(), "x-serverless-authorization", vouched(t, "other@example.com"))
 		changed, err := p.videos().PublishVideo(other, &videov1.PublishVideoRequest{Name: video.GetName()})
 		if err != nil || video.GetCreateUser() != want || video.GetUpdateUser() != want || changed.GetCreateUser() != want || changed.GetUpdateUser() != "other@example.com" {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,24 +32,6 @@ func (s *stack) personURL(t *testing.T) string {
 		}
 	})
 	return s.url + "&user=" + name
-}
-
-// output is what a process has written so far. It can be read while the process runs.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-func (o *output) Write(text []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(text)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 func (p *process) videos() videov1.VideoServiceClient { return videov1.NewVideoServiceClient(p.conn) }

@@ -166,9 +166,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	if _, err := s.command(t, item...); exitOf(err) != app.ExitNothing {
 		t.Errorf("%s = %v, want that it is not stuck", item, err)
 	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection WHERE video_id = $1", created.Video.ID); got != 1 {
-		t.Errorf("projected videos = %d, want 1", got)
-	}
+	pgtest.WantCount(t, s.pool, 1, "projected videos", "SELECT count(*) FROM video_catalog_read.video_projection WHERE video_id = $1", created.Video.ID)
 	id := pgtest.Column[string](t, s.pool, "SELECT id::text FROM video_catalog_read.quarantine LIMIT 1")[0]
 	if out, err := s.command(t, "skip", "--id", id, "--why", "broken"); err != nil || !strings.HasPrefix(out, "skip: 1 of 1; action ") {
 		t.Errorf("skip = %q, %v, want that it is deleted", out, err)

@@ -183,12 +183,8 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 				_, err := p.videos().CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 				must(t, err)
 			}
-			if stored := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE traceparent = $1", traceparent); stored != 1 {
-				t.Errorf("the trace is stored %d times, want once", stored)
-			}
-			if begun := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE traceparent <> $1", traceparent); begun != 0 {
-				t.Errorf("%d traces were begun here, want none", begun)
-			}
+			pgtest.WantCount(t, s.pool, 1, "events with the trace", "SELECT count(*) FROM video_catalog.outbox WHERE traceparent = $1", traceparent)
+			pgtest.WantCount(t, s.pool, 0, "events with a trace that was begun here", "SELECT count(*) FROM video_catalog.outbox WHERE traceparent <> $1", traceparent)
 			eventually(t, 10*time.Second, "both events are published", func() bool { return len(s.pubsub.Published()) == 2 })
 			sent := make(map[string]int)
 			for _, message := range s.pubsub.Published() {

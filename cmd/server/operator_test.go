@@ -176,9 +176,7 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		"SELECT count(*) FROM video_catalog.outbox_deferred": 1,
 		"SELECT count(*) FROM video_catalog_read.quarantine": 1,
 	} {
-		if got := s.count(t, sql); got != want {
-			t.Errorf("%s = %d, want %d", sql, got, want)
-		}
+		pgtest.WantCount(t, s.pool, want, sql, sql)
 	}
 }
 
@@ -250,7 +248,7 @@ func TestInterruptedCommandRunsAgain(t *testing.T) {
 	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
 	pgtest.Execute(t, hold, "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = 'v999' FOR UPDATE")
 	retry := []string{"retry", "--all", "--why", "quota is up"}
-	cmd, stdout := exec.CommandContext(t.Context(), os.Args[0], retry...), new(output)
+	cmd, stdout := exec.CommandContext(t.Context(), os.Args[0], retry...), new(strings.Builder)
 	cmd.Env, cmd.Stdout = s.environ(), stdout
 	must(t, cmd.Start())
 	eventually(t, 20*time.Second, "the command waits", func() bool {

@@ -142,9 +142,7 @@ func TestRolesRunApart(t *testing.T) {
 	if v, err = api.videos().PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()}); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending"); got != 2 {
-		t.Errorf("pending events = %d, want 2: nobody publishes", got)
-	}
+	pgtest.WantCount(t, s.pool, 2, "pending events, which nobody publishes", "SELECT count(*) FROM video_catalog.outbox_pending")
 	publisher := s.start(t, "ROLES=publisher")
 	s.start(t, "ROLES=projector")
 	if _, err := publisher.videos().GetVideo(ctx, &videov1.GetVideoRequest{Name: v.GetName()}); status.Code(err) != codes.Unimplemented {

@@ -152,9 +152,7 @@ func TestEveryAlertHasItsRunbook(t *testing.T) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("sections of docs/runbooks.md (-want +got):\n%s", diff)
-	}
+	pgtest.Same(t, "sections of docs/runbooks.md", want, got)
 }
 
 // The statements of the runbooks run on the present schema, each as the user that it is for: a person with the role

@@ -10,10 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // A thousand messages at once are applied in few transactions, each of a batch.
@@ -62,9 +61,7 @@ func TestReceiverFillsBatchWhileCommitting(t *testing.T) {
 		}
 		source := slowSource{fakeSource: messages(30), pause: 20 * time.Millisecond}
 		project(t, consumer.Config{Workers: 1}, store, source, 5*time.Second)
-		if diff := cmp.Diff([]int{1, 29}, sizes); diff != "" {
-			t.Errorf("sizes of the transactions (-want +got):\n%s", diff)
-		}
+		pgtest.Same(t, "sizes of the transactions", []int{1, 29}, sizes)
 	})
 }
 
@@ -99,9 +96,7 @@ func TestReceiverTakesASlowBatchApart(t *testing.T) {
 				}
 				read := store.read(t)
 				project(t, consumer.Config{Workers: 1, MaxAttempts: 2}, store, all, 20*time.Minute)
-				if diff := cmp.Diff(map[string]int64{"applied": 100}, read.counter("consumer.events")); diff != "" {
-					t.Errorf("consumer.events (-want +got):\n%s", diff)
-				}
+				pgtest.Same(t, "consumer.events", map[string]int64{"applied": 100}, read.counter("consumer.events"))
 				if alone < 5 || alone > 40 {
 					t.Errorf("the event was tried %d times alone in 10 minutes of 8 to 10 s each, want pauses that grow to a minute", alone)
 				}
@@ -130,9 +125,7 @@ func TestReceiverRetriesAlone(t *testing.T) {
 			return nil
 		}
 		project(t, consumer.Config{}, store, source, 10*time.Second)
-		if diff := cmp.Diff([]int{3, 1, 1, 1, 1, 1}, sizes); diff != "" {
-			t.Errorf("sizes of the refused transactions (-want +got):\n%s", diff)
-		}
+		pgtest.Same(t, "sizes of the refused transactions", []int{3, 1, 1, 1, 1, 1}, sizes)
 	})
 }
 
@@ -150,9 +143,7 @@ func TestReceiverDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 				MessageID: broken.ID, OrderingKey: broken.Key, Attributes: broken.Attributes,
 				Payload: broken.Data, Reason: m.Reason, PublishTime: broken.PublishTime,
 			}
-			if diff := cmp.Diff(want, m); diff != "" {
-				t.Errorf("Quarantine got (-want +got):\n%s", diff)
-			}
+			pgtest.Same(t, "Quarantine got", want, m)
 			if refusals++; refusals < 20 {
 				return errors.New("no such table")
 			}
@@ -163,8 +154,6 @@ func TestReceiverDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 		if _, _, got := store.state(); len(got) != 1 {
 			t.Errorf("quarantine = %v, want one message", got)
 		}
-		if diff := cmp.Diff(map[string]int64{"applied": 10, "quarantined": 1}, read.counter("consumer.events")); diff != "" {
-			t.Errorf("consumer.events (-want +got):\n%s", diff)
-		}
+		pgtest.Same(t, "consumer.events", map[string]int64{"applied": 10, "quarantined": 1}, read.counter("consumer.events"))
 	})
 }

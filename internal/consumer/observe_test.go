@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -64,9 +63,7 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 			"1 consumer.process under the publisher",
 			"2 consumer.process under the publisher",
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("spans (-want +got):\n%s", diff)
-		}
+		pgtest.Same(t, "spans", want, got)
 		if links != 1 || len(transactions) != 1 || !transactions[0].IsSampled() {
 			t.Errorf("%d links, transactions under %v, want one and one", links, transactions)
 		}
@@ -97,9 +94,7 @@ func TestLagIsMeasured(t *testing.T) {
 			}
 		}
 		want := map[string]int{"consumer.lag": 1}
-		if diff := cmp.Diff(want, exemplars); diff != "" {
-			t.Errorf("exemplars (-want +got):\n%s", diff)
-		}
+		pgtest.Same(t, "exemplars", want, exemplars)
 	})
 }
 

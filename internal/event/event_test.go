@@ -2,13 +2,13 @@ package event_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -17,6 +17,7 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -65,9 +66,7 @@ func TestEncodeFillsTheMessage(t *testing.T) {
 		ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), AggregateType: "video", AggregateID: videoID.String(),
 		Type: "VideoPublished", Version: 2, SchemaVersion: 1, Payload: got.Payload, OccurredAt: epoch,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("message (-want +got):\n%s", diff)
-	}
+	same(t, "message", want, got)
 	if want := (envelope.Aggregate{Type: "video", ID: videoID.String()}); got.Aggregate() != want {
 		t.Errorf("Aggregate() = %v, want %v", got.Aggregate(), want)
 	}
@@ -219,9 +218,7 @@ func TestDecodeOfUnknownType(t *testing.T) {
 	m.Type = "VideoFeatured"
 	got, err := event.DecodeVideo(m)
 	must(t, err)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("event (-want +got):\n%s", diff)
-	}
+	same(t, "event", want, got)
 }
 
 // A field that only a newer build knows is ignored, wherever it is.
@@ -233,9 +230,7 @@ func TestDecodeIgnoresUnknownFields(t *testing.T) {
 		payload = protowire.AppendVarint(protowire.AppendTag(payload, number, protowire.VarintType), 7)
 		got, err := event.DecodeVideo(around(t, payload))
 		must(t, err)
-		if diff := cmp.Diff(*published(), got); diff != "" {
-			t.Errorf("event with field %d (-want +got):\n%s", number, diff)
-		}
+		same(t, fmt.Sprint("event with field ", number), *published(), got)
 	}
 }
 
@@ -276,16 +271,8 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("Decode() of Encode(%+v) = %v", e, err)
 		}
-		if diff := cmp.Diff(e, again); diff != "" {
-			t.Errorf("event (-decoded +decoded again):\n%s", diff)
-		}
+		same(t, "event", e, again)
 	})
 }
 
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, same = pgtest.Must, pgtest.Same

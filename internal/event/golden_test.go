@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
@@ -117,9 +116,7 @@ func TestWireFormatNeverChanges(t *testing.T) {
 			m.Payload = want
 			got, err := event.DecodeVideo(m)
 			must(t, err)
-			if diff := cmp.Diff(s.event, got); diff != "" {
-				t.Errorf("Decode() (-want +got):\n%s", diff)
-			}
+			same(t, "Decode()", s.event, got)
 		})
 	}
 }

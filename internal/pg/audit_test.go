@@ -49,8 +49,6 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 		"SELECT count(*) FROM video_catalog.outbox_skipped":                             0,
 		"SELECT count(*) FROM video_catalog_read.quarantine":                            1,
 	} {
-		if got := pgtest.Count(t, pool, sql); got != want {
-			t.Errorf("%s = %d, want %d", sql, got, want)
-		}
+		pgtest.WantCount(t, pool, want, sql, sql)
 	}
 }

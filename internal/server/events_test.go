@@ -4,12 +4,11 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/transport"
@@ -48,9 +47,7 @@ func TestWatchOverRESTHasItsType(t *testing.T) {
 	for _, accept := range []string{"", "*/*", "application/json", "text/event-stream"} {
 		response, lines := getStream(t, "http://"+r.addr+"/v1/catalogEntries:watch", "Accept", accept)
 		got := []string{response.Header.Get("Content-Type"), response.Header.Get("X-Accel-Buffering"), response.Header.Get("Cache-Control")}
-		if diff := cmp.Diff([]string{ndjson, "no", "no-store"}, got); diff != "" {
-			t.Errorf("Accept %q: type and headers for proxies (-want +got):\n%s", accept, diff)
-		}
+		same(t, fmt.Sprintf("Accept %q: type and headers for proxies", accept), []string{ndjson, "no", "no-store"}, got)
 		lines.Scan()
 		var line any
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {

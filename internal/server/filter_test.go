@@ -2,11 +2,10 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
@@ -29,9 +28,7 @@ func TestFiltersRestrictQueries(t *testing.T) {
 		if err := filterVideos(filter, &got); err != nil {
 			t.Errorf("filterVideos(%q) = %v", filter, err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("filterVideos(%q) (-want +got):\n%s", filter, diff)
-		}
+		same(t, fmt.Sprintf("filterVideos(%q)", filter), want, got)
 	}
 	for filter, want := range map[string]domain.EntryQuery{
 		"":                                {},
@@ -44,9 +41,7 @@ func TestFiltersRestrictQueries(t *testing.T) {
 		if err := filterEntries(filter, &got); err != nil {
 			t.Errorf("filterEntries(%q) = %v", filter, err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("filterEntries(%q) (-want +got):\n%s", filter, diff)
-		}
+		same(t, fmt.Sprintf("filterEntries(%q)", filter), want, got)
 	}
 }
 

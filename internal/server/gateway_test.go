@@ -61,9 +61,7 @@ func TestGatewayAnswersJSON(t *testing.T) {
 		t.Errorf("repeated: name %v, want %v", again["name"], name)
 	}
 	_, list := ask(t, r, "GET", "/v1/catalogEntries", "")
-	if diff := cmp.Diff(map[string]any{"catalogEntries": []any{}, "nextPageToken": ""}, list); diff != "" {
-		t.Errorf("empty list (-want +got):\n%s", diff)
-	}
+	same(t, "empty list", map[string]any{"catalogEntries": []any{}, "nextPageToken": ""}, list)
 	response, got = ask(t, r, "POST", "/"+"v1/"+name+":publish", `{"etag": "\"9\""}`)
 	failed, _ := errorOf(t, got)
 	wantError := map[string]any{
@@ -119,9 +117,7 @@ func TestGatewayDerivesTheMask(t *testing.T) {
 			for _, event := range r.store.allEvents()[1:] {
 				changed = append(changed, event.ChangedFields...)
 			}
-			if diff := cmp.Diff(tt.changed, changed); diff != "" {
-				t.Errorf("changed fields (-want +got):\n%s", diff)
-			}
+			same(t, "changed fields", tt.changed, changed)
 		})
 	}
 }

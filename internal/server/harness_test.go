@@ -23,7 +23,7 @@ import (
 	"example.com/videocatalog/internal/transport"
 )
 
-var must = pgtest.Must
+var must, same = pgtest.Must, pgtest.Same
 
 // running is a server that really listens, over a store in memory.
 type running struct {

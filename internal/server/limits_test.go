@@ -46,9 +46,7 @@ func TestServerAsksWhoMayCall(t *testing.T) {
 		got = append(got, method)
 	}
 	const create = "/video.v1.VideoService/CreateVideo"
-	if diff := cmp.Diff([]string{create, "/catalog.v1.CatalogService/WatchCatalogEntries", create}, got); diff != "" {
-		t.Errorf("methods asked about (-want +got):\n%s", diff)
-	}
+	same(t, "methods asked about", []string{create, "/catalog.v1.CatalogService/WatchCatalogEntries", create}, got)
 	if got := len(r.store.allEvents()); got != 0 {
 		t.Errorf("%d events, want none", got)
 	}

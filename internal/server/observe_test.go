@@ -70,9 +70,7 @@ func TestRequestsAreLogged(t *testing.T) {
 	for i := range want {
 		want[i].Level, want[i].Msg = "INFO", "server: request"
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(line{}, "LatencyMS")); diff != "" {
-		t.Errorf("lines (-want +got):\n%s", diff)
-	}
+	same(t, "lines", want, got, cmpopts.IgnoreFields(line{}, "LatencyMS"))
 	if text := out.String(); strings.Contains(text, "ecret") {
 		t.Errorf("the log tells secrets:\n%s", text)
 	}
@@ -111,9 +109,7 @@ func TestRequestsAreLoggedWithTheirCaller(t *testing.T) {
 		must(t, json.Unmarshal([]byte(text), &line))
 		got = append(got, line.Caller)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("callers (-want +got):\n%s", diff)
-	}
+	same(t, "callers", want, got)
 }
 
 // Calls over gRPC and REST are counted by method and code.
@@ -140,9 +136,7 @@ func TestCallsAreObserved(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]uint64{"video.v1.VideoService/GetVideo INVALID_ARGUMENT": 1, "video.v1.VideoService/ListVideos OK": 2}, counts); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	same(t, "calls", map[string]uint64{"video.v1.VideoService/GetVideo INVALID_ARGUMENT": 1, "video.v1.VideoService/ListVideos OK": 2}, counts)
 }
 
 // A request that ends before its method is called has a line over REST, without its path and
@@ -203,9 +197,7 @@ func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
 		code, _ := point.Attributes.Value("rpc.response.status_code")
 		got = append(got, fmt.Sprintf("%s %s %d", method.AsString(), code.AsString(), point.Count))
 	}
-	if diff := cmp.Diff([]string{"video.v1.VideoService/GetVideo INTERNAL 1"}, got); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	same(t, "calls", []string{"video.v1.VideoService/GetVideo INTERNAL 1"}, got)
 }
 
 // MaxCalls calls may run, and half as many streams besides. More are refused until a call has
@@ -231,9 +223,7 @@ func TestRefusedCallsAreObserved(t *testing.T) {
 		}
 		return got
 	}
-	if diff := cmp.Diff(map[string]int64{"call": 0, "stream": 0}, counts()); diff != "" {
-		t.Errorf("refused, before there was a call (-want +got):\n%s", diff)
-	}
+	same(t, "refused, before there was a call", map[string]int64{"call": 0, "stream": 0}, counts())
 	next(t, watchFrom(t, c, ""))
 	entered, release := hang(r)
 	results := make(chan error, 2)
@@ -263,9 +253,7 @@ func TestRefusedCallsAreObserved(t *testing.T) {
 		}
 	}
 	mustCreate(t, c, film()) // there is room again
-	if diff := cmp.Diff(map[string]int64{"call": 2, "stream": 2}, counts()); diff != "" {
-		t.Errorf("refused (-want +got):\n%s", diff)
-	}
+	same(t, "refused", map[string]int64{"call": 2, "stream": 2}, counts())
 	if log := r.log.String(); strings.Count(log, `msg="server: call refused, there are too many" kind=call most=2`) != 2 || strings.Count(log, "kind=stream most=1") != 2 {
 		t.Errorf("log = %s, want a line for each of four", log)
 	}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -87,9 +86,7 @@ func TestPagesMeetEverythingOnce(t *testing.T) {
 				}
 			}
 			slices.Sort(got)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s, page_size %d (-want +got):\n%s", name, pageSize, diff)
-			}
+			same(t, fmt.Sprintf("%s, page_size %d", name, pageSize), want, got)
 			if pageSize > 0 && pages+1 != (13+int(pageSize)-1)/int(pageSize) {
 				t.Errorf("%s, page_size %d: %d pages, want as few as possible", name, pageSize, pages+1)
 			}
@@ -179,7 +176,5 @@ func checkCursor[C any](t *testing.T, want C) {
 	}
 	var got C
 	must(t, tokens.Decode(token, &got))
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf("%T", want), diff)
-	}
+	same(t, fmt.Sprintf("%T", want), want, got)
 }

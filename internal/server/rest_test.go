@@ -290,9 +290,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 	}}
 	drop := ended["error"].(map[string]any)["details"].([]any)[0].(map[string]any)
 	delete(drop, "metadata") // protojson may or may not write an empty one
-	if diff := cmp.Diff(want, ended); diff != "" {
-		t.Errorf("end of a stream (-want +got):\n%s", diff)
-	}
+	same(t, "end of a stream", want, ended)
 }
 
 // An error that is worth a retry says when to call again, also in the header.
@@ -325,7 +323,5 @@ func TestOwnReasonsAreDocumented(t *testing.T) {
 		string(reasonTooManyWaits):              "RESOURCE_EXHAUSTED",
 		string(reasonVersionNotSeen):            "DEADLINE_EXCEEDED",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/errors.md (-code +docs):\n%s", diff)
-	}
+	same(t, "docs/errors.md", want, got)
 }

@@ -69,9 +69,7 @@ func TestVideoServiceStampsEvents(t *testing.T) {
 	want.Etag = `"1"`
 	want.CreateTime = timestamppb.New(now.Truncate(time.Millisecond))
 	want.UpdateTime = want.GetCreateTime()
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Errorf("video (-want +got):\n%s", diff)
-	}
+	same(t, "video", want, got, protocmp.Transform())
 	events := store.allEvents()
 	if len(events) != 1 || events[0].ID.String() != "0191d000-0000-7000-8000-000000000002" || events[0].OccurredAt.Location() != time.UTC {
 		t.Errorf("events = %+v, want one with the second id and a time in UTC", events)
@@ -92,9 +90,7 @@ func TestAPITakesAVideoThroughItsLife(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", step, err)
 		}
-		if diff := cmp.Diff(want, got, protocmp.Transform(), serverMade); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step, diff)
-		}
+		same(t, step, want, got, protocmp.Transform(), serverMade)
 		want.Version++
 		want.Etag = fmt.Sprintf("%q", fmt.Sprint(want.GetVersion()))
 	}
@@ -122,9 +118,7 @@ func TestAPITakesAVideoThroughItsLife(t *testing.T) {
 		Name: "catalogEntries/" + id, Video: v.GetName(), Title: "重慶森林", ReleaseYear: 1994, Duration: film().GetDuration(),
 		LanguageCode: "zh-HK", Version: 3, PublishTime: published.GetPublishTime(), UpdateTime: published.GetUpdateTime(),
 	}
-	if diff := cmp.Diff(wantEntry, entry, protocmp.Transform()); diff != "" {
-		t.Errorf("entry (-want +got):\n%s", diff)
-	}
+	same(t, "entry", wantEntry, entry, protocmp.Transform())
 	entries, err := c.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{Filter: `language_code = "zh-HK" AND release_year = 1994`, OrderBy: "title"})
 	if diff := cmp.Diff(&catalogv1.ListCatalogEntriesResponse{CatalogEntries: []*catalogv1.CatalogEntry{wantEntry}}, entries, protocmp.Transform()); err != nil || diff != "" {
 		t.Errorf("entries: %v (-want +got):\n%s", err, diff)

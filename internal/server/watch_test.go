@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -394,9 +395,7 @@ func TestWatchRemovesWhatItSentBefore(t *testing.T) {
 				removed = append(removed, text)
 			}
 		}
-		if diff := cmp.Diff([]string{"-" + catalogEntries + first.ID.String()}, removed); diff != "" {
-			t.Errorf("removed (-want +got):\n%s", diff)
-		}
+		same(t, "removed", []string{"-" + catalogEntries + first.ID.String()}, removed)
 		if got, want := len(stream.sent), watchPage+10+1+1; got != want || stream.sent[got-1] != "beat" || stream.times[got-1] > 0 {
 			t.Errorf("%d messages up to %s at %v, want %d at once: the entries, the removal and, last, a sign of life",
 				got, stream.sent[got-1], stream.times[got-1], want)
@@ -420,6 +419,16 @@ func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
 	})
 }
 
+// watchOn runs a watch from a token on, for ten seconds, and returns its messages and its last token.
+func watchOn(t *testing.T, service *catalogService, token string) (sent []string, last string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	stream := &fakeStream{ctx: ctx, began: time.Now()}
+	_ = service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{ResumeToken: token}, stream) // ends with ctx
+	return stream.sent, stream.token
+}
+
 // A watch with a token of another database restarts, and a watch whose database
 // is replaced restarts, too: it says so, sends all entries, and continues from there.
 func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
@@ -431,30 +440,19 @@ func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
 			defer store.mu.Unlock()
 			store.database = database
 		}
-		watch := func(token string) (sent []string, last string) {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			stream := &fakeStream{ctx: ctx, began: time.Now()}
-			if token == "" {
-				time.AfterFunc(5*time.Second, func() { replace("two") })
-			}
-			_ = service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{ResumeToken: token}, stream) // ends with ctx
-			return stream.sent, stream.token
-		}
 		check := func(name string, got []string, want ...string) {
 			t.Helper()
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s: messages (-want +got):\n%s", name, diff)
-			}
+			same(t, fmt.Sprintf("%s: messages", name), want, got)
 		}
-		sent, token := watch("")
+		time.AfterFunc(5*time.Second, func() { replace("two") })
+		sent, token := watchOn(t, service, "")
 		check("a stream that lives on", sent, "+x", "beat", "restarted", "+x")
-		sent, token = watch(token)
+		sent, token = watchOn(t, service, token)
 		check("its token", sent, "beat")
 		replace("three")
-		sent, token = watch(token)
+		sent, token = watchOn(t, service, token)
 		check("the token of before", sent, "restarted", "+x", "beat")
-		sent, _ = watch(token)
+		sent, _ = watchOn(t, service, token)
 		check("the token of after", sent, "beat")
 	})
 }
@@ -465,14 +463,7 @@ func TestWatchBeginsAgainAfterAMonth(t *testing.T) {
 	withStore(t, func(t *testing.T, store *fakeStore) {
 		seed(t, store, true)
 		service := testCatalogService(store)
-		watch := func(token string, lasting time.Duration) (sent []string, last string) {
-			ctx, cancel := context.WithTimeout(t.Context(), lasting)
-			defer cancel()
-			stream := &fakeStream{ctx: ctx, began: time.Now()}
-			_ = service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{ResumeToken: token}, stream) // ends with ctx
-			return stream.sent, stream.token
-		}
-		_, token := watch("", 10*time.Second)
+		_, token := watchOn(t, service, "")
 		for _, test := range []struct {
 			pause time.Duration
 			want  []string
@@ -484,10 +475,8 @@ func TestWatchBeginsAgainAfterAMonth(t *testing.T) {
 		} {
 			time.Sleep(test.pause)
 			var sent []string
-			sent, token = watch(token, 10*time.Second)
-			if diff := cmp.Diff(test.want, sent); diff != "" {
-				t.Errorf("messages after %s (-want +got):\n%s", test.pause, diff)
-			}
+			sent, token = watchOn(t, service, token)
+			same(t, fmt.Sprintf("messages after %s", test.pause), test.want, sent)
 		}
 	})
 }

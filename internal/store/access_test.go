@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -129,9 +128,7 @@ func TestDocumentedUsers(t *testing.T) {
 			got[user] = append(got[user], name+" = "+column(t, conn, "SHOW "+name)[0])
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("settings (-documented +in force):\n%s", diff)
-	}
+	same(t, "settings", want, got)
 }
 
 // A person with the role support_ro reads everything but the bytes of events and messages, and
@@ -158,9 +155,7 @@ func TestSupportRoleLooks(t *testing.T) {
 			t.Errorf("SELECT %s = %v", name, err)
 		}
 	}
-	if diff := cmp.Diff(hidden, denied); diff != "" {
-		t.Errorf("columns that people may not read (-want +got):\n%s", diff)
-	}
+	same(t, "columns that people may not read", hidden, denied)
 	for _, sql := range []string{
 		"DELETE FROM video_catalog_read.quarantine", "UPDATE video_catalog.videos SET title = ''", "INSERT INTO video_catalog_read.inbox VALUES ('c', gen_random_uuid())",
 		"SELECT video_catalog.outbox_maintain(1, '1 day')", "SELECT nextval('video_catalog_read.quarantine_id_seq')",
@@ -232,9 +227,7 @@ func TestDataAPISeesNothing(t *testing.T) {
 	} {
 		execute(t, admin, sql)
 	}
-	if diff := cmp.Diff(before, column(t, admin, privileges)); diff != "" {
-		t.Errorf("privileges (-before +after tables, functions and partitions were added):\n%s", diff)
-	}
+	same(t, "privileges", before, column(t, admin, privileges))
 
 	// An administrator opens public again, as a recipe on the web says: goose's table looks empty, and stays closed.
 	execute(t, admin, "GRANT ALL ON ALL TABLES IN SCHEMA public TO anon, authenticated")

@@ -37,9 +37,7 @@ func several(t testing.TB, n int) (events []*domain.VideoEvent) {
 func has(t *testing.T, pool *pgxpool.Pool, n int, when string) {
 	t.Helper()
 	for _, table := range []string{"videos", "requests", "outbox", "outbox_pending"} {
-		if got := count(t, pool, "SELECT count(*) FROM video_catalog."+table); got != n {
-			t.Errorf("%s: %d %s, want %d", when, got, table, n)
-		}
+		wantCount(t, pool, n, when+": "+table, "SELECT count(*) FROM video_catalog."+table)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 
@@ -53,9 +52,7 @@ func checkChanges(t testing.TB, after domain.Position, got []domain.Change, even
 	for _, e := range events {
 		want = append(want, domain.Change{Entry: domain.EntryOf(e.Video)})
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(domain.Change{}, "Position", "Rebuilt")); diff != "" {
-		t.Errorf("changes (-want +got):\n%s", diff)
-	}
+	same(t, "changes", want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(domain.Change{}, "Position", "Rebuilt"))
 	for i, change := range got {
 		if change.Position.VideoID != change.VideoID || comparePositions(after, change.Position) >= 0 {
 			t.Errorf("position of change %d = %v, want that of video %s, behind %v", i, change.Position, change.VideoID, after)

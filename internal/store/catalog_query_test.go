@@ -99,26 +99,9 @@ func TestListEntriesPagesThrough(t *testing.T) {
 				return cmp.Or(b.PublishTime.Compare(a.PublishTime), compareIDs(b.VideoID, a.VideoID))
 			})
 			for _, query.Limit = range []int{1, 7, 1000} {
-				query.After = nil
 				var got []domain.Entry
-				for {
-					page, _, err := catalog.ListEntries(t.Context(), query)
-					if err != nil {
-						t.Fatalf("ListEntries(%+v) = %v", query, err)
-					}
-					if len(page) > query.Limit {
-						t.Fatalf("ListEntries(%+v) = %d entries, want at most %d", query, len(page), query.Limit)
-					}
-					got = append(got, page...)
-					if len(page) == 0 || len(got) > len(all) {
-						break
-					}
-					last := page[len(page)-1]
-					query.After = &domain.EntryCursor{PublishTime: last.PublishTime, Title: last.Title, VideoID: last.VideoID}
-				}
-				if diff := gocmp.Diff(titles(want, name), titles(got, name)); diff != "" {
-					t.Errorf("entries of %+v (-want +got):\n%s", query, diff)
-				}
+				pages(t, catalog, query, func(page []domain.Entry) { got = append(got, page...) })
+				same(t, fmt.Sprintf("entries of %+v", query), titles(want, name), titles(got, name))
 			}
 		}
 	}
@@ -129,7 +112,9 @@ func pages(t *testing.T, catalog *store.Catalog, query domain.EntryQuery, betwee
 	t.Helper()
 	for {
 		page, _, err := catalog.ListEntries(t.Context(), query)
-		must(t, err)
+		if err != nil || len(page) > query.Limit {
+			t.Fatalf("ListEntries(%+v) = %d entries, %v, want at most %d", query, len(page), err, query.Limit)
+		}
 		if len(page) == 0 {
 			return
 		}
@@ -231,9 +216,7 @@ func TestSearchPrefersTitles(t *testing.T) {
 			t.Parallel()
 			catalog := catalogOf(t, test.description, test.title, test.tags)
 			want := []string{test.title.Title, "Tagged", "Described"}
-			if diff := gocmp.Diff(want, search(t, catalog, test.words)); diff != "" {
-				t.Errorf("found (-want +got):\n%s", diff)
-			}
+			same(t, "found", want, search(t, catalog, test.words))
 		})
 	}
 }
@@ -284,9 +267,7 @@ func TestSearchUnderstandsTheWordsOfAWebSearch(t *testing.T) {
 	} {
 		got := search(t, catalog, words)
 		slices.Sort(got)
-		if diff := gocmp.Diff(want, got); diff != "" {
-			t.Errorf("found by %s (-want +got):\n%s", words, diff)
-		}
+		same(t, fmt.Sprintf("found by %s", words), want, got)
 	}
 }
 
@@ -346,13 +327,9 @@ func TestSearchPagesThrough(t *testing.T) {
 				if words == "samurai -and" {
 					want = slices.DeleteFunc(want, func(name string) bool { return strings.HasPrefix(name, "Described") })
 				}
-				if diff := gocmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))); diff != "" {
-					t.Errorf("found by %s (-want +got):\n%s", words, diff)
-				}
+				same(t, fmt.Sprintf("found by %s", words), slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)))
 			}
-			if diff := gocmp.Diff(first, got); diff != "" {
-				t.Errorf("found by %s in pages of %d (-at once +got):\n%s", words, limit, diff)
-			}
+			same(t, fmt.Sprintf("found by %s in pages of %d", words, limit), first, got)
 		}
 	}
 }

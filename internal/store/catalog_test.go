@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -65,9 +64,7 @@ func checkEntry(t testing.TB, catalog *store.Catalog, e domain.VideoEvent) {
 	t.Helper()
 	got, err := catalog.GetEntry(t.Context(), e.Video.ID)
 	must(t, err)
-	if diff := cmp.Diff(domain.EntryOf(e.Video), got, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("entry (-want +got):\n%s", diff)
-	}
+	same(t, "entry", domain.EntryOf(e.Video), got, cmpopts.EquateEmpty())
 }
 
 // visible returns the ids of the entries that the catalog lists.
@@ -99,10 +96,7 @@ func TestProjectLooksRowsUp(t *testing.T) {
 		project(t, catalog, "catalog", batch...)
 	}
 	execute(t, pool, "SELECT pg_stat_force_next_flush()")
-	scans := count(t, pool, "SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE schemaname = 'video_catalog_read'")
-	if scans != 0 {
-		t.Errorf("tables of the catalog were read as a whole %d times, want never", scans)
-	}
+	wantCount(t, pool, 0, "tables of the catalog that were read as a whole", "SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE schemaname = 'video_catalog_read'")
 }
 
 // When any statement of the transaction fails, nothing of it stays: an event is
@@ -125,17 +119,13 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 			for _, sql := range []string{
 				"SELECT count(*) FROM video_catalog_read.video_projection", "SELECT version FROM video_catalog_read.video_projection", "SELECT count(*) FROM video_catalog_read.inbox",
 			} {
-				if got := count(t, pool, sql); got != 1 {
-					t.Errorf("%s = %d, want 1", sql, got)
-				}
+				wantCount(t, pool, 1, sql, sql)
 			}
 			checkClosed(t, changed, false, "a failure")
 
 			execute(t, pool, "DROP TRIGGER refuse ON "+table)
 			want := []envelope.Outcome{envelope.Applied, envelope.Applied}
-			if diff := cmp.Diff(want, project(t, catalog, "catalog", other[0], events[1])); diff != "" {
-				t.Errorf("outcomes of the repetition (-want +got):\n%s", diff)
-			}
+			same(t, "outcomes of the repetition", want, project(t, catalog, "catalog", other[0], events[1]))
 		})
 	}
 }
@@ -222,9 +212,7 @@ func TestOnlyPublishedVideosAreFound(t *testing.T) {
 		if byTime := visible(t, catalog); len(byTime) != want || len(byTitle) != want || len(matches) != want {
 			t.Errorf("after %s: listed by time %d, by title %d, found %d, want %d", e.Type, len(byTime), len(byTitle), len(matches), want)
 		}
-		if words := count(t, pool, "SELECT count(*) FROM video_catalog_read.video_projection WHERE search <> ''"); words != want {
-			t.Errorf("after %s: rows with words to search = %d, want %d", e.Type, words, want)
-		}
+		wantCount(t, pool, want, fmt.Sprintf("rows with words to search after %s", e.Type), "SELECT count(*) FROM video_catalog_read.video_projection WHERE search <> ''")
 	}
 }
 

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -113,9 +114,7 @@ func TestLaterEventOfAVersionStays(t *testing.T) {
 			must(t, err)
 			outcomes = append(outcomes, got...)
 		}
-		if diff := cmp.Diff([]envelope.Outcome{envelope.Applied, envelope.Conflict, envelope.Duplicate, envelope.Duplicate}, outcomes); diff != "" {
-			t.Errorf("order %v: outcomes (-want +got):\n%s", order, diff)
-		}
+		same(t, fmt.Sprintf("order %v: outcomes", order), []envelope.Outcome{envelope.Applied, envelope.Conflict, envelope.Duplicate, envelope.Duplicate}, outcomes)
 		if got, err := catalog.GetEntry(t.Context(), first.Video.ID); err != nil || !got.Deleted {
 			t.Errorf("order %v: entry = %+v, %v, want that of the later event", order, got, err)
 		}

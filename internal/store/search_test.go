@@ -1,11 +1,11 @@
 package store_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"example.com/videocatalog/internal/domain"
@@ -62,9 +62,7 @@ func TestSearchPrefersWholeWords(t *testing.T) {
 		for _, group := range want {
 			group = group[:min(len(group), len(got))]
 			slices.Sort(got[:len(group)])
-			if diff := gocmp.Diff(group, got[:len(group)]); diff != "" {
-				t.Errorf("found by %s (-want +got):\n%s", words, diff)
-			}
+			same(t, fmt.Sprintf("found by %s", words), group, got[:len(group)])
 			got = got[len(group):]
 		}
 		if len(got) > 0 {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -36,18 +35,10 @@ func TestCreatedVideoReadsBack(t *testing.T) {
 	must(t, err)
 	got, err := videos.GetVideo(t.Context(), e.Video.ID)
 	must(t, err)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("video read back (-written +read):\n%s", diff)
-	}
+	same(t, "video read back", want, got)
 }
 
-// wantCount checks the number that a query returns.
-func wantCount(t testing.TB, in pgtest.DB, want int, what, sql string, args ...any) {
-	t.Helper()
-	if got := count(t, in, sql, args...); got != want {
-		t.Errorf("%s: %d, want %d", what, got, want)
-	}
-}
+var same, wantCount = pgtest.Same, pgtest.WantCount
 
 // create stores a video.
 func create(t testing.TB, videos *store.Videos, e *domain.VideoEvent) {
@@ -85,13 +76,8 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 			t.Fatalf("change %d: %v", i, err)
 		}
 	}
-	got := count(t, pool, `SELECT count(*) FROM video_catalog.outbox o JOIN video_catalog.outbox_pending p ON p.id = o.id AND p.version = o.version WHERE o.aggregate_id = $1`, id.String())
-	if got != 5 {
-		t.Errorf("events with pending rows = %d, want 5", got)
-	}
-	if v := count(t, pool, `SELECT version FROM video_catalog.videos WHERE id = $1`, id); v != 5 {
-		t.Errorf("version = %d, want 5", v)
-	}
+	wantCount(t, pool, 5, "events with pending rows", `SELECT count(*) FROM video_catalog.outbox o JOIN video_catalog.outbox_pending p ON p.id = o.id AND p.version = o.version WHERE o.aggregate_id = $1`, id.String())
+	wantCount(t, pool, 5, "version", `SELECT version FROM video_catalog.videos WHERE id = $1`, id)
 	if commits != 5 {
 		t.Errorf("onCommit was called %d times, want 5", commits)
 	}
@@ -181,9 +167,7 @@ func TestFailedTransactionLeavesNothing(t *testing.T) {
 				"SELECT count(*) FROM video_catalog.videos WHERE version = 1 AND state = 'draft'",
 				"SELECT count(*) FROM video_catalog.videos", "SELECT count(*) FROM video_catalog.outbox", "SELECT count(*) FROM video_catalog.outbox_pending",
 			} {
-				if got := count(t, pool, sql); got != 1 {
-					t.Errorf("%s = %d, want 1", sql, got)
-				}
+				wantCount(t, pool, 1, sql, sql)
 			}
 		})
 	}
@@ -346,9 +330,7 @@ func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 	}
 	wg.Wait()
 	wantCount(t, pool, 161, "distinct versions", "SELECT count(DISTINCT version) FROM video_catalog.outbox")
-	if n := count(t, pool, `SELECT count(*) FROM (SELECT version, lag(version) OVER (ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <> before + 1`); n != 0 {
-		t.Errorf("pending rows out of version order = %d, want 0", n)
-	}
+	wantCount(t, pool, 0, "pending rows out of version order", `SELECT count(*) FROM (SELECT version, lag(version) OVER (ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <> before + 1`)
 }
 
 // The pages of a list have each video once, whatever is written in between.

@@ -15,7 +15,7 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-var must = pgtest.Must
+var must, same = pgtest.Must, pgtest.Same
 
 const (
 	project = "my-project"

@@ -1,6 +1,7 @@
 package deploytest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,9 +79,7 @@ func TestProvisionAndDestroy(t *testing.T) {
 		t.Errorf("a dry run changed %v, want nothing", changes)
 	}
 	done := commands(mustScript(t, s.env, "provision.sh", project, region))
-	if diff := cmp.Diff(done, plan); diff != "" {
-		t.Errorf("what the dry run showed (-what was done +shown):\n%s", diff)
-	}
+	same(t, "what the dry run showed", done, plan)
 	t.Run("Pub/Sub is as it should be", s.checkPubSub)
 	t.Run("every account has what it needs, and no more", s.checkGrants)
 	t.Run("the topic refuses what is no event", s.checkSchema)
@@ -185,9 +184,7 @@ func (s *stand) checkPubSub(t *testing.T) {
 			want.TopicMessageRetentionDuration = week
 		}
 		want.MessageRetentionDuration = week
-		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-			t.Errorf("subscription %s (-want +got):\n%s", name, diff)
-		}
+		same(t, fmt.Sprintf("subscription %s", name), want, got, protocmp.Transform())
 		if ttl := got.GetExpirationPolicy().GetTtl(); got.GetExpirationPolicy() == nil || ttl != nil {
 			t.Errorf("subscription %s expires after %v, want never", name, ttl)
 		}
@@ -205,9 +202,7 @@ func (s *stand) checkGrants(t *testing.T) {
 	for _, role := range []string{"-api", "-migrate", "-projector", "-publisher", "-release", ""} {
 		wantAccounts = append(wantAccounts, service+role+"@"+project+".iam.gserviceaccount.com")
 	}
-	if diff := cmp.Diff(wantAccounts, accounts); diff != "" {
-		t.Errorf("accounts (-want +got):\n%s", diff)
-	}
+	same(t, "accounts", wantAccounts, accounts)
 
 	release := account(service + "-release")
 	const reads, actAs = "roles/secretmanager.secretAccessor ", "roles/iam.serviceAccountUser "
@@ -236,9 +231,7 @@ func (s *stand) checkGrants(t *testing.T) {
 	}
 	for resource, grants := range want {
 		slices.Sort(grants)
-		if diff := cmp.Diff(grants, s.control.grants(resource)); diff != "" {
-			t.Errorf("policy of %s (-want +got):\n%s", resource, diff)
-		}
+		same(t, fmt.Sprintf("policy of %s", resource), grants, s.control.grants(resource))
 	}
 	for resource := range s.control.policies { // and on no other resource
 		if _, ok := want[resource]; !ok {
@@ -312,9 +305,7 @@ func (s *stand) checkDriftAndFailure(t *testing.T) {
 			wantChanges = append(wantChanges, "PATCH /v1/projects/"+project+"/subscriptions/"+topic.Subscription(consumer))
 		}
 	}
-	if diff := cmp.Diff(wantChanges, got); diff != "" {
-		t.Errorf("changes (-want +got):\n%s", diff)
-	}
+	same(t, "changes", wantChanges, got)
 	subscription, err := s.client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: subscriptionName})
 	must(t, err)
 	retry := &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(10 * time.Second), MaximumBackoff: durationpb.New(10 * time.Minute)}
@@ -323,9 +314,7 @@ func (s *stand) checkDriftAndFailure(t *testing.T) {
 	}
 	schema, err = s.schemas.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: schemaName, View: pubsubpb.SchemaView_FULL})
 	must(t, err)
-	if diff := cmp.Diff(want, schema.GetDefinition()); diff != "" {
-		t.Errorf("schema (-want +got):\n%s", diff)
-	}
+	same(t, "schema", want, schema.GetDefinition())
 }
 
 func (s *stand) checkNothingLeft(t *testing.T) {

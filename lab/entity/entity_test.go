@@ -293,9 +293,7 @@ func useParts(t *testing.T, api string) {
 		{"", `{"place": null}`, nil},
 	} {
 		got, _ := call(t, http.StatusOK, "PATCH", api+name+change.query, change.body)["place"].(map[string]any)
-		if diff := cmp.Diff(change.want, got); diff != "" {
-			t.Errorf("PATCH %s %s: place (-want +got):\n%s", change.query, change.body, diff)
-		}
+		pgtest.Same(t, fmt.Sprintf("PATCH %s %s: place", change.query, change.body), change.want, got)
 	}
 	for query, rule := range map[string]string{
 		"?updateMask=place.street.x": `update_mask: "place.street.x" goes into "place.street", which can only be changed as a whole`,

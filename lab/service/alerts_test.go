@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
 	"example.com/servicekit/pubsublocal"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/pg/pgtest"
 )
 
 // alerts is the folder of the rules.
@@ -88,9 +88,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		}
 	})
 	if filter := flag.Lookup("test.run").Value.String(); !strings.Contains(filter, "/") && !t.Failed() {
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("alerts that fired and resolved (-want +got):\n%s", diff)
-		}
+		pgtest.Same(t, "alerts that fired and resolved", want, got)
 	}
 }
 

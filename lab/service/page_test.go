@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
 	"example.com/servicekit/localpg"
@@ -110,9 +109,7 @@ func TestMove(t *testing.T) {
 				read.run(t, script)
 			}
 			const sequences = "SELECT format('%I.%I %s', schemaname, sequencename, last_value) FROM pg_sequences ORDER BY 1"
-			if diff := cmp.Diff(ask[string](t, source, sequences), ask[string](t, target, sequences)); diff != "" {
-				t.Errorf("sequences (-source +target):\n%s", diff)
-			}
+			pgtest.Same(t, "sequences", ask[string](t, source, sequences), ask[string](t, target, sequences))
 
 			s.url = as(target, "video_catalog_app")
 			catalog := "READ_DATABASE_URL=" + as(target, "video_catalog_read_app")

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -278,9 +277,7 @@ func (e entries) update(entry *catalogv1.CatalogEntry) {
 func (p *process) checkRepaired(t *testing.T, watchers ...*watcher) {
 	t.Helper()
 	want := p.published(t)
-	if diff := cmp.Diff(want, p.listed(t)); diff != "" {
-		t.Errorf("catalog (-owner +catalog):\n%s", diff)
-	}
+	pgtest.Same(t, "catalog", want, p.listed(t))
 	for i, w := range watchers {
 		eventually(t, time.Minute, fmt.Sprintf("watcher %d has what the owner has, not %v", i, w.copy()), func() bool {
 			return maps.Equal(want, w.copy())

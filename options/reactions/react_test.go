@@ -119,9 +119,7 @@ func TestReactionIsOneTransaction(t *testing.T) {
 	if _, err := react(t.Context(), "reviews", []received[review]{good, bad}); !errors.Is(err, errUnreadable) || errors.Is(err, envelope.ErrUnavailable) {
 		t.Errorf("react() = %v, want %v", err, errUnreadable)
 	}
-	if n := pgtest.Count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
-		t.Errorf("%d rows are left of a batch that was refused, want 0", n)
-	}
+	pgtest.WantCount(t, pool, 0, "rows that are left of a batch that was refused", "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)")
 	good.Event.videos = append(good.Event.videos, ids[0]) // twice
 	outcomes, err := react(t.Context(), "reviews", []received[review]{good, good, reviewed(t, "nothing", ids[0])})
 	if want := []envelope.Outcome{envelope.Applied, envelope.Duplicate, envelope.Applied}; err != nil || !cmp.Equal(want, outcomes) {
@@ -176,9 +174,7 @@ func TestReactionThatFailsIsNotHandled(t *testing.T) {
 		}
 		pgtest.Execute(t, pool, "ALTER TABLE video_catalog.gone RENAME TO "+table)
 	}
-	if n := pgtest.Count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
-		t.Errorf("%d rows are left of what was not handled, want 0", n)
-	}
+	pgtest.WantCount(t, pool, 0, "rows that are left of what was not handled", "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)")
 }
 
 // The correlation id of each event of a chain of causes is the id of the first event. A

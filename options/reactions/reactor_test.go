@@ -141,9 +141,7 @@ func TestReactor(t *testing.T) {
 	const chain = `SELECT count(*) FROM video_catalog.outbox first, video_catalog.outbox second, video_catalog.outbox third
 		WHERE first.version = 1 AND second.version = 2 AND third.version = 3 AND first.causation_id IS NULL
 		AND second.causation_id = first.id AND second.correlation_id = first.id AND third.causation_id = second.id AND third.correlation_id = first.id`
-	if n := pgtest.Count(t, s.pool, chain); n != 1 {
-		t.Error("the events of command, reaction and timer are no chain of causes")
-	}
+	pgtest.WantCount(t, s.pool, 1, "chains of causes of command, reaction and timer", chain)
 }
 
 // An event that cannot be handled is in quarantine, on the query side, and in the metrics.
@@ -160,17 +158,13 @@ func TestReactorQuarantines(t *testing.T) {
 		metrics := s.metrics(t)
 		return regexp.MustCompile(`(?m)^consumer_quarantine(\{.*\})? 1$`).MatchString(metrics) && strings.Contains(metrics, `timer_waiting{aggregate_type="video"`)
 	})
-	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.inbox"); n != 0 {
-		t.Errorf("the inbox has %d events, want none: the event did not take effect", n)
-	}
+	pgtest.WantCount(t, pool, 0, "events in the inbox: the event did not take effect", "SELECT count(*) FROM video_catalog.inbox")
 	s.stop()
 	var out strings.Builder
 	if err := program(false).Run(t.Context(), []string{"retry", "--all", "--why", "mended"}, s.environ, &out, io.Discard); err != nil {
 		t.Fatalf("retry = %q, %v", &out, err)
 	}
-	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
-		t.Errorf("%d events of the reaction, want 1", n)
-	}
+	pgtest.WantCount(t, pool, 1, "events of the reaction", "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL")
 }
 
 // The inbox of the command side forgets old events of the service's own consumers, however
@@ -190,7 +184,5 @@ func TestReactorForgetsOldEvents(t *testing.T) {
 	}
 	serve(t, pool, program(false))
 	pgtest.Eventually(t, 30*time.Second, "the old events are forgotten", func() bool { return pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.inbox") <= 5 })
-	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.inbox"); n != 5 {
-		t.Errorf("%d events are left, want the 2 that are not old and the 3 of another consumer", n)
-	}
+	pgtest.WantCount(t, pool, 5, "events that are left: the 2 that are not old, and the 3 of another consumer", "SELECT count(*) FROM video_catalog.inbox")
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -73,9 +72,7 @@ func TestEntityIsComparedAndRepaired(t *testing.T) {
 
 	got := s.compareBy(orders, aShortWait)
 	slices.SortFunc(want, func(a, b difference) int { return compareIDs(a.ID, b.ID) })
-	if diff := cmp.Diff(want, got.differences); diff != "" {
-		t.Errorf("compare() (-want +got):\n%s", diff)
-	}
+	pgtest.Same(t, "compare()", want, got.differences)
 	s.compared = orders
 	if result := s.repair(); result.Done != int64(len(want)) || result.Failures > 0 {
 		t.Errorf("repair() = %+v, want %d repaired", result, len(want))
@@ -83,9 +80,7 @@ func TestEntityIsComparedAndRepaired(t *testing.T) {
 	if again := s.compareBy(orders, aShortWait); len(again.differences) > 0 {
 		t.Errorf("compare() after the repair = %+v, want no difference", again.differences)
 	}
-	if n := s.count("SELECT count(*) FROM video_catalog_read.order_projection WHERE delete_time IS NOT NULL OR event_id = $1", uuid.Nil); n != len(want) {
-		t.Errorf("%d entries are deleted, or have the event id of a repair, want %d", n, len(want))
-	}
+	pgtest.WantCount(t, s.queries, len(want), "entries that are deleted, or have the event id of a repair", "SELECT count(*) FROM video_catalog_read.order_projection WHERE delete_time IS NOT NULL OR event_id = $1", uuid.Nil)
 }
 
 // A repair does not overwrite a missing entry that a projector writes meanwhile. The lock of the test
@@ -103,7 +98,5 @@ func TestRepairYieldsToTheEventOfAMissingEntry(t *testing.T) {
 	pgtest.Execute(t, held, "UPDATE video_catalog_read.order_projection SET order_id = $1, version = 4", id)
 	must(t, held.Commit(t.Context()))
 	<-repairing
-	if got := s.count("SELECT version FROM video_catalog_read.order_projection WHERE order_id = $1", id); got != 4 {
-		t.Errorf("the entry has version %d, want that of the event, 4", got)
-	}
+	pgtest.WantCount(t, s.queries, 4, "version of the entry, which is that of the event", "SELECT version FROM video_catalog_read.order_projection WHERE order_id = $1", id)
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -206,9 +205,7 @@ func TestNewConsumerCatchesUp(t *testing.T) {
 	commands.Wait()
 	s.until("everything is published", func() bool { return s.count(pendingEvents) == 0 })
 
-	if got := s.count("SELECT count(*) FROM video_catalog.outbox WHERE event_type = 'Snapshot'"); got != 0 {
-		t.Errorf("%d snapshots are in the outbox, want none: they are no events", got)
-	}
+	pgtest.WantCount(t, s.pool, 0, "snapshots in the outbox, where only events are", "SELECT count(*) FROM video_catalog.outbox WHERE event_type = 'Snapshot'")
 	snapshots, versions := s.snapshots()
 	if len(snapshots) != filled+6 {
 		t.Errorf("%d snapshots, want one of each video", len(snapshots))
@@ -242,9 +239,7 @@ func (s *service) checkNewcomer(ids []uuid.UUID) {
 	for _, id := range ids {
 		v, err := s.videos.GetVideo(s.Context(), id)
 		must(s, err)
-		if diff := cmp.Diff(domain.EntryOf(v), entries[id.String()], cmpopts.EquateEmpty()); diff != "" {
-			s.Errorf("entry of a new consumer (-owner +entry):\n%s", diff)
-		}
+		pgtest.Same(s, "entry of a new consumer", domain.EntryOf(v), entries[id.String()], cmpopts.EquateEmpty())
 		s.until("the catalog has the owner's version", func() bool {
 			entry, err := s.catalog.GetEntry(s.Context(), id)
 			return err == nil && entry.Version == v.Version && entry.Title == v.Title
@@ -292,9 +287,7 @@ func TestBackfillWaitsForTheCommand(t *testing.T) {
 	if got, err := pg.NewOutbox(s.pool).Measure(t.Context(), 100); err != nil || got.Pending != 2 || !got.Oldest.IsZero() {
 		t.Errorf("Measure() = %+v, %v, want 2 snapshots without an age", got, err)
 	}
-	if got := s.count("SELECT items FROM video_catalog.audit WHERE action = 'outbox.backfill' AND reason = 'test' AND filter = '{\"type\": \"video\"}'"); got != 2 {
-		t.Errorf("the audit has %d items, want 2", got)
-	}
+	pgtest.WantCount(t, s.pool, 2, "items in the audit", "SELECT items FROM video_catalog.audit WHERE action = 'outbox.backfill' AND reason = 'test' AND filter = '{\"type\": \"video\"}'")
 }
 
 // The snapshot of a blocked aggregate waits behind its events, and comes when the broker takes
@@ -377,9 +370,7 @@ func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
 		}
 		s.settled(5)
 	}
-	if got := s.count("SELECT count(*) FROM video_catalog_read.audit WHERE action = 'inbox.seek' AND reason = 'rows were lost' AND items >= 10 AND filter ->> 'subscription' = $1 AND via = 'command'", s.subscription); got != 2 {
-		t.Errorf("the audit has %d seeks, want 2", got)
-	}
+	pgtest.WantCount(t, s.pool, 2, "seeks in the audit", "SELECT count(*) FROM video_catalog_read.audit WHERE action = 'inbox.seek' AND reason = 'rows were lost' AND items >= 10 AND filter ->> 'subscription' = $1 AND via = 'command'", s.subscription)
 }
 
 // If Pub/Sub refuses a seek, the inbox has already forgotten its events. The audit and the error say

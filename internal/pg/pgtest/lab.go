@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -116,6 +117,22 @@ func Errors(t testing.TB, pool *pgxpool.Pool) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// Same checks that two values are equal. It does not end the test.
+func Same(t testing.TB, what string, want, got any, options ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// WantCount checks the number that a query returns. It does not end the test.
+func WantCount(t testing.TB, in DB, want int, what, sql string, args ...any) {
+	t.Helper()
+	if got := Count(t, in, sql, args...); got != want {
+		t.Errorf("%s: %d, want %d", what, got, want)
+	}
 }
 
 // Settlement returns the settlement of a claim. It calls refuse, which stands for the broker,

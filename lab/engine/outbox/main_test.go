@@ -8,7 +8,7 @@ import (
 	"example.com/videocatalog/internal/pg/pgtest"
 )
 
-var must = pgtest.Must
+var must, same = pgtest.Must, pgtest.Same
 
 func TestMain(m *testing.M) {
 	if os.Getenv(brokerVariable) != "" {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -61,9 +60,7 @@ func TestSampledEventsAreTraced(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{"1 outbox.publish Unset under 0000000000000abc", "3 outbox.publish Error under 0000000000000abc"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("spans (-want +got):\n%s", diff)
-	}
+	same(t, "spans", want, got)
 	if want := fmt.Sprintf("00-%032x-%016x-00", 2, 0xabc); sent["b1"] != want {
 		t.Errorf("b1 carries %q, want %q as it was", sent["b1"], want)
 	}
@@ -157,9 +154,7 @@ func TestEventsAreCounted(t *testing.T) {
 		"outbox.publish.delay": 2, "outbox.publish.delay hours": 1, "outbox.breaker.open": 0,
 		"outbox.events published": 2, "outbox.events refused": 2, "outbox.events unknown": 3,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("metrics (-want +got):\n%s", diff)
-	}
+	same(t, "metrics", want, got)
 }
 
 // outbox.breaker.open is 1 while the breaker is open, and 0 when the broker is back.

@@ -3,13 +3,13 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -121,9 +121,7 @@ func TestLostLeaseIsNoSuccess(t *testing.T) {
 		if !held {
 			want = map[string]int64{"unsettled": 3}
 		}
-		if diff := cmp.Diff(want, counters(t, reader)); diff != "" {
-			t.Errorf("held = %t: counters (-want +got):\n%s", held, diff)
-		}
+		same(t, fmt.Sprintf("held = %t: counters", held), want, counters(t, reader))
 	}
 }
 
@@ -300,9 +298,7 @@ func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 		if err != nil {
 			t.Errorf("RunOnce() = %v, want nil", err)
 		}
-		if diff := cmp.Diff([]string{"a1", "b1"}, sent); diff != "" {
-			t.Errorf("sent (-want +got):\n%s", diff)
-		}
+		same(t, "sent", []string{"a1", "b1"}, sent)
 		if result.Published != 2 || result.Unknown != 3 {
 			t.Errorf("result = %+v, want what was sent as published, the rest as unknown", result)
 		}
@@ -328,13 +324,9 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	if err != nil || result.Published != 3 || result.Unknown != 2 {
 		t.Errorf("RunOnce() = %+v, %v, want 3 published and 2 unknown", result, err)
 	}
-	if diff := cmp.Diff([]string{"a1", "b1", "a2"}, sent); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
-	}
+	same(t, "sent", []string{"a1", "b1", "a2"}, sent)
 	want := []outbox.Settlement{{Lease: outbox.Lease{Token: 7}, Published: []int64{1, 2, 3}}}
-	if diff := cmp.Diff(want, store.settled, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("settlements (-want +got):\n%s", diff)
-	}
+	same(t, "settlements", want, store.settled, cmpopts.EquateEmpty())
 }
 
 // A database that does not answer the claim holds a worker no longer

@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
@@ -90,9 +88,7 @@ func TestOutageParksNothing(t *testing.T) {
 				for _, name := range topic.acks {
 					got[name[:1]] = append(got[name[:1]], name)
 				}
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("published by aggregate (-want +got):\n%s", diff)
-				}
+				same(t, "published by aggregate", want, got)
 				if took := topic.ackAt[len(topic.ackAt)-1].Sub(start) - outage; took > 2*time.Second {
 					t.Errorf("everything was published %s after the outage, want at most 2s", took)
 				}
@@ -162,9 +158,7 @@ func TestStopDoesNotWaitForASlowBroker(t *testing.T) {
 		if took := time.Since(start); took != 2500*time.Millisecond {
 			t.Errorf("Run took %s, want the 1s before the stop and 1.5s after it", took)
 		}
-		if diff := cmp.Diff([]string{"a1", "a2", "c1"}, store.left()); diff != "" {
-			t.Errorf("left (-want +got):\n%s", diff)
-		}
+		same(t, "left", []string{"a1", "a2", "c1"}, store.left())
 		if len(store.settled) != 1 {
 			t.Errorf("%d settlements, want one for both lanes", len(store.settled))
 		}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"example.com/videocatalog/internal/envelope"
@@ -170,16 +169,12 @@ func TestPassSettles(t *testing.T) {
 				t.Errorf("RunOnce() = %v, want nil", err)
 			}
 			test.result.Claimed = true
-			if diff := cmp.Diff(test.result, result, cmpopts.IgnoreUnexported(outbox.Result{}), cmpopts.EquateErrors()); diff != "" {
-				t.Errorf("result (-want +got):\n%s", diff)
-			}
+			same(t, "result", test.result, result, cmpopts.IgnoreUnexported(outbox.Result{}), cmpopts.EquateErrors())
 			if got := strings.Join(sent, " "); got != test.wantSent {
 				t.Errorf("sent %q, want %q", got, test.wantSent)
 			}
 			test.want.Lease = lease
-			if diff := cmp.Diff([]outbox.Settlement{test.want}, store.settled, cmpopts.IgnoreFields(outbox.Refusal{}, "RetryIn"), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("settlements (-want +got):\n%s", diff)
-			}
+			same(t, "settlements", []outbox.Settlement{test.want}, store.settled, cmpopts.IgnoreFields(outbox.Refusal{}, "RetryIn"), cmpopts.EquateEmpty())
 		})
 	}
 }

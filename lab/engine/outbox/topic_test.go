@@ -11,7 +11,6 @@ import (
 	"weak"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
@@ -150,9 +149,7 @@ func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
 			if code == codes.OK {
 				want = append([]string{"a1", "a2"}, want...)
 			}
-			if diff := cmp.Diff(want, stored(server, "a")); diff != "" {
-				t.Errorf("stored (-want +got):\n%s", diff)
-			}
+			same(t, "stored", want, stored(server, "a"))
 		})
 	}
 }

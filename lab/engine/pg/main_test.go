@@ -17,5 +17,6 @@ var (
 	column   = pgtest.Column[string]
 	kindOf   = rig.KindOf
 	must     = pgtest.Must
+	same     = pgtest.Same
 	operator = rig.Operator
 )

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -49,9 +48,7 @@ func TestOutboxIsObserved(t *testing.T) {
 	reader := metric.NewManualReader()
 	must(t, l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	got, again := gauges(t, reader), gauges(t, reader)
-	if diff := cmp.Diff(got, again); diff != "" {
-		t.Errorf("gauges of the same sample (-first +second):\n%s", diff)
-	}
+	same(t, "gauges of the same sample", got, again)
 	if age := time.Duration(got["outbox.backlog.age"] * float64(time.Second)); (age - time.Since(epoch)).Abs() > time.Minute {
 		t.Errorf("outbox.backlog.age = %s, want %s", age, time.Since(epoch))
 	}
@@ -60,9 +57,7 @@ func TestOutboxIsObserved(t *testing.T) {
 	want := map[string]float64{
 		"outbox.backlog": 6, "outbox.aggregates.blocked": 1, "outbox.aggregates.parked": 1, "outbox.partitions.ahead": 7,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("gauges (-want +got):\n%s", diff)
-	}
+	same(t, "gauges", want, got)
 }
 
 // An empty outbox has no age.
@@ -131,9 +126,7 @@ func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
 	must(t, err)
 	other.Record(t.Context(), 1)
 	pool.Close()
-	if diff := cmp.Diff(map[string]float64{"other": 1}, gauges(t, reader)); diff != "" {
-		t.Errorf("gauges (-want +got):\n%s", diff)
-	}
+	same(t, "gauges", map[string]float64{"other": 1}, gauges(t, reader))
 }
 
 // A database that does not respond delays one reader by the limit of each sample. It does

@@ -9,6 +9,7 @@ import (
 
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/pg"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -26,9 +27,7 @@ func TestBlockedAmongMany(t *testing.T) {
 	l.due("a")
 	l.settle(l.settlement(l.claimNames(10, "a1/1 b3"), ""))
 	l.settle(l.settlement(l.claimNames(10, "a2/0 a3/0"), ""))
-	if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 1500 {
-		t.Errorf("%d aggregates are blocked, want the others", n)
-	}
+	pgtest.WantCount(t, l.pool, 1500, "the other blocked aggregates", "SELECT count(*) FROM video_catalog.outbox_blocked")
 }
 
 // park claims the named events. The broker refuses one of them for the last time, so that its aggregate is parked.
@@ -111,9 +110,7 @@ func TestSkipWhatIsPublished(t *testing.T) {
 	if err := <-skipped; kindOf(err) != problem.NotFound {
 		t.Errorf("SkipEvent() of what was published = %v, want NotFound", err)
 	}
-	if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
-		t.Errorf("%d aggregates are blocked, want none", n)
-	}
+	pgtest.WantCount(t, l.pool, 0, "blocked aggregates", "SELECT count(*) FROM video_catalog.outbox_blocked")
 }
 
 // ListBlocked returns the blocked aggregates with their errors, in the order of the keys.
@@ -131,9 +128,7 @@ func TestListBlocked(t *testing.T) {
 		{Aggregate: l.letter("a"), EventID: first, Version: 1, Attempts: 1, LastError: "refused"},
 		{Aggregate: l.letter("b"), EventID: second, Version: 1, Attempts: 1, LastError: "refused"},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(pg.Blocked{}, "EventType", "EventTime", "NextRetry", "ParkedAt", "Cause")); diff != "" {
-		t.Errorf("blocked (-want +got):\n%s", diff)
-	}
+	same(t, "blocked", want, got, cmpopts.IgnoreFields(pg.Blocked{}, "EventType", "EventTime", "NextRetry", "ParkedAt", "Cause"))
 	if got[1].ParkedAt.IsZero() || !got[1].NextRetry.IsZero() || !got[0].ParkedAt.IsZero() {
 		t.Errorf("blocked = %+v, want the second one parked and the other not", got)
 	}
@@ -173,9 +168,7 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 		l.settle(l.settlement(claim, ""))
 	}
 	l.settle(l.settlement(l.claimNames(batch, "b1"), ""))
-	if n := l.count("SELECT count(*) FROM video_catalog.outbox_pending"); n != 0 {
-		t.Errorf("%d events are in their lane, want none", n)
-	}
+	pgtest.WantCount(t, l.pool, 0, "events in their lane", "SELECT count(*) FROM video_catalog.outbox_pending")
 	if claim := l.claim(batch, hour); claim.Token != 0 {
 		t.Errorf("a claim answers %d events, want nothing", len(claim.Events))
 	}
@@ -196,9 +189,7 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 		}
 		l.settle(l.settlement(claim, ""))
 	}
-	if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
-		t.Errorf("%d aggregates are blocked, want none", n)
-	}
+	pgtest.WantCount(t, l.pool, 0, "blocked aggregates", "SELECT count(*) FROM video_catalog.outbox_blocked")
 }
 
 // 100,000 deferred events of one aggregate that become due hold up no healthy one: each claim

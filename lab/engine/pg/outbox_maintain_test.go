@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/pg"
@@ -26,9 +25,7 @@ func (l *letters) partitions() []int {
 // wantPartitions fails the test unless these days have a partition.
 func (l *letters) wantPartitions(days ...int) {
 	l.t.Helper()
-	if diff := cmp.Diff(days, l.partitions()); diff != "" {
-		l.t.Errorf("partitions (-want +got):\n%s", diff)
-	}
+	same(l.t, "partitions", days, l.partitions())
 }
 
 // addPartition makes the partition of a day as maintenance would have made it,
@@ -86,12 +83,8 @@ func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
 	}
 	l.wantPartitions(days(-1, 9)...)
 	// The new ones are like the old ones: an id is unique.
-	if n := l.count(`SELECT count(DISTINCT pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`); n != 1 {
-		t.Errorf("the partitions have %d different primary keys, want 1", n)
-	}
-	if n := l.count(`SELECT count(*) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`); n != 11 {
-		t.Errorf("%d partitions have a primary key, want 11", n)
-	}
+	pgtest.WantCount(t, l.pool, 1, "different primary keys of the partitions", `SELECT count(DISTINCT pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`)
+	pgtest.WantCount(t, l.pool, 11, "partitions with a primary key", `SELECT count(*) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`)
 }
 
 // Maintenance drops partitions that are older than it should keep. Their pending
@@ -133,9 +126,7 @@ func TestMaintenanceUnderAWrongClock(t *testing.T) {
 		UNION ALL SELECT gen_random_uuid(), 'letter', 'a', 2, 'ada', 'wrong', now() - days * interval '1 day' FROM unnest('{7,9}'::int[]) days`)
 	l.maintain(7, week)
 	l.wantPartitions(append([]int{-12, -10}, days(-1, 7)...)...)
-	if notes := l.count("SELECT count(*) FROM video_catalog.outbox_skipped"); notes != 4 {
-		t.Errorf("%d notes of skipped events are left, want all", notes)
-	}
+	pgtest.WantCount(t, l.pool, 4, "notes of skipped events that are left", "SELECT count(*) FROM video_catalog.outbox_skipped")
 	l.append(l.pool, "a2") // now there is an event of today
 	l.maintain(7, week)
 	if ages := column(t, l.pool, "SELECT extract(days FROM now() - create_time)::text FROM video_catalog.outbox_skipped"); !slices.Equal(ages, []string{"7"}) {
@@ -213,9 +204,7 @@ func TestMaintenanceGivesWay(t *testing.T) {
 			if days := l.partitions(); slices.Max(days) != 8 {
 				t.Errorf("partitions: %v, want one in 8 days: that needs no lock that is held", days)
 			}
-			if left := l.count("SELECT count(*) FROM pg_class WHERE relname = 'outbox_p' || $1", oldest); left != 1 {
-				t.Error("the partition in use was dropped")
-			}
+			pgtest.WantCount(t, l.pool, 1, "partitions in use", "SELECT count(*) FROM pg_class WHERE relname = 'outbox_p' || $1", oldest)
 			// The limit is three times lock_timeout, 200 ms, and much more for a busy machine. Without lock_timeout,
 			// maintenance would wait for the holder until the end of the test.
 			if took > 3*time.Second {

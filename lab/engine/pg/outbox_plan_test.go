@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/internal/outbox"
@@ -96,9 +95,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			}
 			wholeAfter, blocksAfter := l.read()
 			maps.DeleteFunc(wholeAfter, func(table string, n int) bool { return n == wholeBefore[table] })
-			if diff := cmp.Diff(map[string]int{}, wholeAfter); diff != "" {
-				t.Errorf("tables read as a whole (-want +got):\n%s", diff)
-			}
+			same(t, "tables read as a whole", map[string]int{}, wholeAfter)
 			if aside == 0 || claimed < passes*batch/2 || ofAll < passes*batch/2 {
 				t.Errorf("%d and %d events were claimed and %d deferred: the test does not test much", claimed, ofAll, aside)
 			}

@@ -26,9 +26,7 @@ func TestRefusalOfAnyTextIsSettled(t *testing.T) {
 	l.settle(settlement)
 	l.due("a")
 	l.claimNames(10, "a1/1")
-	if n := l.count(`SELECT count(*) FROM video_catalog.outbox_blocked WHERE last_error = 'refused: \x00\xff'`); n != 1 {
-		t.Errorf("%d reasons are stored in characters, want 1", n)
-	}
+	pgtest.WantCount(t, l.pool, 1, "reasons that are stored in characters", `SELECT count(*) FROM video_catalog.outbox_blocked WHERE last_error = 'refused: \x00\xff'`)
 	if blocked, err := l.listBlocked(1); err != nil || len(blocked) != 1 || blocked[0].LastError != settlement.Refused[0].Error {
 		t.Errorf("ListBlocked() = %+v, %v, want the broker's words", blocked, err)
 	}

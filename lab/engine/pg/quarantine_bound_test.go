@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/envelope"
@@ -89,9 +88,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 			delete(want.Attributes, "long")
 			want.Attributes[envelope.AttrVersion] = strings.Repeat("1", 100)
 		}
-		if diff := cmp.Diff(want, row, ignoreReceived); diff != "" {
-			t.Errorf("message %d (-quarantined +listed):\n%s", n, diff)
-		}
+		same(t, fmt.Sprint("message ", n), want, row, ignoreReceived)
 	}
 	const message = 24 << 10 // more bytes than one message has
 	if wholeBytes > bound+workers*message || wholeBytes < bound/2 {
@@ -135,9 +132,7 @@ func TestQuarantineWaitsForNobody(t *testing.T) {
 	must(t, person.Commit(t.Context()))
 	setAside(3)
 	checkQuarantineSize(t, pool, 0)
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine_size"); n != 2 {
-		t.Errorf("the sum has %d rows, want one for each transaction at a time", n)
-	}
+	pgtest.WantCount(t, pool, 2, "rows of the sum, one for each transaction at a time", "SELECT count(*) FROM video_catalog_read.quarantine_size")
 }
 
 // A message that alone is larger than the bound is kept without its payload,
@@ -175,7 +170,5 @@ func TestQuarantineIsPruned(t *testing.T) {
 		}
 		checkQuarantineSize(t, pool, 0)
 	}
-	if diff := cmp.Diff([]string{"5", "6"}, column(t, pool, "SELECT message_id FROM video_catalog_read.quarantine ORDER BY id")); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	same(t, "messages", []string{"5", "6"}, column(t, pool, "SELECT message_id FROM video_catalog_read.quarantine ORDER BY id"))
 }

@@ -154,9 +154,7 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 		if consumer == "third" {
 			wantRows = []pg.Quarantined{}
 		}
-		if diff := cmp.Diff(wantRows, got, ignoreReceived); diff != "" {
-			t.Errorf("quarantine of %s (-want +got):\n%s", consumer, diff)
-		}
+		same(t, fmt.Sprintf("quarantine of %s", consumer), wantRows, got, ignoreReceived)
 	}
 }
 
@@ -190,9 +188,7 @@ func TestQuarantineIsListedAndEmptied(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	same(t, "messages", want, got)
 	if rest, err := listWhole(t, inbox, "consumer"); len(rest) != 0 || err != nil {
 		t.Errorf("quarantine = %d messages, %v, want none", len(rest), err)
 	}

@@ -7,10 +7,12 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/googleapis/gax-go/v2"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -68,6 +70,31 @@ func TestServerTellsItsHealth(t *testing.T) {
 	if _, err := healthpb.NewHealthClient(r.dial(t)).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "x"}); status.Code(err) != codes.NotFound {
 		t.Errorf("Check of an unknown service = %v, want NotFound", err)
 	}
+}
+
+// Health checks share the check of a side, so a flood of them does not take the connections of the loops.
+func TestHealthChecksShareACheck(t *testing.T) {
+	t.Parallel()
+	var running sync.Mutex
+	r := start(t, transport.Config{}, func(d *deps) {
+		d.Sides = map[string]func(context.Context) error{"commands": func(ctx context.Context) error {
+			if !running.TryLock() {
+				return errors.New("two at a time")
+			}
+			defer running.Unlock()
+			return gax.Sleep(ctx, 200*time.Millisecond)
+		}}
+	})
+	client := healthpb.NewHealthClient(r.dial(t))
+	var calls sync.WaitGroup
+	for range 20 {
+		calls.Go(func() {
+			if response, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || response.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+				t.Errorf("Check() = %v, %v, want SERVING", response, err)
+			}
+		})
+	}
+	calls.Wait()
 }
 
 // A process without the API serves its health, too.

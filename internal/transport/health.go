@@ -13,7 +13,7 @@ import (
 )
 
 // checkSides returns the error of each side, and whether new requests should come here:
-// at least one side works, or there is none.
+// at least one side works, or there is none. Calls at the same time share the check of a side.
 func (s *Server) checkSides(ctx context.Context) (sides map[string]error, ready bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // also for a client that disconnects
 	defer cancel()
@@ -22,7 +22,7 @@ func (s *Server) checkSides(ctx context.Context) (sides map[string]error, ready 
 	var checks sync.WaitGroup
 	for side, check := range s.deps.Sides {
 		checks.Go(func() {
-			err := check(ctx)
+			_, err, _ := s.checks.Do(side, func() (any, error) { return nil, check(ctx) })
 			mu.Lock()
 			defer mu.Unlock()
 			sides[side], ready = err, ready || err == nil

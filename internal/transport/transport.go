@@ -31,6 +31,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/net/netutil"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
@@ -92,8 +93,9 @@ type Server struct {
 	conn      *grpc.ClientConn  // from mux to inProcess
 	sideOf    map[string]string // the side of a service with a handler
 	streaming map[string]bool
-	calls     atomic.Int64 // in flight, without streams
-	streams   atomic.Int64 // in flight
+	checks    singleflight.Group // of sides
+	calls     atomic.Int64       // in flight, without streams
+	streams   atomic.Int64       // in flight
 	refused   metric.Int64Counter
 	draining  context.Context // is canceled by drain when Run begins to stop
 	drain     context.CancelFunc

@@ -6,10 +6,12 @@ SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = @lane FOR UPDATE;
 -- name: ErasePending :exec
 -- Deletes the pending and deferred events of an aggregate, and ends its block. The caller must hold the lock of
 -- LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
-WITH unblocked AS (
+WITH unblocked AS ( -- first: an operator locks it before its events
 	DELETE FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id
+	RETURNING b.aggregate_id
 ), deferred AS (
-	DELETE FROM video_catalog.outbox_deferred d WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id
+	DELETE FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = @aggregate_type AND d.aggregate_id = @aggregate_id AND (SELECT count(*) FROM unblocked) >= 0
 )
 DELETE FROM video_catalog.outbox_pending p
 WHERE p.lane = @lane AND p.seq > @floor_seq AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id;
@@ -68,7 +70,7 @@ DELETE FROM video_catalog.erasures WHERE id = ANY (@erasure_ids::bigint[]);
 SELECT video_catalog.tombstones_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;
 
 -- name: EraseQuarantine :exec
--- Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few
--- rows.
+-- Deletes the messages of all consumers that have one of some ordering keys, but for purges: these have no content, and
+-- are not applied yet. It reads the whole table, which has few rows.
 DELETE FROM video_catalog_read.quarantine
-WHERE ordering_key = ANY (@ordering_keys::text[]);
+WHERE ordering_key = ANY (@ordering_keys::text[]) AND attributes ->> 'event_type' IS DISTINCT FROM 'VideoPurged';

@@ -110,7 +110,7 @@ type VideoEvent struct {
 	Video         Video
 	ChangedFields []string // of VideoUpdated
 	OccurredAt    time.Time
-	// Caller and Causation come from the Stamp. Consumers see both: the caller as the UpdateUser.
+	// Caller and Causation come from the Stamp. Consumers see both: the caller as the UpdateUser, but for a purge.
 	Caller    string
 	Causation Causation
 }

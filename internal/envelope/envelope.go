@@ -35,7 +35,7 @@ type Message struct {
 	Traceparent   string    // W3C trace context; may be empty
 	Repeat        string    // RepeatSnapshot, or empty for an event that was recorded
 	Causation     Causation // zero for the event of a command
-	Caller        string    // who called the command; it is no attribute: consumers do not learn it
+	Caller        string    // who called the command; it is no attribute
 }
 
 // Aggregate identifies an aggregate.

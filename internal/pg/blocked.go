@@ -50,11 +50,12 @@ func (o *Outbox) RetryBlocked(ctx context.Context, blocked []Blocked, e Entry) (
 
 // SkipBlocked gives up the first event of each aggregate, and appends the entry, in one
 // transaction. That event is never published, and the events behind it are tried next. An
-// aggregate whose first event is no longer EventID stays as it is.
+// aggregate whose first event is no longer EventID, or no longer parked, stays as it is.
 func (o *Outbox) SkipBlocked(ctx context.Context, blocked []Blocked, e Entry) (int64, error) {
 	p := sqlcgen.SkipBlockedParams{ActionID: e.ActionID, Actor: e.Name, Via: e.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason}
 	for _, b := range blocked {
 		p.Types, p.Ids, p.EventIds = append(p.Types, b.Type), append(p.Ids, b.ID), append(p.EventIds, b.EventID)
+		p.Parked = append(p.Parked, !b.ParkedAt.IsZero())
 	}
 	n, err := o.queries.SkipBlocked(ctx, p)
 	return n, Wrap(err, "skip events of blocked aggregates")

@@ -149,11 +149,11 @@ func tooLong(err error) error {
 // WrapEvents is [Wrap] for a transaction that applies events. An error that no event can have
 // caused, for example a missing privilege, table or extension, or a timeout, is an
 // [envelope.ErrUnavailable]: the events are delivered again until the database is repaired. Errors of
-// the classes 22, 23 and 54, and those raised by a function, are about the data. A timeout of a
+// the classes 21, 22, 23, 44 and 54, and those raised by a function, are about the data. A timeout of a
 // statement, or of its wait for a lock, also becomes a context.DeadlineExceeded, as when our own
 // deadline ends it.
 func WrapEvents(err error, format string, args ...any) error {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"21", "22", "23", "44", "54", "P0"}, pgErr.Code[:2]) {
 		err = &problem.Error{Kind: problem.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
 	}
 	return forConsumer(Wrap(err, format, args...))

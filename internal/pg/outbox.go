@@ -129,7 +129,6 @@ func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held boo
 // are deferred before an aggregate is blocked or resumed.
 func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 	q := sqlcgen.New(tx)
-	isHeld := func(a envelope.Aggregate) bool { return slices.Contains(held, outbox.Lane(a)) }
 	for _, span := range s.Spans {
 		if span.Tail == 0 || !slices.Contains(held, span.Lane) {
 			continue
@@ -142,28 +141,29 @@ func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 			tx.Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: span.Lane, Head: span.Head, Tail: span.Tail, Seqs: s.Defer}))
 		}
 	}
-	// Aggregates in the order of their names, as operators lock them.
-	byName := func(a, b envelope.Aggregate) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) }
-	slices.SortFunc(s.Refused, func(a, b outbox.Refusal) int { return byName(a.Aggregate, b.Aggregate) })
+	// No aggregate is in two lists.
+	steps := make(map[envelope.Aggregate]func() error)
+	for a, seq := range s.Resumed {
+		steps[a] = func() error { return q.ResumeAggregate(ctx, a.Type, a.ID, seq) }
+	}
+	for _, a := range s.Requeued { // none of its deferred events is published
+		steps[a] = func() error { return q.ResumeAggregate(ctx, a.Type, a.ID, 0) }
+	}
 	for _, f := range s.Refused {
-		if !isHeld(f.Aggregate) {
-			continue
+		steps[f.Aggregate] = func() error {
+			return q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
+				AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: Limit(f.Attempts), Park: f.RetryIn == 0, RetryIn: f.RetryIn,
+				// The text of the broker. If PostgreSQL could not store it, the whole
+				// settlement would fail, again and again.
+				LastError: Escape(f.Error),
+			})
 		}
-		tx.Queue(q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
-			AggregateType: f.Type, AggregateID: f.ID, Seq: f.Seq, Attempts: Limit(f.Attempts), Park: f.RetryIn == 0, RetryIn: f.RetryIn,
-			// The text of the broker. If PostgreSQL could not store it, the whole
-			// settlement would fail, again and again.
-			LastError: Escape(f.Error),
-		}))
 	}
-	resumed := make(map[envelope.Aggregate]int64)
-	maps.Copy(resumed, s.Resumed)
-	for _, a := range s.Requeued {
-		resumed[a] = 0 // none of its deferred events is published
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(resumed), byName) {
-		if isHeld(a) {
-			tx.Queue(q.ResumeAggregate(ctx, a.Type, a.ID, resumed[a]))
+	// In the order of their names, as operators lock them.
+	byName := func(a, b envelope.Aggregate) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) }
+	for _, a := range slices.SortedFunc(maps.Keys(steps), byName) {
+		if slices.Contains(held, outbox.Lane(a)) {
+			tx.Queue(steps[a]())
 		}
 	}
 }

@@ -55,10 +55,7 @@ func shortAttributes(attributes map[string]string) map[string]string {
 }
 
 func shorten(text string, maxBytes int) string {
-	if len(text) <= maxBytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxBytes], "")
+	return strings.ToValidUTF8(text[:min(len(text), maxBytes)], "")
 }
 
 // GroupQuarantine returns the messages by cause, the largest group first.

@@ -49,6 +49,9 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 	if err = fn(ctx, t); err == nil {
 		err = t.misused
 	}
+	if err == nil && t.conn.PgConn().TxStatus() == 'E' { // fn has lost the error of a statement
+		err = pgx.ErrTxCommitRollback
+	}
 	if err == nil {
 		t.waiting.Queue("COMMIT")
 		err = t.send(ctx).Close()

@@ -41,8 +41,13 @@ func TestQueueTakesOnlyItsTransaction(t *testing.T) {
 			t.Errorf("%s: the transaction succeeds", name)
 		}
 	}
-	if n := pgtest.Count(t, pool, "SELECT count(*) FROM queued WHERE n = 1"); n != 0 {
-		t.Errorf("%d statements of failed transactions took effect, want none", n)
+	pgtest.WantCount(t, pool, 0, "statements of failed transactions that took effect", "SELECT count(*) FROM queued WHERE n = 1")
+	lost := func(ctx context.Context, tx *pg.Tx) error {
+		_ = tx.QueryRow(ctx, "SELECT 1 / 0").Scan(new(int))
+		return nil
+	}
+	if err := pg.InTx(t.Context(), pool, "test", lost); err == nil {
+		t.Error("a transaction succeeds that the database has rolled back")
 	}
 	if err := run(mine, mine); err != nil || pgtest.Count(t, pool, "SELECT count(*) FROM queued WHERE n = 1") != 2 {
 		t.Errorf("two statements of the transaction: %v, want both", err)

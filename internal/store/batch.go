@@ -53,7 +53,7 @@ func (b batch[A]) create(ctx context.Context, side pg.CommandSide) (all []A, ite
 // an error is about its item.
 func (b batch[A]) write(ctx context.Context, tx *pg.Tx, alone bool) (all []A, changed bool, item int, err error) {
 	b.requestIDs = pg.MapSlice(b.requestIDs, func(id uuid.UUID) uuid.UUID { return tenant.Key(ctx, id) })
-	q, ids, repeatable := sqlcgen.New(tx), slices.Clone(b.ids), 0
+	q, ids, repeatable := sqlcgen.New(tx), slices.Clone(b.ids), slices.DeleteFunc(slices.Clone(b.requestIDs), func(id uuid.UUID) bool { return id == uuid.Nil })
 	tx.Queue(q.InsertRequests(ctx, sqlcgen.InsertRequestsParams{
 		AggregateType: b.aggregateType, RequestIds: b.requestIDs, AggregateIds: pg.MapSlice(ids, uuid.UUID.String), Fingerprints: b.fingerprints,
 	}))
@@ -68,12 +68,7 @@ func (b batch[A]) write(ctx context.Context, tx *pg.Tx, alone bool) (all []A, ch
 		}
 		ids[i] = r.AggregateID
 	}
-	for _, id := range b.requestIDs {
-		if id != uuid.Nil {
-			repeatable++
-		}
-	}
-	if len(requests) < repeatable {
+	if len(requests) < len(repeatable) {
 		return nil, false, -1, problem.Errorf(problem.Unavailable, "a request id has just expired: try again")
 	}
 	found, err := b.find(ctx, tx, ids)

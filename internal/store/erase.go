@@ -18,7 +18,8 @@ import (
 // erasure of the aggregate's other data on the command side, which an Eraser does. It runs in the
 // transaction that purges the aggregate, after its row is locked and before the event of
 // the purge is appended. A publisher that has claimed those events may still publish them.
-// The publisher keeps its lane until it settles, so the event of the purge is sent after them.
+// The publisher keeps its lane until it settles, so the event of the purge is sent after them. A
+// transaction purges one aggregate: two lanes that it locks in another order could be a deadlock.
 func erase(ctx context.Context, tx *pg.Tx, purge envelope.Message) error {
 	pg.UseOutboxSettings(ctx, tx)
 	q, aggregate := sqlcgen.New(tx), purge.Aggregate()

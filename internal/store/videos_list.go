@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -25,12 +24,9 @@ func (s *Videos) FindVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID
 	return found, nil
 }
 
-// startTime is before every possible time.
-var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // listOldestFirst is ListVideos with the oldest video first.
 func (s *Videos) listOldestFirst(ctx context.Context, query domain.VideoQuery) (page []domain.Video, more bool, err error) {
-	after, p := cmp.Or(query.After, &domain.VideoCursor{CreateTime: startTime}), pg.NewPage(s.pool, query.Limit)
+	after, p := cmp.Or(query.After, &domain.VideoCursor{}), pg.NewPage(s.pool, query.Limit)
 	rows, err := sqlcgen.New(p).ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
 		AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
 		State:        pg.Optional(string(query.State)),

@@ -16,8 +16,8 @@ LIMIT @max_rows;
 
 -- name: ListBlocked :many
 -- Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty
--- text matches all. cause matches a cause, or a part of an error. until leaves out those parked later. The action retry
--- leaves out those that are due, and the action skip those that do not wait for a person.
+-- text matches all; cause also matches a part of an error. until leaves out those parked later, retry those that are
+-- due, and skip those that do not wait for a person.
 SELECT
 	b.aggregate_type,
 	b.aggregate_id,
@@ -47,8 +47,7 @@ ORDER BY b.aggregate_type, b.aggregate_id
 LIMIT @max_rows;
 
 -- name: RetryBlocked :one
--- Makes blocked aggregates due immediately, and returns how many it has changed: not aggregates that another person has
--- made due. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be
+-- Makes blocked aggregates due, and returns how many: not those that another person has made due. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be
 -- running: it finds that the attempts have changed, and does not park the event again.
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at
@@ -73,14 +72,15 @@ SELECT count(*) FROM retried;
 -- name: SkipBlocked :one
 -- Gives up the given heads of blocked aggregates, makes their next events due, and returns how many it has given up. If
 -- the settlement of a failed attempt comes later, BlockAggregate does not find the event. An event that is published,
--- or skipped by another person, meanwhile is not skipped.
+-- or skipped or retried by another person, meanwhile is not skipped.
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq, h.id AS event_id
 	FROM (
 		SELECT
 			unnest(@types::text[]) AS aggregate_type,
 			unnest(@ids::text[]) AS aggregate_id,
-			unnest(@event_ids::uuid[]) AS event_id
+			unnest(@event_ids::uuid[]) AS event_id,
+			unnest(@parked::bool[]) AS parked
 	) named
 	JOIN video_catalog.outbox_blocked b ON b.aggregate_type = named.aggregate_type AND b.aggregate_id = named.aggregate_id
 	CROSS JOIN LATERAL (
@@ -88,7 +88,7 @@ WITH due AS (
 		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
 		ORDER BY d.seq LIMIT 1
 	) h
-	WHERE h.id = named.event_id
+	WHERE h.id = named.event_id AND (b.parked_at IS NOT NULL OR NOT named.parked)
 	ORDER BY b.aggregate_type, b.aggregate_id
 	FOR UPDATE OF b
 ), gone AS (
@@ -99,6 +99,7 @@ WITH due AS (
 	INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason)
 	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, @actor, @reason
 	FROM gone
+	ON CONFLICT (event_id) DO NOTHING -- a snapshot has the same id each time
 ), skipped AS (
 	UPDATE video_catalog.outbox_blocked b
 	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1

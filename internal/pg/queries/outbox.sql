@@ -1,6 +1,6 @@
 -- name: AppendOutbox :exec
 -- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
--- caller, so the caller is never published. Run it after the row of the aggregate is locked or inserted: the events of an
+-- caller. Run it after the row of the aggregate is locked or inserted: the events of an
 -- aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its xid before it draws a
 -- seq; the first insert ensures that.
 WITH event AS (

@@ -119,8 +119,8 @@ type ListBlockedRow struct {
 }
 
 // Returns blocked aggregates in the order of their keys, with the first event of each, and how many match. An empty
-// text matches all. cause matches a cause, or a part of an error. until leaves out those parked later. The action retry
-// leaves out those that are due, and the action skip those that do not wait for a person.
+// text matches all; cause also matches a part of an error. until leaves out those parked later, retry those that are
+// due, and skip those that do not wait for a person.
 func (q *Queries) ListBlocked(ctx context.Context, arg ListBlockedParams) ([]ListBlockedRow, error) {
 	rows, err := q.db.Query(ctx, listBlocked,
 		arg.ID,
@@ -206,8 +206,7 @@ type RetryBlockedParams struct {
 	Reason   string
 }
 
-// Makes blocked aggregates due immediately, and returns how many it has changed: not aggregates that another person has
-// made due. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be
+// Makes blocked aggregates due, and returns how many: not those that another person has made due. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be
 // running: it finds that the attempts have changed, and does not park the event again.
 func (q *Queries) RetryBlocked(ctx context.Context, arg RetryBlockedParams) (int64, error) {
 	row := q.db.QueryRow(ctx, retryBlocked,
@@ -232,7 +231,8 @@ WITH due AS (
 		SELECT
 			unnest($1::text[]) AS aggregate_type,
 			unnest($2::text[]) AS aggregate_id,
-			unnest($3::uuid[]) AS event_id
+			unnest($3::uuid[]) AS event_id,
+			unnest($4::bool[]) AS parked
 	) named
 	JOIN video_catalog.outbox_blocked b ON b.aggregate_type = named.aggregate_type AND b.aggregate_id = named.aggregate_id
 	CROSS JOIN LATERAL (
@@ -240,7 +240,7 @@ WITH due AS (
 		WHERE d.aggregate_type = b.aggregate_type AND d.aggregate_id = b.aggregate_id AND d.seq >= b.head_seq
 		ORDER BY d.seq LIMIT 1
 	) h
-	WHERE h.id = named.event_id
+	WHERE h.id = named.event_id AND (b.parked_at IS NOT NULL OR NOT named.parked)
 	ORDER BY b.aggregate_type, b.aggregate_id
 	FOR UPDATE OF b
 ), gone AS (
@@ -249,8 +249,9 @@ WITH due AS (
 	RETURNING d.aggregate_type, d.aggregate_id, d.seq, d.id AS event_id, d.event_type, d.version
 ), noted AS (
 	INSERT INTO video_catalog.outbox_skipped (event_id, aggregate_type, aggregate_id, seq, actor, reason)
-	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, $4, $5
+	SELECT gone.event_id, gone.aggregate_type, gone.aggregate_id, gone.seq, $5, $6
 	FROM gone
+	ON CONFLICT (event_id) DO NOTHING -- a snapshot has the same id each time
 ), skipped AS (
 	UPDATE video_catalog.outbox_blocked b
 	SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), head_seq = gone.seq + 1
@@ -259,7 +260,7 @@ WITH due AS (
 	RETURNING due.aggregate_type, due.aggregate_id, due.attempts, due.last_error, due.parked_at, due.seq, due.event_id, gone.event_type, gone.version
 ), audited AS (
 	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before)
-	SELECT $6, $4, $7, $8, $9, $5, count(*), jsonb_agg(to_jsonb(s) - 'seq' ORDER BY s)
+	SELECT $7, $5, $8, $9, $10, $6, count(*), jsonb_agg(to_jsonb(s) - 'seq' ORDER BY s)
 	FROM skipped s HAVING count(*) > 0
 )
 SELECT count(*) FROM skipped
@@ -269,6 +270,7 @@ type SkipBlockedParams struct {
 	Types    []string
 	Ids      []string
 	EventIds []uuid.UUID
+	Parked   []bool
 	Actor    string
 	Reason   string
 	ActionID uuid.UUID
@@ -279,12 +281,13 @@ type SkipBlockedParams struct {
 
 // Gives up the given heads of blocked aggregates, makes their next events due, and returns how many it has given up. If
 // the settlement of a failed attempt comes later, BlockAggregate does not find the event. An event that is published,
-// or skipped by another person, meanwhile is not skipped.
+// or skipped or retried by another person, meanwhile is not skipped.
 func (q *Queries) SkipBlocked(ctx context.Context, arg SkipBlockedParams) (int64, error) {
 	row := q.db.QueryRow(ctx, skipBlocked,
 		arg.Types,
 		arg.Ids,
 		arg.EventIds,
+		arg.Parked,
 		arg.Actor,
 		arg.Reason,
 		arg.ActionID,

@@ -37,10 +37,12 @@ func (q *Queries) EraseOutbox(ctx context.Context, erasureIds []int64, afterID u
 }
 
 const ErasePending = `-- name: ErasePending :exec
-WITH unblocked AS (
+WITH unblocked AS ( -- first: an operator locks it before its events
 	DELETE FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = $3 AND b.aggregate_id = $4
+	RETURNING b.aggregate_id
 ), deferred AS (
-	DELETE FROM video_catalog.outbox_deferred d WHERE d.aggregate_type = $3 AND d.aggregate_id = $4
+	DELETE FROM video_catalog.outbox_deferred d
+	WHERE d.aggregate_type = $3 AND d.aggregate_id = $4 AND (SELECT count(*) FROM unblocked) >= 0
 )
 DELETE FROM video_catalog.outbox_pending p
 WHERE p.lane = $1 AND p.seq > $2 AND p.aggregate_type = $3 AND p.aggregate_id = $4
@@ -67,11 +69,11 @@ func (q *Queries) ErasePending(ctx context.Context, arg ErasePendingParams) erro
 
 const EraseQuarantine = `-- name: EraseQuarantine :exec
 DELETE FROM video_catalog_read.quarantine
-WHERE ordering_key = ANY ($1::text[])
+WHERE ordering_key = ANY ($1::text[]) AND attributes ->> 'event_type' IS DISTINCT FROM 'VideoPurged'
 `
 
-// Deletes the messages of all consumers that have one of some ordering keys. It reads the whole table, which has few
-// rows.
+// Deletes the messages of all consumers that have one of some ordering keys, but for purges: these have no content, and
+// are not applied yet. It reads the whole table, which has few rows.
 func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string) error {
 	_, err := q.db.Exec(ctx, EraseQuarantine, orderingKeys)
 	return err

@@ -18,9 +18,9 @@
 //   - If the broker refuses a message because of its content, only its own aggregate is
 //     blocked. The message is tried again with growing pauses. After Config.MaxAttempts it
 //     is parked, until a person retries or skips it.
-//   - A broker that is unavailable, or refuses everything (no such topic, no permission),
-//     is an outage. However long it lasts, no attempt is counted and nothing is parked. A
-//     breaker pauses all workers and lets one or two events through at a time, as probes.
+//   - A broker that is unavailable, or refuses all events of a topic (there is none, no permission),
+//     is an outage. However long it lasts, no attempt is counted and nothing is parked. A breaker
+//     pauses all workers, also for other topics, and lets one or two events through at a time, as probes.
 //
 // # What it does not promise
 //

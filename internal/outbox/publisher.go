@@ -133,20 +133,20 @@ func (p *Publisher) end(ctx context.Context, t turn, result Result, failure erro
 	p.update(func(pace *pace) {
 		wasOpen = pace.open
 		pace.end(time.Now(), t, result, failure)
-		open = pace.open
+		if open = pace.open; ctx.Err() == nil { // at shutdown we do not wait for all responses
+			p.breaker.Record(ctx, map[bool]int64{true: 1}[open])
+		}
 	})
 	if failure != nil && !errors.Is(failure, context.Canceled) { // StopTimeout ended during a claim
 		p.log.ErrorContext(ctx, "outbox: pass failed", "err", failure)
 	}
-	if wasOpen == open || ctx.Err() != nil { // at shutdown we do not wait for all responses
+	if wasOpen == open || ctx.Err() != nil {
 		return
 	}
 	if open {
 		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", result.Outage)
-		p.breaker.Record(ctx, 1)
 	} else {
 		p.log.InfoContext(ctx, "outbox: broker available again")
-		p.breaker.Record(ctx, 0)
 	}
 }
 

@@ -13,16 +13,14 @@ import (
 type tally struct {
 	result     Result
 	settlement Settlement
-	refused    map[envelope.Aggregate]bool // aggregates whose first event that was not acknowledged was refused
-	unknown    map[envelope.Aggregate]bool // the same, but its result is unknown
+	failed     map[envelope.Aggregate]bool // aggregates with an event that was not acknowledged: whether the first was refused
 }
 
 func newTally(lease Lease) *tally {
 	return &tally{
 		result:     Result{Claimed: true},
 		settlement: Settlement{Lease: lease, Resumed: make(map[envelope.Aggregate]int64)},
-		refused:    make(map[envelope.Aggregate]bool),
-		unknown:    make(map[envelope.Aggregate]bool),
+		failed:     make(map[envelope.Aggregate]bool),
 	}
 }
 
@@ -35,16 +33,17 @@ var errNotHanded = errors.New("not handed to the broker")
 // refusal of a later event does not count: the later event is soon tried as the first.
 func (t *tally) add(e Claimed, err error) *RefusedError {
 	refusal, isRefusal := errors.AsType[*RefusedError](err)
+	refused, failed := t.failed[e.Aggregate()]
 	switch {
-	case e.Behind || t.refused[e.Aggregate()]:
+	case e.Behind || refused:
 		t.setAside(e)
-	case t.unknown[e.Aggregate()]:
+	case failed:
 		t.result.Unknown++
 	case err == nil:
 		t.publish(e)
 	case isRefusal:
 		t.result.Refused++
-		t.refused[e.Aggregate()] = true
+		t.failed[e.Aggregate()] = true
 		t.setAside(e)
 		if _, resumed := t.settlement.Resumed[e.Aggregate()]; !resumed {
 			return refusal
@@ -74,7 +73,7 @@ func (t *tally) publish(e Claimed) {
 // leave leaves an event whose result is unknown where it is.
 func (t *tally) leave(e Claimed, err error) {
 	t.result.Unknown++
-	t.unknown[e.Aggregate()] = true
+	t.failed[e.Aggregate()] = false
 	if err != errNotHanded { //nolint:errorlint // it is never wrapped
 		t.result.Outage = cmp.Or(t.result.Outage, err) // the first
 	}

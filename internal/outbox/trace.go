@@ -36,29 +36,23 @@ func (o observed) Publish(m envelope.Message) Receipt {
 		))
 		m.Traceparent = envelope.Traceparent(ctx)
 	}
-	return &observedReceipt{o.Broker.Publish(m), ctx, o.delay, m.OccurredAt, m.Repeat != ""}
+	receipt, occurredAt, again := o.Broker.Publish(m), m.OccurredAt, m.Repeat != ""
+	return waiter(func(waiting context.Context) error {
+		err := receipt.Wait(waiting)
+		if err == nil && !again {
+			o.delay.Record(ctx, max(0, time.Since(occurredAt).Seconds())) // the clock of the command may be ahead
+		}
+		span := trace.SpanFromContext(ctx) // does nothing if there is none
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+		return err
+	})
 }
 
-// observedReceipt ends the observation of a message.
-type observedReceipt struct {
-	Receipt
-
-	traced     context.Context //nolint:containedctx // of the message, with its span: the exemplar of the delay
-	delay      metric.Float64Histogram
-	occurredAt time.Time
-	again      bool
-}
+// waiter is a Receipt that ends the observation of a message.
+type waiter func(ctx context.Context) error
 
 // Wait implements Receipt.
-func (r *observedReceipt) Wait(ctx context.Context) error {
-	err := r.Receipt.Wait(ctx)
-	if err == nil && !r.again {
-		r.delay.Record(r.traced, max(0, time.Since(r.occurredAt).Seconds())) // the clock of the command may be ahead
-	}
-	span := trace.SpanFromContext(r.traced) // does nothing if there is none
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
-	}
-	span.End()
-	return err
-}
+func (w waiter) Wait(ctx context.Context) error { return w(ctx) }

@@ -28,12 +28,10 @@ func (r *run) applyBatches(loop *heartbeat.Loop) {
 // batchDelay after the first. One worker collects at a time. While all are busy, deliveries
 // wait, and the next batch is larger. If r.work has ended, the batch is empty.
 func (r *run) collect() (batch []*delivery) {
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	case <-r.work.Done():
+	if r.turn.Acquire(r.work, 1) != nil {
 		return nil
 	}
+	defer r.turn.Release(1)
 	var ripe <-chan time.Time
 	for len(batch) < r.cfg.BatchSize {
 		select {

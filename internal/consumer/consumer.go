@@ -23,7 +23,7 @@
 //   - A bad message harms only itself. A message that cannot be decoded (broken bytes, a
 //     newer schema version, a missing attribute) goes to the quarantine, because giving it
 //     back would block its key. An event that the store refuses Config.MaxAttempts times,
-//     alone, goes there too. A panic counts as a refusal.
+//     alone, goes there too. A panic of it counts as a refusal.
 //   - After a stop, Run finishes the messages in hand within Config.StopTimeout, and gives
 //     the rest back.
 //
@@ -86,7 +86,8 @@ type Config struct {
 	Permits *semaphore.Weighted
 	// TransactionTimeout limits one call of the store; default 10 s, a thousand times what
 	// a batch takes. A batch that exceeds it is applied one by one. A single event that
-	// exceeds it is tried again without a limit, and the later events of its key wait.
+	// exceeds it is tried again without a limit, and the later events of its key wait; all
+	// others too, if those fill the messages in hand.
 	TransactionTimeout time.Duration
 	// MaxAttempts is how often the store may refuse an event, alone, before the event is
 	// quarantined; default 5.

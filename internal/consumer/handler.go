@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 
 	"example.com/videocatalog/internal/envelope"
 )
@@ -34,7 +35,12 @@ func Handle[E any](decode func(envelope.Message) (E, error), apply func(ctx cont
 type Handlers map[string]Handler
 
 // Replay decodes and applies a message of the quarantine, as a Receiver would.
-func (h Handlers) Replay(ctx context.Context, consumer string, attributes map[string]string, data []byte) error {
+func (h Handlers) Replay(ctx context.Context, consumer string, attributes map[string]string, data []byte) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
 	m, event, err := h.decode(attributes, data)
 	if err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric/noop"
 
@@ -34,9 +33,7 @@ func TestReceiverAcknowledgesUnhandledTypes(t *testing.T) {
 	b.publish(newNote(id, 1), like, broken)
 	b.waitForAcks()
 	stop()
-	if diff := cmp.Diff(map[string]int64{"note applied": 1, "other unhandled": 2}, read.counterByType("consumer.events")); diff != "" {
-		t.Errorf("consumer.events (-want +got):\n%s", diff)
-	}
+	pgtest.Same(t, "consumer.events", map[string]int64{"note applied": 1, "other unhandled": 2}, read.counterByType("consumer.events"))
 	if versions, _, quarantine := store.state(); versions[id] != 1 || len(quarantine) != 0 {
 		t.Errorf("version = %d, quarantine = %v, want 1 and nothing", versions[id], quarantine)
 	}
@@ -90,5 +87,9 @@ func TestReplay(t *testing.T) {
 		if err := store.handlers().Replay(t.Context(), "test", test.attributes, n.Data); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("Replay() = %v, want %s", err, test.want)
 		}
+	}
+	panics := consumer.Handlers{n.Attributes[envelope.AttrAggregateType]: consumer.Handle(func(envelope.Message) (int, error) { panic("broken") }, nil)}
+	if err := panics.Replay(t.Context(), "test", n.Attributes, n.Data); err == nil || !strings.Contains(err.Error(), "broken") {
+		t.Errorf("Replay() with a panic = %v, want it as an error", err)
 	}
 }

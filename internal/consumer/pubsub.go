@@ -25,7 +25,6 @@ func PubSub(subscriber *pubsub.Subscriber, subscriptions int) Source {
 		// ten times as many messages come per second. Two batches keep a worker busy.
 		MaxOutstandingMessages: max(200, 4000/subscriptions),
 		MaxOutstandingBytes:    64 << 20 / subscriptions, // a larger message comes alone
-		NumGoroutines:          1,
 		// No timeout: with one, the client (v2.8.1) breaks the stream as soon as it is
 		// stopped. That ends the goroutine that sends acks, so messages committed during
 		// the stop would never be acknowledged. Without one, the client waits for the

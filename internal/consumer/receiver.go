@@ -81,8 +81,8 @@ type run struct {
 	// given back. Every store call uses it.
 	work context.Context
 
-	queue chan *delivery // from the source to the worker that collects
-	turn  chan struct{}  // full while a worker collects
+	queue chan *delivery      // from the source to the worker that collects
+	turn  *semaphore.Weighted // of the worker that collects
 }
 
 // Run receives until ctx ends. It then returns nil, once the messages in hand are settled
@@ -94,7 +94,7 @@ type run struct {
 func (c *Receiver) Run(ctx context.Context) error {
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
-	r := &run{Receiver: c, stopping: ctx, work: work, queue: make(chan *delivery), turn: make(chan struct{}, 1)}
+	r := &run{Receiver: c, stopping: ctx, work: work, queue: make(chan *delivery), turn: semaphore.NewWeighted(1)}
 	var workers sync.WaitGroup
 	for _, loop := range c.loops {
 		workers.Go(func() { r.applyBatches(loop) })

@@ -50,7 +50,9 @@ func (p *Process) WhenAvailable(ctx context.Context, do func(context.Context) er
 	defer cancel()
 	for again := time.Tick(time.Second); ; {
 		err := do(ctx)
-		if known, ok := errors.AsType[*problem.Error](err); !ok || known.Kind != problem.Unavailable || p.Subcommand != "serve" {
+		known, ok := errors.AsType[*problem.Error](err)
+		away := ok && known.Kind == problem.Unavailable || errors.Is(err, context.DeadlineExceeded) // it does not answer
+		if !away || p.Subcommand != "serve" {
 			return err
 		}
 		p.Log.WarnContext(ctx, "start: waiting for the database", "err", err)

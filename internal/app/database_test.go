@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -65,7 +66,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 
 	lines := 0
 	log := slog.New(slog.NewTextHandler(each(func() {
-		lines++
+		lines++ // of the first wait, and of a silent database
 		pgtest.Execute(t, admin, "ALTER DATABASE "+database+" ALLOW_CONNECTIONS true")
 	}), nil))
 	for _, subcommand := range []string{"status", "serve"} {
@@ -74,6 +75,11 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 		p.close()
 		if (err == nil) != opens || lines > 1 {
 			t.Errorf("start of %s = %v after %d lines of the log, want that it opens: %t", subcommand, err, lines, opens)
+		}
+		silent := fmt.Errorf("connect: %w", context.DeadlineExceeded) // a database that does not answer
+		first := p.WhenAvailable(t.Context(), func(context.Context) (err error) { err, silent = silent, nil; return err })
+		if (first == nil) != opens {
+			t.Errorf("start of %s with a silent database = %v, want that it waits: %t", subcommand, first, opens)
 		}
 	}
 }

@@ -54,7 +54,7 @@ Settings are environment variables. An empty one has its default.
 | --- | --- | --- |
 `
 	settingsTail = `
-All else, but for options, is a field of a ` + "`Config`, such as `outbox.Config`" + `, with its default beside it: set it in ` + "`Limits` of `cmd/server/main.go`" + `.
+Other limits are fields of ` + "`outbox.Config`, `consumer.Config` and `transport.Config`" + `, with their defaults: set them in ` + "`Limits` of `cmd/server/main.go`" + `.
 
 The libraries read ` + "`GOOGLE_APPLICATION_CREDENTIALS`. `PUBSUB_EMULATOR_HOST`" + ` has the address of an emulator, and is a mistake on Cloud Run. [Poolers](database.md#poolers)
 need an option in the database URLs.

@@ -123,11 +123,7 @@ func (p *Process) Go(name string, run func(context.Context) error, stuck func() 
 
 // stuck is the liveness check: it returns an error that names every stuck loop.
 func (p *Process) stuck() error {
-	var errs []error
-	for _, check := range p.checks {
-		errs = append(errs, check())
-	}
-	return errors.Join(errs...)
+	return errors.Join(pg.MapSlice(p.checks, func(check func() error) error { return check() })...)
 }
 
 // AddCommandSteps adds steps to the maintenance of the command side, in processes that use it.

@@ -29,7 +29,7 @@ const flushTimeout = time.Second
 //
 // At the stop accepted requests are finished first. The loops still run meanwhile, so that the last
 // writes are published. Then the loops finish the work in hand, and everything is closed in the
-// reverse order of its opening. A test keeps the sum of these times below the limit of Cloud Run.
+// reverse order of its opening. A test keeps the sum of the default times below the limit of Cloud Run.
 // A crash at any point loses nothing: unsettled work is still in PostgreSQL or at the broker.
 func serve(ctx context.Context, p *Process, _ []string, _ io.Writer) (err error) {
 	cfg := p.cfg

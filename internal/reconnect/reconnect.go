@@ -25,7 +25,7 @@ import (
 // the connection at the third early ping. Sending data resets its count
 // (google.golang.org/grpc v1.85.0, handlePing of the HTTP/2 server).
 //
-// So such a server closes a pending stream on which it sends nothing for 90 s.
+// So such a server closes a pending stream on which it sends nothing for 120 s.
 // Pub/Sub does send data, because the client library requests a response on
 // each stream every 30 s.
 func DialOptions() []grpc.DialOption {

@@ -68,7 +68,7 @@ for name in "${TOPICS[@]}"; do
 done
 
 listed=$(look "$owner" gcloud secrets list --format='value(name.basename())')
-for name in "$COMMAND_SECRET" "$QUERY_SECRET" "$MIGRATE_SECRET"; do
+for name in "$COMMAND_SECRET" "$QUERY_SECRET" "$MIGRATE_SECRET" "$SERVICE-database-ca"; do
 	remove "$listed" "$name" gcloud secrets delete "$name"
 done
 

@@ -43,8 +43,8 @@ if [ -n "$found" ]; then
 fi
 
 # The repository of images.
-if ! has "$(look "you need roles/artifactregistry.admin" \
-	gcloud artifacts repositories list --location="$REGION" --format='value(name.basename())')" "$REPOSITORY"; then
+repositories=$(look "you need roles/artifactregistry.admin" gcloud artifacts repositories list --location="$REGION" --format='value(name.basename())')
+if ! has "$repositories" "$REPOSITORY"; then
 	create "$REPOSITORY" "you need roles/artifactregistry.admin; is there Artifact Registry in $REGION?" \
 		gcloud artifacts repositories create "$REPOSITORY" --location="$REGION" --repository-format=docker --immutable-tags \
 		--description="Images of services"
@@ -57,15 +57,17 @@ definition() {
 }
 schemas=$(look "you need roles/pubsub.editor" gcloud pubsub schemas list --format='value(name.basename())')
 for i in "${!TOPICS[@]}"; do
-	schema=${TOPICS[$i]} file=$here/../${SCHEMA_FILES[$i]}
+	schema=${TOPICS[$i]} file=$here/../${SCHEMA_FILES[$i]} now=''
+	if has "$schemas" "$schema"; then now=$(definition "$schema"); fi
 	if ! has "$schemas" "$schema"; then
 		change "Pub/Sub wants one message in one file without imports" \
 			gcloud pubsub schemas create "$schema" --type=protocol-buffer --definition-file="$file"
-	elif [ "$(definition "$schema")" != "$(cat "$file")" ]; then
+	elif [ "$now" != "$(cat "$file")" ]; then
 		remedy="a revision may only add fields, a schema has at most 20, and each only once: to go back to an earlier one, gcloud pubsub schemas list-revisions $schema, then rollback"
 		change "$remedy" gcloud pubsub schemas commit "$schema" --type=protocol-buffer --definition-file="$file"
 		# If Pub/Sub refuses a revision, gcloud prints an error but exits with 0.
-		if [ -z "${DRY_RUN:-}" ] && [ "$(definition "$schema")" != "$(cat "$file")" ]; then fail "the schema is not what is in $file" "$remedy"; fi
+		now=$(definition "$schema")
+		if [ -z "${DRY_RUN:-}" ] && [ "$now" != "$(cat "$file")" ]; then fail "the schema is not what is in $file" "$remedy"; fi
 	fi
 done
 

@@ -193,7 +193,8 @@ fi
 	done <<<"$current"
 	printf '    - revisionName: %s\n      percent: %s\n      tag: candidate\n' "$revision" $share
 } >>"$file"
-previous=$(sed -n "s/^\($SERVICE-[^ ]*\) [1-9].*/\1/p" <<<"$current" | head -n 1)
+# During a canary the version with the most traffic is the one to go back to.
+previous=$(sort -k 2,2nr <<<"$current" | sed -n "s/^\($SERVICE-[^ ]*\) [1-9].*/\1/p" | head -n 1)
 rollback="deploy/release.sh --rollback ${previous#"$SERVICE-"} $SHAPE $PROJECT $REGION"
 BACK=''
 if [ -n "$previous" ] && [ "$SHAPE" = pools ]; then BACK="; the pools have its image, until: $rollback"; fi

@@ -234,9 +234,7 @@ func TestReleaseDryRun(t *testing.T) {
 		t.Run(test.shape, func(t *testing.T) {
 			out := mustScript(t, env, "release.sh", "--dry-run", test.shape, image, project, region)
 			lines, bodies := sent(control.changed())
-			if diff := cmp.Diff([]string{"POST " + knative + "/services (dry run)"}, lines); diff != "" {
-				t.Errorf("requests (-want +got):\n%s", diff)
-			}
+			same(t, "requests", []string{"POST " + knative + "/services (dry run)"}, lines)
 			if names := control.names(); len(names) != 0 {
 				t.Errorf("kept %q, want nothing", names)
 			}
@@ -279,6 +277,10 @@ func TestReleaseOfOneService(t *testing.T) {
 	}, at(control.resources[namespace+"/services/"+service], "spec", "traffic")); diff != "" || !strings.Contains(out, "to send it all: deploy/release.sh --rollback share all ") {
 		t.Errorf("a release of a tenth (-want +got):\n%s; it printed\n%s", diff, out)
 	}
+	out = mustScript(t, append(env, "SMOKE=echo tried", "SMOKE_TOKEN=token", "VERSION=third", "SHARE=20"), "release.sh", "all", imageLater, project, region)
+	if !strings.Contains(out, "to go back: deploy/release.sh --rollback v1 ") {
+		t.Errorf("a release during that one printed\n%s\nwant the way back to the version with most of the traffic", out)
+	}
 	control.changed()
 
 	// The second release has the traffic.
@@ -286,12 +288,8 @@ func TestReleaseOfOneService(t *testing.T) {
 	deployed["spec"].(object)["traffic"] = []any{object{"revisionName": service + "-v2", "percent": 100}}
 	mustScript(t, append(env, "SMOKE=echo tried", "SMOKE_TOKEN=token"), "release.sh", "--rollback", "v1", "all", project, region)
 	lines, bodies := sent(control.changed())
-	if diff := cmp.Diff([]string{"PUT " + knative + "/services/" + service, "PUT " + knative + "/services/" + service, "PUT " + run + "/jobs/" + service + "-migrate"}, lines); diff != "" {
-		t.Errorf("roll-back (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]any{object{"revisionName": service + "-v1", "percent": 100.0}, object{"revisionName": service + "-v1", "tag": "candidate"}}, at(bodies["Service "+service], "spec", "traffic")); diff != "" {
-		t.Errorf("traffic after the roll-back (-want +got):\n%s", diff)
-	}
+	same(t, "roll-back", []string{"PUT " + knative + "/services/" + service, "PUT " + knative + "/services/" + service, "PUT " + run + "/jobs/" + service + "-migrate"}, lines)
+	same(t, "traffic after the roll-back", []any{object{"revisionName": service + "-v1", "percent": 100.0}, object{"revisionName": service + "-v1", "tag": "candidate"}}, at(bodies["Service "+service], "spec", "traffic"))
 
 	checkDestroy(t, control, env, knative+"/services/"+service, run+"/jobs/"+service+"-migrate")
 }
@@ -321,9 +319,7 @@ func TestCommandsOfPages(t *testing.T) {
 		"PUT /v1/" + of + "/subscriptions/video.events.archive", "PUT /v1/" + of + "/subscriptions/video.events.table",
 		"POST /v2/" + of + "/locations/global/buckets", "POST /v2/" + of + "/sinks",
 	}
-	if diff := cmp.Diff(want, lines); diff != "" {
-		t.Errorf("changes (-want +got):\n%s", diff)
-	}
+	same(t, "changes", want, lines)
 	if got := at(changes[5].Body, "cloudStorageConfig", "avroConfig", "writeMetadata"); got != true {
 		t.Errorf("the archive has %v, want the attributes of each message", changes[5].Body)
 	}
@@ -385,9 +381,7 @@ func TestDatabaseCertificate(t *testing.T) {
 		}}}, at(spec, "volumes")); diff != "" {
 			t.Errorf("volumes of %s (-want +got):\n%s", test.manifest, diff)
 		}
-		if diff := cmp.Diff([]any{object{"name": "database-ca", "mountPath": "/secrets"}}, at(spec, "containers", 0, "volumeMounts")); diff != "" {
-			t.Errorf("mounts of %s (-want +got):\n%s", test.manifest, diff)
-		}
+		same(t, fmt.Sprintf("mounts of %s", test.manifest), []any{object{"name": "database-ca", "mountPath": "/secrets"}}, at(spec, "containers", 0, "volumeMounts"))
 	}
 }
 
@@ -408,9 +402,7 @@ func checkDestroy(t *testing.T, control *controlPlane, env []string, want ...str
 		}
 		got = append(got, change.Path)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("deleted (-want +got):\n%s", diff)
-	}
+	same(t, "deleted", want, got)
 	if names := control.names(); len(names) != 0 {
 		t.Errorf("left: %q", names)
 	}
@@ -496,9 +488,7 @@ func checkPool(t *testing.T, pool object, role, secret string) {
 		t.Errorf("ROLES = %q, PUBSUB_PROJECT = %q; want %s and %s", values["ROLES"], values["PUBSUB_PROJECT"], role, project)
 	}
 	checkTelemetry(t, values)
-	if diff := cmp.Diff(map[string]string{"DATABASE_URL": secret}, secrets); diff != "" {
-		t.Errorf("secrets (-want +got):\n%s", diff)
-	}
+	same(t, "secrets", map[string]string{"DATABASE_URL": secret}, secrets)
 	checkSettings(t, container)
 }
 
@@ -516,9 +506,7 @@ func checkTelemetry(t *testing.T, values map[string]string) {
 		"OTEL_TRACES_EXPORTER": "google", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01", "OTEL_METRICS_EXPORTER": "google",
 		"OTEL_RESOURCE_ATTRIBUTES": "gcp.project_id=" + project + ",cloud.platform=gcp_cloud_run,cloud.region=" + region,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("where traces and metrics go (-want +got):\n%s", diff)
-	}
+	same(t, "where traces and metrics go", want, got)
 }
 
 func checkJob(t *testing.T, job object, command, serviceAccount, secret string) {
@@ -531,13 +519,9 @@ func checkJob(t *testing.T, job object, command, serviceAccount, secret string) 
 	if got := at(spec, "maxRetries"); got != 0.0 {
 		t.Errorf("retries = %v, want 0, because operators' commands run in this job, too", got)
 	}
-	if diff := cmp.Diff([]any{command}, at(container, "args")); diff != "" {
-		t.Errorf("args (-want +got):\n%s", diff)
-	}
+	same(t, "args", []any{command}, at(container, "args"))
 	_, secrets := environment(container)
-	if diff := cmp.Diff(map[string]string{"DATABASE_URL": secret}, secrets); diff != "" {
-		t.Errorf("secrets (-want +got):\n%s", diff)
-	}
+	same(t, "secrets", map[string]string{"DATABASE_URL": secret}, secrets)
 	checkSettings(t, container)
 }
 

@@ -67,8 +67,13 @@ func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 			command = append(command, "--"+q.flag, naming.ForShell(value))
 		}
 	}
-	if a.Full {
-		command = append(command, "--full")
+	for _, flag := range []struct {
+		on   bool
+		name string
+	}{{a.Full, "--full"}, {a.Audited, "--audited"}, {a.Batch, "--batch"}} {
+		if flag.on {
+			command = append(command, flag.name)
+		}
 	}
 	_, err := fmt.Fprintf(stdout, "\nThe same without questions:\n\n  %s\n\n", strings.Join(command, " "))
 	return err

@@ -107,6 +107,11 @@ type mode struct {
 	without      string // parts that an upgrade takes away
 }
 
+// listOf returns the flag of a list with commas, which may come several times.
+func listOf(all *string) func(string) error {
+	return func(value string) error { *all = strings.Trim(*all+","+value, ","); return nil }
+}
+
 // parse reads the command line.
 func parse(args []string) (a options, m mode, err error) {
 	flags := flag.NewFlagSet("new", flag.ContinueOnError)
@@ -116,7 +121,7 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Domain, "domain", "", "")
 	flags.StringVar(&a.Entity, "entity", "", "")
 	flags.StringVar(&a.Plural, "plural", "", "")
-	flags.StringVar(&a.with, "with", "", "")
+	flags.Func("with", "", listOf(&a.with))
 	flags.StringVar(&a.Purpose, "purpose", "", "")
 	flags.BoolVar(&a.Full, "full", false, "")
 	flags.StringVar(&a.Fields, "fields", "", "")
@@ -127,7 +132,7 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.BoolVar(&a.Batch, "batch", false, "")
 	flags.BoolVar(&m.yes, "yes", false, "")
 	flags.BoolVar(&m.upgrade, "upgrade", false, "")
-	flags.StringVar(&m.without, "without", "", "")
+	flags.Func("without", "", listOf(&m.without))
 	dirs, err := tool.Parse(flags, args)
 	if err != nil {
 		return a, m, err

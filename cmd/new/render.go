@@ -270,8 +270,8 @@ func (a options) newName(old string) string {
 		parts := strings.Split(strings.ReplaceAll(a.Domain, "-", "_"), ".")
 		slices.Reverse(parts)
 		return strings.Join(parts, ".")
-	case "VideoCatalog": // what sqlc makes of the schema
-		return pascal(a.Schema)
+	case "VideoCatalog": // what sqlc makes of the schema: it writes ID, not Id
+		return pascal(strings.Trim(strings.ReplaceAll("_"+a.Schema+"_", "_id_", "_ID_"), "_"))
 	case exampleTopic:
 		return a.topic()
 	case exampleSubscription:

@@ -116,13 +116,14 @@ func load(path string) (entity, error) {
 	if err != nil {
 		return e, err
 	}
+	if filepath.Dir(path) != folder { // of another service, of which a replica has neither
+		e.Timers, e.Reactions = nil, nil
+		return e, e.check()
+	}
 	if err := e.resolve(filepath.Dir(path)); err != nil {
 		return e, err
 	}
-	errs := []error{e.check()}
-	if filepath.Dir(path) == folder { // not of another service
-		errs = append(errs, e.checkTenant())
-	}
+	errs := []error{e.check(), e.checkTenant()}
 	for i := range e.Reactions {
 		errs = append(errs, e.Reactions[i].check()...)
 	}

@@ -357,9 +357,7 @@ func TestReadProto(t *testing.T) {
 		{Name: "total_cents", Type: typeInt64},
 		{Name: "rate", Type: typeDouble, OutputOnly: true},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(field{})); diff != "" {
-		t.Errorf("readProto() (-want +got):\n%s", diff)
-	}
+	same(t, "readProto()", want, got, cmpopts.IgnoreUnexported(field{}))
 	if err := (entity{Name: "purchase_order", Plural: "purchase_orders", Fields: got}).check(); err != nil {
 		t.Errorf("check() = %v", err)
 	}
@@ -493,5 +491,13 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// same checks that two values are equal.
+func same(t testing.TB, what string, want, got any, options ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }

@@ -52,20 +52,23 @@ var folders = []string{"vendor", "internal", "testdata", "google", "buf"}
 var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
 
 // machinery are names of tables, of fields of each event, and of Go identifiers in the packages of an entity.
-var machinery = strings.Fields(`audit code inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
+var machinery = strings.Fields(`audit caller code inbox outbox quarantine request timer type version cause event_type limit name part registration snapshot
 	stamp time value`)
 
 // checkNames returns an error if the files of the entity have a name that the service already has,
 // or that a tool refuses. Every run checks this before it writes a file.
 func (e entity) checkNames() error {
 	e.Model, e.ViewModel = "Model", "ViewModel" // do not matter here
-	return errors.Join(e.checkGo(), e.checkSQL(), e.checkProto())
+	before, _ := load(pathOf(e.Name))           // of an entity that exists: its owner may have moved its names into other files
+	before.Model, before.ViewModel = e.Model, e.ViewModel
+	return errors.Join(e.checkGo(before), e.checkSQL(before), e.checkProto())
 }
 
 // checkGo returns an error if a package declares or imports a name that the code of the entity
-// declares too.
-func (e entity) checkGo() error {
+// declares too, and before did not.
+func (e entity) checkGo(before entity) error {
 	var paths, own []string
+	had := make(map[string]bool) // by folder and name
 	contents := make(map[string][]byte)
 	for _, f := range e.files() {
 		if filepath.Ext(f.path) != ".go" {
@@ -76,6 +79,12 @@ func (e entity) checkGo() error {
 			return err
 		}
 		own, contents[f.path] = append(own, f.path), content
+		if old, err := before.contentOf(f.path); err == nil && old != nil {
+			declared, _, _ := declarations(f.path, old) // an error comes with the new content
+			for _, name := range declared {
+				had[filepath.Join(filepath.Dir(f.path), name)] = true
+			}
+		}
 		all, err := filepath.Glob(filepath.Join(filepath.Dir(f.path), "*.go"))
 		if err != nil {
 			return err
@@ -105,7 +114,7 @@ func (e entity) checkGo() error {
 		}
 		for _, name := range declared {
 			key := filepath.Join(filepath.Dir(path), name)
-			if place, ok := places[key]; ok {
+			if place, ok := places[key]; ok && !had[key] {
 				errs = append(errs, fmt.Errorf("%s has %s, which %s would declare: %s", place, name, path, choose))
 			}
 			places[key] = path
@@ -124,11 +133,12 @@ var (
 )
 
 // checkSQL returns an error if a query, a table or an index has the name of one of the entity.
-func (e entity) checkSQL() error {
+func (e entity) checkSQL(before entity) error {
 	queries, err := e.execute("queries.sql")
+	had, _ := before.contentOf("db/queries/" + e.Plural + ".sql")
 	own := "db/queries/" + e.Plural + ".sql"
 	for _, pattern := range []string{"db/queries/*.sql", "internal/pg/queries/*.sql"} {
-		err = errors.Join(err, e.checkIn(pattern, own, string(queries), queryName, func(found []string) string { return found[1] }))
+		err = errors.Join(err, e.checkIn(pattern, own, string(had), string(queries), queryName, func(found []string) string { return found[1] }))
 	}
 	if !slices.Contains(e.made, e.Migration) {
 		return err // it has its tables
@@ -142,13 +152,13 @@ func (e entity) checkSQL() error {
 		}
 	}
 	for _, pattern := range []string{"db/migrations/*.sql", "options/*/migrations/*.sql"} {
-		err = errors.Join(err, e.checkIn(pattern, "", tables, relation, func(found []string) string { return found[1] + found[3] + "." + found[2] }))
+		err = errors.Join(err, e.checkIn(pattern, "", "", tables, relation, func(found []string) string { return found[1] + found[3] + "." + found[2] }))
 	}
 	return errors.Join(err, migrationErr)
 }
 
-// checkIn returns an error for each name in made that another file already has.
-func (e entity) checkIn(pattern, own, made string, named *regexp.Regexp, name func(found []string) string) error {
+// checkIn returns an error for each name in made that another file already has, and that is not in had.
+func (e entity) checkIn(pattern, own, had, made string, named *regexp.Regexp, name func(found []string) string) error {
 	paths, err := filepath.Glob(pattern)
 	errs := []error{err}
 	places := make(map[string]string)
@@ -160,6 +170,9 @@ func (e entity) checkIn(pattern, own, made string, named *regexp.Regexp, name fu
 				places[name(found)] = path
 			}
 		}
+	}
+	for _, found := range named.FindAllStringSubmatch(had, -1) {
+		delete(places, name(found))
 	}
 	for _, found := range named.FindAllStringSubmatch(made, -1) {
 		if place, ok := places[name(found)]; ok {
@@ -202,7 +215,7 @@ func (e entity) checkProto() error {
 	}
 	service, err := e.execute("service.proto")
 	own := "api/proto/" + e.ProtoDir() + "/" + e.Name + "_service.proto"
-	return errors.Join(err, e.checkIn("api/proto/*/*/*_service.proto", own, string(service), collection, func(found []string) string { return found[1] }))
+	return errors.Join(err, e.checkIn("api/proto/*/*/*_service.proto", own, "", string(service), collection, func(found []string) string { return found[1] }))
 }
 
 // declarations returns the identifiers that a Go file declares for its package, and the names of its

@@ -80,7 +80,7 @@ func checkRules(d protoreflect.FieldDescriptor) error {
 
 // fieldOf reads a field of a message.
 func fieldOf(d protoreflect.FieldDescriptor) (field, error) {
-	f := field{Name: string(d.Name()), Optional: d.HasOptionalKeyword(), Required: hasOption(d, "field_behavior]:REQUIRED"),
+	f := field{Name: string(d.Name()), Optional: d.HasOptionalKeyword(), Required: hasOption(d, "field_behavior]:REQUIRED") || hasOption(d, "required:true"),
 		OutputOnly: hasOption(d, "field_behavior]:OUTPUT_ONLY")}
 	f.Comment = strings.Join(strings.Fields(d.ParentFile().SourceLocations().ByDescriptor(d).LeadingComments), " ")
 	if d.IsMap() || d.ContainingOneof() != nil && !f.Optional {

@@ -161,14 +161,19 @@ func existing(name string) (entity, error) {
 // reactionConsumer returns the name of the consumer of a reaction. No other service that reads
 // the topic has a consumer of this name.
 func reactionConsumer(e, of entity) string {
-	consumer := strings.ReplaceAll(e.Name+"-"+of.Name, "_", "-")
 	if of.Replica() {
-		consumer = e.names.Service + "-" + consumer
+		return consumerName(e.names.Service + "-" + e.Name + "-" + of.Name)
 	}
-	if len(consumer) > 30 { // as internal/names wants it
-		consumer = consumer[:21] + "-" + hash([]byte(consumer))[:8]
+	return consumerName(e.Name + "-" + of.Name)
+}
+
+// consumerName returns a name as internal/names wants it.
+func consumerName(text string) string {
+	name := strings.ReplaceAll(text, "_", "-")
+	if len(name) > 30 {
+		name = name[:21] + "-" + hash([]byte(name))[:8]
 	}
-	return consumer
+	return name
 }
 
 func topicFile(name string) string { return "internal/names/" + name + ".go" }

@@ -242,6 +242,9 @@ func (e *entity) write(ctx context.Context, after bool, written *undo, found *ed
 		if err != nil {
 			return err
 		}
+		if e.Rendered[f.path] == "" && slices.Contains(shared, f) && isThere(f.path) {
+			continue // of another entity, perhaps with edits
+		}
 		if err := e.writeOne(ctx, f.path, before, content, written, found); err != nil {
 			return err
 		}
@@ -267,6 +270,8 @@ func (e *entity) writeOne(ctx context.Context, path string, before entity, conte
 		return err
 	case bytes.Equal(base, content), bytes.Equal(there, content):
 		return nil
+	case isGone && base == nil: // it was removed with its description
+		return written.write(path, content)
 	case isGone:
 		found.removed = append(found.removed, path)
 		return nil

@@ -44,7 +44,7 @@ func replica(name, dir, project string) (entity, error) {
 		return entity{}, err
 	}
 	number := nextMigration()
-	next.Reader, next.Rendered, next.Migration, next.made = e.names.reader(name), before.Rendered, number, []int{number}
+	next.Reader, next.Rendered, next.Migration, next.made = cmp.Or(before.Reader, e.names.reader(name)), before.Rendered, number, []int{number}
 	next.readers = before.readers
 	if exists {
 		next.Migration = before.Migration
@@ -104,8 +104,7 @@ func ownerDir(ctx context.Context, owner string) (string, error) {
 
 // reader returns the name of the consumer of a replica.
 func (n names) reader(name string) string {
-	consumer := n.Service + "-" + strings.ReplaceAll(name, "_", "-")
-	return consumer[:min(len(consumer), 30)] // as internal/names wants it
+	return consumerName(n.Service + "-" + name)
 }
 
 // perService matches the options of a proto file that differ from service to service.

@@ -41,6 +41,7 @@ var parcel = entity{
 	Name: "parcel", Plural: "parcels", Migration: 1000,
 	Fields:      []field{{Name: "grams", Type: typeInt32, Number: 10, Migration: 1000}, {Name: "label", Type: typeString, Number: 11, Migration: 1004}},
 	Transitions: []transition{{From: "packed", To: "shipped", Command: "ship"}},
+	Timers:      []stateTimer{{State: "packed", After: "1h", Command: "ship"}}, // a replica has none, and needs no option
 }
 
 // A replica has the owner's fields with their numbers, migrations of its own, and copies of
@@ -62,9 +63,7 @@ func TestReplica(t *testing.T) {
 		"api/proto/parcel/v1/parcel_event.proto",
 		"internal/event/testdata/parcel/01000/ParcelCreated.binpb", "internal/event/testdata/parcel/01004/ParcelCreated.binpb",
 	}
-	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(first.copies))); diff != "" {
-		t.Errorf("copies (-want +got):\n%s", diff)
-	}
+	same(t, "copies", want, slices.Sorted(maps.Keys(first.copies)))
 	if contract := string(first.copies[want[0]]); !strings.Contains(contract, "Edited by its owner") || !strings.Contains(contract, "parcelv1") {
 		t.Errorf("contract = %s, want the owner's text with our package", contract)
 	}
@@ -123,12 +122,8 @@ func TestReplicaGrowsLikeItsOwner(t *testing.T) {
 	if err != nil || len(second.Fields[2].Values) != 3 || len(second.States()) != 3 || second.OwnerProject != "other-project" {
 		t.Fatalf("replica() = %+v, %v, want three values, three states, and the project of before", second, err)
 	}
-	if diff := cmp.Diff([]int{1001}, second.allMigrations()); diff != "" {
-		t.Errorf("migrations (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"13", "14"}, second.Reserved()); diff != "" {
-		t.Errorf("reserved numbers (-want +got):\n%s", diff)
-	}
+	same(t, "migrations", []int{1001}, second.allMigrations())
+	same(t, "reserved numbers", []string{"13", "14"}, second.Reserved())
 	more.Audited, more.Batch = 1007, true
 	for range 2 { // the second time it has them already
 		third, err := replica("parcel", owner(t, more), "")

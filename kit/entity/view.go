@@ -106,7 +106,7 @@ func (e entity) Messages() []field {
 
 // FirstMessage is the first field that is a single message, or none: an update can change its parts.
 func (e entity) FirstMessage() []field {
-	all := e.where(func(f field) bool { return f.Type == typeMessage })
+	all := e.where(func(f field) bool { return f.Type == typeMessage && !f.OutputOnly })
 	return all[:min(1, len(all))]
 }
 

@@ -61,6 +61,10 @@ func (s *server) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	mine := s.readRights(ctx)
+	if mine.Err != nil {
+		s.fail(w, r, mine.Err)
+		return
+	}
 	if !mine.Commands && !mine.Queries {
 		s.show(w, r, http.StatusForbidden, "error", "", http.StatusText(http.StatusForbidden), mine.help())
 		return

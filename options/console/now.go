@@ -34,10 +34,11 @@ const (
 func (s *server) sample(ctx context.Context) sample {
 	s.sampling.Lock()
 	defer s.sampling.Unlock()
-	if time.Since(s.last.At) > sampleAge {
+	if time.Since(s.sampled) > sampleAge {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sampleTimeout) // other requests use it, too
 		defer cancel()
 		s.last = s.measure(ctx)
+		s.sampled = time.Now() // not m.At: a sample of a database that does not answer takes long
 	}
 	return s.last
 }

@@ -15,6 +15,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc/codes"
+
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -33,7 +36,8 @@ type server struct {
 	acting    sync.WaitGroup // actions that run
 
 	sampling sync.Mutex
-	last     sample // guarded by sampling
+	sampled  time.Time // when last ended; guarded by sampling
+	last     sample    // guarded by sampling
 }
 
 // parse parses the templates.
@@ -164,24 +168,13 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 func statusOf(err error) int {
 	known, ok := errors.AsType[*problem.Error](err)
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable
-	}
-	if !ok {
+	case !ok:
 		return http.StatusInternalServerError
 	}
-	switch known.Kind {
-	case problem.Invalid:
-		return http.StatusBadRequest
-	case problem.NotFound:
-		return http.StatusNotFound
-	case problem.Precondition, problem.Conflict, problem.Exists:
-		return http.StatusConflict
-	case problem.Unavailable:
-		return http.StatusServiceUnavailable
-	default:
-		return http.StatusInternalServerError
-	}
+	return runtime.HTTPStatusFromCode(codes.Code(known.Kind)) //nolint:gosec // a Kind is a code
 }
 
 // reasonOf returns an error as one sentence for a person.

@@ -88,13 +88,16 @@ func isAway(err error) bool {
 	return errors.Is(err, envelope.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// fireAlone fires the first due timer of an aggregate, or postpones it if it fails. If the aggregate cannot be read, its timers
-// stay due. More is true if it took too long: there is no time for others.
+// fireAlone fires the first due timer of an aggregate, or postpones it if it fails. More is true if it took too long: there is
+// no time for others.
 func (t alarms[A, D]) fireAlone(ctx context.Context, id uuid.UUID) (Fired, error) {
 	limited, cancel := halfOf(ctx)
 	defer cancel()
 	fired, due, err := t.fireOf(limited, []uuid.UUID{id})
 	fired.More = limited.Err() != nil
+	if err != nil && len(due) == 0 && !fired.More && !isAway(err) { // its aggregate cannot be read
+		due, _ = t.queries.ListDueTimers(ctx, t.aggregateType, []uuid.UUID{id})
+	}
 	switch {
 	case err == nil, isAway(err), len(due) != 1 && fired.More:
 		return fired, err

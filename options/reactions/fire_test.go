@@ -248,9 +248,7 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 {
 		t.Errorf("Fire() of two, of which the database refuses one = %+v, %v, want the other fired", fired, err)
 	}
-	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND due_at >= $1::timestamptz + interval '1 s'", before); n != 2 {
-		t.Errorf("%d timers are postponed, want 2", n)
-	}
+	pgtest.WantCount(t, pool, 2, "postponed timers", "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND due_at >= $1::timestamptz + interval '1 s'", before)
 }
 
 // The pause of a timer doubles with each failure, up to an hour. Setting a timer again resets
@@ -278,9 +276,7 @@ func TestTimerPausesLongerEachTime(t *testing.T) {
 		}
 	}
 	set(t, videos, after{"broken": time.Hour}, id)
-	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND last_error IS NULL"); n != 1 {
-		t.Errorf("%d timers without a failure after it was set again, want 1", n)
-	}
+	pgtest.WantCount(t, pool, 1, "timers without a failure after it was set again", "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND last_error IS NULL")
 }
 
 // While the database does not work, no timer counts as failed. A timer whose transaction takes
@@ -307,9 +303,7 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 		t.Errorf("Fire() that cannot read the timers = %+v, want an error", fired)
 	}
 	must(t, held.Rollback(t.Context()))
-	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND due_at <= now()"); n != 3 {
-		t.Errorf("%d timers are due as before, want 3", n)
-	}
+	pgtest.WantCount(t, pool, 3, "timers that are due as before", "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND due_at <= now()")
 
 	pgtest.Execute(t, pool, `CREATE FUNCTION video_catalog.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			RAISE EXCEPTION 'as after statement_timeout' USING ERRCODE = 'query_canceled';
@@ -319,14 +313,13 @@ func TestTimersAndABrokenDatabase(t *testing.T) {
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 || !fired.More {
 		t.Errorf("Fire() of two, of which one takes too long = %+v, %v, want the other fired, and more", fired, err)
 	}
-	if n := pgtest.Count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND aggregate_id = $1", ids[0]); n != 1 {
-		t.Errorf("%d timers are postponed, want the one that takes too long", n)
-	}
+	pgtest.WantCount(t, pool, 1, "postponed timers that take too long", "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND aggregate_id = $1", ids[0])
 	set(t, videos, after{"x": now}, ids[1], ids[2])
 	pgtest.Execute(t, pool, "UPDATE video_catalog.videos SET create_time = 'infinity' WHERE id = $1", ids[1]) // no time of Go
 	if fired, err := timers.Fire(t.Context(), 10); err != nil || len(fired.Failed) != 1 || len(fired.Late) != 1 {
 		t.Errorf("Fire() behind a row that cannot be read = %+v, %v, want one failed, and the other fired", fired, err)
 	}
+	pgtest.WantCount(t, pool, 1, "postponed timers: it must not be the first again", "SELECT count(*) FROM video_catalog.timers WHERE attempts > 0 AND due_at > now() AND aggregate_id = $1", ids[1])
 }
 
 // A timer whose transaction does not end is postponed in time, and holds up no other.

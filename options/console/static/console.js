@@ -50,7 +50,9 @@ async function reload() {
 		const response = await fetch(location.href, { signal: AbortSignal.timeout(10_000) }); // longer than the console takes
 		const next = new DOMParser().parseFromString(await response.text(), "text/html");
 		if (isPaused()) return;
-		for (const part of next.querySelectorAll("[data-part]")) {
+		const parts = next.querySelectorAll("[data-part]");
+		if (!parts.length) throw new Error("not a page of the console");
+		for (const part of parts) {
 			showTimes(part);
 			morph(document.querySelector(`[data-part="${part.dataset.part}"]`), part);
 		}

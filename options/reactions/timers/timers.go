@@ -25,9 +25,6 @@ func Set(ctx context.Context, tx sqlcgen.DBTX, m envelope.Message, timers map[st
 		}
 		names, afters = append(names, name), append(afters, after)
 	}
-	if len(timers) == 0 {
-		return nil
-	}
 	id, err := uuid.Parse(m.AggregateID)
 	if err != nil {
 		return fmt.Errorf("set timers: %w", err)

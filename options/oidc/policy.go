@@ -31,9 +31,9 @@ import (
 // ("*"). Reflection is an ordinary service. The health service is open to
 // everyone and cannot be listed.
 type policy struct {
-	subjects map[string]map[string]bool // methods by subject
-	emails   map[string]map[string]bool // methods by email
-	anyone   map[string]bool            // methods of every authenticated caller
+	subjects map[[2]string]bool // a subject and a method
+	emails   map[[2]string]bool // an email and a method
+	anyone   map[string]bool    // methods of every authenticated caller
 }
 
 type policyFile struct {
@@ -60,7 +60,7 @@ func parsePolicy(text []byte, methods []string) (*policy, error) {
 	if err := decoder.Decode(new(policyFile)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("it must be one YAML document")
 	}
-	p := &policy{subjects: make(map[string]map[string]bool), emails: make(map[string]map[string]bool), anyone: make(map[string]bool)}
+	p := &policy{subjects: make(map[[2]string]bool), emails: make(map[[2]string]bool), anyone: make(map[string]bool)}
 	var errs []error
 	if len(file.Rules) == 0 {
 		errs = append(errs, errors.New("rules must have at least one: without one nobody may do anything"))
@@ -123,10 +123,10 @@ func (p *policy) add(rule policyRule, methods []string) []error {
 	}
 	for _, method := range allowed {
 		for _, email := range rule.Email {
-			allow(p.emails, lower(email), method)
+			p.emails[[2]string{lower(email), method}] = true
 		}
 		for _, sub := range rule.Sub {
-			allow(p.subjects, sub, method)
+			p.subjects[[2]string{sub, method}] = true
 		}
 		if rule.AnyAuthenticated {
 			p.anyone[method] = true
@@ -144,13 +144,6 @@ func lower(email string) string {
 		}
 		return r
 	}, email)
-}
-
-func allow(table map[string]map[string]bool, who, method string) {
-	if table[who] == nil {
-		table[who] = make(map[string]bool)
-	}
-	table[who][method] = true
 }
 
 // expand returns the methods that match a pattern.
@@ -189,5 +182,5 @@ func services(methods []string) []string {
 
 // Allows reports whether a caller may call a method, package.Service/Method.
 func (p *policy) Allows(caller auth.Caller, method string) bool {
-	return p.anyone[method] || p.subjects[caller.Subject][method] || caller.Email != "" && p.emails[lower(caller.Email)][method]
+	return p.anyone[method] || p.subjects[[2]string{caller.Subject, method}] || caller.Email != "" && p.emails[[2]string{lower(caller.Email), method}]
 }

@@ -1,7 +1,6 @@
 package oidc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +31,9 @@ const (
 	googleOther  = "accounts.google.com"
 )
 
+// leeway is the largest accepted difference between the issuer's clock and ours.
+const leeway = 30 * time.Second
+
 // verifierConfig has the settings of a verifier.
 type verifierConfig struct {
 	// Issuer is the URL of the issuer, exactly as in its tokens. Its keys are
@@ -40,12 +42,9 @@ type verifierConfig struct {
 	// Audiences are the accepted audiences of tokens. They must include this
 	// service, which on Cloud Run is its URL. Required.
 	Audiences []string
-	// Leeway is the largest accepted difference between the issuer's clock and
-	// ours. Default: 30 s.
-	Leeway time.Duration
 	// Transport sends the requests to the issuer. Nil: http.DefaultTransport.
 	Transport http.RoundTripper
-	// Log receives the reason when keys cannot be read. Nil: slog.Default().
+	// Log receives the reason when keys cannot be read.
 	Log *slog.Logger
 }
 
@@ -63,10 +62,6 @@ func newVerifier(cfg verifierConfig) (*verifier, error) {
 	}
 	if len(cfg.Audiences) == 0 || slices.Contains(cfg.Audiences, "") {
 		return nil, errors.New("audiences must be given, and none may be empty: tokens for others would be good here too")
-	}
-	cfg.Leeway = cmp.Or(cfg.Leeway, 30*time.Second)
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
 	}
 	return &verifier{cfg: cfg, keys: newKeys(cfg.Issuer, cfg.Transport, cfg.Log)}, nil
 }
@@ -144,7 +139,7 @@ func (v *verifier) check(c jwt.Claims) error {
 	if c.Subject == "" || c.Expiry == nil {
 		return errors.New("the token has no subject or no expiry")
 	}
-	err := c.ValidateWithLeeway(jwt.Expected{Issuer: v.cfg.Issuer, AnyAudience: v.cfg.Audiences, Time: time.Now()}, v.cfg.Leeway)
+	err := c.ValidateWithLeeway(jwt.Expected{Issuer: v.cfg.Issuer, AnyAudience: v.cfg.Audiences, Time: time.Now()}, leeway)
 	if err != nil {
 		return fmt.Errorf("%w (issuer %q, audience %q)", err, c.Issuer, c.Audience)
 	}

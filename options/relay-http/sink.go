@@ -57,6 +57,7 @@ func newSink(url string, secret []byte) *sink {
 	s := &sink{url: url, key: secret, timeout: requestTimeout, slots: make(chan struct{}, inFlight), keys: make(map[envelope.Aggregate]*key)}
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // nothing replaces it
 	transport.MaxIdleConnsPerHost = inFlight
+	transport.IdleConnTimeout = 2 * time.Second                                                         // closes a connection of HTTP/2 whose request was canceled: at the stop it is not idle yet
 	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 2 * time.Second} // all requests share a connection
 	s.client = http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	s.alive, s.cancel = context.WithCancel(context.Background())

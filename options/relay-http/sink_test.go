@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -312,17 +313,26 @@ func TestSinkGivesUp(t *testing.T) {
 	}
 }
 
-// Stop ends requests that have no response.
+// Stop ends requests that have no response, and leaves no connection, also of HTTP/2.
 func TestSinkStops(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
 	e.fault.Store(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-	s := newSink(e.URL+"/", make([]byte, 24))
+	server, open := httptest.NewUnstartedServer(e), atomic.Int64{}
+	server.EnableHTTP2 = true
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		open.Add(map[http.ConnState]int64{http.StateNew: 1, http.StateClosed: -1}[state])
+	}
+	server.StartTLS()
+	defer server.Close()
+	s := newSink(server.URL+"/", make([]byte, 24))
+	s.client.Transport.(*http.Transport).TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig
 	r, start := s.Publish(message("a", 1)), time.Now()
 	s.stop()
 	if err := r.Wait(t.Context()); !errors.Is(err, context.Canceled) || time.Since(start) > 5*time.Second {
 		t.Errorf("Wait() = %v after %s, want the end of the request", err, time.Since(start))
 	}
+	pgtest.Eventually(t, 10*time.Second, "no connection is open", func() bool { return open.Load() == 0 })
 }
 
 // The commands that publish refuse settings that are wrong, without their values.

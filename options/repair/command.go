@@ -227,7 +227,7 @@ func repairAndReport(ctx context.Context, projections []projection, ids []uuid.U
 // failover, unless this service has a projection that cannot be compared with its owner. It
 // identifies the databases first: one that fails over during the repair stays unknown.
 func repairEverything(ctx context.Context, process *app.Process, projections []projection, o operate.Operation, stdout io.Writer) error {
-	if o.DryRun { // a person who may only look cannot identify the databases
+	if o.DryRun { // it records nothing
 		return repairAndReport(ctx, projections, nil, o, stdout)
 	}
 	both := databasesOf(process)

@@ -112,7 +112,7 @@ func (e entity) rewrite(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uu
 	}
 	var rows []json.RawMessage
 	var locked, orphans []uuid.UUID
-	for _, id := range ids { // in order, as a projector writes rows
+	for _, id := range ids {
 		s, differs := found[id]
 		switch {
 		case !differs:
@@ -137,7 +137,8 @@ func (e entity) rewrite(ctx context.Context, tx *pg.Tx, ids []uuid.UUID) (map[uu
 		name = pgx.Identifier{name}.Sanitize()
 		sets = append(sets, name+" = excluded."+name)
 	}
-	// A row that was not there is not locked: an event may have written it since.
+	// A row that was not there is not locked: an event may have written it since. If a projector writes one now, PostgreSQL may
+	// end a deadlock: the projector tries again, and this command can be run again.
 	queue(ctx, tx, e.view.sql(`
 		INSERT INTO {table} AS v
 		SELECT n.*

@@ -155,17 +155,18 @@ func (b backfill) run(ctx context.Context, after uuid.UUID, dryRun bool) (backfi
 		result.Matched += p.items
 		until = p.last
 	}
+	rows := min(pageRows, b.most)
 	for p := (page{last: after, more: !dryRun}); p.more; {
-		rows := min(pageRows, b.most)
 		if err := b.waitForRoom(ctx, b.most-rows, result.Done); err != nil {
 			return result, err
 		}
 		var err error
-		if p, err = b.append(ctx, p.last, until, int32(rows)); err != nil { //nolint:gosec // at most pageRows
+		if p, err = b.append(ctx, p.last, until, int32(rows)); err != nil {
 			return result, err
 		}
 		result.Last = p.last
 		result.Done += p.items
+		rows = max(1, min(pageRows, b.most, 2*p.items)) // a page of large aggregates is cut, so the next one reads fewer
 		b.progress(ctx, result.Done)
 	}
 	return result, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -64,12 +65,8 @@ func (s *settings) checkSide(ctx context.Context, side string, loops *pgxpool.Po
 		return err
 	}
 	found, err := texts(ctx, calls, mistakes, own[0], own[1])
-	var errs []error
-	for _, mistake := range found {
-		errs = append(errs, errors.New(mistake))
-	}
-	if len(errs) > 0 {
-		err = app.UsageError(fmt.Errorf("mistakes in the database:\n%w", errors.Join(errs...)))
+	if len(found) > 0 {
+		err = app.UsageError(fmt.Errorf("mistakes in the database:\n%s", strings.Join(found, "\n")))
 	}
 	return err
 }

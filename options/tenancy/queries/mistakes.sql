@@ -39,10 +39,10 @@ UNION ALL
 SELECT format('the policy %I of %s opens other tenants to the user %I of TENANCY_DATABASE_URL', a.polname, t.name, me.rolname)
 FROM me, tenants t JOIN applied a ON a.polrelid = t.oid WHERE a.calls AND (a.tenant AND a.whole) IS NOT TRUE -- an expression may be NULL
 UNION ALL
-SELECT format('the view %s shows all tenants to the user %I of TENANCY_DATABASE_URL: set its security_invoker, or revoke SELECT', c.oid::regclass, me.rolname)
+SELECT format('the view %s shows all tenants to the user %I of TENANCY_DATABASE_URL: set its security_invoker, or revoke its rights', c.oid::regclass, me.rolname)
 FROM me, pg_class c
 WHERE c.relnamespace::regnamespace::text IN ('video_catalog', 'video_catalog_read') AND c.relkind IN ('v', 'm')
-	AND has_table_privilege(me.oid, c.oid, 'SELECT')
+	AND (has_any_column_privilege(me.oid, c.oid, 'SELECT, INSERT, UPDATE') OR has_table_privilege(me.oid, c.oid, 'DELETE'))
 	AND NOT coalesce((SELECT o.option_value::bool FROM pg_options_to_table(c.reloptions) o WHERE o.option_name = 'security_invoker'), false)
 UNION ALL
 SELECT format('%s has tenant_id and no row security: ENABLE and FORCE it', t.name) FROM tenants t WHERE NOT t.forced

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
@@ -215,6 +217,41 @@ func TestServerBoundsConnections(t *testing.T) {
 	_ = second.SetReadDeadline(time.Now().Add(2 * time.Second))
 	if n, err := second.Read(buffer); err != nil || !strings.Contains(string(buffer[:n]), "200") {
 		t.Errorf("the second connection, once the first has ended: %q, %v, want 200", buffer[:n], err)
+	}
+}
+
+// A watch with a body that never comes ends as soon as a call.
+func TestWatchWaitsForNoBody(t *testing.T) {
+	t.Parallel()
+	r := start(t, transport.Config{CallTimeout: 100 * time.Millisecond})
+	conn, err := net.Dial("tcp", r.addr)
+	must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET /v1/catalogEntries:watch HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n")
+	must(t, err)
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
+	if got, err := io.ReadAll(conn); err != nil {
+		t.Errorf("%q, %v, want the end of the connection", got, err)
+	}
+}
+
+// Many small messages on a stream would hold much memory.
+func TestStreamEndsAfterManyMessages(t *testing.T) {
+	t.Parallel()
+	client := reflectionpb.NewServerReflectionClient(start(t, transport.Config{}).dial(t))
+	for _, messages := range []int{100, 101} {
+		stream, err := client.ServerReflectionInfo(t.Context())
+		must(t, err)
+		for range messages {
+			_ = stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}) // Recv has the error
+		}
+		must(t, stream.CloseSend())
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if errors.Is(err, io.EOF) != (messages == 100) {
+			t.Errorf("%d messages end with %v, want an error after 100", messages, err)
+		}
 	}
 }
 

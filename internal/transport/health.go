@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -17,18 +17,15 @@ import (
 func (s *Server) checkSides(ctx context.Context) (sides map[string]error, ready bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // also for a client that disconnects
 	defer cancel()
-	sides, ready = make(map[string]error), len(s.deps.Sides) == 0
-	var mu sync.Mutex
-	var checks sync.WaitGroup
+	pending := make(map[string]<-chan singleflight.Result)
 	for side, check := range s.deps.Sides {
-		checks.Go(func() {
-			_, err, _ := s.checks.Do(side, func() (any, error) { return nil, check(ctx) })
-			mu.Lock()
-			defer mu.Unlock()
-			sides[side], ready = err, ready || err == nil
-		})
+		pending[side] = s.checks.DoChan(side, func() (any, error) { return nil, check(ctx) })
 	}
-	checks.Wait()
+	sides, ready = make(map[string]error), len(s.deps.Sides) == 0
+	for side, result := range pending {
+		sides[side] = (<-result).Err
+		ready = ready || sides[side] == nil
+	}
 	return sides, ready && s.draining.Err() == nil
 }
 
@@ -47,7 +44,7 @@ func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 			s.deps.Log.WarnContext(r.Context(), "server: not ready", "side", side, "err", err)
 		}
 	}
-	writeHealth(w, code, body)
+	writeJSON(w, code, body)
 }
 
 // handleLive reports whether this process still works, or should be restarted.
@@ -57,10 +54,10 @@ func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
 		s.deps.Log.ErrorContext(r.Context(), "server: stuck", "err", err)
 		code, body["status"] = http.StatusServiceUnavailable, "stuck"
 	}
-	writeHealth(w, code, body)
+	writeJSON(w, code, body)
 }
 
-func writeHealth(w http.ResponseWriter, code int, body map[string]string) {
+func writeJSON(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)

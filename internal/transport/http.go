@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 )
@@ -27,10 +28,11 @@ import (
 // limitGrace lets a call end with a status before its HTTP request is cut off.
 const limitGrace = time.Second
 
-// SetBufferPool gives the gRPC library of this process buffers of more sizes. By default it
-// encodes a message of 50 kB in a buffer of 1 MiB, and holds it until the client has read it.
-// Call it before gRPC is used.
-func SetBufferPool() {
+// SetDefaults turns off the log of the gRPC library in this process: clients could write into it without a
+// limit. It also gives the library buffers of more sizes: by default it encodes a message of 50 kB in a
+// buffer of 1 MiB, and holds it until the client has read it. Call it before gRPC is used.
+func SetDefaults() {
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	experimental.SetDefaultBufferPool(mem.NewTieredBufferPool(256, 4<<10, 16<<10, 32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20))
 }
 
@@ -87,7 +89,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(s.deps.OpenAPI) // the only error is that the client has left
 	default:
-		s.limited(w, r, isStream(r), s.serveREST)
+		s.serveREST(w, r)
 	}
 }
 
@@ -131,10 +133,11 @@ func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request) {
 }
 
 // wholeMessages is the body of a gRPC request, read a message at a time. The transport
-// keeps 16 KiB for each read, so that a message sent byte by byte would hold gigabytes.
+// keeps 16 KiB for each read, so that many small ones would hold gigabytes.
 type wholeMessages struct {
 	io.ReadCloser
-	left int // bytes of the current message that are still to be read
+	left     int // bytes of the current message that are still to be read
+	messages int // that have begun
 }
 
 func (b *wholeMessages) Read(p []byte) (n int, err error) {
@@ -142,6 +145,9 @@ func (b *wholeMessages) Read(p []byte) (n int, err error) {
 	if b.left == 0 {
 		if n, err = io.ReadFull(b.ReadCloser, p[:prefix]); err != nil {
 			return n, err //nolint:wrapcheck // a reader returns io.EOF as it is
+		}
+		if b.messages++; b.messages > 100 {
+			return 0, errTooLarge
 		}
 		b.left = int(binary.BigEndian.Uint32(p[1:prefix]))
 	}

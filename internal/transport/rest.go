@@ -85,16 +85,17 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	r = r.WithContext(context.WithValue(r.Context(), queryKey{}, query))
 	r.Form, r.Body = query, http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive))
-	var sent int64
+	r.Header.Del("Content-Type") // a body is JSON, whatever it is called
+	bodyErr := io.EOF
 	if r.Method == http.MethodGet || r.Method == http.MethodDelete {
-		sent, _ = io.CopyN(io.Discard, r.Body, 1) // a header without a length does not say that the body is empty (RFC 9113, 8.1)
+		_, bodyErr = io.CopyN(io.Discard, r.Body, 1) // a header without a length does not say that the body is empty (RFC 9113, 8.1)
 	}
 	switch {
 	case err != nil:
 		err = problem.Errorf(problem.Invalid, "the query cannot be read: %v", err)
 	case !utf8.ValidString(r.URL.Path):
 		err = problem.InvalidField("path", "must be UTF-8")
-	case sent > 0:
+	case !errors.Is(bodyErr, io.EOF):
 		err = problem.InvalidField("body", "%s has none: send parameters in the query", r.Method)
 	case r.Header["If-Match"] != nil:
 		err = problem.InvalidField("If-Match", "is not read: send the etag in the request")
@@ -114,7 +115,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	for i, forwarded := range r.Header["X-Forwarded-For"] {
 		r.Header["X-Forwarded-For"][i] = notASCII.ReplaceAllString(forwarded, " ") // because of it the gateway would drop the header
 	}
-	s.mux.ServeHTTP(w, r)
+	s.limited(w, r, isStream(r), s.mux.ServeHTTP)
 }
 
 var notASCII = regexp.MustCompile("[^ -~]")
@@ -219,10 +220,10 @@ func (s *Server) gatewayError(_ context.Context, _ *runtime.ServeMux, _ runtime.
 	st := status.Convert(err)
 	field, rule, isField := strings.Cut(st.Message(), ": ")
 	switch {
+	case st.Code() == codes.ResourceExhausted && len(st.Details()) == 0, st.Message() == (&http.MaxBytesError{}).Error(): // of gRPC, or of the body
+		s.reject(w, r, errTooLarge)
 	case st.Code() != codes.InvalidArgument || len(st.Details()) > 0:
 		writeError(w, r, err)
-	case st.Message() == (&http.MaxBytesError{}).Error():
-		s.reject(w, r, errTooLarge)
 	case isField && !strings.Contains(field, " "):
 		s.reject(w, r, problem.InvalidField(field, "%s", rule))
 	default:
@@ -258,9 +259,7 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	if retry := detail[*errdetails.RetryInfo](st); retry != nil {
 		w.Header().Set("Retry-After", strconv.FormatInt(max(1, retry.GetRetryDelay().GetSeconds()), 10))
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(errorBody(st, code)) // the only error is that the client has left
+	writeJSON(w, code, errorBody(st, code))
 }
 
 // errorBody returns an error in the form of AIP-193. Its code is the HTTP status, and its

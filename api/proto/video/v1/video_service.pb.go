@@ -27,7 +27,7 @@ const (
 // The request of CreateVideo.
 type CreateVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The video to create. Its name and its OUTPUT_ONLY fields are ignored.
+	// The video to create. A valid name and its OUTPUT_ONLY fields are ignored.
 	Video *Video `protobuf:"bytes,1,opt,name=video,proto3" json:"video,omitempty"`
 	// A UUID that makes the call safe to retry for 24 hours. The same id with
 	// another video is ALREADY_EXISTS. See: AIP-155.

@@ -7,7 +7,7 @@
 # it, and stops at the first that fails.
 #
 #   --dry-run       show the commands that would change something; change nothing
-#   --exactly-once  turn on exactly-once delivery for the subscriptions; the inbox makes it unnecessary
+#   --exactly-once  exactly-once delivery for the subscriptions, which is off without it; the inbox makes it unnecessary
 #
 # Names are in internal/names. The environment variable REPOSITORY is the repository of images. Default: the name
 # of the service. destroy.sh removes everything again.

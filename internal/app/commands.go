@@ -33,9 +33,8 @@ func drain(ctx context.Context, p *Process, _ []string, stdout io.Writer) error 
 	return err
 }
 
-// Drain publishes the events that are pending at its start, except events of blocked aggregates. Snapshots are sent, but
-// Drain does not wait for the leases of theirs, and goes on while a backfill makes more.
-// If a publisher has died, Drain waits until the leases of its lanes end. If a pass fails or finds
+// Drain publishes the events that are pending at its start, except events of blocked aggregates.
+// If a publisher has died, Drain waits until the leases of its lanes end, unless they have only snapshots. If a pass fails or finds
 // the broker unavailable, Drain stops and returns the error. It also ends when less than half a lease is left until the deadline of ctx, the time of a pass.
 func (p *Process) Drain(ctx context.Context) (published int, left pg.Backlog, err error) {
 	if err := p.OpenCommandSide(ctx); err != nil {

@@ -23,7 +23,7 @@
 //   - A bad message harms only itself. A message that cannot be decoded (broken bytes, a
 //     newer schema version, a missing attribute) goes to the quarantine, because giving it
 //     back would block its key. An event that the store refuses Config.MaxAttempts times,
-//     alone, goes there too. A panic of it counts as a refusal.
+//     alone, goes there too. A panic then counts as a refusal.
 //   - After a stop, Run finishes the messages in hand within Config.StopTimeout, and gives
 //     the rest back.
 //

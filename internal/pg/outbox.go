@@ -141,8 +141,7 @@ func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 			tx.Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: span.Lane, Head: span.Head, Tail: span.Tail, Seqs: s.Defer}))
 		}
 	}
-	// No aggregate is in two lists.
-	steps := make(map[envelope.Aggregate]func() error)
+	steps := make(map[envelope.Aggregate]func() error) // no aggregate is in two lists
 	for a, seq := range s.Resumed {
 		steps[a] = func() error { return q.ResumeAggregate(ctx, a.Type, a.ID, seq) }
 	}

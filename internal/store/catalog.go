@@ -69,7 +69,7 @@ func (c *Changes) announce() {
 
 // Project applies events for a consumer in one transaction, each once, and returns their
 // outcomes. On an error no event took effect. An earlier transaction deletes the quarantined
-// messages of the videos that the events purge, and an error does not undo it.
+// messages of the videos that the events purge, but for the purges, and an error does not undo it.
 func (c *Catalog) Project(ctx context.Context, consumerName string, events []domain.VideoEvent) ([]envelope.Outcome, error) {
 	if err := c.eraseQuarantined(ctx, events); err != nil {
 		return nil, err
@@ -98,20 +98,21 @@ func projectEntry(ctx context.Context, tx *pg.Tx, e domain.Entry, event uuid.UUI
 	}))
 }
 
-// eraseQuarantined deletes the quarantined messages of videos that are purged by the events. Stale
+// eraseQuarantined deletes the quarantined messages of videos that are purged by the events, but for the purges. Stale
 // events count, because a repair may have been faster. Duplicates count, because an older message
 // may have been delivered again, too.
 func (c *Catalog) eraseQuarantined(ctx context.Context, events []domain.VideoEvent) error {
 	var keys []string
+	var versions []int64
 	for _, e := range events {
 		if e.Video.Purged() {
-			keys = append(keys, e.Video.ID.String())
+			keys, versions = append(keys, e.Video.ID.String()), append(versions, e.Video.Version)
 		}
 	}
 	if len(keys) == 0 {
 		return nil
 	}
-	return pg.WrapEvents(c.queries.EraseQuarantine(ctx, keys), "erase the quarantine of %d videos", len(keys))
+	return pg.WrapEvents(c.queries.EraseQuarantine(ctx, keys, versions), "erase the quarantine of %d videos", len(keys))
 }
 
 // PruneTombstones deletes the empty tombstones that were written longer ago than olderThan,

@@ -110,9 +110,9 @@ func TestListEntriesPagesThrough(t *testing.T) {
 // pages reads a list to its end, and calls between after each page.
 func pages(t *testing.T, catalog *store.Catalog, query domain.EntryQuery, between func(page []domain.Entry)) {
 	t.Helper()
-	for {
+	for n := 0; ; n++ {
 		page, _, err := catalog.ListEntries(t.Context(), query)
-		if err != nil || len(page) > query.Limit {
+		if err != nil || len(page) > query.Limit || n > 10_000 {
 			t.Fatalf("ListEntries(%+v) = %d entries, %v, want at most %d", query, len(page), err, query.Limit)
 		}
 		if len(page) == 0 {

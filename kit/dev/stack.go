@@ -281,6 +281,7 @@ func (s *Stack) openPubSub(ctx context.Context) error {
 	} else {
 		cfg := pubsublocal.Config{Addr: s.listenAddr(0), File: filepath.Join(s.State, "pubsub.data")}
 		if s.fresh {
+			remedy = "make the schema compatible"
 			if err := os.RemoveAll(cfg.File); err != nil {
 				return fmt.Errorf("delete the data of Pub/Sub: %w", err)
 			}

@@ -234,6 +234,8 @@ func (e *entity) write(ctx context.Context, after bool, written *undo, found *ed
 	if e.Rendered == nil {
 		e.Rendered = make(map[string]string)
 	}
+	others, _ := loadAll() // the description of this one is read above
+	isShared := slices.ContainsFunc(others, func(other entity) bool { return other.Name != e.Name && other.Batch })
 	for _, f := range e.files() {
 		if f.after != after || len(e.only) > 0 && !slices.Contains(e.only, f.path) {
 			continue
@@ -242,8 +244,8 @@ func (e *entity) write(ctx context.Context, after bool, written *undo, found *ed
 		if err != nil {
 			return err
 		}
-		if e.Rendered[f.path] == "" && slices.Contains(shared, f) && isThere(f.path) {
-			continue // of another entity, perhaps with edits
+		if isShared && e.Rendered[f.path] == "" && slices.Contains(shared, f) && isThere(f.path) {
+			continue // another entity has it, perhaps with edits
 		}
 		if err := e.writeOne(ctx, f.path, before, content, written, found); err != nil {
 			return err

@@ -267,8 +267,8 @@ func lockTimeout(s set) time.Duration {
 	if n, err := strconv.Atoi(text); err == nil {
 		return time.Duration(n) * time.Millisecond
 	}
-	wait, _ := time.ParseDuration(text) // PostgreSQL refuses the forms that only Go has
-	return wait
+	wait, _ := time.ParseDuration(text)    // PostgreSQL refuses the forms that only Go has
+	return wait.Truncate(time.Millisecond) // PostgreSQL takes less for 0
 }
 
 // wholeTable reports changes of all rows, also in WITH queries.

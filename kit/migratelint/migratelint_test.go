@@ -94,6 +94,7 @@ func TestRules(t *testing.T) {
 		{"CREATE INDEX i ON v (c)", "index"},
 		{"CREATE INDEX CONCURRENTLY i ON v (c)", "index"},
 		{"DROP INDEX i", "index"},
+		{"SET LOCAL lock_timeout = '100us'; ALTER TABLE v ADD COLUMN d int", "lock-timeout"},
 		{"-- not CONCURRENTLY\nREINDEX TABLE v", "index"},
 		{"UPDATE v SET c = 1", "whole-table"},
 		{"DELETE FROM v", "whole-table"},

@@ -11,16 +11,15 @@ import (
 // The limits of the service: https://cloud.google.com/pubsub/quotas. Lengths
 // are in bytes.
 const (
-	maxPublishMessages   = 1000
-	maxPublishSize       = 10_000_000
-	maxAttributes        = 100
-	maxAttributeKey      = 256
-	maxAttributeValue    = 1024
-	maxOrderingKey       = 1024
-	maxAckRequestSize    = 524_288
-	seeQuotas            = "Refer to https://cloud.google.com/pubsub/quotas for more information."
-	reservedKeyPrefix    = "goog"
-	reservedKeyPrefixLen = len(reservedKeyPrefix)
+	maxPublishMessages = 1000
+	maxPublishSize     = 10_000_000
+	maxAttributes      = 100
+	maxAttributeKey    = 256
+	maxAttributeValue  = 1024
+	maxOrderingKey     = 1024
+	maxAckRequestSize  = 524_288
+	seeQuotas          = "Refer to https://cloud.google.com/pubsub/quotas for more information."
+	reservedKeyPrefix  = "goog"
 )
 
 // checkPublish refuses a request that exceeds a limit or mixes ordering keys.
@@ -75,7 +74,7 @@ func checkAttribute(key, value string) error {
 		return attributeTooLong("key", len(key), maxAttributeKey)
 	case len(value) > maxAttributeValue: // B9
 		return attributeTooLong("value", len(value), maxAttributeValue)
-	case len(key) >= reservedKeyPrefixLen && strings.EqualFold(key[:reservedKeyPrefixLen], reservedKeyPrefix) && !isTraceKey(key): // B10
+	case len(key) >= len(reservedKeyPrefix) && strings.EqualFold(key[:len(reservedKeyPrefix)], reservedKeyPrefix) && !isTraceKey(key): // B10
 		return status.Errorf(codes.InvalidArgument,
 			"The attribute %q in the request has a key that starts with %q, which is reserved.", key, reservedKeyPrefix)
 	}

@@ -47,8 +47,8 @@ ORDER BY b.aggregate_type, b.aggregate_id
 LIMIT @max_rows;
 
 -- name: RetryBlocked :one
--- Makes blocked aggregates due, and returns how many: not those that another person has made due. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be
--- running: it finds that the attempts have changed, and does not park the event again.
+-- Makes blocked aggregates due, but for those that are due, and returns how many. The rows stay: a claim that saw one
+-- may defer events. A settlement of the last attempt finds that attempts have changed, and does not park the event.
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at
 	FROM (SELECT unnest(@types::text[]) AS aggregate_type, unnest(@ids::text[]) AS aggregate_id) named

@@ -1,8 +1,8 @@
 -- name: AppendOutbox :exec
 -- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
--- caller. Run it after the row of the aggregate is locked or inserted: the events of an
--- aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its xid before it draws a
--- seq; the first insert ensures that.
+-- caller. Run it after the row of the aggregate is locked or inserted: the events of an aggregate are then committed in
+-- the order of seq. RaiseFloors requires that a transaction has its xid before it draws a seq; the first insert ensures
+-- that.
 WITH event AS (
 	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at,
 		traceparent, caller, causation_id, correlation_id)

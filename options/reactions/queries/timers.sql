@@ -39,7 +39,7 @@ ORDER BY due_at, aggregate_id
 LIMIT @max_rows;
 
 -- name: ListDueTimers :many
--- Returns, for each aggregate, the timer that was due first. The caller has locked the aggregates.
+-- Returns, for each aggregate, the timer that was due first. The caller has locked the aggregates, or only postpones.
 SELECT DISTINCT ON (aggregate_id)
 	aggregate_id,
 	name,

@@ -206,8 +206,8 @@ type RetryBlockedParams struct {
 	Reason   string
 }
 
-// Makes blocked aggregates due, and returns how many: not those that another person has made due. The rows stay, because a claim that saw a row may defer events. The settlement of the last attempt may be
-// running: it finds that the attempts have changed, and does not park the event again.
+// Makes blocked aggregates due, but for those that are due, and returns how many. The rows stay: a claim that saw one
+// may defer events. A settlement of the last attempt finds that attempts have changed, and does not park the event.
 func (q *Queries) RetryBlocked(ctx context.Context, arg RetryBlockedParams) (int64, error) {
 	row := q.db.QueryRow(ctx, retryBlocked,
 		arg.Types,

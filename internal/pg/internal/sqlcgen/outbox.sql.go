@@ -44,9 +44,9 @@ type AppendOutboxParams struct {
 }
 
 // Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row leaves out the
-// caller. Run it after the row of the aggregate is locked or inserted: the events of an
-// aggregate are then committed in the order of seq. RaiseFloors requires that a transaction has its xid before it draws a
-// seq; the first insert ensures that.
+// caller. Run it after the row of the aggregate is locked or inserted: the events of an aggregate are then committed in
+// the order of seq. RaiseFloors requires that a transaction has its xid before it draws a seq; the first insert ensures
+// that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, appendOutbox,
 		arg.Lane,

@@ -68,14 +68,15 @@ func (q *Queries) ErasePending(ctx context.Context, arg ErasePendingParams) erro
 }
 
 const EraseQuarantine = `-- name: EraseQuarantine :exec
-DELETE FROM video_catalog_read.quarantine
-WHERE ordering_key = ANY ($1::text[]) AND attributes ->> 'event_type' IS DISTINCT FROM 'VideoPurged'
+DELETE FROM video_catalog_read.quarantine q
+USING (SELECT unnest($1::text[]) AS ordering_key, unnest($2::bigint[]) AS version) purge
+WHERE q.ordering_key = purge.ordering_key AND q.attributes ->> 'version' IS DISTINCT FROM purge.version::text
 `
 
-// Deletes the messages of all consumers that have one of some ordering keys, but for purges: these have no content, and
-// are not applied yet. It reads the whole table, which has few rows.
-func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string) error {
-	_, err := q.db.Exec(ctx, EraseQuarantine, orderingKeys)
+// Deletes the messages of all consumers that have one of some ordering keys, but for those of the version of the purge:
+// they have no content, and are not applied yet. It reads the whole table, which has few rows.
+func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string, versions []int64) error {
+	_, err := q.db.Exec(ctx, EraseQuarantine, orderingKeys, versions)
 	return err
 }
 

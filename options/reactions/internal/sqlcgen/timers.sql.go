@@ -103,7 +103,7 @@ type ListDueTimersRow struct {
 	LateSeconds   float64
 }
 
-// Returns, for each aggregate, the timer that was due first. The caller has locked the aggregates.
+// Returns, for each aggregate, the timer that was due first. The caller has locked the aggregates, or only postpones.
 func (q *Queries) ListDueTimers(ctx context.Context, aggregateType string, aggregateIds []uuid.UUID) ([]ListDueTimersRow, error) {
 	rows, err := q.db.Query(ctx, listDueTimers, aggregateType, aggregateIds)
 	if err != nil {

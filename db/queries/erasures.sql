@@ -70,8 +70,8 @@ DELETE FROM video_catalog.erasures WHERE id = ANY (@erasure_ids::bigint[]);
 SELECT video_catalog.tombstones_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;
 
 -- name: EraseQuarantine :exec
--- Deletes the messages of all consumers that have one of some ordering keys, but for those of the version of the purge:
--- they have no content, and are not applied yet. It reads the whole table, which has few rows.
+-- Deletes the messages of all consumers that have one of some ordering keys, but for messages of the purge, by its
+-- version: a purge has no content, and is not applied yet. It reads the whole table, which has few rows.
 DELETE FROM video_catalog_read.quarantine q
 USING (SELECT unnest(@ordering_keys::text[]) AS ordering_key, unnest(@versions::bigint[]) AS version) purge
 WHERE q.ordering_key = purge.ordering_key AND q.attributes ->> 'version' IS DISTINCT FROM purge.version::text;

@@ -73,8 +73,8 @@ USING (SELECT unnest($1::text[]) AS ordering_key, unnest($2::bigint[]) AS versio
 WHERE q.ordering_key = purge.ordering_key AND q.attributes ->> 'version' IS DISTINCT FROM purge.version::text
 `
 
-// Deletes the messages of all consumers that have one of some ordering keys, but for those of the version of the purge:
-// they have no content, and are not applied yet. It reads the whole table, which has few rows.
+// Deletes the messages of all consumers that have one of some ordering keys, but for messages of the purge, by its
+// version: a purge has no content, and is not applied yet. It reads the whole table, which has few rows.
 func (q *Queries) EraseQuarantine(ctx context.Context, orderingKeys []string, versions []int64) error {
 	_, err := q.db.Exec(ctx, EraseQuarantine, orderingKeys, versions)
 	return err

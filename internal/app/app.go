@@ -41,7 +41,7 @@ func (p Program) Main() {
 	// gRPC writes plain text to stderr, for example when a client of a watch disconnects. The
 	// log of the service has a line for each failed call.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
-	transport.SetDefaults()
+	transport.SetBufferPool()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := p.Run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 	stop()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/pg/pgtest"
 	"example.com/videocatalog/internal/transport"
 )
 
@@ -220,18 +221,26 @@ func TestServerBoundsConnections(t *testing.T) {
 	}
 }
 
-// A watch with a body that never comes ends as soon as a call.
-func TestWatchWaitsForNoBody(t *testing.T) {
+// A request whose body never comes counts as a call, and ends as soon as one. So does a watch.
+func TestBodiesThatNeverCome(t *testing.T) {
 	t.Parallel()
-	r := start(t, transport.Config{CallTimeout: 100 * time.Millisecond})
-	conn, err := net.Dial("tcp", r.addr)
-	must(t, err)
-	defer conn.Close()
-	_, err = io.WriteString(conn, "GET /v1/catalogEntries:watch HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n")
-	must(t, err)
-	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-	if got, err := io.ReadAll(conn); err != nil {
-		t.Errorf("%q, %v, want the end of the connection", got, err)
+	r := start(t, transport.Config{CallTimeout: 3 * time.Second, MaxCalls: 2})
+	var conns []io.Reader
+	for _, path := range []string{"/v1/videos", "/v1/videos", "/v1/catalogEntries:watch"} {
+		conn, err := net.Dial("tcp", r.addr)
+		must(t, err)
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		_, err = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n")
+		must(t, err)
+		conns = append(conns, conn)
+	}
+	pgtest.Eventually(t, 10*time.Second, "no other call is served", func() bool {
+		response, _ := ask(t, r, "GET", "/v1/videos", "")
+		return response.StatusCode == http.StatusTooManyRequests
+	})
+	if got, err := io.ReadAll(io.MultiReader(conns...)); err != nil {
+		t.Errorf("%q, %v, want the end of each connection", got, err)
 	}
 }
 

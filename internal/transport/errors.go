@@ -97,7 +97,7 @@ func badRequest(violations ...*errdetails.BadRequest_FieldViolation) error {
 	return explain(st, "", &errdetails.BadRequest{FieldViolations: violations})
 }
 
-// utf8Of returns text that gRPC can send. It cuts what a caller has sent: an answer must not be larger than a request.
+// utf8Of returns text that gRPC can send. It cuts what a caller has sent, so that the response stays small.
 func utf8Of(text string) string { return strings.ToValidUTF8(text[:min(len(text), 1000)], "\ufffd") }
 
 // explain returns the status with details, and with exactly one google.rpc.ErrorInfo

@@ -20,7 +20,6 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/experimental"
-	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 )
@@ -28,11 +27,10 @@ import (
 // limitGrace lets a call end with a status before its HTTP request is cut off.
 const limitGrace = time.Second
 
-// SetDefaults turns off the log of the gRPC library in this process: clients could write into it without a
-// limit. It also gives the library buffers of more sizes: by default it encodes a message of 50 kB in a
-// buffer of 1 MiB, and holds it until the client has read it. Call it before gRPC is used.
-func SetDefaults() {
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+// SetBufferPool gives the gRPC library of this process buffers of more sizes. By default it
+// encodes a message of 50 kB in a buffer of 1 MiB, and holds it until the client has read it.
+// Call it before gRPC is used.
+func SetBufferPool() {
 	experimental.SetDefaultBufferPool(mem.NewTieredBufferPool(256, 4<<10, 16<<10, 32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20))
 }
 
@@ -89,7 +87,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(s.deps.OpenAPI) // the only error is that the client has left
 	default:
-		s.serveREST(w, r)
+		s.limited(w, r, isStream(r), s.serveREST)
 	}
 }
 
@@ -116,13 +114,18 @@ func (s *Server) limited(w http.ResponseWriter, r *http.Request, stream bool, se
 		writeError(w, r, errTooManyCalls)
 		return
 	}
-	if stream {
-		deadline, control := time.Now().Add(s.cfg.StreamLifetime+limitGrace), http.NewResponseController(w)
-		if err := errors.Join(control.SetReadDeadline(deadline), control.SetWriteDeadline(deadline)); err != nil {
-			s.deps.Log.WarnContext(r.Context(), "server: a stream ends too soon", "err", err)
-		}
+	if stream && isGRPC(r) {
+		s.extend(w, r)
 	}
 	serve(w, r)
+}
+
+// extend gives a request the time of a stream.
+func (s *Server) extend(w http.ResponseWriter, r *http.Request) {
+	deadline, control := time.Now().Add(s.cfg.StreamLifetime+limitGrace), http.NewResponseController(w)
+	if err := errors.Join(control.SetReadDeadline(deadline), control.SetWriteDeadline(deadline)); err != nil {
+		s.deps.Log.WarnContext(r.Context(), "server: a stream ends too soon", "err", err)
+	}
 }
 
 // serveGRPC serves a gRPC request. gRPC reads the body into memory before any handler

@@ -107,6 +107,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if isStream(r) { // proxies must not buffer it
+		s.extend(w, r) // only now: its body may never come
 		w.Header().Set("X-Accel-Buffering", "no")
 		w.Header().Set("Cache-Control", "no-store")
 	} else if r.Method == http.MethodHead && !strings.HasSuffix(r.URL.Path, ":watch") {
@@ -115,7 +116,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	for i, forwarded := range r.Header["X-Forwarded-For"] {
 		r.Header["X-Forwarded-For"][i] = notASCII.ReplaceAllString(forwarded, " ") // because of it the gateway would drop the header
 	}
-	s.limited(w, r, isStream(r), s.mux.ServeHTTP)
+	s.mux.ServeHTTP(w, r)
 }
 
 var notASCII = regexp.MustCompile("[^ -~]")

@@ -38,9 +38,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	c := p.rawHTTP2(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	for range each {
-		if err := c.call(list, "\x08\xe8\x07"); err != nil { // page_size: 1000
-			t.Fatal(err)
-		}
+		must(t, c.call(list, "\x08\xe8\x07")) // page_size: 1000
 	}
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)

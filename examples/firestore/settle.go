@@ -115,7 +115,7 @@ func (d *deltas) write() error {
 }
 
 // unblock deletes the published events of resumed aggregates. An aggregate without further deferred events is no longer
-// blocked. One that has more is due now, as is a requeued one.
+// blocked. One that has more is due now.
 func (d *deltas) unblock() {
 	for _, seq := range slices.Sorted(maps.Keys(d.events)) {
 		e := d.events[seq]
@@ -123,17 +123,13 @@ func (d *deltas) unblock() {
 			d.do(d.tx.Delete(d.document(deferredEvents, e)))
 		}
 	}
-	due := slices.Clone(d.s.Requeued)
 	for a := range d.s.Resumed {
-		if d.left[a] {
-			due = append(due, a)
-		} else if d.held[outbox.Lane(a)] {
-			d.do(d.tx.Delete(d.block(a)))
-		}
-	}
-	for _, a := range due {
-		if d.held[outbox.Lane(a)] {
+		switch {
+		case !d.held[outbox.Lane(a)]:
+		case d.left[a]:
 			d.do(d.tx.Update(d.block(a), []firestore.Update{{Path: "attempts", Value: 0}, {Path: "next_retry", Value: d.now}}))
+		default:
+			d.do(d.tx.Delete(d.block(a)))
 		}
 	}
 }

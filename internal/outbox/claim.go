@@ -126,12 +126,10 @@ type Settlement struct {
 	// Refused are aggregates whose first event was refused. Record them after Defer.
 	Refused []Refusal
 	// Resumed are blocked aggregates that go on, with the Seq of their last acknowledged deferred
-	// event. Deferred events up to it are deleted. If one is left, the aggregate becomes due with no
-	// attempts, behind those that are due. Otherwise its block ends.
+	// event, or 0 if the first is unknown and has no attempts. Deferred events up to it are deleted. If
+	// one is left, the aggregate becomes due with no attempts, behind those that are due. Otherwise its
+	// block ends.
 	Resumed map[envelope.Aggregate]int64
-	// Requeued are blocked aggregates whose first deferred events are unknown and have no
-	// attempts. They become due again, behind the aggregates that are due.
-	Requeued []envelope.Aggregate
 }
 
 // Refusal is a refused event, the first of its aggregate. It does not count if a person has

@@ -77,10 +77,9 @@ func (t *tally) leave(e Claimed, err error) {
 	if err != errNotHanded { //nolint:errorlint // it is never wrapped
 		t.result.Outage = cmp.Or(t.result.Outage, err) // the first
 	}
-	_, resumed := t.settlement.Resumed[e.Aggregate()]
-	if e.Deferred && e.Attempts == 0 && !resumed {
+	if _, resumed := t.settlement.Resumed[e.Aggregate()]; e.Deferred && e.Attempts == 0 && !resumed {
 		// The events of this aggregate may have filled the claim. In the next claim, other
 		// aggregates go first.
-		t.settlement.Requeued = append(t.settlement.Requeued, e.Aggregate())
+		t.settlement.Resumed[e.Aggregate()] = 0
 	}
 }

@@ -141,12 +141,9 @@ func settle(ctx context.Context, tx *Tx, s outbox.Settlement, held []int16) {
 			tx.Queue(q.DeferEvents(ctx, sqlcgen.DeferEventsParams{Lane: span.Lane, Head: span.Head, Tail: span.Tail, Seqs: s.Defer}))
 		}
 	}
-	steps := make(map[envelope.Aggregate]func() error) // no aggregate is in two lists
+	steps := make(map[envelope.Aggregate]func() error) // no aggregate is in both
 	for a, seq := range s.Resumed {
 		steps[a] = func() error { return q.ResumeAggregate(ctx, a.Type, a.ID, seq) }
-	}
-	for _, a := range s.Requeued { // none of its deferred events is published
-		steps[a] = func() error { return q.ResumeAggregate(ctx, a.Type, a.ID, 0) }
 	}
 	for _, f := range s.Refused {
 		steps[f.Aggregate] = func() error {

@@ -120,7 +120,7 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "several retried, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), responses: map[string]error{"a4": errUnavailable}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Published: []int64{3}, Requeued: []envelope.Aggregate{letter("a")}},
+			want:   outbox.Settlement{Published: []int64{3}, Resumed: resumed("a", 0)},
 			result: outbox.Result{Published: 1, Unknown: 3},
 		},
 		{

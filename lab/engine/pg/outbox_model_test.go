@@ -442,11 +442,7 @@ func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
 		s.Refused = append(s.Refused, refusal)
 	}
 	for _, aggregate := range p.resumed {
-		if published[aggregate] == 0 {
-			s.Requeued = append(s.Requeued, m.letter(aggregate))
-		} else {
-			s.Resumed[m.letter(aggregate)] = published[aggregate]
-		}
+		s.Resumed[m.letter(aggregate)] = published[aggregate]
 	}
 	return s
 }

@@ -13,18 +13,18 @@ import (
 // A name of the template is renamed everywhere, unless it is part of another word.
 func TestRename(t *testing.T) {
 	t.Parallel()
-	a := options{Module: "github.com/acme/orders", Service: "orders-api", Schema: "orders_main", Domain: "orders.acme.example", Full: true}
+	a := options{Module: "github.com/acme/orders", Service: "orders-api", Schema: "orders_id", Domain: "orders.acme.example", Full: true}
 	for text, want := range map[string]string{
 		`import "example.com/videocatalog/internal/store"`:     `import "github.com/acme/orders/internal/store"`,
 		"videocatalog.example.com/Video":                       "orders.acme.example/Video",
 		"com.example.videocatalog.video.v1":                    "example.acme.orders.video.v1",
 		"service: videocatalog":                                "service: orders-api",
 		"gcloud run jobs execute videocatalog-migrate":         "gcloud run jobs execute orders-api-migrate",
-		"SELECT * FROM video_catalog.outbox_pending":           "SELECT * FROM orders_main.outbox_pending",
-		"GRANT video_catalog_read_rw":                          "GRANT orders_main_read_rw",
-		"sqlcgen.VideoCatalogVideo":                            "sqlcgen.OrdersMainVideo",
-		"sqlcgen.VideoCatalogReadQuarantine":                   "sqlcgen.OrdersMainReadQuarantine",
-		"VIDEOCATALOG_VICTIM":                                  "ORDERS_MAIN_VICTIM",
+		"SELECT * FROM video_catalog.outbox_pending":           "SELECT * FROM orders_id.outbox_pending",
+		"GRANT video_catalog_read_rw":                          "GRANT orders_id_read_rw",
+		"sqlcgen.VideoCatalogVideo":                            "sqlcgen.OrdersIDVideo",
+		"sqlcgen.VideoCatalogReadQuarantine":                   "sqlcgen.OrdersIDReadQuarantine",
+		"VIDEOCATALOG_VICTIM":                                  "ORDERS_ID_VICTIM",
 		"myvideocatalog videocatalogs myvideo_catalog":         "myvideocatalog videocatalogs myvideo_catalog",
 		"a video catalog, CatalogService, video.events, video": "a video catalog, CatalogService, orders-api.video.events, video",
 	} {
@@ -156,7 +156,7 @@ func TestParse(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"dir", "--module", "m", "--with", "console, terraform", "--yes"}, {"--module", "m", "--yes", "--with=console,terraform", "dir"},
-		{"--module", "m", "--yes", "--with", "console terraform", "dir"},
+		{"--module", "m", "--yes", "--with", "console", "--with", "terraform", "dir"},
 	} {
 		a, m, err := parse(args)
 		if err != nil || a.dir != "dir" || a.Module != "m" || !m.yes || strings.Join(list(a.with), " ") != "console terraform" {

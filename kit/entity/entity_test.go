@@ -341,7 +341,7 @@ func TestReadProto(t *testing.T) {
 		{Name: "weight", Type: typeInt64, Optional: true},
 		{Name: "discount", Type: typeDouble, Optional: true},
 		{Name: "urgent", Type: typeBool, Optional: true},
-		{Name: "attachment", Type: typeBytes},
+		{Name: "attachment", Type: typeBytes, Required: true},
 		{Name: "delivery", Type: typeDuration},
 		{Name: "due_time", Type: typeTime},
 		{Name: "labels", Type: "strings"},

@@ -140,9 +140,7 @@ func TestStartErrors(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/pooler", []byte("#!/bin/sh\necho cannot work here\nexit 1\n"), 0o755))
 	for folder := dir; folder != "/tmp" && folder != "/"; folder = folder[:strings.LastIndex(folder, "/")] {
-		if err := os.Chmod(folder, 0o755); err != nil { // the server's user has to get there
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(folder, 0o755)) // the server's user has to get there
 	}
 	t.Setenv("PGTEST_POOLER", dir+"/pooler")
 	if _, err := pgtest.StartPooler(t.Context(), server); err == nil || !strings.Contains(err.Error(), "cannot work here") {

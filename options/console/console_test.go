@@ -897,7 +897,7 @@ func TestWithoutDatabase(t *testing.T) {
 	allow(false)
 	pgtest.Execute(t, admin, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
 	for path, want := range map[string]string{
-		"/": "The command side cannot be read", "/stuck": "not available", "/audit": "not available",
+		"/": "The command side cannot be read", "/stuck": "not available", "/audit": "not available", "/actions?action=retry": "not available",
 		"/aggregates/thing/" + uuid.NewString(): "not available", "/aggregates?q=text": "not available",
 	} {
 		pgtest.Eventually(t, time.Minute, path+" says that the database is unavailable", func() bool {
